@@ -1,0 +1,1 @@
+"""Differentially private releases that test before they trust."""

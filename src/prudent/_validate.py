@@ -1,0 +1,90 @@
+"""One place for checking arguments: keyword in, message out.
+
+Every function takes exactly one keyword argument, names it in the message and returns the value,
+so that a check reads like the sentence it prints: `Expected sampling_rate in [0, 1], got 1.7.`
+"""
+
+import math
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+
+def _fail(name: str, allowed: str, value: object) -> NoReturn:
+    raise ValueError(f"Expected {name} {allowed}, got {value!r}.")
+
+
+def _only(argument: dict[str, Any]) -> tuple[str, Any]:
+    ((name, value),) = argument.items()
+    return name, value
+
+
+def _number(name: str, value: Any, allowed: str) -> float:
+    if isinstance(value, bool):
+        _fail(name, allowed, value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        _fail(name, allowed, value)
+    if math.isnan(number):
+        _fail(name, allowed, number)
+    return number
+
+
+def positive(**argument: Any) -> float:
+    """Finite and above zero."""
+    name, value = _only(argument)
+    number = _number(name, value, "finite and > 0")
+    if not 0 < number < math.inf:
+        _fail(name, "finite and > 0", value)
+    return number
+
+
+def positive_or_infinite(**argument: Any) -> float:
+    """Above zero; infinity is allowed."""
+    name, value = _only(argument)
+    number = _number(name, value, "> 0")
+    if not number > 0:
+        _fail(name, "> 0", value)
+    return number
+
+
+def non_negative(**argument: Any) -> float:
+    """Finite and not below zero."""
+    name, value = _only(argument)
+    number = _number(name, value, "finite and >= 0")
+    if not 0 <= number < math.inf:
+        _fail(name, "finite and >= 0", value)
+    return number
+
+
+def between(low: float, high: float, *, ends: str = "[]", **argument: Any) -> float:
+    """In an interval, its ends open or closed as `ends` is written: "[]", "()", "(]", "[)"."""
+    name, value = _only(argument)
+    allowed = f"in {ends[0]}{low:g}, {high:g}{ends[1]}"
+    number = _number(name, value, allowed)
+    above = low <= number if ends[0] == "[" else low < number
+    below = number <= high if ends[1] == "]" else number < high
+    if not (above and below):
+        _fail(name, allowed, value)
+    return number
+
+
+def count(minimum: int = 0, **argument: Any) -> int:
+    """A whole number of at least `minimum`."""
+    name, value = _only(argument)
+    allowed = f"a whole number >= {minimum}"
+    if _number(name, value, allowed) != math.floor(_number(name, value, allowed)) or math.isinf(
+        float(value)
+    ):
+        _fail(name, allowed, value)
+    if int(value) < minimum:
+        _fail(name, allowed, value)
+    return int(value)
+
+
+def one_of(choices: Collection[Any], **argument: Any) -> Any:
+    """One of a small set of choices."""
+    name, value = _only(argument)
+    if value not in choices:
+        _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
+    return value
