@@ -1,0 +1,76 @@
+# Every target prepares its own environment: a clean clone needs python3 (3.11 or newer), make, git.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+ROOT := $(CURDIR)
+comma := ,
+
+# One stamp per set of extras, e.g. .venv/.has-dev+train; a second run only compares its time.
+has = $(VENV)/.has-$(1)
+
+SOURCES := $(shell find src -type f -not -path '*/__pycache__/*')
+WHEEL_SITE := build/wheel-site
+
+# One thread per worker: on a small machine two layers of parallelism only get in each other's way.
+export OMP_NUM_THREADS ?= 1
+ifdef PRUDENT_DATA
+export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
+endif
+
+.PHONY: venv demo test test-slow lint docs bench clean
+.NOTPARALLEL:
+
+venv: $(call has,dev+docs+tables+train)
+
+demo: $(call has,train)
+	$(BIN)/prudent demo
+
+test: $(WHEEL_SITE)/.installed
+	$(pytest)
+
+test-slow: $(WHEEL_SITE)/.installed
+	$(pytest) -m slow
+
+lint: $(call has,dev+tables+train)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: $(call has,docs)
+	$(BIN)/mkdocs build --strict
+
+bench: $(call has,opacus+train)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf build dist site
+
+# The tests run against the installed wheel, from an empty directory: a file forgotten by the build fails here,
+# and tests/conftest.py refuses to start when `import prudent` finds src/ instead.
+define pytest
+mkdir -p build/elsewhere
+cd build/elsewhere && PRUDENT_TEST_WHEEL=1 PYTHONPATH=$(ROOT)/$(WHEEL_SITE) \
+	PATH="$(ROOT)/$(WHEEL_SITE)/bin:$$PATH" \
+	$(ROOT)/$(BIN)/python -m pytest -c $(ROOT)/pyproject.toml --rootdir $(ROOT) $(ROOT)/tests \
+	-n $(WORKERS) --dist worksteal -p no:cacheprovider
+endef
+
+$(WHEEL_SITE)/.installed: $(call has,dev+tables+train) $(SOURCES) pyproject.toml README.md LICENSE
+	rm -rf build/wheel $(WHEEL_SITE) && mkdir -p build
+	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 \
+		|| { cat build/wheel.log; exit 1; }
+	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL_SITE) build/wheel/*.whl
+	touch $@
+
+$(VENV)/.has-%: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(subst +,$(comma),$*)]'
+	touch $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "prudent needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing)."; \
+		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)

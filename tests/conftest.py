@@ -1,0 +1,26 @@
+"""What every test shares: reproducible property tests, and the promise that the wheel is tested."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import prudent
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+# The same examples on every run, and no clock: a shared machine must not decide what passes.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure() -> None:
+    """Refuses to test the source tree where the wheel was meant (`make test`)."""
+    location = Path(str(prudent.__file__)).resolve()
+    if os.environ.get("PRUDENT_TEST_WHEEL") == "1" and location.is_relative_to(SOURCE):
+        raise pytest.UsageError(
+            f"PRUDENT_TEST_WHEEL=1, but `import prudent` found the source tree: {location}. "
+            "Put the directory the wheel was installed into on PYTHONPATH, as `make test` does."
+        )

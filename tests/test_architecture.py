@@ -1,0 +1,121 @@
+"""The house rule: data flows one way, and no import goes back (docs/architecture.md)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
+
+GROUND = {"_validate"}
+WORKERS = {"release", "training", "corruption", "audit"}
+
+# Which rooms of the house each room may import from; a room may always import from itself.
+MAY_IMPORT = {
+    "_validate": set[str](),
+    "accounting": GROUND,
+    **{room: GROUND | {"accounting"} for room in WORKERS},
+    "paper": GROUND | WORKERS | {"accounting", "prudent"},
+    "cli": GROUND | WORKERS | {"accounting", "prudent", "paper"},
+    "__init__": GROUND | WORKERS | {"accounting", "paper"},
+    "__main__": {"cli"},
+}
+
+# Accounting is for everyone, so it stays installable without a training or a table stack.
+HEAVY = {"torch", "opacus", "ibis", "duckdb", "polars", "pandas", "matplotlib"}
+
+ROOMS = sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")})
+
+
+def imported_names(tree: ast.AST, module: list[str]) -> Iterator[str]:
+    """Every dotted name a module imports, wherever it does so, lazily or not.
+
+    Args:
+        tree: The parsed module.
+        module: Its package as a list of names, against which relative imports are resolved.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                yield from (alias.name for alias in aliases)
+            case ast.ImportFrom(module=source, names=aliases, level=level):
+                base = module[: len(module) - level + 1] if level else []
+                prefix = ".".join([*base, *([source] if source else [])])
+                yield from (f"{prefix}.{alias.name}" for alias in aliases)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+
+
+def room_of(name: str) -> str:
+    """The room a dotted name inside `prudent` belongs to; "prudent" is the front door itself."""
+    first = name.split(".")[1] if "." in name else ""
+    known = set(MAY_IMPORT) | {room.removesuffix(".py") for room in ROOMS}
+    return first if first in known else "prudent"
+
+
+def violations(source: str, path: Path) -> list[str]:
+    """What a module imports against the house rule; `path` is relative to the package."""
+    room = path.parts[0].removesuffix(".py")
+    if room not in MAY_IMPORT:
+        return [f"{path}: {room} is not a room of the house; give it a place in MAY_IMPORT"]
+    found = []
+    for name in imported_names(ast.parse(source), ["prudent", *path.parts[:-1]]):
+        top = name.split(".")[0]
+        if top == "prudent" and room_of(name) not in MAY_IMPORT[room] | {room}:
+            found.append(f"{path}: {room} may not import {name}")
+        if room == "accounting" and top in HEAVY:
+            found.append(f"{path}: accounting may not import {name}")
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_import_goes_back(room: str) -> None:
+    start = PACKAGE / room
+    modules = [start] if start.is_file() else sorted(start.rglob("*.py"))
+    found = [
+        line
+        for module in modules
+        for line in violations(module.read_text(encoding="utf-8"), module.relative_to(PACKAGE))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("accounting/events.py", "from prudent.training import Plan"),
+        ("accounting/events.py", "from ..training import Plan"),
+        ("accounting/events.py", "import prudent.release.margin"),
+        ("accounting/events.py", "from prudent import PldAccountant"),
+        ("accounting/events.py", "def late():\n    import torch"),
+        ("training/plan.py", "from prudent.corruption import RandomLabelFlip"),
+        ("training/gradients/layers.py", "from ...release import median"),
+        ("release/mechanism.py", "import importlib\nimportlib.import_module('prudent.paper')"),
+        ("corruption/__init__.py", "from prudent import cli"),
+        ("paper/figures.py", "from prudent.cli import main"),
+        ("_validate.py", "from prudent.accounting import events"),
+        ("__init__.py", "from .cli import main"),
+        ("attic/box.py", "import math"),
+    ],
+)
+def test_the_rule_catches_an_import_that_goes_back(path: str, source: str) -> None:
+    assert violations(source, Path(path))
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("accounting/loss.py", "from prudent import _validate\nfrom .events import Reveals"),
+        ("accounting/loss.py", "import numpy as np\nfrom prudent.accounting.pairs import Pair"),
+        ("training/gradients/layers.py", "import torch\nfrom ...accounting import events"),
+        ("paper/figures.py", "import prudent\nfrom prudent.training import fit"),
+        ("cli/__init__.py", "from prudent.paper import datasets\nfrom prudent import Plan"),
+    ],
+)
+def test_the_rule_allows_an_import_that_goes_forward(path: str, source: str) -> None:
+    assert violations(source, Path(path)) == []
