@@ -1,0 +1,48 @@
+"""Faults and attacks on labels, features and per-example gradients; seeded, vectorised.
+
+A corruption is a small frozen value. Its `ratio` says which share of the records is bad; the
+seed given with it says which ones (`corrupted_records`), once for the whole training, so that the
+same record is bad whenever it is sampled. There are two kinds, told apart by where they act:
+
+- a `DataCorruption` rewrites the labels or features of a training set before training:
+  `features, labels = corruption.apply(features, labels, classes=10, seed=0)`;
+- a `GradientCorruption` rewrites the gradients of the bad records of a batch during training:
+  `gradients = corruption(gradients, mask, valid=valid, generator=generator)`.
+
+Every corruption leaves its arguments untouched and returns new tensors where it changes something.
+"""
+
+from prudent.corruption.data import (
+    DataCorruption,
+    FeatureNoise,
+    RandomLabelFlip,
+    TargetedLabelFlip,
+)
+from prudent.corruption.gradients import (
+    ALittleIsEnough,
+    ColludingDirection,
+    GradientCorruption,
+    GradientNoise,
+    GradientSignFlip,
+    InnerProductManipulation,
+    Mimic,
+)
+from prudent.corruption.parsing import parse
+from prudent.corruption.records import corrupted_mask, corrupted_records
+
+__all__ = [
+    "ALittleIsEnough",
+    "ColludingDirection",
+    "DataCorruption",
+    "FeatureNoise",
+    "GradientCorruption",
+    "GradientNoise",
+    "GradientSignFlip",
+    "InnerProductManipulation",
+    "Mimic",
+    "RandomLabelFlip",
+    "TargetedLabelFlip",
+    "corrupted_mask",
+    "corrupted_records",
+    "parse",
+]

@@ -1,0 +1,145 @@
+"""Corruptions of a training set, before training: its labels or its features.
+
+| situation | what happens |
+| --- | --- |
+| ratio 0, or ⌊ratio·records⌋ = 0 | labels and features come back as they were |
+| ratio 0.5 | exactly ⌊records/2⌋ records change |
+| no records | comes back empty |
+| one class, random flip | an error: there is no other class to flip to |
+| one class, targeted flip | the label stays, C − 1 − 0 = 0 |
+| middle class of an odd number of classes, targeted flip | the label stays, C − 1 − c = c |
+| integer features (uint8 pixels) | become float32, not rescaled; the noise is in their units |
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from prudent import _validate
+from prudent.corruption.records import VALUES, corrupted_records, seeded_generator, valid_ratio
+
+
+@runtime_checkable
+class DataCorruption(Protocol):
+    """Something that spoils a share of a training set."""
+
+    @property
+    def ratio(self) -> float:
+        """The share of records that are bad."""
+
+    def apply(
+        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """The features and labels with the records of `corrupted_records(n, ratio, seed)` bad.
+
+        Args:
+            features: one row a record, on any device.
+            labels: class numbers from 0 to classes − 1, integers.
+            classes: the number of classes.
+            seed: of the choice of records and of what replaces them. The draw is made on the host,
+                so that one seed means the same corruption on every device.
+        """
+
+
+def _check(features: Tensor, labels: Tensor, classes: int) -> None:
+    _validate.count(1, classes=classes)
+    if features.shape[:1] != labels.shape or labels.is_floating_point():
+        raise ValueError(
+            "Expected one integer label per row of features, got features of shape "
+            f"{tuple(features.shape)} and labels of shape {tuple(labels.shape)}, {labels.dtype}."
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise ValueError(
+            f"Expected labels in 0 to {classes - 1} (classes={classes}), got labels in "
+            f"{int(labels.min())} to {int(labels.max())}."
+        )
+
+
+@dataclass(frozen=True)
+class RandomLabelFlip:
+    """Each bad record gets another class, uniformly at random among the classes it does not have.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
+
+    def apply(
+        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `DataCorruption.apply`."""
+        _check(features, labels, classes)
+        bad = corrupted_records(len(labels), self.ratio, seed)
+        if not len(bad):
+            return features, labels
+        if classes < 2:
+            raise ValueError(
+                "Expected classes >= 2 to flip a label to another class, got 1. Use ratio 0, or "
+                "corrupt the features instead."
+            )
+        # A step of 1 to C - 1 around the circle of classes reaches every other class once.
+        step = torch.randint(1, classes, bad.shape, generator=seeded_generator(seed, VALUES))
+        bad, step = bad.to(labels.device), step.to(labels)
+        return features, labels.index_copy(0, bad, (labels[bad] + step) % classes)
+
+
+@dataclass(frozen=True)
+class TargetedLabelFlip:
+    """Each bad record of class c becomes class C − 1 − c.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
+
+    def apply(
+        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `DataCorruption.apply`."""
+        _check(features, labels, classes)
+        bad = corrupted_records(len(labels), self.ratio, seed).to(labels.device)
+        return features, labels.index_copy(0, bad, classes - 1 - labels[bad])
+
+
+@dataclass(frozen=True)
+class FeatureNoise:
+    """Each bad record gets Gaussian noise on every feature, in the units of the features.
+
+    The default variance of 100, a standard deviation of 10, drowns an image scaled to [0, 1].
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+        variance: of the noise on one feature.
+    """
+
+    ratio: float
+    variance: float = 100.0
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
+        _validate.positive(variance=self.variance)
+
+    def apply(
+        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `DataCorruption.apply`."""
+        _check(features, labels, classes)
+        if not features.is_floating_point():
+            features = features.float()
+        bad = corrupted_records(len(features), self.ratio, seed)
+        if not len(bad):
+            return features, labels
+        noise = torch.randn(
+            len(bad), *features.shape[1:], generator=seeded_generator(seed, VALUES)
+        ).mul_(self.variance**0.5)
+        return features.index_add(0, bad.to(features.device), noise.to(features)), labels

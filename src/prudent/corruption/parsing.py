@@ -1,0 +1,50 @@
+"""Corruptions as they are written on the command line: `label:0.1`."""
+
+from collections.abc import Callable
+
+from prudent.corruption.data import (
+    DataCorruption,
+    FeatureNoise,
+    RandomLabelFlip,
+    TargetedLabelFlip,
+)
+from prudent.corruption.gradients import (
+    ALittleIsEnough,
+    ColludingDirection,
+    GradientCorruption,
+    GradientNoise,
+    GradientSignFlip,
+    InnerProductManipulation,
+    Mimic,
+)
+
+_NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
+    "label": RandomLabelFlip,
+    "label-targeted": TargetedLabelFlip,
+    "feature": FeatureNoise,
+    "gradient": GradientNoise,
+    "sign-flip": GradientSignFlip,
+    "colluding": ColludingDirection,
+    "inner-product": InnerProductManipulation,
+    "little": ALittleIsEnough,
+    "mimic": Mimic,
+}
+
+
+def parse(text: str) -> DataCorruption | GradientCorruption | None:
+    """The corruption that `name:ratio` names, at its default strength; None for `none`.
+
+    Raises:
+        ValueError: naming the choices, if the name or the ratio is not one of them.
+    """
+    if text == "none":
+        return None
+    name, _, ratio = text.partition(":")
+    choices = ", ".join(f"{choice}:RATIO" for choice in _NAMES)
+    allowed = f"Expected corruption to be none or one of {choices}, with RATIO in [0, 0.5]"
+    if name not in _NAMES:
+        raise ValueError(f"{allowed}, got {text!r}.")
+    try:
+        return _NAMES[name](float(ratio))
+    except ValueError as error:
+        raise ValueError(f"{allowed}, got {text!r}.") from error
