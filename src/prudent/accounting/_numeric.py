@@ -1,0 +1,78 @@
+"""Small numerical tools shared by the closed forms: no cancellation, no overflow, safe rounding."""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from prudent import _validate
+
+Array: TypeAlias = NDArray[np.float64]
+Numbers: TypeAlias = np.float64 | Array
+"""A number for a number, an array for an array."""
+
+
+def orders(order: ArrayLike) -> Array:
+    """Checks Rényi orders: finite and above one."""
+    array = np.asarray(order, dtype=np.float64)
+    if array.size:
+        _validate.between(1, math.inf, ends="()", order=array.min())
+        _validate.between(1, math.inf, ends="()", order=array.max())
+    return array
+
+
+def finite(**argument: ArrayLike) -> Array:
+    """Checks that every entry of one keyword argument is finite."""
+    ((name, value),) = argument.items()
+    array = np.asarray(value, dtype=np.float64)
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"Expected {name} finite, got {value!r}.")
+    return array
+
+
+def expm1_minus(x: Array) -> Array:
+    """Computes exp(x) - 1 - x to full relative precision, also next to zero."""
+    small = np.abs(x) < 0.5
+    near = np.where(small, x, 0.0)
+    series = np.zeros_like(near)
+    for k in range(15, 1, -1):
+        series = (series + 1.0) * near / k
+    with np.errstate(over="ignore"):
+        return np.where(small, series * near, np.expm1(x) - x)
+
+
+def log1p_minus(x: Array) -> Array:
+    """Computes log(1 + x) - x to full relative precision, also next to zero."""
+    small = np.abs(x) < 0.5
+    near = np.where(small, x, 0.0)
+    # log(1 + x) = 2 artanh(r) with r = x / (2 + x), and 2 r - x = -x r.
+    r = near / (2 + near)
+    odd = np.zeros_like(near)
+    for k in range(35, 1, -2):
+        odd = (odd + 1.0 / k) * r * r
+    return np.where(small, 2 * r * odd - near * r, np.log1p(x) - x)
+
+
+def smallest(holds: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: ArrayLike) -> Array:
+    """Bisects for the least argument at which a monotone condition holds, rounded up.
+
+    Args:
+        holds: The condition, elementwise; false below some point and true from there on.
+        low: Lower ends. Returned as they are where the condition already holds.
+        high: Upper ends, at which the condition is known to hold.
+
+    Returns:
+        Arguments at which the condition was seen (or is known) to hold: never below the root.
+    """
+    lower, upper = np.broadcast_arrays(
+        np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    )
+    upper = np.where(holds(lower), lower, upper)
+    for _ in range(64):
+        middle = lower + (upper - lower) / 2
+        reached = holds(middle)
+        upper = np.where(reached, middle, upper)
+        lower = np.where(reached, lower, middle)
+    return upper

@@ -1,0 +1,105 @@
+"""From Rényi divergence to (ε, δ): classic, improved and optimal.
+
+Each function takes one or several orders with the divergence at each, and returns the smallest ε
+that any of them implies; never negative. An order with infinite divergence is skipped.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from prudent import _validate
+from prudent.accounting._numeric import Array, orders, smallest
+
+
+def rdp_to_epsilon_classic(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
+    """Mironov 2017: rdp + log(1/δ) / (order - 1)."""
+    a, divergence, delta = _checked(order, rdp, delta)
+    return _least(divergence - math.log(delta) / (a - 1))
+
+
+def rdp_to_epsilon_balle(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
+    """Balle et al. 2020 and Canonne, Kamath and Steinke 2020.
+
+    rdp + log(1 - 1/order) - (log δ + log order) / (order - 1).
+    """
+    a, divergence, delta = _checked(order, rdp, delta)
+    return _least(_balle(a, divergence, delta))
+
+
+def rdp_to_epsilon_optimal(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
+    """Optimal conversion of each order (Asoodeh et al. 2021), rounded up.
+
+    If two distributions have δ(ε) = δ, their worst event splits both in two, which keeps δ and can
+    only lower the divergence. So a pair with δ(ε) >= δ exists iff some two-point pair (p, q) with
+    p - e^ε q = δ has divergence at most `rdp`: a convex minimisation over p in (δ, 1).
+
+    Guarantee: any pair with the given divergence at one of the orders is (ε, δ)-DP at the result,
+    which never exceeds that of `rdp_to_epsilon_balle`; for a single order nothing smaller would do.
+    """
+    a, divergence, delta = _checked(order, rdp, delta)
+    keep = np.isfinite(divergence)
+    if not keep.any():
+        return math.inf
+    a, divergence = a[keep], divergence[keep]
+    balle = np.maximum(_balle(a, divergence, delta), 0.0)
+    target = (a - 1) * divergence * (1 + 1e-12) + 1e-12
+
+    def excluded(epsilon: Array) -> NDArray[np.bool_]:
+        return np.asarray(_least_log_moment(a, epsilon, delta) >= target)
+
+    return _least(smallest(excluded, np.zeros_like(a), balle))
+
+
+def _checked(order: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[Array, Array, float]:
+    a, divergence = np.broadcast_arrays(
+        np.atleast_1d(orders(order)), np.asarray(rdp, dtype=np.float64)
+    )
+    if a.size == 0:
+        raise ValueError("Expected order with at least one entry, got none.")
+    _validate.between(0, math.inf, rdp=divergence.min())
+    return a, divergence, _validate.between(0, 1, ends="()", delta=delta)
+
+
+def _least(epsilon: Array) -> float:
+    return max(0.0, float(np.min(epsilon)))
+
+
+def _balle(a: Array, divergence: Array, delta: float) -> Array:
+    return divergence + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+
+
+def _least_log_moment(a: Array, epsilon: Array, delta: float) -> Array:
+    """A lower bound, tight to rounding, on log E_Q[(P/Q)^a] over two-point pairs with this δ(ε).
+
+    The moment is e^((a-1)ε) F(p), F(p) = p^a (p-δ)^(1-a) + (1-p)^a (e^ε-p+δ)^(1-a), convex in p.
+    F decreases up to p = a δ; from there on its derivative is bisected on the logit scale, which
+    resolves both ends, and the tangent at the last point left of the minimum bounds it from below.
+    """
+
+    def log_value_and_slope(logit: Array) -> tuple[Array, Array]:
+        p, rest = special.expit(logit), special.expit(-logit)
+        # p >= a δ here; e^ε - p + δ is a sum of non-negative terms.
+        kept = np.maximum(p - delta, (a - 1) * delta)
+        other = np.expm1(epsilon) + rest + delta
+        first = a * np.log(p) - (a - 1) * np.log(kept)
+        second = a * np.log(rest) - (a - 1) * np.log(other)
+        total = np.logaddexp(first, second)
+        slope = np.exp(first - total) * (a / p - (a - 1) / kept) - np.exp(second - total) * (
+            a / rest - (a - 1) / other
+        )
+        return total, slope
+
+    high = np.full_like(a, 700.0)
+    low = np.minimum(special.logit(np.minimum(a * delta, 1.0)), high)
+    for _ in range(48):
+        middle = (low + high) / 2
+        right = log_value_and_slope(middle)[1] >= 0
+        high, low = np.where(right, middle, high), np.where(right, low, middle)
+    total, slope = log_value_and_slope(low)
+    width = np.maximum(special.expit(high) - special.expit(low), 0.0)
+    drop = np.clip(np.minimum(slope, 0.0) * width, -0.5, 0.0)
+    least: Array = (a - 1) * epsilon + total + np.log1p(drop)
+    return least
