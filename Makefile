@@ -40,7 +40,7 @@ lint: $(call has,dev+tables+train)
 	$(BIN)/mypy
 
 docs: $(call has,docs)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(call has,opacus+train)
 	$(BIN)/python -m benchmarks
