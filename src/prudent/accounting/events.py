@@ -1,0 +1,232 @@
+"""What happened, as small frozen values: Propose-Test-Release and the private tests inside it.
+
+An event says everything an accountant needs and nothing else. All of them are `dp_accounting`
+events, so they compose with every other event of that library, bare or inside
+`PoissonSampledDpEvent`, `SelfComposedDpEvent` and `ComposedDpEvent`.
+
+Adjacency is adding or removing one record throughout.
+"""
+
+import abc
+import enum
+import math
+from typing import ClassVar
+
+import attrs
+import numpy as np
+from dp_accounting import DpEvent
+from scipy import special
+
+from prudent import _validate
+
+
+class Reveals(enum.Enum):
+    """What an observer learns of the test. Each line reveals no more than the line above it."""
+
+    MARGIN = "margin"
+    """The noisy margin itself, as in the paper."""
+
+    BRANCH = "branch"
+    """Only whether the test passed."""
+
+    MONOTONE_BRANCH = "monotone-branch"
+    """Only whether the test passed, of a margin that adding a record can only lower.
+
+    The margin of the norm-trimmed sum, max(0, F - #{norms > τ}), is one.
+    """
+
+
+@attrs.frozen
+class MarginTest(DpEvent, abc.ABC):
+    """A noisy look at an integer margin of sensitivity 1.
+
+    The test passes when margin + noise > threshold, the threshold being chosen so that a margin
+    of 0 passes with probability at most `failure`. As an event of its own it stands for releasing
+    the noisy margin.
+
+    Attributes:
+        scale: Of the noise, in records: b of a Laplace law, s of a Gaussian one.
+    """
+
+    scale: float
+
+    largest_scale: ClassVar[float] = math.inf
+
+    def __attrs_post_init__(self) -> None:
+        _validate.positive(scale=self.scale)
+        if self.scale > self.largest_scale:
+            _validate.between(0, self.largest_scale, ends="(]", scale=self.scale)
+
+    @abc.abstractmethod
+    def tail(self, distance: float) -> float:
+        """Pr[noise > distance], accurate in both tails."""
+
+    @abc.abstractmethod
+    def threshold(self, failure: float) -> float:
+        """The least threshold, rounded up, that a margin of 0 passes at most `failure` often."""
+
+    def false_pass(self, failure: float) -> float:
+        """The exact probability that a margin of 0 passes at `threshold(failure)`; <= failure."""
+        return min(failure, self.tail(self.threshold(failure)))
+
+
+def _check_failure(failure: float) -> float:
+    return _validate.between(0, 0.5, ends="()", failure=failure)
+
+
+@attrs.frozen
+class LaplaceTest(MarginTest):
+    """Noise of density exp(-|x|/b)/(2b), b = scale."""
+
+    def tail(self, distance: float) -> float:
+        """See base class."""
+        if distance >= 0:
+            return 0.5 * math.exp(-distance / self.scale)
+        return 1 - 0.5 * math.exp(distance / self.scale)
+
+    def threshold(self, failure: float) -> float:
+        """See base class."""
+        return math.nextafter(-self.scale * math.log(2 * _check_failure(failure)), math.inf)
+
+
+@attrs.frozen
+class GaussianTest(MarginTest):
+    """Noise N(0, s²), s = scale."""
+
+    def tail(self, distance: float) -> float:
+        """See base class."""
+        return float(special.ndtr(-distance / self.scale))
+
+    def threshold(self, failure: float) -> float:
+        """See base class."""
+        return math.nextafter(-self.scale * float(special.ndtri(_check_failure(failure))), math.inf)
+
+
+@attrs.frozen
+class DiscreteLaplaceTest(MarginTest):
+    """Whole-number noise of mass proportional to exp(-|x|/b), b = scale."""
+
+    def tail(self, distance: float) -> float:
+        """See base class."""
+        steps = math.floor(distance)
+        decay = 1 / self.scale
+        if steps >= 0:
+            return math.exp(-decay * (steps + 1)) / (1 + math.exp(-decay))
+        return 1 - math.exp(decay * steps) / (1 + math.exp(-decay))
+
+    def threshold(self, failure: float) -> float:
+        """See base class."""
+        _check_failure(failure)
+        decay = 1 / self.scale
+        guess = (-math.log(failure) - math.log1p(math.exp(-decay))) / decay - 1
+        return _least_integer_threshold(self, failure, max(0, math.ceil(guess) - 1))
+
+
+@attrs.frozen
+class DiscreteGaussianTest(MarginTest):
+    """Whole-number noise of mass proportional to exp(-x²/(2 s²)), s = scale."""
+
+    largest_scale: ClassVar[float] = 1e4  # the law is summed term by term: this bounds the terms
+
+    @property
+    def reach(self) -> int:
+        """Beyond this distance lies less than 1e-21 of the mass."""
+        return math.ceil(9.6 * self.scale) + 2
+
+    def tail(self, distance: float) -> float:
+        """See base class."""
+        steps = math.floor(distance)
+        if steps < -1:
+            return 1 - self.tail(-steps - 1)  # Pr[X > k] = 1 - Pr[X > -k-1], by symmetry
+        beyond = np.arange(steps + 1, max(steps + 2, self.reach) + math.ceil(9.6 * self.scale))
+        return float(np.sum(np.exp(-0.5 * (beyond / self.scale) ** 2)) / self.normaliser)
+
+    @property
+    def normaliser(self) -> float:
+        """The sum of exp(-x²/(2 s²)) over all whole numbers."""
+        right = np.arange(1, self.reach + 1)
+        return float(1 + 2 * np.sum(np.exp(-0.5 * (right / self.scale) ** 2)))
+
+    def threshold(self, failure: float) -> float:
+        """See base class."""
+        _check_failure(failure)
+        guess = -self.scale * float(special.ndtri(failure))
+        return _least_integer_threshold(self, failure, max(0, math.floor(guess) - 2))
+
+
+def _least_integer_threshold(test: MarginTest, failure: float, start: int) -> float:
+    """Walks to the least whole threshold whose tail is at most `failure`."""
+    threshold = start
+    while test.tail(threshold) > failure:
+        threshold += 1
+    while threshold > 0 and test.tail(threshold - 1) <= failure:
+        threshold -= 1
+    return float(threshold)
+
+
+@attrs.frozen
+class ProposeTestReleaseDpEvent(DpEvent):
+    """One run of Propose-Test-Release (Algorithm 1 of the paper, and its variants).
+
+    On a data set S with safety margin Δ(S), an integer that changes by at most 1 when a record is
+    added or removed and is 0 wherever the local sensitivity of f₂ exceeds τ:
+
+    1. draw the test's noise; the test passes when Δ(S) + noise > threshold(failure);
+    2. if it passes, release f₂(S) + N(0, σ₂² I);
+    3. else release f₁(S) + N(0, σ₁² I), or nothing at all when σ₁ is infinite (the textbook form).
+
+    Attributes:
+        noise_multiplier: σ₁/GS(f₁), of the fallback branch. Infinity: the mechanism refuses.
+        propose: τ/GS(f₂). 0 when GS(f₂) is infinite: no bounds on the data are known.
+        test: The private test of the margin.
+        failure: δ₀ in (0, 1/2): how often a margin of 0 may pass.
+        robust_noise_multiplier: σ₂/τ, of the robust branch. None: the usual coupling, the same
+            as `noise_multiplier`, i.e. σ₂ = τσ₁ for sensitivities of 1.
+        reveals: What an observer learns of the test.
+    """
+
+    noise_multiplier: float = attrs.field()
+    propose: float = attrs.field()
+    test: MarginTest = attrs.field()
+    failure: float = attrs.field()
+    robust_noise_multiplier: float | None = attrs.field(default=None)
+    reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
+
+    def __attrs_post_init__(self) -> None:
+        _validate.positive_or_infinite(noise_multiplier=self.noise_multiplier)
+        _validate.non_negative(propose=self.propose)
+        if not isinstance(self.test, MarginTest):
+            raise ValueError(
+                "Expected test one of LaplaceTest, GaussianTest, DiscreteLaplaceTest, "
+                f"DiscreteGaussianTest, got {self.test!r}."
+            )
+        _check_failure(self.failure)
+        if self.robust_noise_multiplier is not None:
+            _validate.positive(robust_noise_multiplier=self.robust_noise_multiplier)
+        elif self.refuses:
+            raise ValueError(
+                "Expected robust_noise_multiplier > 0 when noise_multiplier is infinite (the "
+                "textbook form has no fallback to take its noise from), got None."
+            )
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a failed test releases nothing."""
+        return math.isinf(self.noise_multiplier)
+
+    @property
+    def sigma_over_proposal(self) -> float:
+        """σ₂/τ: noise of the robust branch relative to the proposed sensitivity."""
+        if self.robust_noise_multiplier is None:
+            return self.noise_multiplier
+        return self.robust_noise_multiplier
+
+    @property
+    def sigma_over_global(self) -> float:
+        """σ₂/GS(f₂): noise of the robust branch relative to what f₂ could do at worst."""
+        return self.sigma_over_proposal * self.propose
+
+    @property
+    def false_pass(self) -> float:
+        """Probability that the robust branch is taken on a margin of 0."""
+        return self.test.false_pass(self.failure)

@@ -1,0 +1,287 @@
+"""Dominating pairs: two laws whose privacy loss is at least that of the mechanism.
+
+Every pair here is a *labelled mixture of Gaussian pairs*: component j has mass aⱼ when the record
+is absent and pⱼ when it is present, and given j the output is N(0, 1) or N(1/σⱼ, 1). A labelled
+mixture is all that Propose-Test-Release needs (Errata 2.1): the label is the noisy margin, the
+branch, or which branch a margin of 0 took by accident.
+
+The profile of a pair is h(ε) = sup over events A of present(A) - e^ε absent(A).
+"""
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+Array: TypeAlias = NDArray[np.float64]
+
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
+_MOST_COMPONENTS = 256  # beyond this, neighbouring components are spread onto a grid of losses
+
+
+class Pair(abc.ABC):
+    """Two laws, with the record and without it."""
+
+    @abc.abstractmethod
+    def profile(self, epsilon: Array) -> Array:
+        """h(ε), at any real ε: negative ones too."""
+
+    @abc.abstractmethod
+    def swapped(self) -> "Pair":
+        """The pair with the roles of the two laws exchanged."""
+
+    @property
+    @abc.abstractmethod
+    def infinite_mass(self) -> float:
+        """Mass of what can only be seen when the record is present: the limit of h."""
+
+
+def _tail_term(a: Array, shift: float) -> Array:
+    """exp(shift (a + shift/2)) Φ(-a - shift), without overflow and accurate in the far tail."""
+    b = a + shift
+    right = np.maximum(b, 0.0)
+    far = np.exp(-0.5 * a * a) * special.erfcx(right * _SQRT_HALF) * 0.5
+    left = np.minimum(b, 0.0)
+    near = np.exp(shift * (left - 0.5 * shift)) * special.ndtr(-left)
+    return np.where(b > 0, far, near)
+
+
+def gaussian_profile(epsilon: Array, sigma: float) -> Array:
+    """Profile of N(1/σ, 1) against N(0, 1); σ may be 0 (everything revealed) or infinite."""
+    if sigma == 0:
+        return np.ones_like(epsilon)
+    if math.isinf(sigma):
+        return np.maximum(0.0, -np.expm1(epsilon))
+    mu = 1 / sigma
+    a = epsilon / mu - mu / 2
+    return np.maximum(0.0, _tail_term(a, 0.0) - _tail_term(a, mu))
+
+
+@dataclass(frozen=True)
+class MixturePair(Pair):
+    """Finitely many labelled Gaussian pairs.
+
+    Attributes:
+        absent: Mass of each component when the record is absent.
+        present: Mass of each component when it is present.
+        sigma: Noise multiplier of each component; infinite where the component says no more.
+    """
+
+    absent: Array
+    present: Array
+    sigma: Array
+
+    @classmethod
+    def of(cls, *components: tuple[float, float, float]) -> "MixturePair":
+        """Builds a pair from (absent, present, sigma) triples."""
+        absent, present, sigma = np.array(components, dtype=np.float64).T
+        return cls(absent, present, sigma)
+
+    @property
+    def losses(self) -> Array:
+        """log(present/absent) of each label."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.present) - np.log(self.absent))
+
+    def profile(self, epsilon: Array) -> Array:
+        """See base class."""
+        total = np.zeros_like(epsilon)
+        for loss, mass, sigma in zip(self.losses, self.present, self.sigma, strict=True):
+            if mass > 0:
+                total += mass * gaussian_profile(epsilon - loss, sigma)
+        return total
+
+    def swapped(self) -> "MixturePair":
+        """See base class."""
+        return MixturePair(self.present, self.absent, self.sigma)
+
+    @property
+    def infinite_mass(self) -> float:
+        """See base class."""
+        return float(np.sum(self.present[(self.absent == 0) | (self.sigma == 0)]))
+
+
+@dataclass(frozen=True)
+class LaplacePair(Pair):
+    """Laplace noise of scale b on a shift of 1, beside Gaussian noise σ on a shift of 1.
+
+    Its loss has atoms at ±1/b and a density between; integrating the Gaussian profile over it
+    gives the closed form below (derived in Errata 2.1's terms, checked by quadrature).
+    """
+
+    scale: float
+    sigma: float
+
+    def profile(self, epsilon: Array) -> Array:
+        """See base class."""
+        reach = 1 / self.scale
+        if self.sigma == 0:
+            return np.ones_like(epsilon)
+        if math.isinf(self.sigma):
+            inside = -np.expm1((np.clip(epsilon, -reach, reach) - reach) / 2)
+            return np.where(epsilon < -reach, -np.expm1(epsilon), inside)
+        mu = 1 / self.sigma
+        upper = (epsilon - reach) / mu - mu / 2
+        lower = (epsilon + reach) / mu - mu / 2
+        above = _tail_term(upper, 0.0) - _tail_term(upper, mu / 2)
+        below = _tail_term(lower, mu / 2) - _tail_term(lower, mu)
+        return np.maximum(0.0, above + math.exp(-reach) * below)
+
+    def swapped(self) -> "LaplacePair":
+        """See base class. Reflection exchanges the two laws, so the pair is its own swap."""
+        return self
+
+    @property
+    def infinite_mass(self) -> float:
+        """See base class."""
+        return float(self.sigma == 0)
+
+    def components(self, nodes: int) -> MixturePair:
+        """The mixture a Gauss-Legendre rule sees: exact for moments, not for profiles."""
+        reach = 1 / self.scale
+        points, weights = np.polynomial.legendre.leggauss(nodes)
+        loss = points * reach
+        density = 0.25 * np.exp((loss - reach) / 2) * weights * reach
+        present = np.concatenate([[0.5 * math.exp(-reach)], density, [0.5]])
+        losses = np.concatenate([[-reach], loss, [reach]])
+        return MixturePair(present * np.exp(-losses), present, np.full(nodes + 2, self.sigma))
+
+
+@dataclass(frozen=True)
+class TabulatedPair(Pair):
+    """A pair known by its profiles on a grid, each the profile of a discrete dominating law.
+
+    Attributes:
+        losses: Increasing losses of the record's presence.
+        masses: Mass of the present law at each loss.
+        infinite: Mass at infinite loss.
+        reverse: The same three for the swapped pair.
+    """
+
+    losses: Array
+    masses: Array
+    infinite: float
+    reverse: tuple[Array, Array, float]
+
+    def profile(self, epsilon: Array) -> Array:
+        """See base class."""
+        present_above = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)
+        absent_masses = self.masses * np.exp(-self.losses)
+        absent_above = np.append(np.cumsum(absent_masses[::-1])[::-1], 0.0)
+        first = np.searchsorted(self.losses, epsilon, side="right")
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = present_above[first] - np.exp(epsilon) * absent_above[first]
+        return np.where(first < len(self.losses), np.maximum(0.0, inside), 0.0) + self.infinite
+
+    def swapped(self) -> "TabulatedPair":
+        """See base class."""
+        return TabulatedPair(*self.reverse, (self.losses, self.masses, self.infinite))
+
+    @property
+    def infinite_mass(self) -> float:
+        """See base class."""
+        return self.infinite
+
+
+def spread(pair: MixturePair, most: int = _MOST_COMPONENTS) -> MixturePair:
+    """Moves components of one common σ onto a grid of `most` losses, dominating the original.
+
+    A component between two grid losses is split between them so that both of its masses are
+    kept; whoever sees the grid label can draw the old label back, so nothing is lost.
+    """
+    if len(pair.present) <= most:
+        return pair
+    losses = pair.losses
+    finite = np.isfinite(losses)
+    grid = np.linspace(losses[finite].min(), losses[finite].max(), most)
+    step = grid[1] - grid[0]
+    left = np.minimum((losses[finite] - grid[0]) // step, most - 2).astype(int)
+    present, absent = pair.present[finite], pair.absent[finite]
+    high = (present - absent * np.exp(grid[left])) / -np.expm1(-step)
+    high = np.clip(high, 0.0, present)
+    on_grid = np.zeros(most)
+    np.add.at(on_grid, left, present - high)
+    np.add.at(on_grid, left + 1, high)
+    return MixturePair(
+        np.append(on_grid * np.exp(-grid), pair.absent[~finite]),
+        np.append(on_grid, pair.present[~finite]),
+        np.full(most + int(np.sum(~finite)), pair.sigma[0]),
+    )
+
+
+@dataclass(frozen=True)
+class Dominating:
+    """The worst of several pairs, with and without Poisson sampling.
+
+    The pointwise maximum of profiles is again the profile of a pair, and its products dominate
+    every adaptive sequence of the cases (Errata 2.1).
+
+    Attributes:
+        pairs: The cases.
+        sampling_rate: Probability with which each record enters, independently.
+        slack: Added to every profile: what finitely many pairs leave out of an infinite family.
+    """
+
+    pairs: tuple[Pair, ...]
+    sampling_rate: float = 1.0
+    slack: float = 0.0
+
+    def profile(self, epsilon: Array, *, adding: bool = False) -> Array:
+        """δ(ε) of removing a record (law with it against law without), or of adding one."""
+        sample = _profile_of_adding if adding else _profile_of_removing
+        pairs = [pair.swapped() for pair in self.pairs] if adding else self.pairs
+        worst = sample(epsilon, self.sampling_rate, pairs)
+        return np.minimum(1.0, worst + self.sampling_rate * self.slack)
+
+    def infinite_mass(self, *, adding: bool = False) -> float:
+        """The limit of the profile."""
+        if adding and self.sampling_rate < 1:
+            return 0.0
+        pairs = [pair.swapped() for pair in self.pairs] if adding else self.pairs
+        return self.sampling_rate * max(pair.infinite_mass for pair in pairs)
+
+    def reach(self, tail: float, *, adding: bool = False) -> float:
+        """An ε (rounded up) beyond which the profile is within `tail` of its limit."""
+        limit = self.infinite_mass(adding=adding) + self.sampling_rate * self.slack + tail
+
+        def inside(epsilon: float) -> bool:
+            return bool(self.profile(np.array([epsilon]), adding=adding)[0] > limit)
+
+        high = 1.0
+        while inside(high):
+            high *= 2
+        low = 0.0
+        while high - low > 1e-3 * high and high > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if inside(middle) else (low, middle)
+        return high
+
+
+def _worst(pairs: Sequence[Pair], epsilon: Array) -> Array:
+    worst = pairs[0].profile(epsilon)
+    for pair in pairs[1:]:
+        np.maximum(worst, pair.profile(epsilon), out=worst)
+    return worst
+
+
+def _profile_of_removing(epsilon: Array, rate: float, pairs: Sequence[Pair]) -> Array:
+    """H(sampled present || absent): q h(log(1 + (e^ε-1)/q)) where defined, else 1 - e^ε."""
+    growth = np.expm1(epsilon) / rate
+    defined = growth > -1
+    base = np.log1p(np.where(defined, growth, 0.0))
+    return np.where(defined, rate * _worst(pairs, base), -np.expm1(epsilon))
+
+
+def _profile_of_adding(epsilon: Array, rate: float, swapped: Sequence[Pair]) -> Array:
+    """H(absent || sampled present): c h(log(q e^ε/c)), c = 1 - (1-q) e^ε, zero where c <= 0."""
+    growth = -np.expm1(epsilon) * (1 - rate) / rate
+    defined = growth > -1
+    base = epsilon - np.log1p(np.where(defined, growth, 0.0))
+    weight = rate * (1 + growth)
+    return np.where(defined, weight * _worst(swapped, np.where(defined, base, 0.0)), 0.0)
