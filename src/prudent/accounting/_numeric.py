@@ -55,13 +55,20 @@ def log1p_minus(x: Array) -> Array:
     return np.where(small, 2 * r * odd - near * r, np.log1p(x) - x)
 
 
-def smallest(holds: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: ArrayLike) -> Array:
+def smallest(
+    holds: Callable[[Array], NDArray[np.bool_]],
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    steps: int = 64,
+) -> Array:
     """Bisects for the least argument at which a monotone condition holds, rounded up.
 
     Args:
         holds: The condition, elementwise; false below some point and true from there on.
         low: Lower ends. Returned as they are where the condition already holds.
         high: Upper ends, at which the condition is known to hold.
+        steps: How often the interval is halved.
 
     Returns:
         Arguments at which the condition was seen (or is known) to hold: never below the root.
@@ -70,7 +77,7 @@ def smallest(holds: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: 
         np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
     )
     upper = np.where(holds(lower), lower, upper)
-    for _ in range(64):
+    for _ in range(steps):
         middle = lower + (upper - lower) / 2
         reached = holds(middle)
         upper = np.where(reached, middle, upper)

@@ -45,12 +45,13 @@ def rdp_to_epsilon_optimal(order: ArrayLike, rdp: ArrayLike, delta: float) -> fl
         return math.inf
     a, divergence = a[keep], divergence[keep]
     balle = np.maximum(_balle(a, divergence, delta), 0.0)
-    target = (a - 1) * divergence * (1 + 1e-12) + 1e-12
+    # Above the rounding of the logarithms in the moment, which grows with the order.
+    target = (a - 1) * divergence * (1 + 1e-12) + 1e-14 * (1 + a)
 
     def excluded(epsilon: Array) -> NDArray[np.bool_]:
         return np.asarray(_least_log_moment(a, epsilon, delta) >= target)
 
-    return _least(smallest(excluded, np.zeros_like(a), balle))
+    return _least(smallest(excluded, np.zeros_like(a), balle, steps=44))
 
 
 def _checked(order: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[Array, Array, float]:
@@ -81,8 +82,8 @@ def _least_log_moment(a: Array, epsilon: Array, delta: float) -> Array:
 
     def log_value_and_slope(logit: Array) -> tuple[Array, Array]:
         p, rest = special.expit(logit), special.expit(-logit)
-        # p >= a δ here; e^ε - p + δ is a sum of non-negative terms.
-        kept = np.maximum(p - delta, (a - 1) * delta)
+        # No rounding takes p below its start; e^ε - p + δ is a sum of non-negative terms.
+        kept = np.maximum(p - delta, start - delta)
         other = np.expm1(epsilon) + rest + delta
         first = a * np.log(p) - (a - 1) * np.log(kept)
         second = a * np.log(rest) - (a - 1) * np.log(other)
@@ -92,14 +93,16 @@ def _least_log_moment(a: Array, epsilon: Array, delta: float) -> Array:
         )
         return total, slope
 
+    start = np.minimum(a * delta, 1.0)
     high = np.full_like(a, 700.0)
-    low = np.minimum(special.logit(np.minimum(a * delta, 1.0)), high)
-    for _ in range(48):
-        middle = (low + high) / 2
-        right = log_value_and_slope(middle)[1] >= 0
-        high, low = np.where(right, middle, high), np.where(right, low, middle)
-    total, slope = log_value_and_slope(low)
-    width = np.maximum(special.expit(high) - special.expit(low), 0.0)
-    drop = np.clip(np.minimum(slope, 0.0) * width, -0.5, 0.0)
+    low = np.minimum(special.logit(start), high)
+    with np.errstate(over="ignore"):
+        for _ in range(32):
+            middle = (low + high) / 2
+            right = log_value_and_slope(middle)[1] >= 0
+            high, low = np.where(right, middle, high), np.where(right, low, middle)
+        total, slope = log_value_and_slope(low)
+    width = np.maximum(special.expit(-low) - special.expit(-high), 0.0)
+    drop = np.maximum(np.minimum(slope, 0.0) * width, -1 + 1e-15)
     least: Array = (a - 1) * epsilon + total + np.log1p(drop)
     return least

@@ -1,0 +1,34 @@
+import mpmath
+import numpy as np
+import pytest
+
+from prudent.accounting import _numeric
+
+POINTS = [-0.999, -0.7, -0.5, -0.499, -1e-3, -1e-9, 1e-12, 1e-5, 0.3, 0.499, 0.5, 2.0, 40.0]
+
+
+@pytest.mark.parametrize("x", POINTS)
+def test_second_order_remainders_keep_their_digits(x):
+    with mpmath.workdps(40):
+        power = float(mpmath.expm1(x) - mpmath.mpf(x))
+        logarithm = float(mpmath.log1p(x) - mpmath.mpf(x))
+    assert _numeric.expm1_minus(np.array(x)) == pytest.approx(power, rel=2e-15)
+    assert _numeric.log1p_minus(np.array(x)) == pytest.approx(logarithm, rel=4e-15)
+
+
+def test_remainders_vanish_at_zero():
+    assert _numeric.expm1_minus(np.zeros(2)).tolist() == [0, 0]
+    assert _numeric.log1p_minus(np.zeros(2)).tolist() == [0, 0]
+
+
+def test_smallest_rounds_up_and_keeps_a_lower_end_that_holds():
+    roots = np.array([0.1, 2 / 3, -1.0])
+    found = _numeric.smallest(lambda x: x >= roots, np.zeros(3), np.ones(3))
+    assert np.all(found >= roots)
+    assert found == pytest.approx([0.1, 2 / 3, 0.0], rel=1e-15)
+
+
+@pytest.mark.parametrize("order", [1, 0.5, np.inf, np.nan, [2, 1], [3, np.inf]])
+def test_orders_must_exceed_one(order):
+    with pytest.raises(ValueError, match="Expected order in"):
+        _numeric.orders(order)
