@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import dp_accounting as dp
 import numpy as np
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.accounting.events import (
@@ -178,7 +179,7 @@ def additive_parts(event: dp.DpEvent) -> Parts | None:
                 precision += count * leaf.scale**-2
             case dp.LaplaceDpEvent():
                 others.append((LaplaceTest(leaf.noise_multiplier), count))
-            case dp.DiscreteLaplaceDpEvent() if leaf.sensitivity == 1:
+            case DiscreteLaplaceDpEvent() if leaf.sensitivity == 1:
                 others.append((DiscreteLaplaceTest(1 / leaf.noise_parameter), count))
             case LaplaceTest() | DiscreteLaplaceTest() | DiscreteGaussianTest():
                 others.append((leaf, count))
@@ -210,5 +211,8 @@ def leaves(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]
         case dp.ComposedDpEvent():
             for inner in event.events:
                 yield from leaves(inner, count)
+        case dp.PoissonSampledDpEvent():
+            if check_rate(event) > 0 and any(True for _ in leaves(event.event)):
+                yield event, count
         case _:
             yield event, count

@@ -5,8 +5,9 @@ law: Doroshenko et al. 2022, arXiv:2207.04380) or lowered below them (an optimis
 direction, adding a record and removing one, is composed apart and the worse is reported.
 """
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterable
 
 import dp_accounting as dp
 import numpy as np
@@ -15,12 +16,13 @@ from dp_accounting.pld import PLDAccountant as _PLDAccountant
 
 from prudent import _validate
 from prudent.accounting.cases import check_rate, dominating, leaves
-from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent
-from prudent.accounting.pairs import Array, Dominating, TabulatedPair
+from prudent.accounting.pairs import Array, Dominating, LossTable, TabulatedPair
 
 _TAIL = 1e-20  # of a single release: pushed to infinite loss, as a worst case
 _TRUNCATION = 1e-15  # of a composition: dp_accounting's own default
-_FFT_NOISE = 4e-14  # what rounding inside the convolutions may hide or invent, per composition
+_FFT_NOISE = 2e-13  # what rounding inside a convolution may hide: several times the worst seen
+_MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
+_TABLE_LOSSES = 2**13  # points of such a table
 _MOST_LOSSES = 2**21  # grid points of a composition; a coarser grid is used beyond
 
 _Pld = privacy_loss_distribution.PrivacyLossDistribution
@@ -44,7 +46,7 @@ class PldAccountant(_PLDAccountant):  # type: ignore[misc]
         super().__init__(_Relation.ADD_OR_REMOVE_ONE, interval)
         self._finest_interval = interval
         self._entries: list[tuple[dp.DpEvent, int]] = []
-        self._composed: dict[bool, _Pld | None] = {True: None, False: None}
+        self._composed: dict[bool, tuple[LossTable, LossTable]] = {}
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "PldAccountant":
         """Adds `count` runs of an event; zero runs cost nothing."""
@@ -62,7 +64,7 @@ class PldAccountant(_PLDAccountant):  # type: ignore[misc]
         return None
 
     def _add_entry(self, leaf: dp.DpEvent, times: int) -> None:
-        self._composed = {True: None, False: None}
+        self._composed.clear()
         for index, (known, count) in enumerate(self._entries):
             if known == leaf:
                 self._entries[index] = (known, count + times)
@@ -71,90 +73,100 @@ class PldAccountant(_PLDAccountant):  # type: ignore[misc]
 
     def get_epsilon(self, target_delta: float) -> float:
         """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP."""
-        return self._epsilon(target_delta, pessimistic=True)
+        delta = _validate.between(0, 1, target_delta=target_delta)
+        if self._contains_non_dp_event:
+            return math.inf
+        return max(
+            table.epsilon(delta - self._rounding()) for table in self._tables(pessimistic=True)
+        )
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Brackets the true ε of the dominating pairs: (below it, `get_epsilon`)."""
         upper = self.get_epsilon(target_delta)
-        if math.isinf(upper):
-            return math.inf if self._contains_non_dp_event else 0.0, upper
-        return min(upper, self._epsilon(target_delta, pessimistic=False)), upper
+        if self._contains_non_dp_event:
+            return upper, upper
+        lower = max(
+            table.epsilon(min(1.0, target_delta + self._rounding()))
+            for table in self._tables(pessimistic=False)
+        )
+        return min(lower, upper), upper
 
     def get_delta(self, target_epsilon: float) -> float:
         """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP."""
-        epsilon = _validate.non_negative(target_epsilon=target_epsilon)
-        pld = self._pld_of(pessimistic=True)
+        epsilon = np.array([_validate.non_negative(target_epsilon=target_epsilon)])
         if self._contains_non_dp_event:
             return 1.0
-        return min(1.0, float(pld.get_delta_for_epsilon(epsilon)) + self._rounding())
-
-    def _epsilon(self, target_delta: float, *, pessimistic: bool) -> float:
-        delta = _validate.between(0, 1, target_delta=target_delta)
-        pld = self._pld_of(pessimistic=pessimistic)
-        if self._contains_non_dp_event:
-            return math.inf
-        slack = self._rounding() if pessimistic else -self._rounding()
-        return _least_epsilon(lambda e: float(pld.get_delta_for_epsilon(e)) + slack, delta)
+        worst = max(float(t.profile(epsilon)[0]) for t in self._tables(pessimistic=True))
+        return min(1.0, worst + self._rounding())
 
     def _rounding(self) -> float:
-        return _FFT_NOISE * sum(1 for _, count in self._entries if count > 1)
+        """What the convolutions of this ledger may hide; a single release needs none."""
+        runs = [count for _, count in self._entries]
+        convolutions = len(runs) - 1 + sum(max(1.0, n / 1e5) for n in runs if n > 1)
+        return _FFT_NOISE * max(0.0, convolutions)
 
-    def _pld_of(self, *, pessimistic: bool) -> _Pld:
-        composed = self._composed[pessimistic]
-        if composed is None:
-            composed = self._compose_entries(pessimistic=pessimistic)
-            self._composed[pessimistic] = composed
-        return composed
+    def _tables(self, *, pessimistic: bool) -> tuple[LossTable, LossTable]:
+        """The composed losses of removing a record and of adding one."""
+        if pessimistic not in self._composed:
+            self._composed[pessimistic] = _tables_of(self._compose_entries(pessimistic=pessimistic))
+        return self._composed[pessimistic]
 
     def _compose_entries(self, *, pessimistic: bool) -> _Pld:
         """Composes the ledger anew, on one grid that suits all of it."""
-        cases = [(leaf, times, _cases_of(leaf)) for leaf, times in self._entries]
-        interval = max(
-            self._finest_interval,
-            sum(_composed_span(worst, times) for _, times, worst in cases if worst) / _MOST_LOSSES,
-        )
+        ours, theirs = [], []
+        for leaf, times in self._entries:
+            worst, runs = _cases_of(leaf, times)
+            if worst is None:
+                theirs.append((leaf, times))
+            else:
+                ours.append((_tabulated(worst, pessimistic=pessimistic), runs))
+        span = sum(_composed_span(worst, runs) for worst, runs in ours)
+        interval = max(self._finest_interval, span / _MOST_LOSSES)
         self._value_discretization_interval = interval
         self._pld = privacy_loss_distribution.identity(interval)
-        for leaf, times, worst in cases:
-            if worst is not None:
-                single = discretise(worst, interval, pessimistic=pessimistic)
-                several = single if times == 1 else single.self_compose(times, _TRUNCATION)
-                self._pld = self._pld.compose(several)
-            elif pessimistic:  # leaving the event out is the optimistic bound
+        if pessimistic:  # leaving these events out is an optimistic bound
+            for leaf, times in theirs:
                 super()._maybe_compose(leaf, times, True)
-        return self._pld
+        released = [] if not theirs or not pessimistic else [self._pld]
+        for worst, runs in ours:
+            single = discretise(worst, interval, pessimistic=pessimistic)
+            released.append(single if runs == 1 else single.self_compose(runs, _TRUNCATION))
+        return functools.reduce(_Pld.compose, released) if released else self._pld
 
 
 def _is_ours(leaf: dp.DpEvent) -> bool:
     """Whether this package, rather than dp_accounting, prices the event."""
     if isinstance(leaf, dp.PoissonSampledDpEvent):
         check_rate(leaf)
-        return PldAccountant().supports(leaf.event)
-    return isinstance(leaf, MarginTest | ProposeTestReleaseDpEvent | dp.GaussianDpEvent) or (
-        dominating(leaf) is not None
-    )
+        return bool(PldAccountant().supports(leaf.event))
+    return dominating(leaf) is not None
 
 
-def _cases_of(leaf: dp.DpEvent) -> Dominating | None:
-    """The dominating pairs of a leaf; a sampled composition gets its pair tabulated."""
-    if isinstance(leaf, dp.PoissonSampledDpEvent) and check_rate(leaf) == 0:
-        return None
+def _cases_of(leaf: dp.DpEvent, times: int) -> tuple[Dominating | None, int]:
+    """The dominating pairs of a leaf and how often they are composed.
+
+    Gaussians are composed in closed form; a sampled composition gets its pair tabulated; None is
+    left for dp_accounting.
+    """
+    gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
+    if gaussian is not None:
+        return gaussian, 1
     worst = dominating(leaf)
     if worst is None and isinstance(leaf, dp.PoissonSampledDpEvent):
-        return Dominating((tabulate(leaf.event),), leaf.sampling_probability)
-    return worst
+        inner = PldAccountant().compose(leaf.event)
+        worst = Dominating((TabulatedPair(*inner._tables(pessimistic=True)),), check_rate(leaf))
+    return worst, times
 
 
-def tabulate(event: dp.DpEvent) -> TabulatedPair:
-    """The dominating pair of any supported event, from its pessimistic loss distributions."""
-    pld = PldAccountant().compose(event)._pld_of(pessimistic=True)
+def _tables_of(pld: _Pld) -> tuple[LossTable, LossTable]:
+    """The two loss distributions as plain arrays."""
     remove, add = (pmf.to_dense_pmf() for pmf in (pld._pmf_remove, pld._pmf_add))
 
-    def table(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, float]:
+    def table(pmf: pld_pmf.DensePLDPmf) -> LossTable:
         losses = (pmf._lower_loss + np.arange(pmf.size)) * pmf._discretization
-        return losses, np.maximum(pmf._probs, 0.0), float(pmf._infinity_mass)
+        return LossTable(losses, np.maximum(pmf._probs, 0.0), float(pmf._infinity_mass))
 
-    return TabulatedPair(*table(remove), table(add))
+    return table(remove), table(add)
 
 
 def discretise(worst: Dominating, interval: float, *, pessimistic: bool) -> _Pld:
@@ -164,6 +176,19 @@ def discretise(worst: Dominating, interval: float, *, pessimistic: bool) -> _Pld
         _pmf(worst, interval, -reach_add, reach_remove, adding=False, pessimistic=pessimistic),
         _pmf(worst, interval, -reach_remove, reach_add, adding=True, pessimistic=pessimistic),
     )
+
+
+def _tabulated(worst: Dominating, *, pessimistic: bool) -> Dominating:
+    """Replaces many pairs by one table of their maximum, before sampling.
+
+    The table is the same chords over a few thousand points, so it stays on its side of the truth.
+    """
+    if len(worst.pairs) <= _MANY_PAIRS:
+        return worst
+    unsampled = dataclasses.replace(worst, sampling_rate=1.0)
+    interval = (unsampled.reach(_TAIL) + unsampled.reach(_TAIL, adding=True)) / _TABLE_LOSSES
+    tables = _tables_of(discretise(unsampled, interval, pessimistic=pessimistic))
+    return Dominating((TabulatedPair(*tables),), worst.sampling_rate)
 
 
 def _pmf(
@@ -226,7 +251,7 @@ def _lower_hull(x: Array, y: Array) -> Array:
 def _composed_span(worst: Dominating, times: int) -> float:
     """How wide a range of losses `times` runs cover, by a Chernoff bound on a coarse grid."""
     reach = worst.reach(_TAIL), worst.reach(_TAIL, adding=True)
-    interval = sum(reach) / 4096
+    interval = sum(reach) / 1024
     if times == 1:
         return sum(reach)
     spans = []
@@ -235,26 +260,3 @@ def _composed_span(worst: Dominating, times: int) -> float:
         bounds = common.compute_self_convolve_bounds(pmf._probs, times, _TRUNCATION)
         spans.append((bounds[1] - bounds[0]) * interval)
     return max(*spans, sum(reach))
-
-
-def _least_epsilon(delta_at: Callable[[float], float], target: float) -> float:
-    """The least ε >= 0 with delta_at(ε) <= target, to 1e-9 relative, rounded up."""
-    if delta_at(0.0) <= target:
-        return 0.0
-    low, high = 0.0, 1.0
-    while delta_at(high) > target:
-        low, high = high, 2 * high
-        if high > 1e9:
-            return math.inf
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_at(middle) > target else (low, middle)
-    return high
-
-
-def epsilon_of(events: Iterable[tuple[dp.DpEvent, int]], delta: float) -> float:
-    """ε of a list of (event, count) by a fresh accountant."""
-    accountant = PldAccountant()
-    for event, count in events:
-        accountant.compose(event, count)
-    return accountant.get_epsilon(delta)

@@ -12,6 +12,7 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -154,39 +155,68 @@ class LaplacePair(Pair):
 
 
 @dataclass(frozen=True)
-class TabulatedPair(Pair):
-    """A pair known by its profiles on a grid, each the profile of a discrete dominating law.
+class LossTable:
+    """A discrete law of privacy losses, and the profile it stands for.
 
     Attributes:
-        losses: Increasing losses of the record's presence.
-        masses: Mass of the present law at each loss.
+        losses: Increasing.
+        masses: Of the first law at each loss; the second law has mass e^-loss times as much.
         infinite: Mass at infinite loss.
-        reverse: The same three for the swapped pair.
     """
 
     losses: Array
     masses: Array
     infinite: float
-    reverse: tuple[Array, Array, float]
+
+    @cached_property
+    def _above(self) -> tuple[Array, Array]:
+        """Mass of both laws from each loss upwards, with a zero at the end."""
+        with np.errstate(over="ignore"):
+            second = self.masses * np.exp(-self.losses)
+        first, second = (np.cumsum(law[::-1])[::-1] for law in (self.masses, second))
+        return np.append(first, 0.0), np.append(second, 0.0)
+
+    def profile(self, epsilon: Array) -> Array:
+        """δ(ε) at any real ε."""
+        first, second = self._above
+        start = np.searchsorted(self.losses, epsilon, side="right")
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = first[start] - np.exp(epsilon) * second[start]
+        return np.where(start < len(self.losses), np.maximum(0.0, inside), 0.0) + self.infinite
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε >= 0 whose δ(ε) is at most `delta`; infinite when there is none."""
+        if self.infinite > delta:
+            return math.inf
+        if self.profile(np.zeros(1))[0] <= delta:
+            return 0.0
+        losses = self.losses[self.losses > 0]
+        enough = self.profile(losses) <= delta
+        start = np.searchsorted(self.losses, 0.0, side="right") + int(np.argmax(enough))
+        first, second = self._above  # δ is first + infinite - e^ε second just below this loss
+        exact = math.log((first[start] + self.infinite - delta) / second[start])
+        return max(0.0, math.nextafter(exact, math.inf))
+
+
+@dataclass(frozen=True)
+class TabulatedPair(Pair):
+    """A pair known by the discrete laws of its losses, one for each direction."""
+
+    forward: LossTable
+    backward: LossTable
 
     def profile(self, epsilon: Array) -> Array:
         """See base class."""
-        present_above = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)
-        absent_masses = self.masses * np.exp(-self.losses)
-        absent_above = np.append(np.cumsum(absent_masses[::-1])[::-1], 0.0)
-        first = np.searchsorted(self.losses, epsilon, side="right")
-        with np.errstate(over="ignore", invalid="ignore"):
-            inside = present_above[first] - np.exp(epsilon) * absent_above[first]
-        return np.where(first < len(self.losses), np.maximum(0.0, inside), 0.0) + self.infinite
+        return self.forward.profile(epsilon)
 
     def swapped(self) -> "TabulatedPair":
         """See base class."""
-        return TabulatedPair(*self.reverse, (self.losses, self.masses, self.infinite))
+        return TabulatedPair(self.backward, self.forward)
 
     @property
     def infinite_mass(self) -> float:
         """See base class."""
-        return self.infinite
+        return self.forward.infinite
 
 
 def spread(pair: MixturePair, most: int = _MOST_COMPONENTS) -> MixturePair:
@@ -249,17 +279,13 @@ class Dominating:
     def reach(self, tail: float, *, adding: bool = False) -> float:
         """An ε (rounded up) beyond which the profile is within `tail` of its limit."""
         limit = self.infinite_mass(adding=adding) + self.sampling_rate * self.slack + tail
-
-        def inside(epsilon: float) -> bool:
-            return bool(self.profile(np.array([epsilon]), adding=adding)[0] > limit)
-
-        high = 1.0
-        while inside(high):
-            high *= 2
-        low = 0.0
-        while high - low > 1e-3 * high and high > 1e-9:
-            middle = (low + high) / 2
-            low, high = (middle, high) if inside(middle) else (low, middle)
+        low, high = 0.0, 2.0**40
+        grid = np.append(0.0, np.geomspace(2.0**-30, high, 71))
+        for _ in range(3):
+            inside = self.profile(grid, adding=adding) > limit
+            last = int(np.max(np.nonzero(inside)[0], initial=0))
+            low, high = float(grid[last]), float(grid[min(last + 1, len(grid) - 1)])
+            grid = np.linspace(low, high, 16)
         return high
 
 
@@ -272,16 +298,20 @@ def _worst(pairs: Sequence[Pair], epsilon: Array) -> Array:
 
 def _profile_of_removing(epsilon: Array, rate: float, pairs: Sequence[Pair]) -> Array:
     """H(sampled present || absent): q h(log(1 + (e^ε-1)/q)) where defined, else 1 - e^ε."""
-    growth = np.expm1(epsilon) / rate
+    small = np.minimum(epsilon, 1.0)
+    growth = np.expm1(small) / rate
     defined = growth > -1
-    base = np.log1p(np.where(defined, growth, 0.0))
-    return np.where(defined, rate * _worst(pairs, base), -np.expm1(epsilon))
+    near = np.log1p(np.where(defined, growth, 0.0))
+    large = np.maximum(epsilon, 1.0)
+    far = large + np.log1p((rate - 1) * np.exp(-large)) - math.log(rate)
+    base = np.where(epsilon < 1, near, far)
+    return np.where(defined, rate * _worst(pairs, base), -np.expm1(small))
 
 
 def _profile_of_adding(epsilon: Array, rate: float, swapped: Sequence[Pair]) -> Array:
     """H(absent || sampled present): c h(log(q e^ε/c)), c = 1 - (1-q) e^ε, zero where c <= 0."""
-    growth = -np.expm1(epsilon) * (1 - rate) / rate
+    growth = -np.expm1(np.minimum(epsilon, 700.0)) * ((1 - rate) / rate)
     defined = growth > -1
     base = epsilon - np.log1p(np.where(defined, growth, 0.0))
-    weight = rate * (1 + growth)
-    return np.where(defined, weight * _worst(swapped, np.where(defined, base, 0.0)), 0.0)
+    weight = np.where(defined, rate * (1 + growth), 0.0)
+    return np.where(defined, weight * _worst(swapped, base), 0.0)
