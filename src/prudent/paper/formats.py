@@ -1,0 +1,107 @@
+"""Readers of the file formats the data sets come in: numpy arrays out, as stored."""
+
+import gzip
+import io
+import lzma
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+_CIFAR_RECORD = 1 + 3 * 32 * 32
+
+
+def read_idx(path: Path) -> Bytes:
+    """An idx file of unsigned bytes, gzipped or not."""
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise ValueError(f"Expected {path} to be an idx file of unsigned bytes.")
+    dimensions = content[3]
+    start = 4 + 4 * dimensions
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    values = np.frombuffer(content, np.uint8, offset=start)
+    if values.size != np.prod(shape, dtype=np.int64):
+        raise ValueError(
+            f"Expected {path} to hold an array of shape {shape}, got {values.size} bytes."
+        )
+    return values.reshape(shape)
+
+
+def read_cifar_binary(paths: list[Path]) -> tuple[Bytes, Bytes]:
+    """CIFAR-10's official binary batches: a label byte and 3 × 32 × 32 pixels a record."""
+    content = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
+    if content.size % _CIFAR_RECORD:
+        raise ValueError(f"Expected {paths[0].parent} to hold records of {_CIFAR_RECORD} bytes.")
+    records = content.reshape(-1, _CIFAR_RECORD)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Reads pickled numpy arrays and nothing that could run code."""
+
+    _ALLOWED = frozenset(
+        {
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        # Old pickles name the package as it was called before numpy 2.
+        module = module.replace("numpy.core.", "numpy._core.")
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(
+                f"Expected a batch of arrays only, got a reference to {module}.{name}."
+            )
+        return super().find_class(module, name)
+
+
+def read_cifar_python(paths: list[Path]) -> tuple[Bytes, Bytes]:
+    """CIFAR-10's official python batches, pickled by Python 2."""
+    batches = [
+        _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load() for path in paths
+    ]
+    images = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([np.asarray(batch[b"labels"], np.uint8) for batch in batches])
+    return images, labels
+
+
+def read_cifar_packed(path: Path) -> tuple[Bytes, Bytes]:
+    """CIFAR-10 packed without loss: labels, then zig-zag residuals of a median predictor.
+
+    The planes are G, R − G and B − G, the differences wrapped into −128..127. A pixel is predicted
+    from its left, upper and upper-left neighbours as left + up − corner, held between left and up;
+    on the first row and column the one neighbour there is stands in for the missing ones. All
+    images are decoded together, a pixel position at a time.
+    """
+    content = np.frombuffer(lzma.decompress(path.read_bytes()), np.uint8)
+    count, rest = divmod(content.size, _CIFAR_RECORD)
+    if rest:
+        raise ValueError(f"Expected {path} to unpack to records of {_CIFAR_RECORD} bytes.")
+    zigzag = content[count:].reshape(count, 3, 32, 32).transpose(2, 3, 1, 0).astype(np.int16)
+    residual = (zigzag >> 1) ^ -(zigzag & 1)
+    planes = np.zeros((32, 32, 3, count), np.int16)
+    nothing = np.zeros((3, count), np.int16)
+    for row, column in np.ndindex(32, 32):
+        if row and column:
+            left, up = planes[row, column - 1], planes[row - 1, column]
+            corner = planes[row - 1, column - 1]
+        elif row:
+            left = up = corner = planes[row - 1, column]
+        elif column:
+            left = up = corner = planes[row, column - 1]
+        else:
+            left = up = corner = nothing
+        guess = np.clip(left + up - corner, np.minimum(left, up), np.maximum(left, up))
+        value = guess + residual[row, column]
+        planes[row, column, 0] = value[0] & 255
+        planes[row, column, 1:] = ((value[1:] + 128) & 255) - 128
+    green, red, blue = planes.transpose(2, 3, 0, 1)
+    images = np.stack([(red + green) & 255, green, (blue + green) & 255], axis=1)
+    return images.astype(np.uint8), content[:count].copy()

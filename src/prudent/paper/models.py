@@ -1,0 +1,94 @@
+"""The models of the experiments, with seeded weights.
+
+| function | for | parameters |
+| --- | --- | ---: |
+| `tutorial_cnn()` | 1 × 28 × 28 images, 10 classes | 26,010 |
+| `tutorial_cnn(classes=26)` | 1 × 28 × 28 images, 26 classes | 26,538 |
+| `tutorial_cnn((3, 32, 32))` | CIFAR-10 | 37,274 |
+| `multilayer_perceptron`, `logistic_regression` | tables, features of a fixed network | |
+"""
+
+import itertools
+import math
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from prudent import _validate
+
+
+def tutorial_cnn(
+    shape: tuple[int, int, int] = (1, 28, 28), classes: int = 10, seed: int = 0
+) -> nn.Sequential:
+    """The small network of the tensorflow/privacy tutorial, for images of any even size from 20.
+
+    Two convolutions with overlapping pooling and two dense layers, with ReLU between. The first
+    convolution pads as TensorFlow's "same" does, which for stride 2, kernel 8 and an even size is
+    3 on every side.
+
+    Args:
+        shape: channels, height and width of an image.
+        classes: the number of outputs.
+        seed: of the initial weights: Glorot-uniform, biases zero.
+    """
+    channels, *sides = (_validate.count(1, shape=size) for size in shape)
+    if any(side % 2 or side < 20 for side in sides):
+        raise ValueError(f"Expected shape with even height and width >= 20, got {shape!r}.")
+    height, width = (_side_after_convolutions(side) for side in sides)
+    layers: list[tuple[str, nn.Module]] = [
+        ("conv1", nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3)),
+        ("relu1", nn.ReLU()),
+        ("pool1", nn.MaxPool2d(2, stride=1)),
+        ("conv2", nn.Conv2d(16, 32, kernel_size=4, stride=2)),
+        ("relu2", nn.ReLU()),
+        ("pool2", nn.MaxPool2d(2, stride=1)),
+        ("flatten", nn.Flatten()),
+        ("dense1", nn.Linear(32 * height * width, 32)),
+        ("relu3", nn.ReLU()),
+        ("dense2", nn.Linear(32, _validate.count(1, classes=classes))),
+    ]
+    return _initialised(nn.Sequential(OrderedDict(layers)), seed)
+
+
+def _side_after_convolutions(side: int) -> int:
+    pooled = side // 2 - 1
+    return (pooled - 4) // 2 + 1 - 1
+
+
+def multilayer_perceptron(
+    shape: tuple[int, ...], classes: int, hidden: tuple[int, ...] = (64,), seed: int = 0
+) -> nn.Sequential:
+    """Dense layers with ReLU between, for a table or for features.
+
+    Args:
+        shape: the shape of one record; it is flattened.
+        classes: the number of outputs.
+        hidden: the widths of the hidden layers.
+        seed: of the initial weights: Glorot-uniform, biases zero.
+    """
+    widths = [math.prod(shape), *hidden, classes]
+    for width in widths:
+        _validate.count(1, width=width)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in itertools.pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return _initialised(nn.Sequential(*layers[:-1]), seed)
+
+
+def logistic_regression(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """One dense layer from zero weights; trained on a network's features, its last layer."""
+    model = multilayer_perceptron(shape, classes, hidden=())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model
+
+
+def _initialised(model: nn.Sequential, seed: int) -> nn.Sequential:
+    generator = torch.Generator().manual_seed(_validate.count(seed=seed))
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return model
