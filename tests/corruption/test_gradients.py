@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prudent.corruption import (
@@ -76,6 +76,7 @@ def test_each_kind_is_a_gradient_corruption_with_a_checked_ratio(kind):
         kind(0.6)
 
 
+@settings(deadline=None)
 @given(
     kind=st.sampled_from([kind for kind in DETERMINISTIC if kind is not ColludingDirection]),
     truths=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=8),

@@ -4,7 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prudent.corruption import corrupted_mask, corrupted_records
@@ -13,6 +13,7 @@ ratios = st.integers(0, 500).map(lambda thousandths: thousandths / 1000)
 seeds = st.integers(0, 2**63)
 
 
+@settings(deadline=None)
 @given(records=st.integers(0, 300), ratio=ratios, seed=seeds)
 def test_the_set_has_exactly_the_promised_size_and_valid_ids(records, ratio, seed):
     bad = corrupted_records(records, ratio, seed)
@@ -27,6 +28,7 @@ def test_a_ratio_is_the_decimal_it_is_written_as():
     assert len(corrupted_records(100, np.float64(0.29), seed=0)) == 29
 
 
+@settings(deadline=None)
 @given(records=st.integers(1, 200), low=ratios, high=ratios, seed=seeds)
 def test_the_sets_of_one_seed_are_nested(records, low, high, seed):
     low, high = sorted((low, high))

@@ -66,11 +66,6 @@ class Dataset:
                     f"Expected one label for each record of {self.name} ({part}), got features of "
                     f"shape {tuple(features.shape)} and labels of shape {tuple(labels.shape)}."
                 )
-            if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
-                raise ValueError(
-                    f"Expected labels of {self.name} ({part}) in 0 to {self.classes - 1}, got "
-                    f"{int(labels.min())} to {int(labels.max())}."
-                )
 
     def __repr__(self) -> str:
         return (
@@ -180,13 +175,18 @@ def _load_npz(name: str) -> Dataset:
 
 
 def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) -> Dataset:
-    (train_features, train_labels), (test_features, test_labels) = train, test
+    for part, (_, labels) in (("train", train), ("test", test)):
+        low, high = labels.min(initial=0), labels.max(initial=0)
+        if not 0 <= low <= high < classes:
+            raise ValueError(
+                f"Expected labels of {name} ({part}) in 0 to {classes - 1}, got {low} to {high}."
+            )
     return Dataset(
         name=name,
-        train_features=_features(train_features),
-        train_labels=torch.from_numpy(train_labels.astype(np.int64)),
-        test_features=_features(test_features),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        train_features=_features(train[0]),
+        train_labels=torch.from_numpy(train[1].astype(np.int64)),
+        test_features=_features(test[0]),
+        test_labels=torch.from_numpy(test[1].astype(np.int64)),
         classes=classes,
         note=note,
     )
