@@ -1,0 +1,39 @@
+"""Per-example gradients, seen only through their norms and one weighted sum.
+
+A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that depend on the norms alone:
+
+    engine = choose_engine(model, loss)
+    gradients = engine(model, inputs, targets)       # one forward, one backward
+    weights = (clip / gradients.norms).clamp(max=1)  # any function of the norms
+    gradients.weighted_sum(weights)                  # {name: Σᵢ wᵢ gᵢ}
+"""
+
+from torch import nn
+
+from prudent.training.gradients.bookkeeping import BookKeeping
+from prudent.training.gradients.engine import Engine, Gradients, Loss, norms_and_sum
+from prudent.training.gradients.materialised import Corrupt, Materialised
+
+__all__ = [
+    "BookKeeping",
+    "Engine",
+    "Gradients",
+    "Materialised",
+    "choose_engine",
+    "norms_and_sum",
+]
+
+
+def choose_engine(model: nn.Module, loss: Loss, *, corrupt: Corrupt | None = None) -> Engine:
+    """The engine to use when nothing speaks for another: book-keeping.
+
+    Forming the gradients is for their corruption, which needs to see them.
+
+    Args:
+        model: As for every engine.
+        loss: As for every engine.
+        corrupt: As for `Materialised`.
+    """
+    if corrupt is not None:
+        return Materialised(model, loss, corrupt=corrupt)
+    return BookKeeping(model, loss)

@@ -1,0 +1,140 @@
+"""Watching a model use its parameters, one record at a time.
+
+The model runs under `torch.vmap`, so it sees a batch of one record, and records cannot touch each
+other: what is computed is the gradient of each record's own loss by construction, whatever axes the
+model shuffles. Under vmap a tensor either depends on the record or is shared. A shared tensor that
+requires a gradient is a parameter or was derived from parameters alone. Wherever such a tensor
+meets a record, `Capture` steps in:
+
+- linear maps, convolutions, embeddings and normalisations go through `rules`, which keep the
+  factors of their per-example gradients;
+- any other function receives one copy of the shared tensor per record (an expanded view, no
+  memory), and autograd's gradient of that copy is the per-example gradient.
+
+Nothing is attached to the model or its parameters, and no module is renamed or replaced.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import maybe_get_level
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils import _pytree as pytree
+
+from prudent.training.gradients.engine import without_fused_attention
+from prudent.training.gradients.layers import Expand
+from prudent.training.gradients.rules import RECORD_RULES, RULES, call, on_records
+from prudent.training.gradients.tape import Tape
+
+
+class Capture(TorchFunctionMode):
+    """Sends every meeting of a shared, trained tensor with a record to a `Tape`.
+
+    Args:
+        tape: Where contributions go.
+        level: The vmap level of the records.
+    """
+
+    def __init__(self, tape: Tape, level: int) -> None:
+        super().__init__()
+        self._tape = tape
+        self._level = level
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call `func`, its parameters captured where they meet a record."""
+        kwargs = kwargs or {}
+        if func is functional.batch_norm:
+            _refuse_batch_statistics(*args, **kwargs)
+        tensors = list(_tensors((args, kwargs)))
+        records = {id(tensor): tensor for tensor in tensors if self._is_record(tensor)}
+        trained = [t for t in tensors if id(t) not in records and t.requires_grad]
+        if not records:
+            return func(*args, **kwargs)
+        if not (trained and torch.is_grad_enabled()):
+            return RECORD_RULES.get(func, func)(*args, **kwargs)
+        record = next(iter(records.values()))
+        result = NotImplemented
+        if func in RULES and len(records) == 1:
+            result = RULES[func](self._tape, record, *args, **kwargs)
+        if result is NotImplemented:
+            result = self._expanded(func, args, kwargs, record, trained)
+        return result
+
+    def _is_record(self, tensor: Tensor) -> bool:
+        level = maybe_get_level(tensor)
+        if level > self._level:
+            raise RuntimeError(
+                "The model applies torch.func transforms of its own, which book-keeping cannot "
+                "look into. Use the Materialised engine."
+            )
+        return bool(level == self._level)
+
+    def _expanded(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        record: Tensor,
+        trained: list[Tensor],
+    ) -> Any:
+        """Give `func` one copy per record of each trained tensor."""
+        tape = self._tape
+        copies = {}
+        for shared in trained:
+            values, use = shared.detach(), tape.use(shared)
+            copies[id(shared)] = on_records(
+                lambda records, _, v=values, u=use: call(Expand, tape.anchor, v, records, u),
+                record,
+            )
+        args, kwargs = pytree.tree_map_only(
+            Tensor, lambda leaf: copies.get(id(leaf), leaf), (args, kwargs)
+        )
+        try:
+            with without_fused_attention():
+                return func(*args, **kwargs)
+        except RuntimeError as error:
+            names = ", ".join(dict.fromkeys(map(tape.name, trained)))
+            raise RuntimeError(
+                f"Cannot give {names} one gradient per record through "
+                f"{resolve_name(func) or func}: {error} "
+                "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, "
+                "or freeze it with requires_grad_(False)."
+            ) from error
+
+
+def _refuse_batch_statistics(
+    input: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    *rest: Any,
+    **options: Any,
+) -> None:
+    if training:
+        raise ValueError(
+            "Expected every record to have a gradient of its own, got batch normalisation in "
+            "training mode, which mixes records. Replace it by torch.nn.GroupNorm, or call .eval() "
+            "on the layer to use its running statistics."
+        )
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _tensors(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _tensors(item)

@@ -1,0 +1,168 @@
+"""What one use of a parameter adds to the per-example gradients, without forming them.
+
+A layer that multiplies by a matrix gives a record the gradient Σₜ rowₜ ⊗ columnₜ over positions;
+an embedding adds a row per token; everything else is small enough to be formed. Each kind answers
+three questions: its inner product with another use of the same parameter (so that norms of tied
+parameters carry their cross terms), its weighted sum over the records, and, if need be, itself.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Form = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Per-example gradients, formed: `values` has shape (records, *parameter shape)."""
+
+    values: Tensor
+
+    def per_example(self) -> Tensor:
+        """The gradients, one per record."""
+        return self.values
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ; a record of weight zero adds nothing even where it is not finite."""
+        flat = _finite(by_record(self.values))
+        return (weights.to(flat.dtype) @ flat).view(self.values.shape[1:])
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Gradients Σₜ rowsₜ ⊗ columnsₜ, kept as factors of shape (groups, records, positions, size).
+
+    Attributes:
+        rows: Factor along the first axis of the gradient matrix.
+        columns: Factor along its second axis.
+        form: Takes (..., groups, rows, columns) to (..., *parameter shape).
+    """
+
+    rows: Tensor
+    columns: Tensor
+    form: Form
+
+    def per_example(self) -> Tensor:
+        """The gradients, one per record: records × rows × columns of memory."""
+        product = self.rows.transpose(-1, -2) @ self.columns
+        return self.form(product.movedim(0, 1))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ as one matrix product over all records and positions."""
+        rows = _finite(self.rows * weights.to(self.rows.dtype)[:, None, None])
+        columns = _finite(self.columns)
+        return self.form(rows.flatten(1, 2).transpose(1, 2) @ columns.flatten(1, 2))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients of a table: position t of a record adds `values[t]` to row `indices[t]`.
+
+    Attributes:
+        indices: Row numbers, shape (records, positions).
+        values: What is added, shape (records, positions, size).
+        count: The number of rows of the table.
+    """
+
+    indices: Tensor
+    values: Tensor
+    count: int
+
+    def per_example(self) -> Tensor:
+        """The gradients, one table per record."""
+        records, _, size = self.values.shape
+        table = self.values.new_zeros(records, self.count, size)
+        return table.scatter_add(1, self.indices[..., None].expand_as(self.values), self.values)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ, added into one table."""
+        values = _finite(self.values * weights.to(self.values.dtype)[:, None, None])
+        table = values.new_zeros(self.count, values.shape[-1])
+        return table.index_add(0, self.indices.flatten(), values.flatten(0, 1))
+
+
+Contribution = Dense | Outer | Rows
+Use = Callable[[Contribution], None]
+
+
+def outer(rows: Tensor, columns: Tensor, form: Form) -> Dense | Outer:
+    """Keep the factors, or form the gradients where those are the smaller of the two.
+
+    With T positions and an r × c matrix the factors hold T(r + c) numbers per record and their norm
+    costs T²(r + c) products; the formed gradient holds r·c and costs T·r·c. One comparison
+    therefore saves both memory and time. A single position always keeps its factors: its norm
+    is a product of two.
+    """
+    rows, columns = _at_least_single(rows), _at_least_single(columns)
+    positions, row_size, column_size = rows.shape[2], rows.shape[3], columns.shape[3]
+    kept = Outer(rows, columns, form)
+    if positions > 1 and row_size * column_size <= positions * (row_size + column_size):
+        return Dense(kept.per_example())
+    return kept
+
+
+def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
+    """Keep the added rows, or form the table where it is no longer than the record."""
+    kept = Rows(indices, _at_least_single(values), count)
+    return Dense(kept.per_example()) if count <= indices.shape[1] else kept
+
+
+def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
+    """‖Σ contributions‖² per record, cross terms of a parameter used several times included.
+
+    Rounding can push a sum of products a hair below zero; it is clamped there.
+    """
+    products = [
+        inner(first, second) * (1 if first is second else 2)
+        for position, first in enumerate(contributions)
+        for second in contributions[position:]
+    ]
+    return torch.stack(products).sum(0).clamp_min(0)
+
+
+def inner(first: Contribution, second: Contribution) -> Tensor:
+    """Inner products ⟨first, second⟩ of the gradients of each record, shape (records,)."""
+    match first, second:
+        case Dense(), _ if first is second:
+            norms: Tensor = torch.linalg.vector_norm(by_record(first.values), dim=1)
+            return norms.square()
+        case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
+            rows = _products(first.rows, second.rows)
+            return (rows * _products(first.columns, second.columns)).sum((0, 2, 3))
+        case Rows(), Rows():
+            same = first.indices[:, :, None] == second.indices[:, None, :]
+            return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))
+        case Rows(), Outer() if second.rows.shape[0] == 1:
+            columns = _products(first.values, second.columns[0])
+            indices = first.indices[:, :, None].expand(columns.shape)
+            rows = second.rows[0].transpose(1, 2).gather(1, indices)
+            return (rows * columns).sum((1, 2))
+        case Outer(), Rows():
+            return inner(second, first)
+        case _:
+            return by_record(first.per_example() * second.per_example()).sum(1)
+
+
+def by_record(gradients: Tensor) -> Tensor:
+    """Gradients of any parameter, a scalar included, as one vector per record."""
+    return gradients.reshape(len(gradients), -1)
+
+
+def _products(first: Tensor, second: Tensor) -> Tensor:
+    """All products of positions: (..., T, size) with (..., S, size) gives (..., T, S)."""
+    if first.shape[-2] == second.shape[-2] == 1:
+        return (first * second).sum(-1, keepdim=True)
+    return first @ second.transpose(-1, -2)
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Zero in place of what is not finite: zero weight times infinity must stay zero."""
+    return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _at_least_single(values: Tensor) -> Tensor:
+    """Half precision is enough for a layer, not for a norm that bounds a sensitivity."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -1,0 +1,223 @@
+"""The interface of the engines: the norms of all records first, then one weighted sum.
+
+A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that are a function of the norms ‖gᵢ‖.
+An engine therefore answers two questions and nothing else sees a per-example gradient.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+Loss = Callable[[Any, Any], Tensor]
+Parameters = Mapping[str, Tensor] | nn.Module
+Values = dict[str, Tensor]
+
+
+class Gradients(ABC):
+    """The gradients of the records of one physical batch, each of its own loss.
+
+    Attributes:
+        norms: L2 norms over all trained parameters jointly, shape (records,).
+        losses: The loss of each record, shape (records,).
+    """
+
+    norms: Tensor
+    losses: Tensor
+
+    @abstractmethod
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Σᵢ wᵢ gᵢ by parameter name; what was stored for it is freed, so call it once.
+
+        A record of weight zero adds exactly nothing, even if its gradient is not finite.
+        """
+
+    def _checked(self, weights: Tensor) -> Tensor:
+        if weights.shape != self.norms.shape:
+            raise ValueError(
+                f"Expected weights of shape {tuple(self.norms.shape)}, one per record, "
+                f"got {tuple(weights.shape)}."
+            )
+        return weights.detach()
+
+
+class Engine(ABC):
+    """Gives per-example gradients of `loss(model(inputs), targets)`.
+
+    Args:
+        model: Any module. Tensors are passed as `model(x)`, tuples and lists as `model(*inputs)`,
+            dictionaries as `model(**inputs)`; every tensor has the records on its first axis.
+        loss: Takes outputs and targets of a batch to one loss per record (reduction="none"; a
+            sequence is one record, so sum or average over its positions).
+
+    | case | norms | weighted sum |
+    |---|---|---|
+    | no records | shape (0,) | zeros |
+    | padded record | ignore it | give it weight 0 |
+    | gradient not finite | not finite | give it weight 0 |
+    | parameter frozen (`requires_grad` False) | left out | left out |
+    | parameter unused by the model | adds 0 | zeros |
+    | parameter used several times | of the summed gradient | summed |
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.model = model
+        self.loss = loss
+
+    def __call__(self, parameters: Parameters, inputs: Any, targets: Any) -> Gradients:
+        """Run one physical batch forward and backward.
+
+        Args:
+            parameters: Values by name, as in `model.named_parameters()`, or the model itself.
+            inputs: A tensor, or a tuple, list or dictionary of them.
+            targets: Any tree of tensors that `loss` understands.
+
+        Raises:
+            ValueError: If nothing is trained, a layer mixes records, the tensors disagree on the
+                number of records, or the loss is not one value per record.
+        """
+        trained, fixed = self._split(parameters)
+        records = count_records(inputs, targets)
+        _refuse_batch_statistics(self.model)
+        if records == 0:
+            return NoRecords(trained)
+        return self._run(trained, fixed, inputs, targets)
+
+    @abstractmethod
+    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
+        """Gradients of at least one record; `trained` are leaves that require a gradient."""
+
+    def _split(self, parameters: Parameters) -> tuple[Values, Values]:
+        """Trained leaves, and everything else that was given, both detached from the caller's."""
+        if isinstance(parameters, nn.Module):
+            parameters = dict(parameters.named_parameters())
+        wanted = [name for name, value in self.model.named_parameters() if value.requires_grad]
+        missing = [name for name in wanted if name not in parameters]
+        if missing:
+            raise ValueError(
+                f"Expected a value for every trained parameter, got none for {missing}."
+            )
+        if not wanted:
+            raise ValueError(
+                "Expected a model with trained parameters, got one without. "
+                "Call requires_grad_(True) on what should be trained."
+            )
+        trained = {name: parameters[name].detach().requires_grad_() for name in wanted}
+        fixed = {name: value.detach() for name, value in parameters.items() if name not in trained}
+        return trained, fixed
+
+    def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
+        """The loss of one record, as a batch of one."""
+        inputs, targets = pytree.tree_map_only(Tensor, lambda leaf: leaf[None], (inputs, targets))
+        if isinstance(inputs, Mapping):
+            arguments, keywords = (), dict(inputs)
+        else:
+            arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+            keywords = {}
+        placed = _placed(self.model, values)
+        outputs = functional_call(self.model, placed, arguments, keywords, tie_weights=False)
+        losses = self.loss(outputs, targets)
+        if not isinstance(losses, Tensor) or losses.shape != (1,):
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ValueError(
+                f"Expected loss to return one value per record, shape (1,) for one record, got "
+                f"{shape}. Use reduction='none', and sum or average over the positions of a record."
+            )
+        return losses[0]
+
+
+class NoRecords(Gradients):
+    """The gradients of an empty batch, which Poisson sampling will draw."""
+
+    def __init__(self, trained: Mapping[str, Tensor]) -> None:
+        self._trained = trained
+        self.norms = next(iter(trained.values())).new_zeros(0, requires_grad=False)
+        self.losses = self.norms.clone()
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Zeros."""
+        self._checked(weights)
+        return {name: torch.zeros_like(value.detach()) for name, value in self._trained.items()}
+
+
+def norms_and_sum(
+    engine: Engine,
+    parameters: Parameters,
+    chunks: Iterable[tuple[Any, Any]],
+    weights_from_norms: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Values]:
+    """One logical batch in several physical ones: all norms first, then the weighted sums added up.
+
+    What each chunk's sum needs is stored until the weights are known; with
+    `BookKeeping(..., recompute=True)` nothing is, and each chunk is run twice.
+
+    Args:
+        engine: The engine of the model.
+        parameters: As for the engine.
+        chunks: (inputs, targets) of every physical batch; at least one, which may be empty.
+        weights_from_norms: Takes the norms of the logical batch to its weights.
+
+    Returns:
+        The norms, and Σᵢ wᵢ gᵢ by parameter name.
+    """
+    batches = [engine(parameters, inputs, targets) for inputs, targets in chunks]
+    if not batches:
+        raise ValueError("Expected at least one chunk, got none. Pass one of no records instead.")
+    norms = torch.cat([batch.norms for batch in batches])
+    weights = torch.split(weights_from_norms(norms), [len(batch.norms) for batch in batches])
+    total: Values = {}
+    for batch, part in zip(batches, weights, strict=True):
+        for name, value in batch.weighted_sum(part).items():
+            total[name] = total[name].add_(value) if name in total else value
+    return norms, total
+
+
+def count_records(inputs: Any, targets: Any) -> int:
+    """The size of the first axis on which all tensors must agree."""
+    leaves = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
+    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
+    if len(sizes) != 1 or None in sizes:
+        raise ValueError(
+            "Expected every tensor of inputs and targets to have the records on its first axis, "
+            f"got shapes {[tuple(leaf.shape) for leaf in leaves]}."
+        )
+    return leaves[0].shape[0]
+
+
+def without_fused_attention() -> AbstractContextManager[None]:
+    """Attention spelled out, for vmap: the fused kernels would run record by record."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
+def _placed(model: nn.Module, values: Mapping[str, Tensor]) -> Values:
+    """Values at every place that holds their parameter, each place once.
+
+    torch's own tying substitutes twice in a module registered under two names and then restores
+    the wrong tensor.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    placed = {name: value for name, value in values.items() if name not in names.values()}
+    for path, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            name = names.get(id(parameter), "")
+            if name in values:
+                placed[f"{path}.{attribute}" if path else attribute] = values[name]
+    return placed
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training:
+            mixes = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            if mixes or module.track_running_stats:
+                raise ValueError(
+                    f"Expected layers that keep records apart, got {type(module).__name__} in "
+                    f"training mode at {name!r}. Replace it by torch.nn.GroupNorm, or call .eval() "
+                    "on it to use its running statistics."
+                )

@@ -1,0 +1,151 @@
+"""Layers that hand over what their parameters' per-example gradients are made of.
+
+Each function here computes what its torch namesake computes, on plain tensors whose first axis is
+the record. Its backward gives autograd the gradient of the input only, where one is needed: the
+ordinary parameter gradients, which a private step never uses, are never computed. What they would
+have been made of goes to `use` callbacks instead.
+
+The first argument of every function is an anchor, a scalar that requires a gradient and receives
+none: through it autograd knows that the layer must be visited on the way back.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+from prudent.training.gradients.contributions import Dense, Use, outer, table_rows
+
+
+class Linear(Function):
+    """input @ weight.T + bias, on an input of shape (records · positions, size)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        values: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        records: int,
+        weight_use: Use | None,
+        bias_use: Use | None,
+        transposed: bool,
+    ) -> Tensor:
+        """Multiply; `transposed` says that the parameter is stored as weight.T."""
+        ctx.save_for_backward(values if weight_use else None, weight)
+        ctx.records, ctx.uses, ctx.transposed = records, (weight_use, bias_use), transposed
+        if bias is None:
+            return values @ weight.T
+        return torch.addmm(bias, values, weight.T)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Pass the gradient to the input and both factors to the parameters."""
+        (gradient,) = gradients
+        values, weight = ctx.saved_tensors
+        weight_use, bias_use = ctx.uses
+        by_record = gradient.view(ctx.records, -1, gradient.shape[1])
+        if weight_use:
+            inputs = values.view(ctx.records, -1, values.shape[1])
+            rows, columns = (inputs, by_record) if ctx.transposed else (by_record, inputs)
+            weight_use(outer(rows[None], columns[None], _matrix))
+        if bias_use:
+            bias_use(Dense(by_record.sum(1)))
+        passed = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[1] else None
+        return None, passed, *[None] * 6
+
+
+class Affine(Function):
+    """values * weight + bias, the parameters broadcast over every axis but their own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        values: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        own_axes: Sequence[int],
+        weight_use: Use | None,
+        bias_use: Use | None,
+    ) -> Tensor:
+        """Scale and shift; `own_axes` are the axes of `values` that the parameters have."""
+        shape = [size if axis in own_axes else 1 for axis, size in enumerate(values.shape)]
+        weight = None if weight is None else weight.view(shape)
+        ctx.save_for_backward(values if weight_use else None, weight)
+        ctx.uses = weight_use, bias_use
+        ctx.summed = [axis for axis in range(1, values.ndim) if axis not in own_axes]
+        scaled = values.clone() if weight is None else values * weight
+        return scaled if bias is None else scaled.add_(bias.view(shape))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Pass the gradient to the input and its sums over positions to the parameters."""
+        (gradient,) = gradients
+        values, weight = ctx.saved_tensors
+        weight_use, bias_use = ctx.uses
+        if weight_use:
+            weight_use(Dense(_total(gradient * values, ctx.summed)))
+        if bias_use:
+            bias_use(Dense(_total(gradient, ctx.summed)))
+        passed = None
+        if ctx.needs_input_grad[1]:
+            passed = gradient if weight is None else gradient * weight
+        return None, passed, *[None] * 5
+
+
+class Embedding(Function):
+    """weight[indices], for indices of shape (records, positions)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        indices: Tensor,
+        weight: Tensor,
+        padding_index: int | None,
+        weight_use: Use,
+    ) -> Tensor:
+        """Look up; rows equal to `padding_index` receive no gradient."""
+        ctx.save_for_backward(indices)
+        ctx.count, ctx.padding_index, ctx.use = weight.shape[0], padding_index, weight_use
+        return functional.embedding(indices, weight).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Hand the gradient of every position to its row."""
+        (gradient,) = gradients
+        (indices,) = ctx.saved_tensors
+        if ctx.padding_index is not None:
+            gradient = torch.where((indices == ctx.padding_index)[..., None], 0, gradient)
+        ctx.use(table_rows(indices, gradient, ctx.count))
+        return (None,) * 5
+
+
+class Expand(Function):
+    """One copy of a parameter per record; the gradient of a copy is its record's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, weight: Tensor, records: int, use: Use) -> Tensor:
+        """A view: no memory is taken."""
+        ctx.use = use
+        return weight.expand(records, *weight.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Hand over the gradients as they are."""
+        ctx.use(Dense(*gradients))
+        return (None,) * 4
+
+
+def _matrix(gradient: Tensor) -> Tensor:
+    """A linear layer has one group, and its gradient the shape of its weight."""
+    return gradient.squeeze(-3)
+
+
+def _total(values: Tensor, axes: list[int]) -> Tensor:
+    return values.sum(axes) if axes else values

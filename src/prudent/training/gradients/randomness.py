@@ -1,0 +1,29 @@
+"""Running a batch again with the same dropout."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class Replay:
+    """Remembers the state of torch's generators; `with replay.again():` starts from it.
+
+    The norms of a batch bound its weighted sum only if both see the same random masks. Afterwards
+    the generators continue from where they were, so no noise is ever drawn twice.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._devices = [device] if device.type == "cuda" else []
+        self._cpu: Tensor = torch.get_rng_state()
+        self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw once more what was drawn after this object was made."""
+        with torch.random.fork_rng(devices=self._devices):
+            torch.set_rng_state(self._cpu)
+            for device, state in zip(self._devices, self._cuda, strict=True):
+                torch.cuda.set_rng_state(state, device)
+            yield

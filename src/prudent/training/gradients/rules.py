@@ -1,0 +1,300 @@
+"""For each torch function with a cheap book-keeping, how to call it on records.
+
+A rule has the signature of its torch function, after the tape and the one record among the
+arguments. It answers NotImplemented where the arguments are not the usual ones: the record in
+another place, a weight of another shape.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import maybe_get_level
+from torch.autograd import Function
+from torch.nn import functional
+
+from prudent.training.gradients.convolution import Convolution, Geometry
+from prudent.training.gradients.engine import without_fused_attention
+from prudent.training.gradients.layers import Affine, Embedding, Linear
+from prudent.training.gradients.tape import Tape
+
+
+def on_records(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
+    """Leave vmap: call `function(records, *plain)` on the plain tensors, their records first."""
+    return call(_OnRecords, function, *values)
+
+
+def call(function: type[Function], *args: Any) -> Tensor:
+    """Apply a differentiable function."""
+    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _OnRecords(Function):
+    @staticmethod
+    def forward(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
+        raise AssertionError("Only reached under vmap, where the rule below is used instead.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to save: the function differentiates itself."""
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, function: Callable[..., Tensor], *values: Tensor
+    ) -> tuple[Tensor, int]:
+        plain = [v.movedim(axis, 0) for v, axis in zip(values, in_dims[1:], strict=True)]
+        return function(info.batch_size, *plain), 0
+
+
+def _linear(
+    tape: Tape, record: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    return _product(tape, input, weight, bias, transposed=False)
+
+
+def _matmul(tape: Tape, record: Tensor, input: Tensor, other: Tensor) -> Any:
+    if input is not record or other.ndim != 2:
+        return NotImplemented
+    return _product(tape, input, other, None, transposed=True)
+
+
+def _addmm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Any:
+    if mat1 is not record or beta != 1 or alpha != 1 or input.ndim != 1:
+        return NotImplemented
+    return _product(tape, mat1, mat2, input, transposed=True)
+
+
+def _product(
+    tape: Tape, values: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
+) -> Tensor:
+    matrix = weight.detach().T if transposed else weight.detach()
+    uses = tape.use(weight), tape.use(bias)
+
+    def multiply(records: int, values: Tensor) -> Tensor:
+        flat = values.reshape(-1, values.shape[-1])
+        bias_values = _detached(bias)
+        result = call(Linear, tape.anchor, flat, matrix, bias_values, records, *uses, transposed)
+        return result.view(*values.shape[:-1], -1)
+
+    return on_records(multiply, values)
+
+
+def _convolution(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    if input is not record or input.ndim != weight.ndim:
+        return NotImplemented
+    kernel, axes = weight.shape[2:], weight.ndim - 2
+    stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
+    if padding == "same":
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        sides = [(total // 2, total - total // 2) for total in totals]
+        input = functional.pad(input, [side for pair in reversed(sides) for side in pair])
+    padding = _per_axis(0 if isinstance(padding, str) else padding, axes)
+    geometry = Geometry(kernel, stride, padding, dilation, groups)
+    parameters = weight.detach(), _detached(bias)
+    uses = tape.use(weight), tape.use(bias)
+
+    def convolve(records: int, values: Tensor) -> Tensor:
+        images = values.flatten(0, 1)
+        result = call(Convolution, tape.anchor, images, *parameters, geometry, records, *uses)
+        if geometry.unfolds(images):
+            result = geometry.by_image(result, images.shape)
+        return result.view(*values.shape[:2], *result.shape[1:])
+
+    return on_records(convolve, input)
+
+
+def _embedding(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if max_norm is not None or scale_grad_by_freq:
+        raise ValueError(
+            f"Expected an embedding that keeps records apart, got max_norm={max_norm} and "
+            f"scale_grad_by_freq={scale_grad_by_freq} at {tape.name(weight)}. Leave both unset."
+        )
+    if input is not record:
+        return NotImplemented
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += weight.shape[0]
+    use = tape.use(weight)
+
+    def look_up(records: int, indices: Tensor) -> Tensor:
+        flat = indices.reshape(records, -1)
+        result = call(Embedding, tape.anchor, flat, weight.detach(), padding_idx, use)
+        return result.view(*indices.shape, -1)
+
+    return on_records(look_up, input)
+
+
+def _layer_norm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    normal = functional.layer_norm(input, list(normalized_shape), None, None, eps)
+    return _affine(tape, normal, weight, bias, range(-len(normalized_shape), 0))
+
+
+def _rms_norm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    normal = functional.rms_norm(input, list(normalized_shape), None, eps)
+    return _affine(tape, normal, weight, None, range(-len(normalized_shape), 0))
+
+
+def _group_norm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    normal = functional.group_norm(input, num_groups, None, None, eps)
+    return _affine(tape, normal, weight, bias, [1])
+
+
+def _statistics_norm(norm: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The rule of a normalisation by statistics that are given or are the record's own."""
+
+    def rule(
+        tape: Tape,
+        record: Tensor,
+        input: Tensor,
+        running_mean: Tensor | None = None,
+        running_var: Tensor | None = None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        if input is not record:
+            return NotImplemented
+        normal = norm(input, running_mean, running_var, None, None, *rest, **options)
+        return _affine(tape, normal, weight, bias, [1])
+
+    return rule
+
+
+def _affine(
+    tape: Tape, values: Tensor, weight: Tensor | None, bias: Tensor | None, axes: Sequence[int]
+) -> Tensor:
+    # Outside vmap the record is one more axis in front.
+    own_axes = [axis % values.ndim + 1 for axis in axes]
+    parameters = _detached(weight), _detached(bias)
+    uses = tape.use(weight), tape.use(bias)
+    return on_records(
+        lambda records, values: call(Affine, tape.anchor, values, *parameters, own_axes, *uses),
+        values,
+    )
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *rest: Any,
+    **options: Any,
+) -> Tensor:
+    """The fused kernels, which vmap would call record by record."""
+    every = query, key, value
+    if attn_mask is not None or any(maybe_get_level(t) < 0 or t.ndim != 4 for t in every):
+        with without_fused_attention():
+            return functional.scaled_dot_product_attention(*every, attn_mask, *rest, **options)
+
+    def attend(records: int, *every: Tensor) -> Tensor:
+        query, key, value = (tensor.flatten(0, 1) for tensor in every)
+        result = functional.scaled_dot_product_attention(query, key, value, None, *rest, **options)
+        return result.view(records, -1, *result.shape[1:])
+
+    return on_records(attend, *every)
+
+
+def _view(tensor: Tensor, *shape: Any, **options: Any) -> Tensor:
+    """A view, or a copy where a convolution left its channels last in memory."""
+    try:
+        return tensor.view(*shape, **options)
+    except RuntimeError:
+        return tensor.reshape(*shape, **options)
+
+
+RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.scaled_dot_product_attention: _attention,
+    Tensor.view: _view,
+    Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
+}
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.linear: _linear,
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    torch.mm: _matmul,
+    Tensor.mm: _matmul,
+    torch.addmm: _addmm,
+    torch.conv1d: _convolution,
+    torch.conv2d: _convolution,
+    torch.conv3d: _convolution,
+    functional.embedding: _embedding,
+    functional.layer_norm: _layer_norm,
+    functional.rms_norm: _rms_norm,
+    functional.group_norm: _group_norm,
+    functional.batch_norm: _statistics_norm(functional.batch_norm),
+    functional.instance_norm: _statistics_norm(functional.instance_norm),
+}
+
+
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+def _per_axis(setting: int | Sequence[int], axes: int) -> list[int]:
+    values = [setting] if isinstance(setting, int) else list(setting)
+    return values * axes if len(values) == 1 else values

@@ -1,0 +1,147 @@
+"""What every parameter's per-example gradient is made of, collected on the way back."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from prudent.training.gradients.contributions import Contribution, Dense, Use, squared_norms
+
+
+class Tape(ABC):
+    """Receives, on the way back, the contributions announced on the way forth.
+
+    Args:
+        parameters: The trained parameters by name: leaves that require a gradient.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self.parameters = dict(parameters)
+        self.anchor = next(iter(self.parameters.values())).new_zeros(()).requires_grad_()
+        self._names = {id(parameter): name for name, parameter in self.parameters.items()}
+        self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
+
+    def use(self, shared: Tensor | None) -> Use | None:
+        """Announce a use of a shared tensor; None where it is not trained."""
+        if shared is None or not shared.requires_grad:
+            return None
+        name = self._names.get(id(shared))
+        if name is None:
+            # The tensor is held so that its id stays its own.
+            _, found = self._derived.setdefault(id(shared), (shared, []))
+            return found.append
+        self._announce(name)
+        return lambda contribution: self._receive(name, contribution)
+
+    def name(self, shared: Tensor) -> str:
+        """How to speak of a shared tensor."""
+        name = self._names.get(id(shared))
+        return f"parameter {name!r}" if name else "a tensor derived from parameters"
+
+    def collect(self, losses: Tensor) -> None:
+        """Go back from the losses; every way to a parameter must lead through the tape."""
+        if not losses.requires_grad:
+            return
+        leaves = [self.anchor, *self.parameters.values()]
+        _, *missed = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+        names = [n for n, g in zip(self.parameters, missed, strict=True) if g is not None]
+        if names:
+            raise RuntimeError(
+                f"Parameters {names} reach the loss on a way that book-keeping cannot follow. "
+                "Use the Materialised engine."
+            )
+        self._carry_back_derived()
+
+    @abstractmethod
+    def _announce(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _receive(self, name: str, contribution: Contribution) -> None: ...
+
+    def _carry_back_derived(self) -> None:
+        """Turn gradients of derived tensors into gradients of the parameters behind them."""
+        for shared, found in self._derived.values():
+            if not found:
+                continue
+            total = torch.stack([contribution.per_example() for contribution in found]).sum(0)
+            gradients = torch.autograd.grad(
+                shared,
+                list(self.parameters.values()),
+                total,
+                is_grads_batched=True,
+                allow_unused=True,
+                retain_graph=True,
+            )
+            for name, gradient in zip(self.parameters, gradients, strict=True):
+                if gradient is not None:
+                    self._receive(name, Dense(gradient))
+
+
+class NormTape(Tape):
+    """Gathers squared norms, and keeps the contributions for a weighted sum if asked to.
+
+    Args:
+        parameters: As for every tape.
+        keep: Keep what a weighted sum needs.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool) -> None:
+        super().__init__(parameters)
+        self._keep = keep
+        self._uses = dict.fromkeys(self.parameters, 0)
+        self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
+        self._squares: list[Tensor] = []
+
+    def squared_norms(self) -> list[Tensor]:
+        """Squared norms per record, one entry for every parameter that was reached."""
+        for name, found in self._contributions.items():
+            if found and not self._is_alone(name):
+                self._squares.append(squared_norms(found))
+                self._forget(name)
+        return self._squares
+
+    def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
+        """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached; then forgets all."""
+        tape = SumTape(self.parameters, weights)
+        for name, found in self._contributions.items():
+            while found:
+                tape._receive(name, found.pop())
+        return tape.sums
+
+    def _announce(self, name: str) -> None:
+        self._uses[name] += 1
+
+    def _receive(self, name: str, contribution: Contribution) -> None:
+        self._contributions[name].append(contribution)
+        if self._is_alone(name):
+            self._squares.append(squared_norms([contribution]))
+            self._forget(name)
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether no second use can follow: on the way back all uses have been announced."""
+        return self._uses[name] == 1 and not self._derived
+
+    def _forget(self, name: str) -> None:
+        if not self._keep:
+            self._contributions[name].clear()
+
+
+class SumTape(Tape):
+    """Adds the weighted sum up as contributions arrive, and stores nothing else.
+
+    Args:
+        parameters: As for every tape.
+        weights: One per record.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], weights: Tensor) -> None:
+        super().__init__(parameters)
+        self._weights = weights
+        self.sums = {name: torch.zeros_like(p.detach()) for name, p in self.parameters.items()}
+
+    def _announce(self, name: str) -> None:
+        pass
+
+    def _receive(self, name: str, contribution: Contribution) -> None:
+        self.sums[name] += contribution.weighted_sum(self._weights)
