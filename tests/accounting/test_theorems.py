@@ -79,7 +79,7 @@ def test_ptr_rdp_is_the_larger_moment(order, sigma, propose, scale, failure):
         )
         expected = float(mpmath.log(max(one, two)) / (a - 1))
     assert theorems.ptr_rdp(order, sigma, propose, scale, failure) == pytest.approx(
-        expected, rel=1e-12
+        expected, rel=1e-12, abs=0
     )
 
 

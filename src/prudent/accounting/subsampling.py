@@ -93,7 +93,7 @@ def _log_mixture(loss: Array, q: float) -> Array:
 def _laplace_losses(exponent: float, b: float) -> tuple[Array, Array]:
     """Law under P of the loss log(Q/P): nodes and weights that integrate e^(exponent · loss)."""
     peak = 1 / b
-    panels = math.ceil(2 * peak * max(1.0, abs(exponent) / 16))
+    panels = math.ceil(2 * peak * max(1.0, abs(exponent) / 64))
     edges = np.linspace(-peak, peak, panels + 1)
     centre, half = (edges[1:] + edges[:-1]) / 2, peak / panels
     loss = (centre[:, None] + half * _NODES).ravel()
