@@ -91,6 +91,12 @@ def test_optimal_is_strictly_better_where_delta_is_large():
     assert rdp_to_epsilon_optimal(2, 0.5, 0.2) < rdp_to_epsilon_balle(2, 0.5, 0.2) - 0.1
 
 
+def test_optimal_stands_extreme_orders():
+    assert rdp_to_epsilon_optimal(1e7, 3.0, 1e-5) == pytest.approx(3 + math.log1p(-1e-5), abs=1e-4)
+    close = rdp_to_epsilon_optimal(np.nextafter(1, 2), 3.0, 1e-5)
+    assert 3 < close <= rdp_to_epsilon_balle(np.nextafter(1, 2), 3.0, 1e-5)
+
+
 def test_closed_forms():
     assert rdp_to_epsilon_classic(3, 0.5, 1e-4) == pytest.approx(0.5 + math.log(1e4) / 2)
     assert rdp_to_epsilon_balle(3, 0.5, 1e-4) == pytest.approx(

@@ -83,7 +83,7 @@ def _least_log_moment(a: Array, epsilon: Array, delta: float) -> Array:
     def log_value_and_slope(logit: Array) -> tuple[Array, Array]:
         p, rest = special.expit(logit), special.expit(-logit)
         # No rounding takes p below its start; e^ε - p + δ is a sum of non-negative terms.
-        kept = np.maximum(p - delta, start - delta)
+        kept = np.maximum(p - delta, np.minimum((a - 1) * delta, 1 - delta))
         other = np.expm1(epsilon) + rest + delta
         first = a * np.log(p) - (a - 1) * np.log(kept)
         second = a * np.log(rest) - (a - 1) * np.log(other)
@@ -93,9 +93,8 @@ def _least_log_moment(a: Array, epsilon: Array, delta: float) -> Array:
         )
         return total, slope
 
-    start = np.minimum(a * delta, 1.0)
-    high = np.full_like(a, 700.0)
-    low = np.minimum(special.logit(start), high)
+    high = np.full_like(a, 600.0)
+    low = np.minimum(special.logit(np.minimum(a * delta, 1.0)), high)
     with np.errstate(over="ignore"):
         for _ in range(32):
             middle = (low + high) / 2
