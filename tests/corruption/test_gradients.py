@@ -146,6 +146,18 @@ def test_colluding_records_match_the_mean_honest_norm():
     torch.testing.assert_close(after[[0, 3]].norm(dim=1), honest.expand(2))
 
 
+@pytest.mark.parametrize("corruption", [*(kind(0.5) for kind in KINDS), ColludingDirection(0.5, 1)])
+def test_per_record_is_said_exactly_where_no_other_record_matters(corruption):
+    mask, mine, changed = rows(1, 0, 0, 1), batch(4), batch(4)
+    for name, gradient in batch(4, seed=1).items():
+        changed[name][1:3] = gradient[1:3]
+    sent = [
+        flat(corruption(gradients, mask, generator=torch.Generator().manual_seed(0)))[[0, 3]]
+        for gradients in (mine, changed)
+    ]
+    assert corruption.per_record == sent[0].equal(sent[1])
+
+
 def test_strengths_must_be_positive():
     for build in (
         lambda: GradientNoise(0.1, variance=-1),

@@ -43,6 +43,14 @@ class GradientCorruption(Protocol):
     def ratio(self) -> float:
         """The share of records that are bad."""
 
+    @property
+    def per_record(self) -> bool:
+        """Whether what a bad record sends depends on no other record.
+
+        Only then does the accounting of the training cover the corrupted run as well: it counts
+        on one record reaching the sum through one gradient.
+        """
+
     def __call__(
         self,
         gradients: Gradients,
@@ -115,6 +123,11 @@ class GradientNoise:
         valid_ratio(self.ratio)
         _validate.positive(variance=self.variance)
 
+    @property
+    def per_record(self) -> bool:
+        """The noise is independent of every record."""
+        return True
+
     def __call__(
         self,
         gradients: Gradients,
@@ -152,6 +165,11 @@ class GradientSignFlip:
 
     def __post_init__(self) -> None:
         valid_ratio(self.ratio)
+
+    @property
+    def per_record(self) -> bool:
+        """The gradient is the record's own."""
+        return True
 
     def __call__(
         self,
@@ -201,6 +219,11 @@ class ColludingDirection:
         if self.norm is not None:
             _validate.positive(norm=self.norm)
         _validate.count(direction_seed=self.direction_seed)
+
+    @property
+    def per_record(self) -> bool:
+        """A given norm is a constant; a matched one is read from the honest."""
+        return self.norm is not None
 
     def __call__(
         self,
@@ -254,6 +277,11 @@ class InnerProductManipulation:
         valid_ratio(self.ratio)
         _validate.positive(scale=self.scale)
 
+    @property
+    def per_record(self) -> bool:
+        """The mean is of the honest records."""
+        return False
+
     def __call__(
         self,
         gradients: Gradients,
@@ -288,6 +316,11 @@ class ALittleIsEnough:
         valid_ratio(self.ratio)
         _validate.positive(deviations=self.deviations)
 
+    @property
+    def per_record(self) -> bool:
+        """Mean and deviation are of the honest records."""
+        return False
+
     def __call__(
         self,
         gradients: Gradients,
@@ -321,6 +354,11 @@ class Mimic:
 
     def __post_init__(self) -> None:
         valid_ratio(self.ratio)
+
+    @property
+    def per_record(self) -> bool:
+        """The copy is of an honest record."""
+        return False
 
     def __call__(
         self,
