@@ -12,21 +12,19 @@ same record is bad whenever it is sampled. There are two kinds, told apart by wh
 Every corruption leaves its arguments untouched and returns new tensors where it changes something.
 """
 
+from prudent.corruption.attacks import (
+    ALittleIsEnough,
+    ColludingDirection,
+    InnerProductManipulation,
+    Mimic,
+)
 from prudent.corruption.data import (
     DataCorruption,
     FeatureNoise,
     RandomLabelFlip,
     TargetedLabelFlip,
 )
-from prudent.corruption.gradients import (
-    ALittleIsEnough,
-    ColludingDirection,
-    GradientCorruption,
-    GradientNoise,
-    GradientSignFlip,
-    InnerProductManipulation,
-    Mimic,
-)
+from prudent.corruption.gradients import GradientCorruption, GradientNoise, GradientSignFlip
 from prudent.corruption.parsing import parse
 from prudent.corruption.records import corrupted_mask, corrupted_records
 

@@ -2,21 +2,19 @@
 
 from collections.abc import Callable
 
+from prudent.corruption.attacks import (
+    ALittleIsEnough,
+    ColludingDirection,
+    InnerProductManipulation,
+    Mimic,
+)
 from prudent.corruption.data import (
     DataCorruption,
     FeatureNoise,
     RandomLabelFlip,
     TargetedLabelFlip,
 )
-from prudent.corruption.gradients import (
-    ALittleIsEnough,
-    ColludingDirection,
-    GradientCorruption,
-    GradientNoise,
-    GradientSignFlip,
-    InnerProductManipulation,
-    Mimic,
-)
+from prudent.corruption.gradients import GradientCorruption, GradientNoise, GradientSignFlip
 
 _NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
     "label": RandomLabelFlip,

@@ -1,0 +1,211 @@
+"""Attacks on per-example gradients by records that act together.
+
+All know the honest gradients of the batch: the strongest position an attacker can be in. Names are
+those of the literature; where a paper has workers that send one gradient a round, read records. The
+table of edge cases is in `prudent.corruption.gradients`.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from prudent import _validate
+from prudent.corruption.gradients import Gradients, bad_and_known, masked_mean, overwrite
+from prudent.corruption.records import VALUES, seeded_generator, valid_ratio
+
+
+@functools.lru_cache(maxsize=8)
+def _unit_direction(
+    seed: int, shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """One uniformly random unit vector over all parameters jointly, the same on every device.
+
+    Kept between steps: it is constant, and copying it to an accelerator at each step would stop
+    the step from being captured as a graph.
+    """
+    generator = seeded_generator(seed, VALUES)
+    parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    length = sum(float(part.square().sum()) for part in parts) ** 0.5
+    return tuple((part / max(length, 1e-300)).to(device, dtype) for part in parts)
+
+
+@dataclass(frozen=True)
+class ColludingDirection:
+    """Bad records all send the same vector, at every step: one constant direction.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+        norm: the L2 norm of the vector; if None, the mean norm of the honest gradients of the
+            batch, which no test on norms can tell from an honest record.
+        direction_seed: the seed of the direction, uniform on the sphere.
+    """
+
+    ratio: float
+    norm: float | None = None
+    direction_seed: int = 0
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
+        if self.norm is not None:
+            _validate.positive(norm=self.norm)
+        _validate.count(direction_seed=self.direction_seed)
+
+    @property
+    def per_record(self) -> bool:
+        """A given norm is a constant; a matched one is read from the honest."""
+        return self.norm is not None
+
+    def __call__(
+        self,
+        gradients: Gradients,
+        mask: Tensor,
+        *,
+        valid: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """See `GradientCorruption`."""
+        if not gradients:
+            return {}
+        bad, known = bad_and_known(gradients, mask, valid)
+        first = next(iter(gradients.values()))
+        directions = _unit_direction(
+            self.direction_seed,
+            tuple(gradient.shape[1:] for gradient in gradients.values()),
+            first.dtype,
+            first.device,
+        )
+        if self.norm is None:
+            squares = [
+                gradient.flatten(1).square().sum(1) if gradient.ndim > 1 else gradient.square()
+                for gradient in gradients.values()
+            ]
+            norm = masked_mean(known, torch.stack(squares).sum(0).sqrt())
+        else:
+            norm = torch.full((), self.norm, dtype=first.dtype, device=first.device)
+        return {
+            name: overwrite(bad, gradient, (norm * direction).to(gradient.dtype))
+            for (name, gradient), direction in zip(gradients.items(), directions, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class InnerProductManipulation:
+    """Bad records send −scale times the mean of the honest gradients (Xie et al., 2020).
+
+    With scale at most 1 the vector is no longer than the honest mean, so it passes as small; the
+    aggregate then points the wrong way as soon as the bad outweigh the honest.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+        scale: the factor, the ε of that paper.
+    """
+
+    ratio: float
+    scale: float = 0.5
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
+        _validate.positive(scale=self.scale)
+
+    @property
+    def per_record(self) -> bool:
+        """The mean is of the honest records."""
+        return False
+
+    def __call__(
+        self,
+        gradients: Gradients,
+        mask: Tensor,
+        *,
+        valid: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """See `GradientCorruption`."""
+        bad, known = bad_and_known(gradients, mask, valid)
+        return {
+            name: overwrite(bad, gradient, -self.scale * masked_mean(known, gradient))
+            for name, gradient in gradients.items()
+        }
+
+
+@dataclass(frozen=True)
+class ALittleIsEnough:
+    """Bad records send mean − deviations·std of the honest, by coordinate (Baruch et al., 2019).
+
+    Each coordinate stays inside the spread of the honest ones, all of them on the same side.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+        deviations: how many standard deviations from the mean, the z of that paper.
+    """
+
+    ratio: float
+    deviations: float = 1.0
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
+        _validate.positive(deviations=self.deviations)
+
+    @property
+    def per_record(self) -> bool:
+        """Mean and deviation are of the honest records."""
+        return False
+
+    def __call__(
+        self,
+        gradients: Gradients,
+        mask: Tensor,
+        *,
+        valid: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """See `GradientCorruption`."""
+        bad, known = bad_and_known(gradients, mask, valid)
+        corrupted = {}
+        for name, gradient in gradients.items():
+            mean = masked_mean(known, gradient)
+            deviation = masked_mean(known, (gradient - mean).square()).sqrt()
+            corrupted[name] = overwrite(bad, gradient, mean - self.deviations * deviation)
+        return corrupted
+
+
+@dataclass(frozen=True)
+class Mimic:
+    """Bad records all copy one honest record of the batch (Karimireddy et al., 2022).
+
+    Nothing they send is an outlier; they make one record count many times. They copy the first
+    honest row, which in a batch ordered by record id is the honest record of lowest id.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
+
+    @property
+    def per_record(self) -> bool:
+        """The copy is of an honest record."""
+        return False
+
+    def __call__(
+        self,
+        gradients: Gradients,
+        mask: Tensor,
+        *,
+        valid: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """See `GradientCorruption`."""
+        bad, known = bad_and_known(gradients, mask, valid)
+        if not len(mask):
+            return dict(gradients)
+        first = known.to(torch.int32).argmax(0, keepdim=True)
+        return {
+            name: overwrite(bad, gradient, gradient.index_select(0, first))
+            for name, gradient in gradients.items()
+        }
