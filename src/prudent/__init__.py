@@ -1,1 +1,63 @@
-"""Differentially private releases that test before they trust."""
+"""Differentially private releases that test before they trust.
+
+Names are imported when they are first used, so that `import prudent` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prudent.accounting import (
+        DiscreteGaussianTest,
+        DiscreteLaplaceTest,
+        GaussianTest,
+        LaplaceTest,
+        PldAccountant,
+        ProposeTestReleaseDpEvent,
+        RdpAccountant,
+        Reveals,
+        Run,
+        best_test,
+        calibrate,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "DiscreteGaussianTest": "prudent.accounting",
+    "DiscreteLaplaceTest": "prudent.accounting",
+    "GaussianTest": "prudent.accounting",
+    "LaplaceTest": "prudent.accounting",
+    "PldAccountant": "prudent.accounting",
+    "ProposeTestReleaseDpEvent": "prudent.accounting",
+    "RdpAccountant": "prudent.accounting",
+    "Reveals": "prudent.accounting",
+    "Run": "prudent.accounting",
+    "best_test": "prudent.accounting",
+    "calibrate": "prudent.accounting",
+}
+
+__all__ = [
+    "DiscreteGaussianTest",
+    "DiscreteLaplaceTest",
+    "GaussianTest",
+    "LaplaceTest",
+    "PldAccountant",
+    "ProposeTestReleaseDpEvent",
+    "RdpAccountant",
+    "Reveals",
+    "Run",
+    "best_test",
+    "calibrate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'prudent' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -11,25 +11,22 @@ import math
 
 import dp_accounting as dp
 import numpy as np
-from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
 from dp_accounting.pld import PLDAccountant as _PLDAccountant
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 from prudent import _validate
 from prudent.accounting.cases import check_rate, dominating, leaves
-from prudent.accounting.pairs import Array, Dominating, LossTable, TabulatedPair
+from prudent.accounting.pairs import Dominating, TabulatedPair
+from prudent.accounting.tables import Array, LossTable, joined, lowered
 
 _TAIL = 1e-20  # of a single release: pushed to infinite loss, as a worst case
-_TRUNCATION = 1e-15  # of a composition: dp_accounting's own default
 _FFT_NOISE = 2e-13  # what rounding inside a convolution may hide: several times the worst seen
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_LOSSES = 2**13  # points of such a table
 _MOST_LOSSES = 2**21  # grid points of a composition; a coarser grid is used beyond
 
-_Pld = privacy_loss_distribution.PrivacyLossDistribution
-_Relation = dp.NeighboringRelation
 
-
-class PldAccountant(_PLDAccountant):  # type: ignore[misc]
+class PldAccountant(_PLDAccountant):
     """Composes events by their privacy-loss distributions. Add-or-remove-one-record adjacency.
 
     Guarantee:
@@ -43,7 +40,7 @@ class PldAccountant(_PLDAccountant):  # type: ignore[misc]
 
     def __init__(self, value_discretization_interval: float = 1e-4) -> None:
         interval = _validate.positive(value_discretization_interval=value_discretization_interval)
-        super().__init__(_Relation.ADD_OR_REMOVE_ONE, interval)
+        super().__init__(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
         self._finest_interval = interval
         self._entries: list[tuple[dp.DpEvent, int]] = []
         self._composed: dict[bool, tuple[LossTable, LossTable]] = {}
@@ -108,10 +105,10 @@ class PldAccountant(_PLDAccountant):  # type: ignore[misc]
     def _tables(self, *, pessimistic: bool) -> tuple[LossTable, LossTable]:
         """The composed losses of removing a record and of adding one."""
         if pessimistic not in self._composed:
-            self._composed[pessimistic] = _tables_of(self._compose_entries(pessimistic=pessimistic))
+            self._composed[pessimistic] = self._compose_entries(pessimistic=pessimistic)
         return self._composed[pessimistic]
 
-    def _compose_entries(self, *, pessimistic: bool) -> _Pld:
+    def _compose_entries(self, *, pessimistic: bool) -> tuple[LossTable, LossTable]:
         """Composes the ledger anew, on one grid that suits all of it."""
         ours, theirs = [], []
         for leaf, times in self._entries:
@@ -122,16 +119,35 @@ class PldAccountant(_PLDAccountant):  # type: ignore[misc]
                 ours.append((_tabulated(worst, pessimistic=pessimistic), runs))
         span = sum(_composed_span(worst, runs) for worst, runs in ours)
         interval = max(self._finest_interval, span / _MOST_LOSSES)
+        tables = []
+        for worst, runs in ours:
+            remove, add = discretise(worst, interval, pessimistic=pessimistic)
+            tables.append((remove.self_composed(runs), add.self_composed(runs)))
+        if theirs and pessimistic:  # leaving these events out is an optimistic bound
+            tables.append(self._compose_theirs(theirs, interval))
+        if not tables:
+            nothing = LossTable(interval, 0, np.ones(1), 0.0)
+            return nothing, nothing
+        removes, adds = zip(*tables, strict=True)
+        return functools.reduce(LossTable.composed, removes), functools.reduce(
+            LossTable.composed, adds
+        )
+
+    def _compose_theirs(
+        self, events: list[tuple[dp.DpEvent, int]], interval: float
+    ) -> tuple[LossTable, LossTable]:
+        """Lets dp_accounting price the events it alone knows."""
         self._value_discretization_interval = interval
         self._pld = privacy_loss_distribution.identity(interval)
-        if pessimistic:  # leaving these events out is an optimistic bound
-            for leaf, times in theirs:
-                super()._maybe_compose(leaf, times, True)
-        released = [] if not theirs or not pessimistic else [self._pld]
-        for worst, runs in ours:
-            single = discretise(worst, interval, pessimistic=pessimistic)
-            released.append(single if runs == 1 else single.self_compose(runs, _TRUNCATION))
-        return functools.reduce(_Pld.compose, released) if released else self._pld
+        for leaf, times in events:
+            super()._maybe_compose(leaf, times, True)
+
+        def table(pmf: pld_pmf.PLDPmf) -> LossTable:
+            dense = pmf.to_dense_pmf()
+            masses = np.maximum(dense._probs, 0.0)
+            return LossTable(interval, dense._lower_loss, masses, float(dense._infinity_mass))
+
+        return table(self._pld._pmf_remove), table(self._pld._pmf_add)
 
 
 def _is_ours(leaf: dp.DpEvent) -> bool:
@@ -158,24 +174,31 @@ def _cases_of(leaf: dp.DpEvent, times: int) -> tuple[Dominating | None, int]:
     return worst, times
 
 
-def _tables_of(pld: _Pld) -> tuple[LossTable, LossTable]:
-    """The two loss distributions as plain arrays."""
-    remove, add = (pmf.to_dense_pmf() for pmf in (pld._pmf_remove, pld._pmf_add))
-
-    def table(pmf: pld_pmf.DensePLDPmf) -> LossTable:
-        losses = (pmf._lower_loss + np.arange(pmf.size)) * pmf._discretization
-        return LossTable(losses, np.maximum(pmf._probs, 0.0), float(pmf._infinity_mass))
-
-    return table(remove), table(add)
-
-
-def discretise(worst: Dominating, interval: float, *, pessimistic: bool) -> _Pld:
-    """The loss distributions of both directions on the grid of multiples of `interval`."""
-    reach_remove, reach_add = worst.reach(_TAIL), worst.reach(_TAIL, adding=True)
-    return _Pld(
-        _pmf(worst, interval, -reach_add, reach_remove, adding=False, pessimistic=pessimistic),
-        _pmf(worst, interval, -reach_remove, reach_add, adding=True, pessimistic=pessimistic),
+def discretise(
+    worst: Dominating, interval: float, *, pessimistic: bool
+) -> tuple[LossTable, LossTable]:
+    """The laws of losses of removing a record and of adding one, on multiples of `interval`."""
+    right, left = (
+        worst.profile(
+            np.arange(_points(worst, interval, adding), dtype=np.float64) * interval, adding=adding
+        )
+        for adding in (False, True)
     )
+
+    def table(right: Array, left: Array, *, adding: bool) -> LossTable:
+        # Left of zero a profile is 1 - e^ε and e^ε times the opposite direction's at -ε.
+        zero = len(left) - 1
+        mirrored = left[:0:-1] * np.exp(-interval * np.arange(zero, 0, -1))
+        excess = np.append(mirrored, np.minimum.accumulate(right))
+        if not pessimistic:
+            excess = lowered(excess, zero, interval, worst.infinite_mass(adding=adding))
+        return joined(excess, zero, interval)
+
+    return table(right, left, adding=False), table(left, right, adding=True)
+
+
+def _points(worst: Dominating, interval: float, adding: bool) -> int:
+    return math.ceil(worst.reach(_TAIL, adding=adding) / interval) + 2
 
 
 def _tabulated(worst: Dominating, *, pessimistic: bool) -> Dominating:
@@ -186,77 +209,18 @@ def _tabulated(worst: Dominating, *, pessimistic: bool) -> Dominating:
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
     unsampled = dataclasses.replace(worst, sampling_rate=1.0)
-    interval = (unsampled.reach(_TAIL) + unsampled.reach(_TAIL, adding=True)) / _TABLE_LOSSES
-    tables = _tables_of(discretise(unsampled, interval, pessimistic=pessimistic))
+    tables = discretise(unsampled, _single_span(unsampled) / _TABLE_LOSSES, pessimistic=pessimistic)
     return Dominating((TabulatedPair(*tables),), worst.sampling_rate)
 
 
-def _pmf(
-    worst: Dominating,
-    interval: float,
-    low: float,
-    high: float,
-    *,
-    adding: bool,
-    pessimistic: bool,
-) -> pld_pmf.PLDPmf:
-    first, last = math.floor(low / interval), math.ceil(high / interval)
-    epsilons = np.arange(first, last + 1) * interval
-    deltas = np.clip(worst.profile(epsilons, adding=adding), 0.0, 1.0)
-    deltas = np.minimum.accumulate(np.maximum(deltas, np.maximum(0.0, -np.expm1(epsilons))))
-    if not pessimistic:
-        deltas = lowered(deltas, epsilons, interval, worst.infinite_mass(adding=adding))
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)
-
-
-def lowered(deltas: Array, epsilons: Array, interval: float, limit: float) -> Array:
-    """Grid values whose chords stay below the convex profile that has these values.
-
-    Between two grid points the profile lies above the lines through the neighbouring chords, so
-    the chord overshoots it by at most the height of that triangle (in g = e^ε, where profiles are
-    convex). Lowering both ends by the larger overshoot beside them, and taking the lower convex
-    hull, gives the profile of a pair that the original dominates.
-    """
-    floor = np.maximum(limit, -np.expm1(epsilons))
-    if len(deltas) < 3:
-        return np.minimum.accumulate(floor)
-    rise = np.diff(deltas)
-    growth = math.exp(interval)
-    before = np.append(-np.inf, rise[:-1]) * growth
-    after = np.append(rise[1:], 0.0) / growth
-    with np.errstate(invalid="ignore", divide="ignore"):
-        left, right = rise - before, after - rise
-        height = np.where(np.isinf(left), right, left * right / (left + right))
-    height = np.maximum(0.0, np.nan_to_num(height, nan=0.0))
-    overshoot = np.maximum(np.append(height, 0.0), np.append(0.0, height))
-    values = np.maximum(deltas - overshoot, floor)
-    values[0], values[-1] = -math.expm1(epsilons[0]) if epsilons[0] < 0 else limit, limit
-    return _lower_hull(np.exp(epsilons), values)
-
-
-def _lower_hull(x: Array, y: Array) -> Array:
-    """The greatest convex function below the points, at their abscissae."""
-    kept: list[int] = []
-    xs, ys = x.tolist(), y.tolist()
-    for i in range(len(xs)):
-        while len(kept) > 1:
-            j, k = kept[-2], kept[-1]
-            if (ys[k] - ys[j]) * (xs[i] - xs[k]) <= (ys[i] - ys[k]) * (xs[k] - xs[j]):
-                break
-            kept.pop()
-        kept.append(i)
-    return np.asarray(np.interp(x, x[kept], y[kept]))
+def _single_span(worst: Dominating) -> float:
+    return worst.reach(_TAIL) + worst.reach(_TAIL, adding=True)
 
 
 def _composed_span(worst: Dominating, times: int) -> float:
-    """How wide a range of losses `times` runs cover, by a Chernoff bound on a coarse grid."""
-    reach = worst.reach(_TAIL), worst.reach(_TAIL, adding=True)
-    interval = sum(reach) / 1024
+    """How wide a range of losses `times` runs cover, seen on a coarse grid."""
+    single = _single_span(worst)
     if times == 1:
-        return sum(reach)
-    spans = []
-    for low, high, adding in ((-reach[1], reach[0], False), (-reach[0], reach[1], True)):
-        pmf = _pmf(worst, interval, low, high, adding=adding, pessimistic=True).to_dense_pmf()
-        bounds = common.compute_self_convolve_bounds(pmf._probs, times, _TRUNCATION)
-        spans.append((bounds[1] - bounds[0]) * interval)
-    return max(*spans, sum(reach))
+        return single
+    spans = (table.span_of(times) for table in discretise(worst, single / 1024, pessimistic=True))
+    return max(single, *((high - low) * single / 1024 for low, high in spans))

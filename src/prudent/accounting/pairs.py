@@ -12,14 +12,12 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-Array: TypeAlias = NDArray[np.float64]
+from prudent.accounting.tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
@@ -126,7 +124,7 @@ class LaplacePair(Pair):
             return np.ones_like(epsilon)
         if math.isinf(self.sigma):
             inside = -np.expm1((np.clip(epsilon, -reach, reach) - reach) / 2)
-            return np.where(epsilon < -reach, -np.expm1(epsilon), inside)
+            return np.where(epsilon < -reach, -np.expm1(np.minimum(epsilon, 0.0)), inside)
         mu = 1 / self.sigma
         upper = (epsilon - reach) / mu - mu / 2
         lower = (epsilon + reach) / mu - mu / 2
@@ -146,7 +144,7 @@ class LaplacePair(Pair):
     def components(self, nodes: int) -> MixturePair:
         """The mixture a Gauss-Legendre rule sees: exact for moments, not for profiles."""
         reach = 1 / self.scale
-        points, weights = np.polynomial.legendre.leggauss(nodes)
+        points, weights = _gauss_legendre(nodes)
         loss = points * reach
         density = 0.25 * np.exp((loss - reach) / 2) * weights * reach
         present = np.concatenate([[0.5 * math.exp(-reach)], density, [0.5]])
@@ -154,48 +152,10 @@ class LaplacePair(Pair):
         return MixturePair(present * np.exp(-losses), present, np.full(nodes + 2, self.sigma))
 
 
-@dataclass(frozen=True)
-class LossTable:
-    """A discrete law of privacy losses, and the profile it stands for.
-
-    Attributes:
-        losses: Increasing.
-        masses: Of the first law at each loss; the second law has mass e^-loss times as much.
-        infinite: Mass at infinite loss.
-    """
-
-    losses: Array
-    masses: Array
-    infinite: float
-
-    @cached_property
-    def _above(self) -> tuple[Array, Array]:
-        """Mass of both laws from each loss upwards, with a zero at the end."""
-        with np.errstate(over="ignore"):
-            second = self.masses * np.exp(-self.losses)
-        first, second = (np.cumsum(law[::-1])[::-1] for law in (self.masses, second))
-        return np.append(first, 0.0), np.append(second, 0.0)
-
-    def profile(self, epsilon: Array) -> Array:
-        """δ(ε) at any real ε."""
-        first, second = self._above
-        start = np.searchsorted(self.losses, epsilon, side="right")
-        with np.errstate(over="ignore", invalid="ignore"):
-            inside = first[start] - np.exp(epsilon) * second[start]
-        return np.where(start < len(self.losses), np.maximum(0.0, inside), 0.0) + self.infinite
-
-    def epsilon(self, delta: float) -> float:
-        """The least ε >= 0 whose δ(ε) is at most `delta`; infinite when there is none."""
-        if self.infinite > delta:
-            return math.inf
-        if self.profile(np.zeros(1))[0] <= delta:
-            return 0.0
-        losses = self.losses[self.losses > 0]
-        enough = self.profile(losses) <= delta
-        start = np.searchsorted(self.losses, 0.0, side="right") + int(np.argmax(enough))
-        first, second = self._above  # δ is first + infinite - e^ε second just below this loss
-        exact = math.log((first[start] + self.infinite - delta) / second[start])
-        return max(0.0, math.nextafter(exact, math.inf))
+@lru_cache(maxsize=64)
+def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
+    points, weights = np.polynomial.legendre.leggauss(nodes)
+    return np.asarray(points), np.asarray(weights)
 
 
 @dataclass(frozen=True)
