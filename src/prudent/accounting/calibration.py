@@ -113,7 +113,7 @@ _SEARCHES: dict[str, Search] = {
     "steps": Search(safe=1, unsafe=1e9, guess=1000, whole=True),
     "test_scale": Search(safe=1e4, unsafe=1e-2, guess=2.0),
     "failure": Search(safe=1e-30, unsafe=0.499, guess=1e-8),
-    "propose": Search(safe=1.0, unsafe=1e-4, guess=0.3),
+    "propose": Search(safe=1.0, unsafe=1e-2, guess=0.3),
     "sampling_rate": Search(safe=1e-9, unsafe=1.0, guess=0.01),
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from prudent.accounting.pairs import LaplacePair, MixturePair, Pair
-from prudent.accounting.tables import Array
+from prudent.accounting.tables import Array, log_sum_exp
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
 _MOST_NODES = 1 << 21  # of one integral, all components together
@@ -58,7 +58,7 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
     direct = np.expm1(np.minimum(exponents, 1.0)) @ mixture.absent[used] - unused
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log1p(direct)
-    far = special.logsumexp(exponents, b=mixture.absent[used], axis=1)
+    far = special.logsumexp(exponents + np.log(mixture.absent[used]), axis=1)
     return np.where(np.max(exponents, axis=1) < 1, near, far)
 
 
@@ -141,7 +141,7 @@ def _log_expectations(masses: Array, losses: Array, powers: Array, rate: float) 
         if np.max(exponents) < 600:
             logs[index] = np.log1p(masses @ _excess(exponents, u, float(power)))
         else:
-            logs[index] = special.logsumexp(exponents, b=masses)
+            logs[index] = log_sum_exp(exponents, masses)
     return logs
 
 

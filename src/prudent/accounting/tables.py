@@ -12,12 +12,18 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft, special
+from scipy import fft
 
 Array: TypeAlias = NDArray[np.float64]
 
 _TRUNCATION = 1e-15  # mass that a composition may cut off on each side
 _CHERNOFF_BINS = 2048
+
+
+def log_sum_exp(exponents: Array, weights: Array) -> float:
+    """Logarithm of the sum of weights times exponentials; weights may be zero, not all of them."""
+    peak = float(np.max(exponents[weights > 0]))
+    return peak + math.log(float(weights @ np.exp(np.minimum(exponents - peak, 0.0))))
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,8 @@ class LossTable:
         need = -math.log(_TRUNCATION)
         scale = 1 / max(self.interval, float(high[-1] - low[0]))
         rates = scale * np.geomspace(0.5, 2000.0, 24)
-        up = [(times * special.logsumexp(rate * high, b=lumps) + need) / rate for rate in rates]
-        down = [(times * special.logsumexp(-rate * low, b=lumps) + need) / rate for rate in rates]
+        up = [(times * log_sum_exp(rate * high, lumps) + need) / rate for rate in rates]
+        down = [(times * log_sum_exp(-rate * low, lumps) + need) / rate for rate in rates]
         least = max(times * self.first, math.floor(-min(down) / self.interval))
         last = self.first + len(self.masses) - 1
         return least, max(least, min(times * last, math.ceil(min(up) / self.interval)))
