@@ -42,11 +42,11 @@ class BookKeeping(Engine):
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
         tape = NormTape(trained, keep=not self.recompute)
-        replay = Replay(tape.anchor.device)
+        replay = Replay(tape.anchor.device) if self.recompute else None
         losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
             norms = torch.stack([torch.zeros_like(losses), *tape.squared_norms()]).sum(0).sqrt()
-        if not self.recompute:
+        if replay is None:
             return _Kept(tape, norms, losses)
 
         def run_again(weights: Tensor) -> Values:
@@ -67,7 +67,9 @@ class BookKeeping(Engine):
 
         with torch.enable_grad():
             losses = torch.vmap(record_loss, randomness="different")(inputs, targets)
-        tape.collect(losses)
+            # Autocast is for the model; norms that bound a sensitivity are not rounded again.
+            with torch.autocast(losses.device.type, enabled=False):
+                tape.collect(losses)
         return losses.detach()
 
 
@@ -83,7 +85,7 @@ class _Kept(Gradients):
                 "weighted_sum was already called and freed what it needs; run the engine again."
             )
         tape, self._tape = self._tape, None
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
             return tape.weighted_sum(weights)
 
 

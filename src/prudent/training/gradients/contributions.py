@@ -11,24 +11,37 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 Form = Callable[[Tensor], Tensor]
 
 
+def as_it_is(gradient: Tensor) -> Tensor:
+    """The form of a gradient that already has the shape of its parameter."""
+    return gradient
+
+
 @dataclass(frozen=True)
 class Dense:
-    """Per-example gradients, formed: `values` has shape (records, *parameter shape)."""
+    """Per-example gradients, formed.
+
+    Attributes:
+        values: The gradients, records first.
+        form: Takes (..., *shape of one value) to (..., *parameter shape).
+    """
 
     values: Tensor
+    form: Form = as_it_is
 
     def per_example(self) -> Tensor:
         """The gradients, one per record."""
-        return self.values
+        return self.form(self.values)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ; a record of weight zero adds nothing even where it is not finite."""
-        flat = _finite(by_record(self.values))
-        return (weights.to(flat.dtype) @ flat).view(self.values.shape[1:])
+        flat = by_record(self.values)
+        total = _finite_product(weights.to(flat.dtype)[None], flat)
+        return self.form(total.view(self.values.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -47,14 +60,16 @@ class Outer:
 
     def per_example(self) -> Tensor:
         """The gradients, one per record: records × rows × columns of memory."""
-        product = self.rows.transpose(-1, -2) @ self.columns
-        return self.form(product.movedim(0, 1))
+        return self.formed().per_example()
+
+    def formed(self) -> Dense:
+        """The same, its factors multiplied."""
+        return Dense((self.rows.mT @ self.columns).movedim(0, 1), self.form)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ as one matrix product over all records and positions."""
-        rows = _finite(self.rows * weights.to(self.rows.dtype)[:, None, None])
-        columns = _finite(self.columns)
-        return self.form(rows.flatten(1, 2).transpose(1, 2) @ columns.flatten(1, 2))
+        rows = self.rows * weights.to(self.rows.dtype)[:, None, None]
+        return self.form(_finite_product(rows.flatten(1, 2).mT, self.columns.flatten(1, 2)))
 
 
 @dataclass(frozen=True)
@@ -89,24 +104,26 @@ Use = Callable[[Contribution], None]
 
 
 def outer(rows: Tensor, columns: Tensor, form: Form) -> Dense | Outer:
-    """Keep the factors, or form the gradients where those are the smaller of the two.
+    """Keep the factors, or form the gradients where those are not much larger.
 
-    With T positions and an r × c matrix the factors hold T(r + c) numbers per record and their norm
-    costs T²(r + c) products; the formed gradient holds r·c and costs T·r·c. One comparison
-    therefore saves both memory and time. A single position always keeps its factors: its norm
-    is a product of two.
+    With T positions and an r × c matrix the factors hold T(r + c) numbers per record, their norm
+    costs T²(r + c) products and their weighted sum T·r·c more; the formed gradient holds r·c, costs
+    T·r·c, and its norm and sum come almost free. So both time and memory turn on r·c against
+    T(r + c). Measured on linear and convolutional layers, forming is the faster up to a ratio of
+    three or four; two keeps the memory within twice that of the factors. A single position always
+    keeps its factors: its norm is a product of two.
     """
-    rows, columns = _at_least_single(rows), _at_least_single(columns)
+    rows, columns = at_least_single(rows), at_least_single(columns)
     positions, row_size, column_size = rows.shape[2], rows.shape[3], columns.shape[3]
     kept = Outer(rows, columns, form)
-    if positions > 1 and row_size * column_size <= positions * (row_size + column_size):
-        return Dense(kept.per_example())
+    if positions > 1 and row_size * column_size <= 2 * positions * (row_size + column_size):
+        return kept.formed()
     return kept
 
 
 def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
     """Keep the added rows, or form the table where it is no longer than the record."""
-    kept = Rows(indices, _at_least_single(values), count)
+    kept = Rows(indices, at_least_single(values), count)
     return Dense(kept.per_example()) if count <= indices.shape[1] else kept
 
 
@@ -155,14 +172,28 @@ def _products(first: Tensor, second: Tensor) -> Tensor:
     """All products of positions: (..., T, size) with (..., S, size) gives (..., T, S)."""
     if first.shape[-2] == second.shape[-2] == 1:
         return (first * second).sum(-1, keepdim=True)
-    return first @ second.transpose(-1, -2)
+    other = second.transpose(-1, -2)
+    # On the CPU a batched product with a transposed right side can cost several copies.
+    return first @ (other.contiguous() if other.device.type == "cpu" else other)
+
+
+def _finite_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right with zero in place of what is not finite: 0 · ∞ must stay 0.
+
+    Run eagerly on the CPU, where a result can be looked at for free, the operands are copied only
+    if the product shows that they must be; elsewhere always, so that nothing waits for the device.
+    """
+    if left.device.type == "cpu" and _get_current_dispatch_mode() is None:
+        product = left @ right
+        if torch.isfinite(product).all():
+            return product
+    return _finite(left) @ _finite(right)
 
 
 def _finite(values: Tensor) -> Tensor:
-    """Zero in place of what is not finite: zero weight times infinity must stay zero."""
     return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _at_least_single(values: Tensor) -> Tensor:
+def at_least_single(values: Tensor) -> Tensor:
     """Half precision is enough for a layer, not for a norm that bounds a sensitivity."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent.training.gradients.contributions import Dense, Use, outer
+from prudent.training.gradients.contributions import Dense, Use, at_least_single, outer
 
 
 class Geometry:
@@ -170,7 +170,7 @@ class Convolution(Function):
         weight_use, bias_use = ctx.uses
         unfolds = geometry.unfolds(values)
         rows = gradient if unfolds else geometry.by_position(gradient)
-        by_record = rows.view(geometry.groups, ctx.records, -1, rows.shape[-1])
+        by_record = at_least_single(rows).view(geometry.groups, ctx.records, -1, rows.shape[-1])
         if weight_use:
             columns = geometry.patches(values)
             columns = columns.view(geometry.groups, ctx.records, -1, columns.shape[-1])
@@ -180,9 +180,11 @@ class Convolution(Function):
         passed = None
         if ctx.needs_input_grad[1]:
             if unfolds:
-                passed = geometry.fold(
-                    gradient @ geometry.matrix(weight).to(gradient.dtype), values.shape
-                )
+                matrix = geometry.matrix(weight).to(gradient.dtype)
+                # Without groups a plain product is quicker than a batch of one.
+                alone = geometry.groups == 1
+                patches = (gradient[0] @ matrix[0])[None] if alone else gradient @ matrix
+                passed = geometry.fold(patches, values.shape)
             else:
                 passed = geometry.native_input_gradient(gradient, values, weight)
         return None, passed, *[None] * 6

@@ -4,9 +4,10 @@ A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that are a func
 An engine therefore answers two questions and nothing else sees a per-example gradient.
 """
 
+import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -87,7 +88,8 @@ class Engine(ABC):
         _refuse_batch_statistics(self.model)
         if records == 0:
             return NoRecords(trained)
-        return self._run(trained, fixed, inputs, targets)
+        with _native_products():
+            return self._run(trained, fixed, inputs, targets)
 
     @abstractmethod
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
@@ -193,6 +195,24 @@ def count_records(inputs: Any, targets: Any) -> int:
 def without_fused_attention() -> AbstractContextManager[None]:
     """Attention spelled out, for vmap: the fused kernels would run record by record."""
     return sdpa_kernel(SDPBackend.MATH)
+
+
+@contextmanager
+def _native_products() -> Iterator[None]:
+    """On ARM processors, torch's own products instead of oneDNN's.
+
+    Measured there, the batched products of a step take 1.3 to 4 times as long with oneDNN, and
+    convolutions with one weight per record up to 11 times.
+    """
+    before = torch.backends.mkldnn.enabled
+    if not (before and platform.machine() in ("aarch64", "arm64")):
+        yield
+        return
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 def _placed(model: nn.Module, values: Mapping[str, Tensor]) -> Values:

@@ -17,7 +17,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent.training.gradients.contributions import Dense, Use, outer, table_rows
+from prudent.training.gradients.contributions import (
+    Dense,
+    Use,
+    at_least_single,
+    outer,
+    table_rows,
+)
 
 
 class Linear(Function):
@@ -48,7 +54,7 @@ class Linear(Function):
         (gradient,) = gradients
         values, weight = ctx.saved_tensors
         weight_use, bias_use = ctx.uses
-        by_record = gradient.view(ctx.records, -1, gradient.shape[1])
+        by_record = at_least_single(gradient).view(ctx.records, -1, gradient.shape[1])
         if weight_use:
             inputs = values.view(ctx.records, -1, values.shape[1])
             rows, columns = (inputs, by_record) if ctx.transposed else (by_record, inputs)
@@ -88,10 +94,11 @@ class Affine(Function):
         (gradient,) = gradients
         values, weight = ctx.saved_tensors
         weight_use, bias_use = ctx.uses
+        precise = at_least_single(gradient)
         if weight_use:
-            weight_use(Dense(_total(gradient * values, ctx.summed)))
+            weight_use(Dense(_total(precise * values, ctx.summed)))
         if bias_use:
-            bias_use(Dense(_total(gradient, ctx.summed)))
+            bias_use(Dense(_total(precise, ctx.summed)))
         passed = None
         if ctx.needs_input_grad[1]:
             passed = gradient if weight is None else gradient * weight
@@ -138,7 +145,8 @@ class Expand(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Hand over the gradients as they are."""
-        ctx.use(Dense(*gradients))
+        (gradient,) = gradients
+        ctx.use(Dense(at_least_single(gradient)))
         return (None,) * 4
 
 
