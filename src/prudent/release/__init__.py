@@ -1,0 +1,1 @@
+"""How one number leaves a table: propose a sensitivity, test it privately, release or refuse."""
