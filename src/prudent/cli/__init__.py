@@ -1,0 +1,56 @@
+"""The command line, `prudent`: one module for each family of commands, put together here.
+
+To add a command, write a function with typed options in a module of its own and name it below.
+Only typer is imported while the commands are put together: whatever a command needs beyond that
+it imports when it runs, so that `prudent --help` is quick and needs nothing that is optional.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import prudent
+from prudent.cli import errors, paper, pricing
+
+app = typer.Typer(
+    name="prudent",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(pricing.epsilon)
+app.command()(pricing.calibrate)
+app.add_typer(paper.app, name="paper")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"prudent {prudent.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _prudent(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Differentially private releases that test before they trust."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status: 0, or 2 with one line on standard error.
+
+    Args:
+        arguments: What follows `prudent`; by default what this process was started with.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        status = app(args=given, prog_name="prudent", standalone_mode=False)
+    except Exception as error:
+        return errors.report(error, typer.main.get_command(app))
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,113 @@
+"""Errors as one line: the flag, what is allowed, what was given. Never a traceback."""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+USAGE = 2
+BUG = 1
+
+# What the library calls differently from the command line, or nests inside a flag.
+_FLAGS = {
+    "count": "--steps",
+    "figure": "FIGURE",
+    "sampling_probability": "--sampling-rate",
+    "scale": "--test",
+    "target_delta": "--delta",
+    "test_scale": "--test",
+}
+
+_EXPECTED = re.compile(r"Expected (?P<name>\w+) (?P<rest>.*)", re.DOTALL)
+_UNREACHABLE = re.compile(r"No (?P<name>\w+) (?=in \[)")
+_NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
+
+
+def report(error: Exception, command: Any) -> int:
+    """Prints an error and returns the exit status that goes with it.
+
+    Args:
+        error: What a command raised.
+        command: The whole command line, whose options are the flags there are.
+    """
+    if isinstance(error, typer.Abort):
+        line, status = "Stopped.", 130
+    elif isinstance(error, typer.TyperException):
+        line, status = _usage(error), USAGE
+    elif isinstance(error, ImportError):
+        line, status = _missing(error), USAGE
+    elif isinstance(error, OSError):
+        line, status = _file(error), USAGE
+    elif isinstance(error, ValueError):
+        line, status = with_flag(str(error), frozenset(_options(command))), USAGE
+    else:
+        line, status = f"A bug in prudent: {type(error).__name__}: {error}", BUG
+    if not line:
+        return 0
+    print(" ".join(line.split()), file=sys.stderr)
+    if os.environ.get("PRUDENT_TRACEBACK"):
+        traceback.print_exception(error)
+    return status
+
+
+def with_flag(message: str, options: frozenset[str]) -> str:
+    """A message of the library as the command line would say it.
+
+    `Expected noise_multiplier finite and > 0, got -1.0.` becomes
+    `--noise-multiplier: expected finite and > 0, got -1.0.`
+    """
+    match = _EXPECTED.fullmatch(message)
+    if match:
+        name = match["name"]
+        flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+        if flag in options or name in _FLAGS:
+            return f"{flag}: expected {match['rest']}"
+    if match := _UNREACHABLE.match(message):
+        return f"--epsilon: no {match['name'].replace('_', '-')} {message[match.end() :]}"
+    return message
+
+
+def _options(command: Any) -> Iterator[str]:
+    """Every flag of a command and of those inside it."""
+    for parameter in command.params:
+        yield from parameter.opts
+    for inner in getattr(command, "commands", {}).values():
+        yield from _options(inner)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """What the command line itself found wrong; empty where it answered with help."""
+    option = getattr(error, "option_name", None)
+    if option and "requires an argument" in error.message:
+        return f"{option}: expected a value, got nothing."
+    if not isinstance(error, typer.BadParameter):
+        message = error.format_message().rstrip(".")
+        context: Any = getattr(error, "ctx", None)
+        where = context.command_path if context else "prudent"
+        return f"{message}. See {where} --help." if message else ""
+    parameter: Any = error.param
+    if parameter is None:
+        return error.format_message()
+    flag = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.metavar
+    if not error.message:
+        return f"{flag}: expected a value, got nothing."
+    if choice := _NOT_A_CHOICE.search(error.message):
+        choices = choice["choices"].replace("'", "")
+        return f"{flag}: expected one of {choices}, got {choice['given']}."
+    return f"{flag}: {error.message}"
+
+
+def _missing(error: ImportError) -> str:
+    extra = "tables" if error.name in ("ibis", "duckdb", "opendp") else "train"
+    return (
+        f"This command needs {error.name}, which is not installed: pip install 'prudent[{extra}]'."
+    )
+
+
+def _file(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."

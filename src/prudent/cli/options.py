@@ -1,0 +1,111 @@
+"""Options that several commands share, and how their texts are read."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from prudent.accounting import MarginTest, PldAccountant, RdpAccountant
+
+AccountantName = Literal["pld", "rdp"]
+RevealsName = Literal["margin", "branch", "monotone-branch"]
+TEST_FORMS = "laplace:B, gaussian:S, discrete-laplace:B, discrete-gaussian:S or none"
+
+
+def number(help: str) -> Any:
+    """An option that takes a number."""
+    return typer.Option(help=help, metavar="NUMBER", parser=_read_number)
+
+
+def whole_number(help: str) -> Any:
+    """An option that takes a whole number."""
+    return typer.Option(help=help, metavar="COUNT", parser=_read_whole_number)
+
+
+def _read_number(text: str | float) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a number, got {text!r}.") from None
+
+
+def _read_whole_number(text: str | int) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number, got {text!r}.") from None
+
+
+SamplingRate = Annotated[
+    float, number("Probability with which a record enters a step, independently.")
+]
+Steps = Annotated[int, whole_number("How many steps are composed.")]
+NoiseMultiplier = Annotated[float, number("σ₁/GS: fallback noise over global sensitivity.")]
+Propose = Annotated[
+    float, number("τ/GS: proposed over global sensitivity; 0 if no global one is known.")
+]
+Test = Annotated[
+    str, typer.Option(metavar="KIND:SCALE", help=f"The private test of the margin: {TEST_FORMS}.")
+]
+Failure = Annotated[float, number("δ₀: how often a margin of 0 may pass, in (0, 0.5).")]
+RevealsOption = Annotated[
+    RevealsName,
+    typer.Option(
+        metavar="WHAT",
+        help="What leaves of the test: margin (the noisy margin), branch (which one was taken), "
+        "monotone-branch (of a margin that adding a record can only lower: the trimmed sum's).",
+    ),
+]
+Delta = Annotated[float, number("Target δ.")]
+AccountantOption = Annotated[
+    AccountantName,
+    typer.Option(
+        metavar="NAME",
+        help="pld or rdp: by privacy-loss distributions (tight) or by Rényi divergences.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One line of JSON, for programs.")]
+
+
+def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
+    """The test that `kind:scale` names; None for `none`.
+
+    Args:
+        text: As given.
+        scale_needed: Whether the scale must be there; where it is solved for it need not be.
+
+    Raises:
+        ValueError: naming the choices, if it is none of them.
+    """
+    from prudent.accounting import (
+        DiscreteGaussianTest,
+        DiscreteLaplaceTest,
+        GaussianTest,
+        LaplaceTest,
+    )
+
+    if text == "none":
+        return None
+    kinds = {
+        "laplace": LaplaceTest,
+        "gaussian": GaussianTest,
+        "discrete-laplace": DiscreteLaplaceTest,
+        "discrete-gaussian": DiscreteGaussianTest,
+    }
+    name, colon, scale = text.partition(":")
+    if name in kinds and not colon and not scale_needed:
+        return kinds[name](1.0)
+    try:
+        number = float(scale)
+    except ValueError:
+        number = None
+    if name not in kinds or number is None:
+        raise ValueError(f"Expected test {TEST_FORMS}, got {text!r}.")
+    return kinds[name](number)
+
+
+def accountant_named(name: AccountantName) -> "type[PldAccountant] | type[RdpAccountant]":
+    """The class behind a name of `--accountant`."""
+    from prudent.accounting import PldAccountant, RdpAccountant
+
+    return {"pld": PldAccountant, "rdp": RdpAccountant}[name]

@@ -1,0 +1,220 @@
+"""`prudent epsilon` and `prudent calibrate`: what a run costs, and what a budget buys."""
+
+import decimal
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import typer
+
+from prudent.cli import options
+
+if TYPE_CHECKING:
+    from prudent.accounting import MarginTest, Run
+
+SolvedName = Literal[
+    "noise-multiplier", "steps", "test-scale", "failure", "propose", "sampling-rate"
+]
+
+
+def epsilon(
+    noise_multiplier: options.NoiseMultiplier,
+    test: options.Test,
+    delta: options.Delta,
+    sampling_rate: options.SamplingRate = 1.0,
+    steps: options.Steps = 1,
+    propose: options.Propose = 0.5,
+    failure: options.Failure = 1e-8,
+    reveals: options.RevealsOption = "margin",
+    accountant: options.AccountantOption = "pld",
+    as_json: options.Json = False,
+) -> None:
+    r"""Price a run: the ε at which it is (ε, δ)-DP.
+
+    The ε printed is an upper bound. Beside it stand a lower bound on the
+    exact ε, by privacy-loss distributions whatever the accountant, and the
+    share of ε that the test costs.
+
+    [b]Examples[/b]
+
+    8000 steps at MNIST size, as in the paper:
+    $ prudent epsilon --sampling-rate 0.00426667 --steps 8000 \
+        --noise-multiplier 1.1 --propose 0.5 --test laplace:1.0 \
+        --failure 1e-8 --reveals margin --delta 1e-5
+
+    The same with a cheaper test:
+    $ prudent epsilon --sampling-rate 0.00426667 --steps 8000 \
+        --noise-multiplier 1.1 --test gaussian:4 --delta 1e-5
+
+    One release on all data, no test:
+    $ prudent epsilon --noise-multiplier 5 --test none --delta 1e-6
+    """
+    from prudent.accounting import Run
+
+    run = Run(
+        sampling_rate=sampling_rate,
+        steps=steps,
+        noise_multiplier=noise_multiplier,
+        test=options.parse_test(test),
+        propose=propose,
+        failure=failure,
+        reveals=_reveals(reveals),
+    )
+    price = _price(run, delta, accountant)
+    if as_json:
+        _print_json(price)
+    else:
+        _print_price(run, price)
+
+
+def calibrate(
+    solve: Annotated[
+        SolvedName,
+        typer.Option(
+            metavar="PARAMETER", help="What to solve for: " + ", ".join(get_args(SolvedName)) + "."
+        ),
+    ],
+    epsilon: Annotated[float, options.number("Target ε.")],
+    delta: options.Delta,
+    noise_multiplier: Annotated[
+        float | None, options.number("σ₁/GS: fallback noise over global sensitivity.")
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND:SCALE",
+            help=f"The private test of the margin: {options.TEST_FORMS}. To solve its scale, the "
+            "kind alone will do (laplace if not given).",
+        ),
+    ] = None,
+    sampling_rate: options.SamplingRate = 1.0,
+    steps: options.Steps = 1,
+    propose: options.Propose = 0.5,
+    failure: options.Failure = 1e-8,
+    reveals: options.RevealsOption = "margin",
+    accountant: options.AccountantOption = "pld",
+    as_json: options.Json = False,
+) -> None:
+    r"""Solve for one parameter, given a target (ε, δ).
+
+    Noise, test scale and proposal are made as small as the target allows;
+    steps, failure and sampling rate as large. What is returned is priced
+    again: its ε is at most the target.
+
+    [b]Examples[/b]
+
+    The noise that 4688 steps need for ε = 3:
+    $ prudent calibrate --solve noise-multiplier --epsilon 3 --delta 1e-5 \
+        --sampling-rate 0.00426667 --steps 4688 --test gaussian:4
+
+    How many steps ε = 3 buys:
+    $ prudent calibrate --solve steps --epsilon 3 --delta 1e-5 \
+        --sampling-rate 0.00426667 --noise-multiplier 1.1 --test laplace:1
+
+    The narrowest Laplace test:
+    $ prudent calibrate --solve test-scale --epsilon 3 --delta 1e-5 \
+        --sampling-rate 0.00426667 --steps 8000 \
+        --noise-multiplier 1.1 --test laplace
+    """
+    from prudent.accounting import Run
+    from prudent.accounting import calibrate as solved
+
+    parameter = solve.replace("-", "_")
+    if noise_multiplier is None and solve != "noise-multiplier":
+        raise ValueError("Expected noise_multiplier finite and > 0, got nothing.")
+    start: dict[str, Any] = {
+        "sampling_rate": sampling_rate,
+        "steps": steps,
+        "noise_multiplier": noise_multiplier,
+        "propose": propose,
+        "failure": failure,
+    }
+    start.pop(parameter, None)  # its own value plays no part
+    run = solved(
+        Run(test=_test_to_calibrate(test, solve), reveals=_reveals(reveals), **start),
+        parameter,  # type: ignore[arg-type]
+        epsilon=epsilon,
+        delta=delta,
+        accountant=options.accountant_named(accountant),
+    )
+    price = _price(run, delta, accountant)
+    value = run.test.scale if solve == "test-scale" and run.test else getattr(run, parameter)
+    if as_json:
+        _print_json({parameter: value, **price})
+    else:
+        typer.echo(f"{solve} = {value!r}")
+        _print_price(run, price)
+
+
+def _reveals(name: options.RevealsName) -> Any:
+    from prudent.accounting import Reveals
+
+    return Reveals(name)
+
+
+def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | None":
+    """The test of a run to calibrate; what is solved for need not be given."""
+    if text is None:
+        if solve != "test-scale":
+            raise ValueError(f"Expected test {options.TEST_FORMS}, got nothing.")
+        text = "laplace"
+    test = options.parse_test(text, scale_needed=solve != "test-scale")
+    if test is None and solve in ("test-scale", "failure", "propose"):
+        raise ValueError(f"Expected test other than none to solve its {solve}, got {text!r}.")
+    return test
+
+
+def _price(run: "Run", delta: float, accountant: options.AccountantName) -> dict[str, Any]:
+    """What `--json` prints."""
+    from prudent.accounting import PldAccountant, RdpAccountant
+    from prudent.accounting.records import to_plain
+
+    lower, upper = PldAccountant().compose(run.event).epsilon_bounds(delta)
+    if accountant == "rdp":
+        upper = RdpAccountant().compose(run.event).get_epsilon(delta)
+    return {
+        "epsilon": upper,
+        "epsilon_lower": lower,
+        "delta": delta,
+        "accountant": accountant,
+        "event": to_plain(run.event),
+    }
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    from prudent.accounting.records import to_plain
+
+    plain = {name: to_plain(value) for name, value in values.items()}
+    typer.echo(json.dumps(plain, allow_nan=False))
+
+
+def _print_price(run: "Run", price: dict[str, Any]) -> None:
+    import attrs
+
+    from prudent.accounting import describe
+
+    upper, lower, delta = price["epsilon"], price["epsilon_lower"], price["delta"]
+    typer.echo(f"ε ≤ {_up(upper)} at δ = {delta:g}  (exact ε ≥ {_down(lower)})")
+    if run.test is not None and 0 < upper < math.inf:
+        bare = attrs.evolve(run, test=None).epsilon(
+            delta, options.accountant_named(price["accountant"])
+        )
+        share = max(0.0, 1 - bare / upper)
+        typer.echo(f"the test costs {share:.1%} of it; without a test ε ≤ {_up(bare)}")
+    typer.echo(describe(run.event))
+
+
+def _up(value: float) -> str:
+    """A bound from above in five digits, rounded up so that it stays one."""
+    return _rounded(value, decimal.ROUND_CEILING)
+
+
+def _down(value: float) -> str:
+    """A bound from below in five digits, rounded down."""
+    return _rounded(value, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, rounding: str) -> str:
+    if math.isinf(value):
+        return "∞"
+    return f"{decimal.Context(prec=5, rounding=rounding).create_decimal(value):g}"
