@@ -46,8 +46,14 @@ class Column(Protocol):
         """
         ...
 
-    def frequencies(self, lattice: Lattice, at_least: int = 1) -> tuple[IntArray, IntArray]:
-        """Lattice points, in steps, ascending, that hold `at_least` records or more; and counts."""
+    def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
+        """The fullest lattice points, in steps, ascending, and how many records each holds.
+
+        Args:
+            lattice: Where each value is moved to before it is counted.
+            within: Points that hold this many records fewer than the fullest, or fewer still, are
+                left out.
+        """
         ...
 
     def most_frequent(
@@ -101,10 +107,10 @@ class ArrayColumn:
         # Two halves of 32 bits each: sums of either stay far inside 64 bits.
         return (int(np.sum(steps >> 32)) << 32) + int(np.sum(steps & 0xFFFFFFFF))
 
-    def frequencies(self, lattice: Lattice, at_least: int = 1) -> tuple[IntArray, IntArray]:
+    def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
         points, counts = np.unique(lattice.steps(self._checked()), return_counts=True)
-        frequent = counts >= at_least
+        frequent = counts > np.max(counts, initial=0) - within
         return points[frequent], counts[frequent].astype(np.int64)
 
     def most_frequent(
