@@ -20,6 +20,17 @@ if TYPE_CHECKING:
         best_test,
         calibrate,
     )
+    from prudent.training import (
+        AdaptiveTrim,
+        Execution,
+        FixedTrim,
+        Plan,
+        ProposeTestRelease,
+        Step,
+        Sum,
+        TrimmedSum,
+        fit,
+    )
 
 __version__ = "0.1.0"
 
@@ -35,20 +46,38 @@ _HOMES = {
     "Run": "prudent.accounting",
     "best_test": "prudent.accounting",
     "calibrate": "prudent.accounting",
+    "AdaptiveTrim": "prudent.training",
+    "Execution": "prudent.training",
+    "FixedTrim": "prudent.training",
+    "Plan": "prudent.training",
+    "ProposeTestRelease": "prudent.training",
+    "Step": "prudent.training",
+    "Sum": "prudent.training",
+    "TrimmedSum": "prudent.training",
+    "fit": "prudent.training",
 }
 
 __all__ = [
+    "AdaptiveTrim",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
+    "Execution",
+    "FixedTrim",
     "GaussianTest",
     "LaplaceTest",
+    "Plan",
     "PldAccountant",
+    "ProposeTestRelease",
     "ProposeTestReleaseDpEvent",
     "RdpAccountant",
     "Reveals",
     "Run",
+    "Step",
+    "Sum",
+    "TrimmedSum",
     "best_test",
     "calibrate",
+    "fit",
 ]
 
 

@@ -1,1 +1,38 @@
-"""How a model learns under a test: per-example gradients, weights from their norms, noise."""
+"""How a model learns: plans, aggregations, engines, and the loop that carries them out."""
+
+from prudent.training.aggregation import (
+    Aggregation,
+    Fallback,
+    Mean,
+    ProposeTestRelease,
+    Sum,
+    TrimmedSum,
+)
+from prudent.training.evaluation import accuracy
+from prudent.training.execution import EngineChoice, Execution
+from prudent.training.plan import Plan
+from prudent.training.sampling import PoissonSampler
+from prudent.training.step import Chunk, Outcome, Step
+from prudent.training.trainer import Fitted, fit
+from prudent.training.trimming import AdaptiveTrim, FixedTrim
+
+__all__ = [
+    "AdaptiveTrim",
+    "Aggregation",
+    "Chunk",
+    "EngineChoice",
+    "Execution",
+    "Fallback",
+    "Fitted",
+    "FixedTrim",
+    "Mean",
+    "Outcome",
+    "Plan",
+    "PoissonSampler",
+    "ProposeTestRelease",
+    "Step",
+    "Sum",
+    "TrimmedSum",
+    "accuracy",
+    "fit",
+]

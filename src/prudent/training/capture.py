@@ -1,0 +1,90 @@
+"""The step as a CUDA graph: one launch, no look at a value from the host."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prudent.training.sampling import Batch
+from prudent.training.step import Outcome, Step
+
+_WARM_UP = 3
+
+
+class CapturedStep:
+    """Replays gather, step and optimizer update for batches of one physical shape.
+
+    Warming up runs the step on real records; the model, optimizer, trim and generator are put back
+    afterwards, so nothing of it is released.
+
+    Args:
+        run: Takes (ids, valid), each of shape (1, physical), through one whole update.
+        step: Whose trim and generator are put back.
+        model: Likewise.
+        optimizer: Likewise.
+        example: A batch of the shape to capture.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Tensor, Tensor], Outcome],
+        step: Step,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        example: Batch,
+    ) -> None:
+        self._ids = example.ids.clone()
+        self._valid = example.valid.clone()
+        kept = _State(step, model, optimizer)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                run(self._ids, self._valid)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        if step.generator is not None:
+            self._graph.register_generator_state(step.generator)
+        with torch.cuda.graph(self._graph):
+            self._outcome = run(self._ids, self._valid)
+        kept.put_back()
+
+    def __call__(self, batch: Batch) -> Outcome:
+        """One update. The outcome's tensors are overwritten by the next call."""
+        self._ids.copy_(batch.ids)
+        self._valid.copy_(batch.valid)
+        self._graph.replay()
+        return self._outcome
+
+
+class _State:
+    """What a step changes, kept to be put back in place."""
+
+    def __init__(self, step: Step, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._step, self._model, self._optimizer = step, model, optimizer
+        self._trim = step.trim.clone()
+        self._parameters = copy.deepcopy(model.state_dict())
+        self._moments = copy.deepcopy(optimizer.state_dict())
+        self._noise = torch.empty(0) if step.generator is None else step.generator.get_state()
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """In place: the graph knows the tensors by their addresses."""
+        self._step.trim.copy_(self._trim)
+        for name, value in self._model.state_dict().items():
+            value.copy_(self._parameters[name])
+        _copy_moments(self._optimizer, self._moments)
+        if self._step.generator is not None:
+            self._step.generator.set_state(self._noise)
+
+
+def _copy_moments(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
+    """Restores the optimizer's tensors; those born during the warm-up start from zero."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, parameter in enumerate(parameters):
+        before = kept["state"].get(index, {})
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                value.copy_(before[name]) if name in before else value.zero_()

@@ -1,0 +1,61 @@
+"""Checkpoints: a run killed at any moment goes on as if nothing had happened.
+
+A checkpoint holds the model, the optimizer, the plan, the step, the trim and the state of the
+noise. Sampling is a function of seed and step. So a resumed run draws the batches and the noise it
+would have drawn: the steps between the checkpoint and the kill are the same releases again, not
+new ones. What those steps cost is written to the ledger before the first of them is taken.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prudent.accounting.records import from_plain, to_plain
+from prudent.training.plan import Plan
+
+_CHECKPOINT = "checkpoint.pt"
+_LEDGER = "ledger.json"
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Writes the state so that a reader sees the old file or the new one, whole."""
+    temporary = folder / (_CHECKPOINT + ".new")
+    with temporary.open("wb") as file:
+        torch.save(state, file)
+        _settle(file)
+    os.replace(temporary, folder / _CHECKPOINT)
+
+
+def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
+    """The last state, or None where there is none. Tensors and plain values only are read."""
+    path = folder / _CHECKPOINT
+    if not path.exists():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return state
+
+
+def charge(folder: Path, plan: Plan, steps: int) -> None:
+    """Records that the first `steps` steps are paid for, before they are taken."""
+    temporary = folder / (_LEDGER + ".new")
+    with temporary.open("w") as file:
+        json.dump({"steps": steps, "event": to_plain(plan.event_after(steps))}, file, indent=1)
+        _settle(file)
+    os.replace(temporary, folder / _LEDGER)
+
+
+def charged(folder: Path) -> tuple[int, Any] | None:
+    """Steps paid for so far and their event; None where nothing was charged."""
+    path = folder / _LEDGER
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text())
+    return int(content["steps"]), from_plain(content["event"])
+
+
+def _settle(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,51 @@
+"""How a plan is carried out: everything that cannot change its guarantee."""
+
+import enum
+
+import attrs
+import torch
+
+from prudent import _validate
+
+
+class EngineChoice(enum.Enum):
+    """Which engine computes norms and sums."""
+
+    AUTO = "auto"
+    BOOKKEEPING = "bookkeeping"
+    MATERIALISED = "materialised"
+
+
+@attrs.frozen(kw_only=True)
+class Execution:
+    """Where and how fast, never what.
+
+    Attributes:
+        device: Where the model and the data live.
+        engine: How per-example norms are computed.
+        physical_batch: Rows computed at a time; None: as many as nearly every draw has.
+        recompute: Run each chunk twice instead of keeping what its weighted sum needs.
+        cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device.
+        compile: Let torch.compile fuse the step; pays for long runs.
+        seed: Of sampling and noise. None draws one from the operating system. A known seed makes
+            the noise predictable: give one only where reproducing matters more than privacy.
+    """
+
+    device: torch.device = attrs.field(default=torch.device("cpu"), converter=torch.device)
+    engine: EngineChoice = attrs.field(default=EngineChoice.AUTO, converter=EngineChoice)
+    physical_batch: int | None = None
+    recompute: bool = False
+    cuda_graph: bool | None = None
+    compile: bool = False
+    seed: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.physical_batch is not None:
+            _validate.count(1, physical_batch=self.physical_batch)
+        if self.seed is not None:
+            _validate.count(seed=self.seed)
+
+    @property
+    def captures(self) -> bool:
+        """Whether the step becomes a CUDA graph."""
+        return self.device.type == "cuda" if self.cuda_graph is None else self.cuda_graph

@@ -1,0 +1,138 @@
+"""What a run shows: to a person, to a file, to TensorBoard.
+
+Public, because it was released and charged, or never depended on the data: the step, ε, the branch
+(and so the pass rate), the trim, the noise, and what an evaluation on public data says. Private:
+the size of a drawn batch, the true margin, the loss on training data. Private values are written
+only when asked for, under a key of their own.
+"""
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import attrs
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+@attrs.frozen(kw_only=True)
+class Metrics:
+    """Public metrics of one stretch of steps.
+
+    Attributes:
+        step: Steps taken so far.
+        epsilon: ε so far, at `delta`; None where no δ was given or nothing is private.
+        delta: δ of that ε.
+        pass_rate: Share of passed tests since the last entry.
+        trim: F of the last step.
+        noise: Standard deviation of the noise on the last sum.
+        evaluation: What the evaluation returned.
+        private: Values that must not leave the data's owner; None unless asked for.
+    """
+
+    step: int
+    epsilon: float | None
+    delta: float | None
+    pass_rate: float
+    trim: int
+    noise: float
+    evaluation: dict[str, float]
+    private: dict[str, float] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As a flat dictionary; private values, if any, stay under their own key."""
+        values: dict[str, Any] = attrs.asdict(self)
+        evaluation: dict[str, Any] = values.pop("evaluation")
+        if values["private"] is None:
+            del values["private"]
+        return values | evaluation
+
+
+class Recorder:
+    """Shows progress and writes metrics; on resuming, forgets what came after the checkpoint."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        start: int,
+        steps: int,
+        *,
+        progress: bool,
+        tensorboard: bool,
+    ) -> None:
+        self.history: list[Metrics] = []
+        self._path = None if folder is None else folder / "metrics.jsonl"
+        if self._path is not None:
+            self._keep_until(self._path, start)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[shown]}"),
+            disable=not progress,
+        )
+        self._task = self._progress.add_task("training", total=steps, completed=start, shown="")
+        self._writer = _summary_writer(folder) if tensorboard else None
+
+    def __enter__(self) -> "Recorder":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+        if self._writer is not None:
+            self._writer.close()
+
+    def advance(self) -> None:
+        """One step was taken."""
+        self._progress.advance(self._task)
+
+    def record(self, metrics: Metrics) -> None:
+        """Shows and writes an entry."""
+        self.history.append(metrics)
+        shown = [f"pass {metrics.pass_rate:.0%}", f"F {metrics.trim}", f"noise {metrics.noise:.3g}"]
+        if metrics.epsilon is not None:
+            shown.insert(0, f"ε {metrics.epsilon:.3f}")
+        shown += [f"{name} {value:.4g}" for name, value in metrics.evaluation.items()]
+        self._progress.update(self._task, shown=" · ".join(shown))
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(metrics.plain()) + "\n")
+        if self._writer is not None:
+            for name, value in metrics.plain().items():
+                if isinstance(value, int | float) and name != "step":
+                    self._writer.add_scalar(name, value, metrics.step)
+
+    @staticmethod
+    def _keep_until(path: Path, step: int) -> None:
+        if not path.exists():
+            return
+        lines = path.read_text().splitlines() if step else []
+        kept = [line for line in lines if _step_of(line) <= step]
+        path.write_text("".join(line + "\n" for line in kept))
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; a line cut short by a kill counts as beyond every step."""
+    try:
+        return float(json.loads(line)["step"])
+    except (json.JSONDecodeError, KeyError):
+        return float("inf")
+
+
+def _summary_writer(folder: Path | None) -> Any:
+    if folder is None:
+        raise ValueError("Expected out, a folder for the TensorBoard files, got None.")
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "TensorBoard is not installed: pip install 'prudent[train]', or tensorboard=False."
+        ) from error
+    return SummaryWriter(str(folder))

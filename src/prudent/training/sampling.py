@@ -1,0 +1,119 @@
+"""Poisson batches of a fixed shape, drawn on the device.
+
+The ids of a Poisson sample are a sum of independent geometric gaps: from one sampled record to the
+next there are k records with probability q(1-q)^(k-1). Drawing gaps instead of one coin for every
+record costs as much as the batch, not as the data set, gives ids in ascending order, and needs no
+look at a value.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prudent import _validate
+
+_STEPS_PER_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Record ids of one logical batch, padded to physical batches of a fixed shape.
+
+    Attributes:
+        ids: Ascending record ids, shape (chunks, physical); 0 where padded.
+        valid: False where padded, the same shape.
+    """
+
+    ids: Tensor
+    valid: Tensor
+
+
+class PoissonSampler:
+    """Draws batch after batch; each record enters each batch independently with probability q.
+
+    A batch larger than the physical size comes in more than one chunk: it is never cut. How many
+    chunks the next batches need is asked of the device once in many batches.
+
+    | case | what happens |
+    |---|---|
+    | empty draw | one chunk, all padding |
+    | draw larger than `physical_batch` | more chunks |
+    | q = 1 | every record, every time |
+
+    Attributes:
+        records: Size of the data set.
+        rate: q.
+        physical_batch: Rows of one chunk.
+    """
+
+    def __init__(
+        self,
+        records: int,
+        rate: float,
+        *,
+        physical_batch: int | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.records = _validate.count(1, records=records)
+        self.rate = _validate.between(0, 1, ends="(]", rate=rate)
+        self.physical_batch = (
+            roomy_batch(records, rate, 2.5 if torch.device(device).type == "cpu" else 5.0)
+            if physical_batch is None
+            else _validate.count(1, physical_batch=physical_batch)
+        )
+        self._seed = seed
+        self._device = torch.device(device)
+        self._block = -1
+        self._ids = torch.empty(0)
+        self._sizes: list[int] = []
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step: a function of the seed and the step alone."""
+        block, position = divmod(step, _STEPS_PER_BLOCK)
+        if block != self._block:
+            self._draw_block(block)
+        chunks = max(1, -(-self._sizes[position] // self.physical_batch))
+        ids = self._ids[position, : chunks * self.physical_batch].view(chunks, -1)
+        valid = ids < self.records
+        return Batch(torch.where(valid, ids, 0), valid)
+
+    def _draw_block(self, block: int) -> None:
+        """Draws the ids of many steps at once, then asks for their sizes."""
+        generator = torch.Generator(self._device).manual_seed(stream_seed(self._seed, 0, block))
+        width = self.physical_batch
+        ids = self._gaps(width, generator).cumsum(1) - 1
+        sizes = (ids < self.records).sum(1).tolist()
+        while max(sizes) == ids.shape[1]:
+            # Some batch may go on beyond what was drawn: draw on. Drawing anew would make large
+            # batches rarer than they are.
+            more = ids[:, -1:] + self._gaps(width, generator).cumsum(1)
+            ids = torch.cat([ids, more], 1)
+            sizes = (ids < self.records).sum(1).tolist()
+        self._ids, self._sizes, self._block = ids, sizes, block
+
+    def _gaps(self, width: int, generator: torch.Generator) -> Tensor:
+        shape = (_STEPS_PER_BLOCK, width)
+        if self.rate == 1:
+            return torch.ones(shape, dtype=torch.int64, device=self._device)
+        uniform = torch.rand(shape, dtype=torch.float64, device=self._device, generator=generator)
+        gaps = torch.floor(torch.log1p(-uniform) / math.log1p(-self.rate)) + 1
+        return gaps.clamp_max(self.records + 1).to(torch.int64)
+
+
+def roomy_batch(records: int, rate: float, deviations: float = 2.5) -> int:
+    """A physical size that most draws fit, a multiple of 8: the mean and some deviations.
+
+    The host pays for padding and hardly for a second chunk; a captured graph the other way round.
+    """
+    spread = math.sqrt(records * rate * (1 - rate))
+    return max(8, -(-math.ceil(records * rate + deviations * spread + 1) // 8) * 8)
+
+
+def stream_seed(seed: int, *words: int) -> int:
+    """A seed of its own for every purpose and block, unrelated to its neighbours."""
+    state = np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))

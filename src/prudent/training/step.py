@@ -1,0 +1,161 @@
+"""One private step, for any loop: a batch in, noisy gradients in `parameter.grad` out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from prudent.training.aggregation import Decision
+from prudent.training.gradients import Engine, Gradients, Materialised, choose_engine
+from prudent.training.gradients.engine import Loss, Values
+from prudent.training.plan import Plan
+
+
+class Chunk(NamedTuple):
+    """One physical batch.
+
+    Attributes:
+        inputs: A tensor, or a tree of them, records first.
+        targets: Likewise.
+        valid: False where a row is padding; None: no padding.
+        ids: Record ids, ascending over the chunks of a batch; needed by a corruption alone.
+    """
+
+    inputs: Any
+    targets: Any
+    valid: Tensor | None = None
+    ids: Tensor | None = None
+
+
+Corrupt = Callable[[Values, Chunk], Values]
+"""Replaces the per-example gradients of a chunk: how faulty or hostile records are simulated."""
+
+
+class Outcome(NamedTuple):
+    """What a step lets be known, all on the device; see `PRIVATE` for what is not public.
+
+    Attributes:
+        passed: Whether the test passed.
+        trim: F, the number of gradients the step would trim.
+        noise: Standard deviation of the noise on the sum.
+        noisy_margin: What the test saw.
+        drawn: Records in the batch. Private.
+        loss: Mean loss of the batch. Private.
+    """
+
+    passed: Tensor
+    trim: Tensor
+    noise: Tensor
+    noisy_margin: Tensor
+    drawn: Tensor
+    loss: Tensor
+
+
+PRIVATE = frozenset({"drawn", "loss"})
+"""Fields of an `Outcome` that were neither released nor charged."""
+
+
+class Step:
+    """Turns a batch into the gradient of a plan: norms, test, weights, one weighted sum, noise.
+
+    After `step(...)`, every trained parameter's `.grad` holds (noisy sum) / (expected batch), for
+    any torch optimizer to use: that is post-processing.
+
+    Args:
+        plan: What is released.
+        model: Any module whose layers keep records apart.
+        loss: Takes outputs and targets to one loss per record.
+        expected_batch: The public size the sum is divided by; the plan's own if it has one.
+        engine: Chosen automatically unless given.
+        corrupt: Applied to the per-example gradients before anything else; forms them all.
+        generator: Of the noise, on the model's device. The device's default one unless given.
+
+    Guarantee:
+        If batches are Poisson samples at the plan's rate, `plan.steps` calls are as private as
+        `plan.event` says, whatever is done with the gradients.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        expected_batch: float | None = None,
+        engine: Engine | None = None,
+        corrupt: Corrupt | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
+        if batch is None:
+            raise ValueError(
+                "Expected expected_batch, from the plan or here: the sum is divided by it. It is "
+                "the sampling rate times the public number of records."
+            )
+        if corrupt is not None and engine is not None:
+            raise ValueError("Expected corrupt or engine, got both: a corruption needs its own.")
+        self.plan = plan
+        self.model = model
+        self.loss = loss
+        self.expected_batch = float(batch)
+        self.engine = choose_engine(model, loss) if engine is None else engine
+        self.corrupt = corrupt
+        self.generator = generator
+        self.trim = torch.tensor(
+            plan.aggregation.trim.start(self.expected_batch),
+            dtype=torch.float64,
+            device=next(model.parameters()).device,
+        )
+
+    def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
+        """Releases one batch, given in one or more chunks in the order of record ids."""
+        aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim
+        batches = [self._gradients(chunk) for chunk in chunks]
+        norms = torch.cat([batch.norms for batch in batches])
+        valid = torch.cat(
+            [
+                torch.ones_like(batch.norms, dtype=torch.bool) if known is None else known
+                for batch, known in zip(batches, (chunk.valid for chunk in chunks), strict=True)
+            ]
+        )
+        trim = policy.records(self.trim)
+        decision = aggregation.decide(norms, valid, trim, self.generator)
+        total: Values = {}
+        parts = torch.split(decision.weights, [len(batch.norms) for batch in batches])
+        for batch, weights in zip(batches, parts, strict=True):
+            for name, value in batch.weighted_sum(weights).items():
+                total[name] = total[name] + value if name in total else value
+        self._release(total, decision)
+        self.trim.copy_(policy.next(self.trim, decision.passed, self.expected_batch))
+        losses = torch.cat([batch.losses for batch in batches]).detach()
+        drawn = valid.sum()
+        mean_loss = torch.where(valid, losses, 0.0).sum() / drawn.clamp_min(1)
+        return Outcome(
+            decision.passed, trim, decision.noise, decision.noisy_margin, drawn, mean_loss
+        )
+
+    def _gradients(self, chunk: Chunk) -> Gradients:
+        engine = self.engine
+        if self.corrupt is not None:
+            corrupt = self.corrupt
+            engine = Materialised(self.model, self.loss, corrupt=lambda g: corrupt(g, chunk))
+        return engine(self.model, chunk.inputs, chunk.targets)
+
+    def _release(self, total: dict[str, Tensor], decision: Decision) -> None:
+        """Adds the noise, once, and leaves the mean in `.grad`."""
+        factor = decision.scale / self.expected_batch
+        for name, parameter in self.model.named_parameters():
+            if name not in total:
+                continue
+            noise = torch.randn(
+                parameter.shape,
+                dtype=parameter.dtype,
+                device=parameter.device,
+                generator=self.generator,
+            )
+            released = (total[name] + noise * decision.noise) * factor
+            if parameter.grad is None:
+                parameter.grad = released.to(parameter.dtype)
+            else:
+                parameter.grad.copy_(released)

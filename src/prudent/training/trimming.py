@@ -1,0 +1,94 @@
+"""How many gradients to leave out: always from the expected batch, never from the drawn one."""
+
+import math
+from abc import ABC, abstractmethod
+
+import attrs
+import torch
+from torch import Tensor
+
+from prudent import _validate
+
+
+class Trim(ABC):
+    """A policy for F, the number of largest gradients left out.
+
+    F is a whole number that depends on the expected batch size, which is public, and on branches
+    already released; were it a share of the drawn batch, one record could change it.
+    """
+
+    @abstractmethod
+    def start(self, expected_batch: float) -> float:
+        """F of the first step, before it is rounded down."""
+
+    @abstractmethod
+    def next(self, trim: Tensor, passed: Tensor, expected_batch: float) -> Tensor:
+        """F of the next step, from the branch of this one."""
+
+    @staticmethod
+    def records(trim: Tensor) -> Tensor:
+        """F as a whole number."""
+        return torch.floor(trim)
+
+
+@attrs.frozen
+class FixedTrim(Trim):
+    """Always the same share of the expected batch.
+
+    Attributes:
+        share: In [0, 1].
+    """
+
+    share: float
+
+    def __attrs_post_init__(self) -> None:
+        _validate.between(0, 1, share=self.share)
+
+    def start(self, expected_batch: float) -> float:
+        """See base class."""
+        return float(math.floor(self.share * expected_batch))
+
+    def next(self, trim: Tensor, passed: Tensor, expected_batch: float) -> Tensor:
+        """See base class."""
+        return trim
+
+
+@attrs.frozen(kw_only=True)
+class AdaptiveTrim(Trim):
+    """Trims more after a failed test, less after a passed one.
+
+    The pass rate tends to up/(up + down). Passing says that few gradients are large, so fewer need
+    to go; failing says that many are (Errata 27). The other way round feeds on itself (Errata 28).
+
+    Attributes:
+        first: Share of the expected batch trimmed at first.
+        up: Added after a failure, as a share of the expected batch.
+        down: Taken off after a pass.
+        least: Never below this share.
+        most: Never above this share.
+    """
+
+    first: float = 0.25
+    up: float = 0.02
+    down: float = 0.02
+    least: float = 0.0
+    most: float = 1.0
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("first", "up", "down", "least", "most"):
+            _validate.between(0, 1, **{name: getattr(self, name)})
+        if not self.least <= self.first <= self.most:
+            raise ValueError(
+                f"Expected first in [least, most] = [{self.least}, {self.most}], got {self.first}."
+            )
+
+    def start(self, expected_batch: float) -> float:
+        """See base class."""
+        return self.first * expected_batch
+
+    def next(self, trim: Tensor, passed: Tensor, expected_batch: float) -> Tensor:
+        """See base class."""
+        moved = torch.where(
+            passed, trim - self.down * expected_batch, trim + self.up * expected_batch
+        )
+        return moved.clamp(self.least * expected_batch, self.most * expected_batch)
