@@ -46,15 +46,18 @@ def weights_and_scale(norms: Tensor) -> tuple[Tensor, Tensor]:
 def private(make: Callable[[nn.Module], Engine]) -> Build:
     def build(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
         engine = make(model)
-        parameters = dict(model.named_parameters())
+        parameters, records = dict(model.named_parameters()), len(targets)
 
         @torch.no_grad()
         def step() -> None:
             gradients = engine(parameters, inputs, targets)
             weights, scale = weights_and_scale(gradients.norms)
-            for name, total in gradients.weighted_sum(weights).items():
-                noisy = total.add_(torch.randn_like(total) * scale)
-                parameters[name].sub_(noisy, alpha=RATE / len(targets))
+            sums = gradients.weighted_sum(weights)
+            total = torch.cat([value.flatten() for value in sums.values()])
+            total.addcmul_(torch.randn_like(total), scale)
+            parts = total.split([value.numel() for value in sums.values()])
+            shaped = [part.view_as(value) for part, value in zip(parts, sums.values(), strict=True)]
+            torch._foreach_sub_([parameters[name] for name in sums], shaped, alpha=RATE / records)
 
         return step
 

@@ -45,7 +45,7 @@ class BookKeeping(Engine):
         replay = Replay(tape.anchor.device) if self.recompute else None
         losses = self._collect(tape, fixed, inputs, targets)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            norms = torch.stack([torch.zeros_like(losses), *tape.squared_norms()]).sum(0).sqrt()
+            norms = tape.norms(losses)
         if replay is None:
             return _Kept(tape, norms, losses)
 
@@ -53,7 +53,7 @@ class BookKeeping(Engine):
             again = SumTape(trained, weights)
             with replay.again():
                 self._collect(again, fixed, inputs, targets)
-            return again.sums
+            return again.sums()
 
         return _Recomputed(run_again, norms, losses)
 

@@ -130,22 +130,26 @@ def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
 def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
     """‖Σ contributions‖² per record, cross terms of a parameter used several times included.
 
-    Rounding can push a sum of products a hair below zero; it is clamped there.
+    Rounding can push a sum of products a hair below zero.
     """
-    products = [
-        inner(first, second) * (1 if first is second else 2)
-        for position, first in enumerate(contributions)
-        for second in contributions[position:]
-    ]
-    return torch.stack(products).sum(0).clamp_min(0)
+    first, *others = contributions
+    total = inner(first, first)
+    for other in others:
+        total = total + 2 * inner(first, other)
+    return total + squared_norms(others) if others else total
 
 
 def inner(first: Contribution, second: Contribution) -> Tensor:
     """Inner products ⟨first, second⟩ of the gradients of each record, shape (records,)."""
+    norms: Tensor
     match first, second:
         case Dense(), _ if first is second:
-            norms: Tensor = torch.linalg.vector_norm(by_record(first.values), dim=1)
+            norms = torch.linalg.vector_norm(by_record(first.values), dim=1)
             return norms.square()
+        case Outer(), _ if first is second and first.rows.shape[2] == 1:
+            norms = torch.linalg.vector_norm(first.rows, dim=-1)
+            norms = norms * torch.linalg.vector_norm(first.columns, dim=-1)
+            return norms.square().sum((0, 2))
         case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
             rows = _products(first.rows, second.rows)
             return (rows * _products(first.columns, second.columns)).sum((0, 2, 3))

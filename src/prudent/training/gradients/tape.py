@@ -6,7 +6,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from prudent.training.gradients.contributions import Contribution, Dense, Use, squared_norms
+from prudent.training.gradients.contributions import (
+    Contribution,
+    Dense,
+    Use,
+    at_least_single,
+    squared_norms,
+)
 
 
 class Tape(ABC):
@@ -93,13 +99,14 @@ class NormTape(Tape):
         self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
         self._squares: list[Tensor] = []
 
-    def squared_norms(self) -> list[Tensor]:
-        """Squared norms per record, one entry for every parameter that was reached."""
+    def norms(self, losses: Tensor) -> Tensor:
+        """Norms over all parameters, one for each of the losses; zero if none was reached."""
         for name, found in self._contributions.items():
             if found and not self._is_alone(name):
                 self._squares.append(squared_norms(found))
                 self._forget(name)
-        return self._squares
+        squares = [at_least_single(torch.zeros_like(losses)), *self._squares]
+        return torch.stack(squares).sum(0).clamp_min_(0).sqrt_()
 
     def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached; then forgets all."""
@@ -107,7 +114,7 @@ class NormTape(Tape):
         for name, found in self._contributions.items():
             while found:
                 tape._receive(name, found.pop())
-        return tape.sums
+        return tape.sums()
 
     def _announce(self, name: str) -> None:
         self._uses[name] += 1
@@ -138,10 +145,18 @@ class SumTape(Tape):
     def __init__(self, parameters: Mapping[str, Tensor], weights: Tensor) -> None:
         super().__init__(parameters)
         self._weights = weights
-        self.sums = {name: torch.zeros_like(p.detach()) for name, p in self.parameters.items()}
+        self._sums: dict[str, Tensor] = {}
+
+    def sums(self) -> dict[str, Tensor]:
+        """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
+        return {
+            name: self._sums.pop(name) if name in self._sums else torch.zeros_like(p.detach())
+            for name, p in self.parameters.items()
+        }
 
     def _announce(self, name: str) -> None:
         pass
 
     def _receive(self, name: str, contribution: Contribution) -> None:
-        self.sums[name] += contribution.weighted_sum(self._weights)
+        added = contribution.weighted_sum(self._weights).to(self.parameters[name].dtype)
+        self._sums[name] = self._sums[name] + added if name in self._sums else added

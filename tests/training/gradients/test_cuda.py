@@ -1,0 +1,67 @@
+"""On a GPU: the same numbers as on the CPU, and a whole step as one CUDA graph."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from prudent.training.gradients import BookKeeping, Materialised
+from tests.training.gradients.oracle import cross_entropy
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, stride=2, padding=1, groups=2),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(),
+        nn.Conv2d(6, 40, 3, bias=False),
+        nn.Flatten(2),
+        nn.LayerNorm(4),
+        nn.Linear(4, 5),
+        nn.Flatten(),
+        nn.Linear(200, 4),
+    ).double()
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_same_as_on_the_cpu(recompute):
+    here, inputs, targets = model(), torch.randn(6, 2, 8, 8).double(), torch.randint(0, 4, (6,))
+    there = copy.deepcopy(here).cuda()
+    weights = torch.rand(6).double()
+    expected = Materialised(here, cross_entropy)(here, inputs, targets)
+    gradients = BookKeeping(there, cross_entropy, recompute=recompute)(
+        there, inputs.cuda(), targets.cuda()
+    )
+    torch.testing.assert_close(gradients.norms.cpu(), expected.norms)
+    total = gradients.weighted_sum(weights.cuda())
+    for name, value in expected.weighted_sum(weights).items():
+        torch.testing.assert_close(total[name].cpu(), value)
+
+
+def test_step_as_a_graph():
+    network, targets = model().cuda(), torch.randint(0, 4, (6,)).cuda()
+    inputs = torch.randn(6, 2, 8, 8).double().cuda()
+    engine = BookKeeping(network, cross_entropy)
+
+    def step():
+        gradients = engine(network, inputs, targets)
+        return gradients.norms, gradients.weighted_sum(1 / gradients.norms)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norms, total = step()
+    inputs.copy_(torch.randn_like(inputs))
+    graph.replay()
+    expected_norms, expected = step()
+    torch.testing.assert_close(norms, expected_norms)
+    for name, value in expected.items():
+        torch.testing.assert_close(total[name], value)
