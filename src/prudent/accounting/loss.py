@@ -71,8 +71,6 @@ class PldAccountant(_PLDAccountant):
     def get_epsilon(self, target_delta: float) -> float:
         """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP."""
         delta = _validate.between(0, 1, target_delta=target_delta)
-        if self._contains_non_dp_event:
-            return math.inf
         return max(
             table.epsilon(delta - self._rounding()) for table in self._tables(pessimistic=True)
         )
@@ -80,8 +78,6 @@ class PldAccountant(_PLDAccountant):
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Brackets the true ε of the dominating pairs: (below it, `get_epsilon`)."""
         upper = self.get_epsilon(target_delta)
-        if self._contains_non_dp_event:
-            return upper, upper
         lower = max(
             table.epsilon(min(1.0, target_delta + self._rounding()))
             for table in self._tables(pessimistic=False)
@@ -91,8 +87,6 @@ class PldAccountant(_PLDAccountant):
     def get_delta(self, target_epsilon: float) -> float:
         """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP."""
         epsilon = np.array([_validate.non_negative(target_epsilon=target_epsilon)])
-        if self._contains_non_dp_event:
-            return 1.0
         worst = max(float(t.profile(epsilon)[0]) for t in self._tables(pessimistic=True))
         return min(1.0, worst + self._rounding())
 
@@ -112,7 +106,7 @@ class PldAccountant(_PLDAccountant):
         """Composes the ledger anew, on one grid that suits all of it."""
         ours, theirs = [], []
         for leaf, times in self._entries:
-            worst, runs = _cases_of(leaf, times)
+            worst, runs = _cases_of(leaf, times, pessimistic=pessimistic)
             if worst is None:
                 theirs.append((leaf, times))
             else:
@@ -125,6 +119,9 @@ class PldAccountant(_PLDAccountant):
             tables.append((remove.self_composed(runs), add.self_composed(runs)))
         if theirs and pessimistic:  # leaving these events out is an optimistic bound
             tables.append(self._compose_theirs(theirs, interval))
+        if self._contains_non_dp_event:  # known only once dp_accounting has seen its events
+            everything = LossTable(interval, 0, np.zeros(1), 1.0)
+            return everything, everything
         if not tables:
             nothing = LossTable(interval, 0, np.ones(1), 0.0)
             return nothing, nothing
@@ -158,11 +155,11 @@ def _is_ours(leaf: dp.DpEvent) -> bool:
     return dominating(leaf) is not None
 
 
-def _cases_of(leaf: dp.DpEvent, times: int) -> tuple[Dominating | None, int]:
+def _cases_of(leaf: dp.DpEvent, times: int, *, pessimistic: bool) -> tuple[Dominating | None, int]:
     """The dominating pairs of a leaf and how often they are composed.
 
-    Gaussians are composed in closed form; a sampled composition gets its pair tabulated; None is
-    left for dp_accounting.
+    Gaussians are composed in closed form; a sampled composition gets its pair tabulated, on the
+    side of the truth that is asked for; None is left for dp_accounting.
     """
     gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
     if gaussian is not None:
@@ -170,7 +167,9 @@ def _cases_of(leaf: dp.DpEvent, times: int) -> tuple[Dominating | None, int]:
     worst = dominating(leaf)
     if worst is None and isinstance(leaf, dp.PoissonSampledDpEvent):
         inner = PldAccountant().compose(leaf.event)
-        worst = Dominating((TabulatedPair(*inner._tables(pessimistic=True)),), check_rate(leaf))
+        pair = TabulatedPair(*inner._tables(pessimistic=pessimistic))
+        slack = inner._rounding() if pessimistic else 0.0
+        worst = Dominating((pair,), check_rate(leaf), slack)
     return worst, times
 
 

@@ -80,17 +80,21 @@ class LossTable:
     def span_of(self, times: int) -> tuple[int, int]:
         """Least and greatest loss of `times` runs, in intervals, but for `_TRUNCATION` each side.
 
-        A Chernoff bound at a few rates, with neighbouring losses lumped onto the worse end.
+        A Chernoff bound at a few rates. Long tables are thinned first: exponentials are convex, so
+        moving mass to both ends of a stretch, keeping its mean, can only raise their expectation.
         """
         width = -(-len(self.masses) // _CHERNOFF_BINS)
-        lumps = np.add.reduceat(self.masses, np.arange(0, len(self.masses), width))
-        low = (self.first + np.arange(len(lumps)) * width) * self.interval
-        high = low + (width - 1) * self.interval
+        starts = np.arange(0, len(self.masses), width)
+        offset = self.masses * (np.arange(len(self.masses)) % width / width)
+        onwards = np.add.reduceat(offset, starts)
+        thinned = np.append(np.add.reduceat(self.masses, starts) - onwards, 0.0)
+        thinned[1:] += onwards
+        losses = (self.first + np.arange(len(thinned)) * width) * self.interval
         need = -math.log(_TRUNCATION)
-        scale = 1 / max(self.interval, float(high[-1] - low[0]))
+        scale = 1 / max(self.interval, float(losses[-1] - losses[0]))
         rates = scale * np.geomspace(0.5, 2000.0, 24)
-        up = [(times * log_sum_exp(rate * high, lumps) + need) / rate for rate in rates]
-        down = [(times * log_sum_exp(-rate * low, lumps) + need) / rate for rate in rates]
+        up = [(times * log_sum_exp(rate * losses, thinned) + need) / rate for rate in rates]
+        down = [(times * log_sum_exp(-rate * losses, thinned) + need) / rate for rate in rates]
         least = max(times * self.first, math.floor(-min(down) / self.interval))
         last = self.first + len(self.masses) - 1
         return least, max(least, min(times * last, math.ceil(min(up) / self.interval)))
@@ -104,8 +108,10 @@ class LossTable:
         power = fft.irfft(fft.rfft(self.masses, size) ** times, size)
         # The transform is periodic: what lies outside the span has wrapped round into it.
         masses = np.roll(power, times * self.first - least)[: greatest - least + 1]
-        infinite = -math.expm1(times * math.log1p(-min(self.infinite, 0.5)))
-        return self._like(least, masses, max(self.infinite, infinite) + 2 * _TRUNCATION)
+        infinite = 1.0
+        if self.infinite < 1:
+            infinite = -math.expm1(times * math.log1p(-self.infinite))
+        return self._like(least, masses, infinite + 2 * _TRUNCATION)
 
     def composed(self, other: "LossTable") -> "LossTable":
         """The law of the sum of two independent losses on the same grid."""
@@ -140,8 +146,8 @@ def joined(excess: Array, zero: int, interval: float) -> LossTable:
         zero: Where in the grid ε = 0 is.
         interval: Of the grid.
     """
-    rise = np.diff(excess) / math.expm1(interval)
-    masses = np.append(rise, 0.0) - math.exp(interval) * np.append(0.0, rise)
+    step = np.diff(excess) / -math.expm1(-interval)  # no e^interval: a coarse grid may overflow it
+    masses = math.exp(-interval) * np.append(step, 0.0) - np.append(0.0, step)
     masses[zero] += 1.0
     masses[0] -= excess[0]
     return LossTable(interval, -zero, np.maximum(masses, 0.0), float(excess[-1]))
@@ -161,7 +167,7 @@ def lowered(excess: Array, zero: int, interval: float, limit: float) -> Array:
     if len(excess) < 3:
         return floor
     rise = np.diff(excess + least)
-    growth = math.exp(interval)
+    growth = math.exp(min(interval, 300.0))  # already all there is, and its products stay finite
     left = rise[1:-1] - rise[:-2] * growth
     right = rise[2:] / growth - rise[1:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
