@@ -1,0 +1,210 @@
+"""Where a table comes from: a file, a frame, a database, Spark; all become one ibis table.
+
+Nothing is read here but names and types. What a text file holds is not even typed: which type a
+reader guesses depends on every record, so one odd record could decide whether a release happens.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import ibis
+import ibis.expr.types as ir
+
+_TEXT = {".csv": ",", ".tsv": "\t"}
+_PARQUET = {".parquet", ".pq"}
+_DATABASE = {".duckdb", ".ddb"}
+_KINDS = "a .parquet, .csv, .tsv or .duckdb file"
+
+
+class SourceError(ValueError):
+    """A table that cannot be opened; the message says what to do and quotes no record."""
+
+
+@attrs.frozen
+class Source:
+    """An opened table.
+
+    Attributes:
+        table: The ibis table.
+        close: Gives back what was opened for it.
+        text: Whether every column is unparsed text, as in a CSV file.
+    """
+
+    table: ir.Table
+    close: Callable[[], None] = lambda: None
+    text: bool = False
+
+
+def open_source(
+    source: Any = None,
+    *,
+    connect: str | None = None,
+    table: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Source:
+    """Opens a table without reading its records.
+
+    Args:
+        source: A path (Parquet, CSV, TSV, DuckDB; a folder pattern such as `sales/*.parquet`),
+            a pandas or polars frame, a pyarrow table, an ibis table, or a Spark data frame.
+        connect: Instead of a source, the address of a database: `postgres://user@host/database`,
+            or any other address that ibis connects to.
+        table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
+        columns: All columns that will be used, if known: a frame then hands over no other.
+
+    Raises:
+        SourceError: if there is no such table.
+    """
+    if (source is None) == (connect is None):
+        raise SourceError("Expected either a source or connect (an address with table), not both.")
+    if connect is not None:
+        return _from_address(connect, table)
+    if isinstance(source, str | Path):
+        return _from_path(str(source), table)
+    if table is not None:
+        raise SourceError("Expected table only with connect or a .duckdb file.")
+    if isinstance(source, ir.Table):
+        return Source(source)
+    if type(source).__module__.startswith("pyspark."):
+        return _from_spark(source)
+    return _from_frame(source, columns)
+
+
+def _from_path(path: str, table: str | None) -> Source:
+    suffix = Path(path).suffix.lower()
+    known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
+    if not known:
+        raise SourceError(f"Expected source {_KINDS}, got {path!r}.")
+    if "\0" in path or not ("*" in path or Path(path).is_file()):
+        raise SourceError(f"Expected source an existing file, got {path!r}: no such file.")
+    if suffix in _DATABASE:
+        backend = _quietly(lambda: ibis.duckdb.connect(path, read_only=True), f"open {path!r}")
+        return _table_of(backend, table, path)
+    if table is not None:
+        raise SourceError("Expected table only with connect or a .duckdb file.")
+    backend = ibis.duckdb.connect()
+    if suffix in _PARQUET:
+        opened = _quietly(lambda: backend.read_parquet(path), f"read {path!r} as Parquet")
+        return Source(opened, backend.disconnect)
+    # The dialect is stated, never sniffed, and a broken line is a record without a value.
+    opened = _quietly(
+        lambda: backend.read_csv(
+            path,
+            header=True,
+            all_varchar=True,
+            auto_detect=False,
+            columns=_header(path, _TEXT[suffix]),
+            delim=_TEXT[suffix],
+            quote='"',
+            escape='"',
+            ignore_errors=True,
+        ),
+        f"read {path!r} as text with a header",
+    )
+    return Source(opened, backend.disconnect, text=True)
+
+
+def _header(path: str, delimiter: str) -> dict[str, str]:
+    """The names in the first line, all of them text."""
+    import csv
+    import glob
+
+    first = next(iter(sorted(glob.glob(path))), None)
+    if first is None:
+        raise SourceError(f"Expected source an existing file, got {path!r}: no such file.")
+    with open(first, encoding="utf-8-sig", newline="") as file:
+        names = next(csv.reader(file, delimiter=delimiter), [])
+    if not names or len(set(names)) < len(names):
+        raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
+    return dict.fromkeys(names, "VARCHAR")
+
+
+def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
+    kind = type(frame).__module__.split(".")[0]
+    if kind not in ("pandas", "polars", "pyarrow"):
+        raise SourceError(
+            f"Expected source {_KINDS}, an array, a pandas or polars frame, a pyarrow table, "
+            f"an ibis table or a Spark data frame, got {type(frame).__name__}."
+        )
+    backend = ibis.duckdb.connect()
+    view = f"prudent_{uuid.uuid4().hex}"
+    _quietly(
+        lambda: backend.con.register(view, _arrow(frame, kind, columns)),
+        "take the frame: give every column that is used one type",
+    )
+    return Source(backend.table(view), backend.disconnect)
+
+
+def _arrow(frame: Any, kind: str, columns: Sequence[str] | None) -> Any:
+    """A frame as a pyarrow table, copied only where its layout demands it."""
+    import pyarrow
+
+    names = list(frame.column_names if kind == "pyarrow" else frame.columns)
+    kept = names if columns is None else [name for name in names if name in columns]
+    if kind == "pandas":
+        return pyarrow.Table.from_pandas(frame[kept], preserve_index=False)
+    return frame.select(kept) if kind == "pyarrow" else frame.select(kept).to_arrow()
+
+
+def _from_spark(frame: Any) -> Source:
+    backend = ibis.pyspark.connect(frame.sparkSession)
+    view = f"prudent_{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(view)
+    catalog = frame.sparkSession.catalog
+
+    def close() -> None:
+        with contextlib.suppress(Exception):  # the session may be gone already
+            catalog.dropTempView(view)
+
+    return Source(backend.table(view), close)
+
+
+def _from_address(address: str, table: str | None) -> Source:
+    if address.startswith(("postgres://", "postgresql://")):
+        backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
+    else:
+        backend = _quietly(lambda: ibis.connect(address), "connect: check address, user, server")
+    return _table_of(backend, table, "the database")
+
+
+def _postgres(address: str) -> Any:
+    """A connection that sees one state of the database throughout and can change nothing."""
+    import psycopg
+
+    connection = psycopg.connect(address)
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+    connection.execute("SELECT 1")  # begins the transaction in which every question is asked
+    return ibis.postgres.from_connection(connection)
+
+
+def _table_of(backend: Any, table: str | None, where: str) -> Source:
+    try:
+        if table is None:
+            raise SourceError(f"Expected table the name of a table in {where}, got nothing.")
+        schema, _, name = table.rpartition(".")
+        opened = _quietly(
+            lambda: backend.table(name, database=schema or None),
+            f"find table {table!r} in {where}",
+        )
+    except SourceError:
+        backend.disconnect()
+        raise
+    return Source(opened, backend.disconnect)
+
+
+def _quietly(act: Callable[[], Any], what: str) -> Any:
+    """Does it; if it cannot, says so in words that come from no record.
+
+    An engine's own message may quote the record it stumbled over.
+    """
+    try:
+        return act()
+    except ImportError:
+        raise
+    except Exception as error:
+        raise SourceError(f"Could not {what} ({type(error).__name__}).") from None
