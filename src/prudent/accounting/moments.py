@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from prudent.accounting.pairs import LaplacePair, MixturePair, Pair
-from prudent.accounting.tables import Array, log_sum_exp
+from prudent.accounting.tables import Array
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
 _MOST_NODES = 1 << 21  # of one integral, all components together
@@ -119,36 +119,38 @@ def _log_moments(pair: Pair, powers: Array, rate: float) -> Array | None:
     if nodes > 4096:
         return None
     mixture = _as_mixture(pair, nodes)
-    masses, losses = [], []
+    log_masses, losses = [], []
     for sigma in np.unique(mixture.sigma):
         here = (mixture.sigma == sigma) & (mixture.absent > 0)
         grid = _normal_grid(float(sigma), powers, int(np.sum(here)))
         if grid is None:
             return None
-        x, weights = grid
-        masses.append(np.outer(mixture.absent[here], weights).ravel())
+        x, log_weights = grid
+        log_masses.append(np.add.outer(np.log(mixture.absent[here]), log_weights).ravel())
         losses.append(np.add.outer(mixture.losses[here], x / sigma - 0.5 / sigma**2).ravel())
-    return _log_expectations(np.concatenate(masses), np.concatenate(losses), powers, rate)
+    return _log_expectations(np.concatenate(log_masses), np.concatenate(losses), powers, rate)
 
 
-def _log_expectations(masses: Array, losses: Array, powers: Array, rate: float) -> Array:
+def _log_expectations(log_masses: Array, losses: Array, powers: Array, rate: float) -> Array:
     """Logarithms of Σ mass (1 - q + q e^loss)^t, one for each power t."""
     log_ratio = _log_sampled_ratio(losses, rate)
     u = rate * np.expm1(np.minimum(losses, 700.0))
+    masses = np.exp(log_masses)
     logs = np.empty(len(powers))
     for index, power in enumerate(powers):
         exponents = power * log_ratio
         if np.max(exponents) < 600:
             logs[index] = np.log1p(masses @ _excess(exponents, u, float(power)))
         else:
-            logs[index] = log_sum_exp(exponents, masses)
+            # Far out the masses underflow just where the moment has its weight.
+            logs[index] = special.logsumexp(exponents + log_masses)
     return logs
 
 
 def _normal_grid(sigma: float, powers: Array, components: int) -> tuple[Array, Array] | None:
-    """Nodes and weights of the trapezoidal rule for the standard normal law."""
+    """Nodes and logarithms of weights of the trapezoidal rule for the standard normal law."""
     if math.isinf(sigma):
-        return np.zeros(1), np.ones(1)
+        return np.zeros(1), np.zeros(1)
     # (M/P)^t is analytic in a strip of half-width πσ, which sets the step.
     step = min(0.25, 0.3 * sigma)
     low = min(0.0, float(powers.min())) / sigma - _TAIL_DISTANCE
@@ -156,7 +158,7 @@ def _normal_grid(sigma: float, powers: Array, components: int) -> tuple[Array, A
     if (high - low) / step * components > _MOST_NODES:
         return None
     x = np.arange(math.floor(low / step), math.ceil(high / step) + 1, dtype=np.float64) * step
-    return x, np.exp(-0.5 * x * x) * (step / math.sqrt(2 * math.pi))
+    return x, math.log(step / math.sqrt(2 * math.pi)) - 0.5 * x * x
 
 
 def _log_sampled_ratio(losses: Array, rate: float) -> Array:
