@@ -133,7 +133,12 @@ def graphed(build: Build) -> Build:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-        return graph.replay
+
+        def replay(held: Step = step) -> None:
+            """Replay; the graph reads the memory of the model that `held` keeps alive."""
+            graph.replay()
+
+        return replay
 
     return build_graph
 

@@ -79,6 +79,16 @@ def test_convolution(engine, layer, shape):
     check(engine, model, torch.randn(4, *shape), 4)
 
 
+@pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
+def test_convolution_of_the_library(monkeypatch, layer, shape):
+    """What runs on a GPU, here on the CPU."""
+    monkeypatch.setattr(
+        "prudent.training.gradients.rules._multiplies_patches", lambda images: False
+    )
+    model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
+    check(BookKeeping, model, torch.randn(4, *shape), 4)
+
+
 def test_even_same_padding():
     model = nn.Conv1d(2, 3, 4, padding="same")
     with pytest.warns(UserWarning, match="padding='same'"):
@@ -228,12 +238,16 @@ def test_language_model(engine, vocabulary, records):
     check(engine, model, torch.randint(0, vocabulary, (records, 8)), records)
 
 
-def test_patches_as_batch(engine):
+@pytest.mark.parametrize("library", [False, True])
+def test_patches_as_batch(engine, library, monkeypatch):
     """A convolution over pieces of a record, folded into the axis of the batch."""
 
     def function(self, x):
         return self.layer(x.reshape(-1, 2, 4, 4)).view(len(x), -1)
 
+    if library:
+        path = "prudent.training.gradients.rules._multiplies_patches"
+        monkeypatch.setattr(path, lambda images: False)
     model = Apply(function)
     model.layer = nn.Conv2d(2, 30, 3)
     check(engine, model, torch.randn(3, 3, 2, 4, 4), 3)

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import maybe_get_level
 from torch.utils import _pytree as pytree
 
 from prudent.training.gradients.capture import Capture
@@ -62,7 +61,7 @@ class BookKeeping(Engine):
 
         def record_loss(inputs: Any, targets: Any) -> Tensor:
             leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
-            with Capture(tape, maybe_get_level(leaf)):
+            with Capture(tape, leaf):
                 return self._record_loss(tape.parameters | fixed, inputs, targets)
 
         with torch.enable_grad():

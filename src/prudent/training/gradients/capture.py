@@ -35,13 +35,14 @@ class Capture(TorchFunctionMode):
 
     Args:
         tape: Where contributions go.
-        level: The vmap level of the records.
+        record: Any tensor that depends on the record.
     """
 
-    def __init__(self, tape: Tape, level: int) -> None:
+    def __init__(self, tape: Tape, record: Tensor) -> None:
         super().__init__()
         self._tape = tape
-        self._level = level
+        self._record = record
+        self._level = maybe_get_level(record)
 
     def __torch_function__(
         self,
@@ -57,13 +58,15 @@ class Capture(TorchFunctionMode):
         tensors = list(_tensors((args, kwargs)))
         records = {id(tensor): tensor for tensor in tensors if self._is_record(tensor)}
         trained = [t for t in tensors if id(t) not in records and t.requires_grad]
-        if not records:
-            return func(*args, **kwargs)
         if not (trained and torch.is_grad_enabled()):
-            return RECORD_RULES.get(func, func)(*args, **kwargs)
-        record = next(iter(records.values()))
+            return (
+                RECORD_RULES.get(func, func)(*args, **kwargs) if records else func(*args, **kwargs)
+            )
+        if not records and func is not functional.embedding:
+            return func(*args, **kwargs)
+        record = next(iter(records.values()), self._record)
         result = NotImplemented
-        if func in RULES and len(records) == 1:
+        if func in RULES and len(records) <= 1:
             result = RULES[func](self._tape, record, *args, **kwargs)
         if result is NotImplemented:
             result = self._expanded(func, args, kwargs, record, trained)

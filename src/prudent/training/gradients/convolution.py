@@ -1,7 +1,13 @@
-"""Convolutions as products over patches; see `layers` for what their backward hands over."""
+"""Convolutions of any number of dimensions; see `layers` for what their backward hands over.
+
+On the CPU a convolution is one matrix product over unfolded patches, channels last: faster than the
+library's there, and the form in which the gradients are needed. Elsewhere the library's convolution
+runs, and only the backward unfolds.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -14,11 +20,7 @@ from prudent.training.gradients.contributions import Dense, Use, at_least_single
 
 
 class Geometry:
-    """Where the patches of a convolution lie.
-
-    Patches are (groups, images · positions, kernel · channels of a group): the channels last, so
-    that unfolding copies runs of memory and the product over all images is a single one.
-    """
+    """Where the patches of a convolution lie."""
 
     def __init__(
         self,
@@ -31,26 +33,30 @@ class Geometry:
         self.kernel, self.stride, self.padding = list(kernel), list(stride), list(padding)
         self.dilation, self.groups, self.dimensions = list(dilation), groups, len(kernel)
 
-    def unfolds(self, values: Tensor) -> bool:
-        """Whether the forward is a product over patches rather than the native convolution."""
-        return values.device.type == "cpu"
-
     def output_size(self, size: Sequence[int]) -> list[int]:
         """Positions along each axis."""
         axes = zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in axes]
 
-    def patches(self, values: Tensor) -> Tensor:
-        """Unfold (images, channels, *size) into patches."""
+    def windows(self, values: Tensor) -> Tensor:
+        """Unfold (images, channels, *size) to a view (groups, images, channels, *size, *kernel)."""
         images, channels = values.shape[:2]
         if any(self.padding):
             values = functional.pad(values, [p for p in reversed(self.padding) for _ in (0, 1)])
         for axis, (k, t, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             values = values.unfold(2 + axis, d * (k - 1) + 1, t)[..., ::d]
-        windows = values.reshape(images, self.groups, channels // self.groups, *values.shape[2:])
-        axes = range(3, 3 + 2 * self.dimensions)
+        grouped = images, self.groups, channels // self.groups
+        return values.reshape(*grouped, *values.shape[2:]).transpose(0, 1)
+
+    def patches(self, values: Tensor) -> Tensor:
+        """Patches of shape (groups, images · positions, kernel · channels of a group).
+
+        The channels come last, so that unfolding copies runs of memory, and the product over all
+        images is a single one.
+        """
+        windows = self.windows(values)
         positions = math.prod(windows.shape[3 : 3 + self.dimensions])
-        return windows.permute(1, 0, *axes, 2).reshape(self.groups, images * positions, -1)
+        return windows.movedim(2, -1).reshape(self.groups, len(values) * positions, -1)
 
     def fold(self, patches: Tensor, shape: Sequence[int]) -> Tensor:
         """Add patches up to (images, channels, *size): the adjoint of `patches`."""
@@ -87,56 +93,17 @@ class Geometry:
 
         return shaped
 
-    def by_position(self, gradient: Tensor) -> Tensor:
-        """(images, channels, *size) as (groups, images · positions, channels of a group)."""
-        images, channels = gradient.shape[:2]
-        grouped = gradient.reshape(images, self.groups, channels // self.groups, -1)
-        return grouped.permute(1, 0, 3, 2).flatten(1, 2)
-
     def by_image(self, result: Tensor, shape: Sequence[int]) -> Tensor:
-        """Undo `by_position` for an input of the given shape; channels stay last in memory."""
+        """A product over patches as (images, channels, *size); channels stay last in memory."""
         output = self.output_size(shape[2:])
         images = result.view(self.groups, shape[0], *output, result.shape[-1])
         return images.movedim(0, -2).flatten(-2).movedim(-1, 1)
 
-    def native(self, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The library's convolution."""
-        return torch.convolution(
-            values,
-            weight,
-            bias,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            [0] * self.dimensions,
-            self.groups,
-        )
-
-    def native_input_gradient(self, gradient: Tensor, values: Tensor, weight: Tensor) -> Tensor:
-        """The library's gradient of the input, and that alone."""
-        passed, _, _ = torch.ops.aten.convolution_backward(
-            gradient,
-            values.to(gradient.dtype),
-            weight.to(gradient.dtype),
-            None,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            [0] * self.dimensions,
-            self.groups,
-            [True, False, False],
-        )
-        return passed  # type: ignore[no-any-return]
-
 
 class Convolution(Function):
-    """A convolution of any number of dimensions, zero padded, on (images, channels, *size).
+    """A zero padded convolution on (images, channels, *size), as a product over patches.
 
-    On the CPU it is one matrix product over the unfolded patches, channels last: faster than the
-    library convolutions there, and the form in which the gradients are needed. On other devices
-    the native convolution runs and only the backward unfolds.
+    Its result is (groups, images · positions, channels of a group): see `Geometry.by_image`.
     """
 
     @staticmethod
@@ -151,11 +118,9 @@ class Convolution(Function):
         weight_use: Use | None,
         bias_use: Use | None,
     ) -> Tensor:
-        """Convolve to (images, channels, *size), or the unfolded form that `by_image` undoes."""
+        """Unfold and multiply."""
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
-        if not geometry.unfolds(values):
-            return geometry.native(values, weight, bias)
         patches, matrix = geometry.patches(values), geometry.matrix(weight)
         if bias is None:
             return patches @ matrix.mT
@@ -168,23 +133,104 @@ class Convolution(Function):
         values, weight = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
         weight_use, bias_use = ctx.uses
-        unfolds = geometry.unfolds(values)
-        rows = gradient if unfolds else geometry.by_position(gradient)
-        by_record = at_least_single(rows).view(geometry.groups, ctx.records, -1, rows.shape[-1])
+        rows = at_least_single(gradient).view(len(gradient), ctx.records, -1, gradient.shape[2])
         if weight_use:
             columns = geometry.patches(values)
-            columns = columns.view(geometry.groups, ctx.records, -1, columns.shape[-1])
-            weight_use(outer(by_record, columns, geometry.form(weight.shape)))
+            columns = columns.view(len(columns), ctx.records, -1, columns.shape[2])
+            weight_use(outer(rows, columns, geometry.form(weight.shape)))
         if bias_use:
-            bias_use(Dense(by_record.sum(2).movedim(0, 1).flatten(1)))
+            bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
         passed = None
         if ctx.needs_input_grad[1]:
-            if unfolds:
-                matrix = geometry.matrix(weight).to(gradient.dtype)
-                # Without groups a plain product is quicker than a batch of one.
-                alone = geometry.groups == 1
-                patches = (gradient[0] @ matrix[0])[None] if alone else gradient @ matrix
-                passed = geometry.fold(patches, values.shape)
-            else:
-                passed = geometry.native_input_gradient(gradient, values, weight)
+            matrix = geometry.matrix(weight).to(gradient.dtype)
+            # Without groups a plain product is quicker than a batch of one.
+            alone = geometry.groups == 1
+            patches = (gradient[0] @ matrix[0])[None] if alone else gradient @ matrix
+            passed = geometry.fold(patches, values.shape)
         return None, passed, *[None] * 6
+
+
+class NativeConvolution(Function):
+    """The same by the library's convolution, channels first; its result is an image."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        values: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        records: int,
+        weight_use: Use | None,
+        bias_use: Use | None,
+    ) -> Tensor:
+        """Convolve."""
+        ctx.save_for_backward(values, weight)
+        ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
+        return torch.convolution(values, weight, bias, *_settings(geometry))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Pass the gradient to the input; unfold for the parameters."""
+        (gradient,) = gradients
+        values, weight = ctx.saved_tensors
+        geometry: Geometry = ctx.geometry
+        weight_use, bias_use = ctx.uses
+
+        def by_record(images: Tensor) -> Tensor:
+            """(groups, images, size, positions) as (groups, records, positions, size)."""
+            split = images.unflatten(1, (ctx.records, -1))  # type: ignore[no-untyped-call]
+            joined: Tensor = split.transpose(2, 3).flatten(3)
+            return joined.mT
+
+        images, channels = gradient.shape[:2]
+        grouped = images, geometry.groups, channels // geometry.groups
+        rows = by_record(at_least_single(gradient).reshape(*grouped, -1).transpose(0, 1))
+        if weight_use:
+            axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
+            windows = geometry.windows(values).movedim(list(axes), list(range(3, 3 + len(axes))))
+            columns = windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes))
+            shape = weight.shape
+            with _convolution_precision():
+                found = outer(rows, by_record(columns), lambda m: _as_weight(m, shape))
+            weight_use(found)
+        if bias_use:
+            bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
+        passed = None
+        if ctx.needs_input_grad[1]:
+            passed, _, _ = torch.ops.aten.convolution_backward(
+                gradient,
+                values.to(gradient.dtype),
+                weight.to(gradient.dtype),
+                None,
+                *_settings(geometry),
+                [True, False, False],
+            )
+        return None, passed, *[None] * 6
+
+
+def _settings(geometry: Geometry) -> tuple[Any, ...]:
+    """Stride, padding, dilation, not transposed, no output padding, groups."""
+    nothing = [0] * geometry.dimensions
+    sides = geometry.stride, geometry.padding, geometry.dilation
+    return *sides, False, nothing, geometry.groups
+
+
+def _as_weight(matrix: Tensor, shape: Sequence[int]) -> Tensor:
+    """(..., groups, outputs of a group, channels of a group · kernel) as (..., *shape)."""
+    return matrix.reshape(*matrix.shape[:-3], *shape)
+
+
+@contextmanager
+def _convolution_precision() -> Iterator[None]:
+    """Form a convolution's gradients as precisely as the library would: cudnn.allow_tf32 says.
+
+    The norms are those of the gradients so formed, which are also what is summed.
+    """
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = before or torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -14,7 +14,7 @@ from torch._C._functorch import maybe_get_level
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent.training.gradients.convolution import Convolution, Geometry
+from prudent.training.gradients.convolution import Convolution, Geometry, NativeConvolution
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Affine, Embedding, Linear
 from prudent.training.gradients.tape import Tape
@@ -118,12 +118,19 @@ def _convolution(
 
     def convolve(records: int, values: Tensor) -> Tensor:
         images = values.flatten(0, 1)
-        result = call(Convolution, tape.anchor, images, *parameters, geometry, records, *uses)
-        if geometry.unfolds(images):
-            result = geometry.by_image(result, images.shape)
+        arguments = tape.anchor, images, *parameters, geometry, records, *uses
+        if _multiplies_patches(images):
+            result = geometry.by_image(call(Convolution, *arguments), images.shape)
+        else:
+            result = call(NativeConvolution, *arguments)
         return result.view(*values.shape[:2], *result.shape[1:])
 
     return on_records(convolve, input)
+
+
+def _multiplies_patches(images: Tensor) -> bool:
+    """Where a product over patches is faster than the library's convolution."""
+    return images.device.type == "cpu"
 
 
 def _embedding(
@@ -142,7 +149,7 @@ def _embedding(
             f"Expected an embedding that keeps records apart, got max_norm={max_norm} and "
             f"scale_grad_by_freq={scale_grad_by_freq} at {tape.name(weight)}. Leave both unset."
         )
-    if input is not record:
+    if weight is record:
         return NotImplemented
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
@@ -153,7 +160,12 @@ def _embedding(
         result = call(Embedding, tape.anchor, flat, weight.detach(), padding_idx, use)
         return result.view(*indices.shape, -1)
 
-    return on_records(look_up, input)
+    if input is record:
+        return on_records(look_up, input)
+    # The same rows for every record, as positions are: one copy each keeps them cheap to count.
+    return on_records(
+        lambda records, _: look_up(records, input.expand(records, *input.shape)), record
+    )
 
 
 def _layer_norm(
