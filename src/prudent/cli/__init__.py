@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import prudent
-from prudent.cli import errors, paper, pricing
+from prudent.cli import demo, errors, paper, pricing, train
 
 app = typer.Typer(
     name="prudent",
@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 app.command()(pricing.epsilon)
 app.command()(pricing.calibrate)
+app.command()(train.train)
+app.command()(demo.demo)
 app.add_typer(paper.app, name="paper")
 
 

@@ -1,0 +1,195 @@
+"""`prudent train`: any experiment of the library, from flags or from a file."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prudent.cli import options
+
+if TYPE_CHECKING:
+    from prudent.paper.experiment import Experiment, Result
+
+
+def train(
+    settings: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A TOML file with the same names as the flags (underscores for dashes); "
+            "flags win over it.",
+            show_default=False,
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH. [mnist]",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="ptr, trimmed, dpsgd or sgd. [ptr]")
+    ] = None,
+    epsilon: Annotated[float | None, options.number("Target ε.")] = None,
+    delta: Annotated[float | None, options.number("Target δ. [1e-5]")] = None,
+    steps: Annotated[int | None, options.whole_number("Steps; solved for if not given.")] = None,
+    noise_multiplier: Annotated[float | None, options.number("σ; solved for if not given.")] = None,
+    batch: Annotated[int | None, options.whole_number("Expected batch size. [256]")] = None,
+    clip: Annotated[float | None, options.number("R, the bound of every gradient. [1]")] = None,
+    propose: Annotated[float | None, options.number("τ/R, the proposed sensitivity. [0.5]")] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:SCALE", help=f"The test: {options.TEST_FORMS}. [gaussian:4]"),
+    ] = None,
+    failure: Annotated[float | None, options.number("δ₀ of the test. [1e-8]")] = None,
+    reveals: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="margin, branch or monotone-branch. [monotone-branch]"),
+    ] = None,
+    fallback: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="sum, trimmed or skip. [sum]")
+    ] = None,
+    trim: Annotated[
+        float | None, options.number("Share trimmed at first. [0.25]")
+    ] = None,
+    trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
+    trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
+    lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
+    momentum: Annotated[float | None, options.number("Of SGD. [0]")] = None,
+    corrupt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND:RATIO",
+            help="Make some records bad: label, label-targeted, feature, gradient, sign-flip, "
+            "colluding, inner-product, little or mimic, with a ratio up to 0.5. [none]",
+        ),
+    ] = None,
+    seed: Annotated[int | None, options.whole_number("Seed of everything. [0]")] = None,
+    accountant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="pld or rdp. [pld]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for metrics, ledger and checkpoints.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train a private, robust model, and say what it costs.
+
+    Of --epsilon, --steps and --noise-multiplier give two; the third is solved for.
+
+    [bold]Examples[/bold]
+
+      prudent train --dataset mnist --method ptr --epsilon 3 --steps 2000 --corrupt label:0.1
+
+      prudent train --method dpsgd --epsilon 3 --noise-multiplier 1.1 --out runs/dpsgd --resume
+    """
+    flags = {
+        "dataset": dataset,
+        "method": method,
+        "epsilon": epsilon,
+        "delta": delta,
+        "steps": steps,
+        "noise_multiplier": noise_multiplier,
+        "batch": batch,
+        "clip": clip,
+        "propose": propose,
+        "test": test,
+        "failure": failure,
+        "reveals": reveals,
+        "fallback": fallback,
+        "trim": trim,
+        "trim_up": trim_up,
+        "trim_down": trim_down,
+        "lr": lr,
+        "momentum": momentum,
+        "corrupt": corrupt,
+        "seed": seed,
+        "accountant": accountant,
+    }
+    chosen = _from_file(settings) | {k: v for k, v in flags.items() if v is not None}
+    experiment = _experiment(chosen)
+    from prudent.paper.experiment import run
+
+    result = run(experiment, device=_device(device), out=out, resume=resume, progress=not as_json)
+    if as_json:
+        typer.echo(json.dumps(result.plain()))
+    else:
+        _show(result, out)
+
+
+def _from_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"Expected settings a TOML file, got {str(path)!r} ({error}).") from error
+
+
+def _experiment(chosen: dict[str, Any]) -> "Experiment":
+    import attrs
+
+    from prudent.paper.experiment import Experiment
+
+    known = {field.name for field in attrs.fields(Experiment)}
+    unknown = sorted(set(chosen) - known)
+    if unknown:
+        raise ValueError(
+            f"Expected settings among {', '.join(sorted(known))}, got {', '.join(unknown)}."
+        )
+    values = dict(chosen)
+    if "test" in values:
+        test = options.parse_test(str(values["test"]))
+        if test is None:
+            raise ValueError(
+                "Expected test laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S to "
+                "train with, got 'none'. For training without a test choose another --method."
+            )
+        values["test"] = test
+    if "accountant" in values:
+        values["accountant"] = options.accountant_named(values["accountant"])
+    if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
+        values.setdefault("epsilon", None)
+    for name, choices in (
+        ("method", ("ptr", "trimmed", "dpsgd", "sgd")),
+        ("reveals", ("margin", "branch", "monotone-branch")),
+        ("fallback", ("sum", "trimmed", "skip")),
+    ):
+        if name in values and values[name] not in choices:
+            raise ValueError(f"Expected {name} one of {', '.join(choices)}, got {values[name]!r}.")
+    return Experiment(**values)
+
+
+def _device(name: str) -> str:
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"Expected device cpu, since no CUDA device is here, got {name!r}.")
+    return name
+
+
+def _show(result: "Result", out: Path | None) -> None:
+    from rich.console import Console
+
+    plain = result.plain()
+    console = Console()
+    console.print(f"accuracy      [bold]{plain['accuracy']:.2%}[/bold] on the clean test part")
+    if plain["epsilon"] is None:
+        console.print("guarantee     none: this method is not private")
+    else:
+        console.print(f"guarantee     ({plain['epsilon']:.4f}, {plain['delta']:g})-DP")
+        console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
+    console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
+    if out is not None:
+        console.print(f"saved         {out}/metrics.jsonl, ledger.json, checkpoint.pt")

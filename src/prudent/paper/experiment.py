@@ -1,0 +1,255 @@
+"""One experiment: a data set, a method, a budget and a corruption, as one frozen value."""
+
+import enum
+import math
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from prudent import _validate
+from prudent.accounting import GaussianTest, MarginTest, Reveals
+from prudent.accounting.calibration import Accountant
+from prudent.accounting.loss import PldAccountant
+from prudent.corruption import DataCorruption, GradientCorruption, corrupted_mask, parse
+from prudent.paper.datasets import Dataset, load
+from prudent.paper.models import multilayer_perceptron, tutorial_cnn
+from prudent.training import (
+    AdaptiveTrim,
+    Aggregation,
+    Chunk,
+    Execution,
+    Fallback,
+    Fitted,
+    FixedTrim,
+    Mean,
+    Plan,
+    ProposeTestRelease,
+    Sum,
+    TrimmedSum,
+    accuracy,
+    fit,
+)
+from prudent.training.step import Corrupt
+
+
+class Method(enum.Enum):
+    """How gradients become an update."""
+
+    PTR = "ptr"
+    TRIMMED = "trimmed"
+    DPSGD = "dpsgd"
+    SGD = "sgd"
+
+
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """Everything that decides the outcome of a training run but the machine it runs on.
+
+    Of noise, steps and ε give two: the third is solved for. Non-private SGD takes steps alone.
+
+    Attributes:
+        dataset: As for `load`.
+        method: How gradients become an update.
+        epsilon: Target ε; None: whatever noise and steps come to.
+        delta: δ of the guarantee.
+        steps: Steps; None: as many as ε allows.
+        noise_multiplier: σ; None: as little as ε allows.
+        batch: Expected batch size.
+        clip: R.
+        propose: τ/R.
+        test: The private test.
+        failure: δ₀.
+        reveals: What an observer learns of the test.
+        fallback: What is released when the test fails.
+        trim: Share of the batch trimmed, at first.
+        trim_up: Added after a failed test.
+        trim_down: Taken off after a passed one.
+        lr: Learning rate.
+        momentum: Of SGD.
+        corrupt: As for `prudent.corruption.parse`.
+        seed: Of the model, the sampling, the noise and the corruption.
+        accountant: Which one solves; by default by privacy-loss distributions.
+    """
+
+    dataset: str = "mnist"
+    method: Method = attrs.field(default=Method.PTR, converter=Method)
+    epsilon: float | None = 3.0
+    delta: float = 1e-5
+    steps: int | None = None
+    noise_multiplier: float | None = None
+    batch: int = 256
+    clip: float = 1.0
+    propose: float = 0.5
+    test: MarginTest = attrs.field(factory=lambda: GaussianTest(4.0))
+    failure: float = 1e-8
+    reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
+    fallback: Fallback = attrs.field(default=Fallback.SUM, converter=Fallback)
+    trim: float = 0.25
+    trim_up: float = 0.02
+    trim_down: float = 0.02
+    lr: float = 0.5
+    momentum: float = 0.0
+    corrupt: str = "none"
+    seed: int = 0
+    accountant: Accountant = PldAccountant
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(1, batch=self.batch)
+        _validate.positive(lr=self.lr)
+        _validate.between(0, 1, ends="[)", momentum=self.momentum)
+        _validate.between(0, 1, ends="()", delta=self.delta)
+        _validate.count(seed=self.seed)
+        given = {
+            name: getattr(self, name)
+            for name in ("epsilon", "steps", "noise_multiplier")
+            if getattr(self, name) is not None
+        }
+        if self.method is Method.SGD:
+            if self.steps is None:
+                raise ValueError(
+                    "Expected steps for sgd, which no budget stops, got None."
+                )
+        elif len(given) < 2:
+            raise ValueError(
+                "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
+                f"got {given}."
+            )
+        parse(self.corrupt)
+
+    def aggregation(self, noise_multiplier: float) -> Aggregation:
+        """The rule of the method at some noise."""
+        match self.method:
+            case Method.SGD:
+                return Mean()
+            case Method.DPSGD:
+                return Sum(clip=self.clip, noise_multiplier=noise_multiplier)
+            case Method.TRIMMED:
+                return TrimmedSum(
+                    clip=self.clip, noise_multiplier=noise_multiplier, trim=FixedTrim(self.trim)
+                )
+            case Method.PTR:
+                return ProposeTestRelease(
+                    clip=self.clip,
+                    propose=self.propose,
+                    noise_multiplier=noise_multiplier,
+                    test=self.test,
+                    failure=self.failure,
+                    reveals=self.reveals,
+                    fallback=self.fallback,
+                    trim=AdaptiveTrim(first=self.trim, up=self.trim_up, down=self.trim_down),
+                )
+
+    def plan(self, records: int) -> Plan:
+        """The plan, with what was left open solved for."""
+        plan = Plan(
+            sampling_rate=min(1.0, self.batch / records),
+            steps=1000 if self.steps is None else self.steps,
+            expected_batch=self.batch,
+            aggregation=self.aggregation(self.noise_multiplier or 1.0),
+        )
+        if self.method is Method.SGD or self.epsilon is None:
+            return plan
+        target: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "accountant": self.accountant,
+        }
+        if self.noise_multiplier is None:
+            return plan.calibrate(**target)
+        longest = plan.longest(**target)
+        return longest if self.steps is None or longest.steps < plan.steps else plan
+
+
+@attrs.frozen
+class Result:
+    """What an experiment came to.
+
+    Attributes:
+        experiment: What was run.
+        fitted: The model, the plan really carried out, and its history.
+        accuracy: On the clean test part.
+        epsilon: Of the plan, at the experiment's δ; infinite for SGD.
+    """
+
+    experiment: Experiment
+    fitted: Fitted
+    accuracy: float
+    epsilon: float
+
+    def plain(self) -> dict[str, Any]:
+        """For a program: the keys every command prints."""
+        noise = getattr(self.fitted.plan.aggregation, "noise_multiplier", 0.0)
+        return {
+            "accuracy": self.accuracy,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.experiment.delta,
+            "steps": self.fitted.plan.steps,
+            "noise_multiplier": noise,
+            "pass_rate": self.fitted.pass_rate,
+        }
+
+
+def run(
+    experiment: Experiment,
+    *,
+    device: str = "cpu",
+    out: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    evaluations: int = 10,
+    dataset: Dataset | None = None,
+    plan: Plan | None = None,
+) -> Result:
+    """Runs an experiment. `dataset` and `plan`, if given, save loading and solving them again."""
+    data = load(experiment.dataset) if dataset is None else dataset
+    corruption = parse(experiment.corrupt)
+    if isinstance(corruption, DataCorruption):
+        data = data.corrupted(corruption, experiment.seed)
+    plan = experiment.plan(len(data.train_labels)) if plan is None else plan
+    fitted = fit(
+        plan,
+        build_model(data, experiment.seed),
+        nn.CrossEntropyLoss(reduction="none"),
+        (data.train_features, data.train_labels),
+        lr=experiment.lr,
+        momentum=experiment.momentum,
+        execution=Execution(device=device, seed=experiment.seed),
+        corrupt=_hook(corruption, len(data.train_labels), experiment.seed, device),
+        evaluate=accuracy(data.test_features, data.test_labels),
+        evaluate_every=max(1, -(-plan.steps // evaluations)),
+        delta=experiment.delta,
+        out=out,
+        resume=resume,
+        progress=progress,
+    )
+    spent = math.inf
+    if experiment.method is not Method.SGD:
+        spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
+    final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
+    return Result(experiment, fitted, final, spent)
+
+
+def build_model(data: Dataset, seed: int) -> nn.Module:
+    """The tutorial's network for images, a small one for tables."""
+    shape = tuple(data.train_features.shape[1:])
+    if len(shape) == 3 and min(shape[1:]) >= 20:
+        return tutorial_cnn((shape[0], shape[1], shape[2]), data.classes, seed)
+    return multilayer_perceptron(shape, data.classes, seed=seed)
+
+
+def _hook(
+    corruption: DataCorruption | GradientCorruption | None, records: int, seed: int, device: str
+) -> Corrupt | None:
+    """Makes the bad records of each batch send what the corruption says."""
+    if not isinstance(corruption, GradientCorruption):
+        return None
+    bad = corrupted_mask(records, corruption.ratio, seed, torch.device(device))
+
+    def corrupt(gradients: dict[str, Tensor], chunk: Chunk) -> dict[str, Tensor]:
+        assert chunk.ids is not None
+        return corruption(gradients, bad[chunk.ids], valid=chunk.valid)
+
+    return corrupt
