@@ -1,7 +1,7 @@
 """The step as a CUDA graph: one launch, no look at a value from the host."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class CapturedStep:
         model: Likewise.
         optimizer: Likewise.
         example: A batch of the shape to capture.
+        counters: Tensors that `run` adds to, likewise put back.
     """
 
     def __init__(
@@ -34,10 +35,11 @@ class CapturedStep:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         example: Batch,
+        counters: Sequence[Tensor] = (),
     ) -> None:
         self._ids = example.ids.clone()
         self._valid = example.valid.clone()
-        kept = _State(step, model, optimizer)
+        kept = _State(step, model, optimizer, counters)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -62,9 +64,15 @@ class CapturedStep:
 class _State:
     """What a step changes, kept to be put back in place."""
 
-    def __init__(self, step: Step, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        step: Step,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        counters: Sequence[Tensor],
+    ) -> None:
         self._step, self._model, self._optimizer = step, model, optimizer
-        self._trim = step.trim.clone()
+        self._tensors = [(tensor, tensor.clone()) for tensor in (step.trim, *counters)]
         self._parameters = copy.deepcopy(model.state_dict())
         self._moments = copy.deepcopy(optimizer.state_dict())
         self._noise = torch.empty(0) if step.generator is None else step.generator.get_state()
@@ -72,7 +80,8 @@ class _State:
     @torch.no_grad()
     def put_back(self) -> None:
         """In place: the graph knows the tensors by their addresses."""
-        self._step.trim.copy_(self._trim)
+        for tensor, before in self._tensors:
+            tensor.copy_(before)
         for name, value in self._model.state_dict().items():
             value.copy_(self._parameters[name])
         _copy_moments(self._optimizer, self._moments)

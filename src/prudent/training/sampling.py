@@ -68,7 +68,7 @@ class PoissonSampler:
         self._seed = seed
         self._device = torch.device(device)
         self._block = -1
-        self._ids = torch.empty(0)
+        self._ids = self._valid = torch.empty(0)
         self._sizes: list[int] = []
 
     def batch(self, step: int) -> Batch:
@@ -77,9 +77,10 @@ class PoissonSampler:
         if block != self._block:
             self._draw_block(block)
         chunks = max(1, -(-self._sizes[position] // self.physical_batch))
-        ids = self._ids[position, : chunks * self.physical_batch].view(chunks, -1)
-        valid = ids < self.records
-        return Batch(torch.where(valid, ids, 0), valid)
+        rows = slice(0, chunks * self.physical_batch)
+        return Batch(
+            self._ids[position, rows].view(chunks, -1), self._valid[position, rows].view(chunks, -1)
+        )
 
     def _draw_block(self, block: int) -> None:
         """Draws the ids of many steps at once, then asks for their sizes."""
@@ -93,7 +94,9 @@ class PoissonSampler:
             more = ids[:, -1:] + self._gaps(width, generator).cumsum(1)
             ids = torch.cat([ids, more], 1)
             sizes = (ids < self.records).sum(1).tolist()
-        self._ids, self._sizes, self._block = ids, sizes, block
+        self._valid = ids < self.records
+        self._ids = torch.where(self._valid, ids, 0)
+        self._sizes, self._block = sizes, block
 
     def _gaps(self, width: int, generator: torch.Generator) -> Tensor:
         shape = (_STEPS_PER_BLOCK, width)

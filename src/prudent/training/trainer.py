@@ -213,15 +213,13 @@ class _Run:
             batch = self.sampler.batch(number)
             if self.execution.captures and len(batch.ids) == 1:
                 if self.captured is None:
+                    counters = (self.passes, self.drawn, self.losses)
                     self.captured = CapturedStep(
-                        self._update, self.step, self.model, self.optimizer, batch
+                        self._update, self.step, self.model, self.optimizer, batch, counters
                     )
                 self.last = self.captured(batch)
             else:
                 self.last = self._update(batch.ids, batch.valid)
-            self.passes += self.last.passed
-            self.drawn += self.last.drawn
-            self.losses += self.last.loss
             yield number
 
     def _update(self, ids: Tensor, valid: Tensor) -> Outcome:
@@ -231,6 +229,9 @@ class _Run:
         ]
         outcome = self.step(chunks)
         self.optimizer.step()
+        self.passes += outcome.passed
+        self.drawn += outcome.drawn
+        self.losses += outcome.loss
         return outcome
 
     def pass_rate(self, steps: int) -> float:
