@@ -1,0 +1,1 @@
+"""Slow, independent ways to the same numbers: quadrature, enumeration, simulation."""

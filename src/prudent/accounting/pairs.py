@@ -92,8 +92,8 @@ class MixturePair(Pair):
         """See base class."""
         total = np.zeros_like(epsilon)
         for loss, mass, sigma in zip(self.losses, self.present, self.sigma, strict=True):
-            if mass > 0:
-                total += mass * gaussian_profile(epsilon - loss, sigma)
+            if mass > 0:  # a label never seen without the record tells everything
+                total += mass * (gaussian_profile(epsilon - loss, sigma) if loss < np.inf else 1.0)
         return total
 
     def swapped(self) -> "MixturePair":
@@ -270,7 +270,7 @@ def _profile_of_removing(epsilon: Array, rate: float, pairs: Sequence[Pair]) -> 
 
 def _profile_of_adding(epsilon: Array, rate: float, swapped: Sequence[Pair]) -> Array:
     """H(absent || sampled present): c h(log(q e^ε/c)), c = 1 - (1-q) e^ε, zero where c <= 0."""
-    growth = -np.expm1(np.minimum(epsilon, 700.0)) * ((1 - rate) / rate)
+    growth = -np.expm1(np.minimum(epsilon, 500.0)) * ((1 - rate) / rate)
     defined = growth > -1
     base = epsilon - np.log1p(np.where(defined, growth, 0.0))
     weight = np.where(defined, rate * (1 + growth), 0.0)

@@ -17,13 +17,14 @@ from prudent.accounting.cases import (
     check_rate,
     leaves,
     margin_pair,
-    noisy_margin_case,
-    product_pair,
     telling_margins,
 )
 from prudent.accounting.events import (
+    DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    GaussianTest,
     LaplaceTest,
+    MarginTest,
     ProposeTestReleaseDpEvent,
     Reveals,
 )
@@ -145,13 +146,9 @@ def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
         plain = np.maximum(test, renyi_divergence(case_one(event), orders, rate))
         split = np.maximum(test, renyi_divergence(safe, orders, rate))
         return plain, split, rate * accident
-    pair = product_pair(event)
-    if pair is not None:
-        plain = renyi_divergence(pair, orders, rate)
-    else:
-        parts = additive_parts(event)
-        assert parts is not None
-        plain = _parts_divergence(parts, orders, rate)
+    parts = additive_parts(event)
+    assert parts is not None
+    plain = _parts_divergence(parts, orders, rate)
     return plain, plain, 0.0
 
 
@@ -164,12 +161,12 @@ def _case_two_divergence(event: ProposeTestReleaseDpEvent, orders: Array, rate: 
     it comes from.
     """
     laplace = isinstance(event.test, LaplaceTest | DiscreteLaplaceTest)
+    weaker = min(event.noise_multiplier, event.sigma_over_proposal)
     if event.reveals is Reveals.MARGIN or not laplace:
-        return renyi_divergence(noisy_margin_case(event), orders, rate)
+        return _parts_divergence(Parts(weaker, ((event.test, 1),)), orders, rate)
     pairs: list[Pair] = [branch_pair(event, d, d - 1) for d in telling_margins(event) or ()]
     if event.reveals is Reveals.BRANCH:
         pairs += [pair.swapped() for pair in pairs]
-    weaker = min(event.noise_multiplier, event.sigma_over_proposal)
     worst = renyi_divergence(MixturePair.of((1.0, 1.0, weaker)), orders, rate)
     for pair in pairs:
         np.maximum(worst, renyi_divergence(pair, orders, rate), out=worst)
@@ -180,14 +177,31 @@ def _case_two_divergence(event: ProposeTestReleaseDpEvent, orders: Array, rate: 
 def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
     """Several independent parts on one batch (Errata 5), exact at whole orders.
 
-    Between them the logarithm of the moment, convex in the order, is interpolated upwards.
+    Between them too where there is one pair with a closed form; else the logarithm of the moment,
+    convex in the order, is interpolated upwards.
     """
+    match parts.others:
+        case ():
+            return renyi_divergence(MixturePair.of((1.0, 1.0, parts.sigma)), orders, rate)
+        case ((LaplaceTest() | GaussianTest() | DiscreteLaplaceTest() as test, 1),):
+            return renyi_divergence(margin_pair(test, parts.sigma), orders, rate)
     powers = np.arange(2, int(np.ceil(orders.max())) + 1, dtype=np.float64)
     log_base = 0.5 * powers * (powers - 1) * parts.sigma**-2.0
     for test, count in parts.others:
-        log_base = log_base + count * log_base_moments(margin_pair(test, np.inf), powers)
+        log_base = log_base + count * _log_test_moments(test, powers)
     whole = orders == np.floor(orders)
     logs = np.empty(orders.shape)
     logs[whole] = log_sampled_moments(log_base, orders[whole], rate)
     logs[~whole] = [interpolated(log_base, float(order), rate) for order in orders[~whole]]
     return np.maximum(0.0, logs) / (orders - 1)
+
+
+def _log_test_moments(test: MarginTest, powers: Array) -> Array:
+    """Logarithms of the moments of a noisy margin alone, at whole powers.
+
+    Completing the square in a discrete Gaussian shifts its sum by a whole number, so its moments
+    are those of the Gaussian. Summed term by term they would need terms out to the power itself.
+    """
+    if isinstance(test, DiscreteGaussianTest):
+        return np.asarray(0.5 * powers * (powers - 1) / test.scale**2)
+    return log_base_moments(margin_pair(test, np.inf), powers)
