@@ -19,7 +19,6 @@ _FLAGS = {
     "sampling_probability": "--sampling-rate",
     "scale": "--test",
     "target_delta": "--delta",
-    "test_scale": "--test",
 }
 
 _EXPECTED = re.compile(r"Expected (?P<name>\w+) (?P<rest>.*)", re.DOTALL)
@@ -64,7 +63,7 @@ def with_flag(message: str, options: frozenset[str]) -> str:
     if match:
         name = match["name"]
         flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-        if flag in options or name in _FLAGS:
+        if flag in options or not flag.startswith("--"):
             return f"{flag}: expected {match['rest']}"
     if match := _UNREACHABLE.match(message):
         return f"--epsilon: no {match['name'].replace('_', '-')} {message[match.end() :]}"

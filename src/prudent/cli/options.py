@@ -1,8 +1,12 @@
 """Options that several commands share, and how their texts are read."""
 
+import decimal
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from prudent import _validate
 
 if TYPE_CHECKING:
     from prudent.accounting import MarginTest, PldAccountant, RdpAccountant
@@ -11,25 +15,38 @@ AccountantName = Literal["pld", "rdp"]
 RevealsName = Literal["margin", "branch", "monotone-branch"]
 TEST_FORMS = "laplace:B, gaussian:S, discrete-laplace:B, discrete-gaussian:S or none"
 
+# Far beyond any use, and well inside what the accountants can represent.
+_SIZES = {
+    "noise_multiplier": (1e-3, 1e6),
+    "propose": (1e-3, 1e3),
+    "sampling_rate": (1e-12, 1.0),
+    "scale": (1e-3, 1e6),
+    "steps": (1, 1e9),
+    "test_scale": (1e-3, 1e6),
+}
+_MAY_BE_ZERO = ("propose", "sampling_rate")
+
 
 def number(help: str) -> Any:
     """An option that takes a number."""
-    return typer.Option(help=help, metavar="NUMBER", parser=_read_number)
+    return typer.Option(help=help, metavar="NUMBER", parser=read_number)
 
 
 def whole_number(help: str) -> Any:
     """An option that takes a whole number."""
-    return typer.Option(help=help, metavar="COUNT", parser=_read_whole_number)
+    return typer.Option(help=help, metavar="COUNT", parser=read_whole_number)
 
 
-def _read_number(text: str | float) -> float:
+def read_number(text: str | float) -> float:
+    """Parses a number, as typer wants it."""
     try:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"expected a number, got {text!r}.") from None
 
 
-def _read_whole_number(text: str | int) -> int:
+def read_whole_number(text: str | int) -> int:
+    """Parses a whole number, as typer wants it."""
     try:
         return int(text)
     except ValueError:
@@ -101,7 +118,44 @@ def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
         number = None
     if name not in kinds or number is None:
         raise ValueError(f"Expected test {TEST_FORMS}, got {text!r}.")
+    check_sizes(scale=number)
     return kinds[name](number)
+
+
+def check_sizes(**arguments: float | None) -> None:
+    """Keeps numbers to the sizes that can be priced accurately in floating point.
+
+    Raises:
+        ValueError: naming the first that is out of its range. None and names without a range pass.
+    """
+    for name, value in arguments.items():
+        if name in _SIZES and value is not None and not (name in _MAY_BE_ZERO and value == 0):
+            low, high = _SIZES[name]
+            argument: dict[str, Any] = {name: value}
+            _validate.between(low, high, **argument)
+
+
+def rounded_up(value: float) -> str:
+    """A bound from above in five digits, rounded up so that it stays one."""
+    return _rounded(value, decimal.ROUND_CEILING)
+
+
+def rounded_down(value: float) -> str:
+    """A bound from below in five digits, rounded down."""
+    return _rounded(value, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, rounding: str) -> str:
+    if math.isinf(value):
+        return "∞"
+    return f"{decimal.Context(prec=5, rounding=rounding).create_decimal(value):g}"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: events as objects, infinity as "inf"."""
+    from prudent.accounting.records import to_plain
+
+    return to_plain(value)
 
 
 def accountant_named(name: AccountantName) -> "type[PldAccountant] | type[RdpAccountant]":

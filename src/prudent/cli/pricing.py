@@ -1,6 +1,5 @@
 """`prudent epsilon` and `prudent calibrate`: what a run costs, and what a budget buys."""
 
-import decimal
 import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -51,6 +50,9 @@ def epsilon(
     """
     from prudent.accounting import Run
 
+    options.check_sizes(
+        sampling_rate=sampling_rate, steps=steps, noise_multiplier=noise_multiplier, propose=propose
+    )
     run = Run(
         sampling_rate=sampling_rate,
         steps=steps,
@@ -130,6 +132,7 @@ def calibrate(
         "failure": failure,
     }
     start.pop(parameter, None)  # its own value plays no part
+    options.check_sizes(**start)
     run = solved(
         Run(test=_test_to_calibrate(test, solve), reveals=_reveals(reveals), **start),
         parameter,  # type: ignore[arg-type]
@@ -182,9 +185,7 @@ def _price(run: "Run", delta: float, accountant: options.AccountantName) -> dict
 
 
 def _print_json(values: dict[str, Any]) -> None:
-    from prudent.accounting.records import to_plain
-
-    plain = {name: to_plain(value) for name, value in values.items()}
+    plain = {name: options.plain(value) for name, value in values.items()}
     typer.echo(json.dumps(plain, allow_nan=False))
 
 
@@ -194,27 +195,15 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
     from prudent.accounting import describe
 
     upper, lower, delta = price["epsilon"], price["epsilon_lower"], price["delta"]
-    typer.echo(f"ε ≤ {_up(upper)} at δ = {delta:g}  (exact ε ≥ {_down(lower)})")
+    typer.echo(
+        f"ε ≤ {options.rounded_up(upper)} at δ = {delta:g}  (exact ε ≥ {options.rounded_down(lower)})"
+    )
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])
         )
         share = max(0.0, 1 - bare / upper)
-        typer.echo(f"the test costs {share:.1%} of it; without a test ε ≤ {_up(bare)}")
+        typer.echo(
+            f"the test costs {share:.1%} of it; without a test ε ≤ {options.rounded_up(bare)}"
+        )
     typer.echo(describe(run.event))
-
-
-def _up(value: float) -> str:
-    """A bound from above in five digits, rounded up so that it stays one."""
-    return _rounded(value, decimal.ROUND_CEILING)
-
-
-def _down(value: float) -> str:
-    """A bound from below in five digits, rounded down."""
-    return _rounded(value, decimal.ROUND_FLOOR)
-
-
-def _rounded(value: float, rounding: str) -> str:
-    if math.isinf(value):
-        return "∞"
-    return f"{decimal.Context(prec=5, rounding=rounding).create_decimal(value):g}"

@@ -50,9 +50,7 @@ def train(
     fallback: Annotated[
         str | None, typer.Option(metavar="WHAT", help="sum, trimmed or skip. [sum]")
     ] = None,
-    trim: Annotated[
-        float | None, options.number("Share trimmed at first. [0.25]")
-    ] = None,
+    trim: Annotated[float | None, options.number("Share trimmed at first. [0.25]")] = None,
     trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
     trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
     lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
