@@ -23,7 +23,7 @@ def _number(name: str, value: Any, allowed: str) -> float:
         _fail(name, allowed, value)
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         _fail(name, allowed, value)
     if math.isnan(number):
         _fail(name, allowed, number)
