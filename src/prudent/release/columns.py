@@ -81,7 +81,7 @@ class TableColumn:
         if first > last:
             return np.empty(0)
         low, high = self._suggested(first, last)
-        below = int(_answer(self._rows.filter(self._rows.value < _double(low)).count()))
+        below = self._below(low) if low > -math.inf else 0
         if below >= first:  # the sample misled
             low, below = -math.inf, 0
         window = self._window(low, high, first - below, last - below)
@@ -113,27 +113,23 @@ class TableColumn:
         if low == high:
             return (last - first + 1) * low_step
         value = self._rows.value
-        between = self._rows.filter(value > _double(low), value < _double(high))
-        steps = _steps(between.value, lattice) + float(FARTHEST)
-        upper = (steps / float(2**_HALF)).floor().cast("float64")
-        parts = between.select(
-            upper=upper.cast("int64"), lower=(steps - upper * float(2**_HALF)).cast("int64")
-        )
-        row = _answer(
-            self._rows.aggregate(at_most_low=self._rows.count(where=value <= _double(low)))
-        )
-        sums = _answer(
-            parts.aggregate(
-                records=parts.count(),
-                upper=parts.upper.sum().cast("int64"),
-                lower=parts.lower.sum().cast("int64"),
+        between = (value > _double(low)) & (value < _double(high))
+        # Counted from the low end up and in two halves, so that sums stay inside 64 bits.
+        steps = _steps(value, lattice) + float(FARTHEST)
+        upper = (steps / float(2**_HALF)).floor().cast("int64")
+        lower = (steps - upper.cast("float64") * float(2**_HALF)).cast("int64")
+        found = _answer(
+            self._rows.aggregate(
+                at_most_low=self._rows.count(where=value <= _double(low)),
+                inside=self._rows.count(where=between),
+                upper=upper.sum(where=between).cast("int64"),
+                lower=lower.sum(where=between).cast("int64"),
             )
-        )
-        inside = sums["records"][0].as_py()
-        at_low = row["at_most_low"][0].as_py() - first + 1
+        ).to_pylist()[0]
+        inside, at_low = found["inside"], found["at_most_low"] - first + 1
         at_high = last - first + 1 - at_low - inside
-        total = ((sums["upper"][0].as_py() or 0) << _HALF) + (sums["lower"][0].as_py() or 0)
-        return int(total - inside * FARTHEST + at_low * low_step + at_high * high_step)
+        total = ((found["upper"] or 0) << _HALF) + (found["lower"] or 0) - inside * FARTHEST
+        return int(total + at_low * low_step + at_high * high_step)
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
@@ -159,6 +155,9 @@ class TableColumn:
         order = [ibis.desc(groups.records), _in_order_of_characters(groups.value)]
         found = _answer(groups.order_by(order).limit(limit))
         return list(zip(found["value"].to_pylist(), found["records"].to_pylist(), strict=True))
+
+    def _below(self, edge: float) -> int:
+        return int(_answer(self._rows.filter(self._rows.value < _double(edge)).count()))
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; infinite if few rows."""

@@ -144,7 +144,8 @@ def _arrow(frame: Any, kind: str, columns: Sequence[str] | None) -> Any:
     import pyarrow
 
     names = list(frame.column_names if kind == "pyarrow" else frame.columns)
-    kept = names if columns is None else [name for name in names if name in columns]
+    # A name that is missing is for the caller to complain of, who knows what it was meant for.
+    kept = names if columns is None or set(columns) - set(names) else list(dict.fromkeys(columns))
     if kind == "pandas":
         return pyarrow.Table.from_pandas(frame[kept], preserve_index=False)
     return frame.select(kept) if kind == "pyarrow" else frame.select(kept).to_arrow()
@@ -204,7 +205,7 @@ def _quietly(act: Callable[[], Any], what: str) -> Any:
     """
     try:
         return act()
-    except ImportError:
+    except (ImportError, SourceError):
         raise
     except Exception as error:
         raise SourceError(f"Could not {what} ({type(error).__name__}).") from None

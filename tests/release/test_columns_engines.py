@@ -1,0 +1,207 @@
+"""The same column in DuckDB, PostgreSQL and Spark: the same answers, on flights and on ties."""
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa  # noqa: E402
+
+from prudent.release import columns  # noqa: E402
+from prudent.release.columns import open_column, open_groups  # noqa: E402
+from prudent.release.columns_protocol import ArrayColumn  # noqa: E402
+from prudent.release.sources import SourceError  # noqa: E402
+from tests.release.columns_suite import (  # noqa: E402
+    ADVERSARIAL,
+    LATTICES,
+    check_same_answers,
+    check_same_window,
+    flights,
+)
+from tests.servers import postgres_url  # noqa: E402, F401
+
+WORDS = ["b", "Z", "é", "a", "a", "É", "Z", None]
+FLIGHTS = ["dep_delay", "distance", "tailnum", "origin", "carrier"]
+
+
+@pytest.fixture
+def postgres_table(postgres_url: str) -> Iterator[Any]:  # noqa: F811
+    """Loads columns into a table of the server; gives back its address and name."""
+    psycopg = pytest.importorskip("psycopg")
+    made = []
+
+    def load(types: dict[str, str], rows: list[tuple[Any, ...]]) -> dict[str, str]:
+        name = f"t_{uuid.uuid4().hex}"
+        made.append(name)
+        fields = ", ".join(f"{column} {kind}" for column, kind in types.items())
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute(f"CREATE TABLE {name} ({fields})")
+            with connection.cursor().copy(f"COPY {name} FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+        return {"connect": postgres_url, "table": name}
+
+    yield load
+    with psycopg.connect(postgres_url) as connection:
+        for name in made:
+            connection.execute(f"DROP TABLE {name}")
+
+
+@pytest.fixture
+def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes small columns go the way of large ones."""
+    monkeypatch.setattr(columns, "FEW", 50)
+    monkeypatch.setattr(columns, "SAMPLE", 100)
+
+
+def check_words(column: Any) -> None:
+    """Ties go by the order of characters, whatever language the engine sorts in."""
+    assert column.count() == 7
+    assert column.most_frequent(4) == [("Z", 2), ("a", 2), ("b", 1), ("É", 1)]
+    assert column.most_frequent(4, among=["é", "b"]) == [("b", 1), ("é", 1)]
+
+
+def delays(table: pa.Table) -> np.ndarray:
+    return table["dep_delay"].cast("float64").to_numpy(zero_copy_only=False)
+
+
+def least_by_tail_number(table: pa.Table) -> np.ndarray:
+    kept = table.select(["tailnum", "dep_delay"]).drop_null()
+    return kept.group_by("tailnum").aggregate([("dep_delay", "min")])["dep_delay_min"].to_numpy()
+
+
+def check_flights(table: pa.Table, where_it_is: dict[str, Any]) -> None:
+    """Departure delays: heavy ties, NULLs; by airport; one flight per aircraft."""
+    check_same_window(open_column(**where_it_is, column="dep_delay"), delays(table))
+    least = least_by_tail_number(table).astype(np.float64)
+    check_same_window(open_column(**where_it_is, column="dep_delay", unit="tailnum"), least)
+    airports = open_groups(**where_it_is, column="dep_delay", by="origin", groups=["JFK", "LAX"])
+    from_kennedy = delays(table.filter(pa.compute.equal(table["origin"], "JFK")))
+    check_same_window(airports["JFK"], from_kennedy)
+    assert airports["LAX"].count() == 0
+    carriers = open_column(**where_it_is, column="carrier", kind="categories")
+    counts = table["carrier"].value_counts().to_pylist()
+    expected = sorted(((row["values"], row["counts"]) for row in counts), key=lambda r: -r[1])
+    assert carriers.most_frequent(3) == expected[:3]
+
+
+def test_flights_in_duckdb() -> None:
+    table = flights(FLIGHTS)
+    assert table.num_rows == 336_776
+    check_flights(table, {"source": table})
+
+
+@pytest.mark.usefixtures("narrowing")
+def test_postgres_answers_as_an_array_does(postgres_table: Any) -> None:
+    where = postgres_table({"x": "float8"}, [(x,) for x in ADVERSARIAL.tolist()])
+    check_same_answers(open_column(column="x", **where), ADVERSARIAL)
+
+
+def test_postgres_orders_words_by_their_characters(postgres_table: Any) -> None:
+    """In the order of a language, "a" would come before "Z" and "é" before "b"."""
+    words = {"w": 'text COLLATE "en-x-icu"', "u": "int"}
+    where = postgres_table(words, [(word, index) for index, word in enumerate(WORDS)])
+    check_words(open_column(column="w", kind="categories", **where))
+    check_words(open_column(column="w", kind="categories", unit="u", **where))
+
+
+def test_flights_in_postgres(postgres_table: Any) -> None:
+    table = flights(FLIGHTS).slice(0, 30_000)
+    types = dict.fromkeys(FLIGHTS, "text") | {"dep_delay": "int", "distance": "numeric"}
+    rows = list(zip(*(table[name].to_pylist() for name in FLIGHTS), strict=True))
+    check_flights(table, postgres_table(types, rows))
+
+
+def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_url: str) -> None:  # noqa: F811
+    """Count and window must be of the same data, or the margin is of neither."""
+    psycopg = pytest.importorskip("psycopg")
+    where = postgres_table({"x": "float8"}, [(float(x),) for x in range(10)])
+    column = open_column(column="x", **where)
+    assert column.count() == 10
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(f"DELETE FROM {where['table']}")
+    np.testing.assert_array_equal(column.order_statistics(1, 10), np.arange(10.0))
+    assert open_column(column="x", **where).count() == 0
+
+
+def test_postgres_can_change_nothing(postgres_table: Any) -> None:
+    where = postgres_table({"x": "float8"}, [(1.0,)])
+    column = open_column(column="x", **where)
+    backend = column._rows.get_backend()  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="read-only transaction"):
+        backend.raw_sql(f"DELETE FROM {where['table']}")
+
+
+@pytest.mark.parametrize("address", ["postgres://nobody:secret@127.0.0.1:1/d", "postgresql://[x"])
+def test_an_unreachable_server_is_said_without_its_password(address: str) -> None:
+    with pytest.raises(SourceError, match="Could not connect") as caught:
+        open_column(connect=address, table="t", column="x")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_table_is_said(postgres_url: str) -> None:  # noqa: F811
+    with pytest.raises(SourceError, match="Could not find table 'nowhere' in the database"):
+        open_column(connect=postgres_url, table="nowhere", column="x")
+
+
+@contextlib.contextmanager
+def spark() -> Iterator[Any]:
+    """A local Spark session, stopped afterwards."""
+    pytest.importorskip("pyspark", reason="needs pip install 'prudent[spark]'")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.mark.usefixtures("narrowing")
+def test_spark_answers_what_a_release_asks() -> None:
+    """The heart of the longer test below: starting Spark is most of it."""
+    with spark() as session:
+        numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+        column, array = open_column(numbers, "x"), ArrayColumn(ADVERSARIAL)
+        count = array.count()
+        assert column.count() == count
+        for first, last in [(count // 2 - 5, count // 2 + 5), (count - 2, count + 5)]:
+            expected = array.order_statistics(first, last)
+            np.testing.assert_array_equal(column.order_statistics(first, last), expected)
+        assert column.sum_between(9, 900, LATTICES[0]) == array.sum_between(9, 900, LATTICES[0])
+        expected = array.frequencies(LATTICES[0], within=3)
+        np.testing.assert_array_equal(column.frequencies(LATTICES[0], within=3), expected)
+
+
+@pytest.mark.slow
+def test_spark_answers_as_an_array_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with spark() as session:
+        numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+        check_same_answers(open_column(numbers, "x"), ADVERSARIAL)
+        words = session.createDataFrame([(word,) for word in WORDS], "w string")
+        check_words(open_column(words, "w", kind="categories"))
+        table = flights(FLIGHTS).slice(0, 3_000)
+        frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
+        monkeypatch.setattr(columns, "FEW", 50)
+        check_flights(table, {"source": frame})
+        assert not session.catalog.listTables()
