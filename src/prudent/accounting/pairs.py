@@ -56,7 +56,7 @@ def gaussian_profile(epsilon: Array, sigma: float) -> Array:
     if sigma == 0:
         return np.ones_like(epsilon)
     if math.isinf(sigma):
-        return -np.expm1(np.minimum(epsilon, 0.0))
+        return np.maximum(0.0, -np.expm1(np.minimum(epsilon, 0.0)))
     mu = 1 / sigma
     a = epsilon / mu - mu / 2
     return np.maximum(0.0, _tail_term(a, 0.0) - _tail_term(a, mu))
