@@ -332,9 +332,13 @@ def test_categories_keep_their_type_and_ties_go_to_the_first() -> None:
     assert column.most_frequent(9, among=[]) == []
     numbers = open_column(table, "n", kind="categories")
     assert numbers.most_frequent(2) == [(1, 2), (2, 2)]
-    assert numbers.most_frequent(9, among=["3"]) == [(3, 1)]
-    with pytest.raises(ValueError, match="Expected among of type int64, as the column is, got 'x'"):
-        numbers.most_frequent(9, among=["x"])
+    assert numbers.most_frequent(9, among=[3, 7]) == [(3, 1)]
+    with pytest.raises(ValueError, match="Expected among of type int64, got"):
+        numbers.most_frequent(9, among=["3"])
+    assert isinstance(numbers, TableColumn)
+    assert numbers.typed(["3", 4, np.int64(5)]) == [3, 4, 5]
+    with pytest.raises(ValueError, match="categories of type int64, as the column is, got 'x'"):
+        numbers.typed(["x"])
 
 
 # --- groups ---------------------------------------------------------------------------------------

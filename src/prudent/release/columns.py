@@ -149,12 +149,20 @@ class TableColumn:
         """See `Column`."""
         rows = self._rows
         if among is not None:
-            kept = [literal_of(value, rows.value.type(), "among") for value in among]
-            rows = rows.filter(rows.value.isin(kept)) if kept else rows.limit(0)
+            kept = self.typed(among)
+            if kept != list(among):  # an order of texts would not be the order of the values
+                raise ValueError(f"Expected among of type {rows.value.type()}, got {among!r}.")
+            rows = (
+                rows.filter(rows.value.isin(list(map(_literal, kept)))) if kept else rows.limit(0)
+            )
         groups = rows.group_by("value").aggregate(records=lambda t: t.count())
         order = [ibis.desc(groups.records), _in_order_of_characters(groups.value)]
         found = _answer(groups.order_by(order).limit(limit))
         return list(zip(found["value"].to_pylist(), found["records"].to_pylist(), strict=True))
+
+    def typed(self, values: Sequence[Hashable]) -> list[str | bool | int | float]:
+        """Public values, perhaps written as text, in the type of this column."""
+        return [typed(value, self._rows.value.type(), "categories") for value in values]
 
     def _below(self, edge: float) -> int:
         return int(_answer(self._rows.filter(self._rows.value < _double(edge)).count()))
@@ -267,20 +275,20 @@ def open_groups(
     if isinstance(groups, str) or not groups or len(set(groups)) < len(groups):
         raise ValueError(f"Expected groups one or more distinct values, got {groups!r}.")
     rows, owner = _opened(source, column, unit, where, connect, table, kind, by=by)
-    wanted = {group: literal_of(group, rows.member.type(), "groups") for group in groups}
-    if len({literal.op().value for literal in wanted.values()}) < len(wanted):
+    wanted = {group: typed(group, rows.member.type(), "groups") for group in groups}
+    if len(set(wanted.values())) < len(wanted):
         raise ValueError(f"Expected groups one or more distinct values, got {groups!r}.")
-    rows = rows.filter(rows.member.isin(list(wanted.values())))
+    rows = rows.filter(rows.member.isin(list(map(_literal, wanted.values()))))
     if unit is not None:
         rows = _one_per_unit(rows)
     return {
-        group: TableColumn(rows.filter(rows.member == literal), owner=owner)
-        for group, literal in wanted.items()
+        group: TableColumn(rows.filter(rows.member == _literal(member)), owner=owner)
+        for group, member in wanted.items()
     }
 
 
-def literal_of(value: Hashable, dtype: dt.DataType, name: str) -> ir.Value:
-    """A public value as a literal of a column's type.
+def typed(value: Hashable, dtype: dt.DataType, name: str) -> str | bool | int | float:
+    """A public value, perhaps written as text, in the type of a column.
 
     Raises:
         ValueError: if it cannot be one.
@@ -288,13 +296,13 @@ def literal_of(value: Hashable, dtype: dt.DataType, name: str) -> ir.Value:
     given: Any = value.item() if isinstance(value, np.generic) else value
     try:
         if dtype.is_string():
-            return ibis.literal(str(given), type="string")
+            return str(given)
         if dtype.is_boolean():
-            return ibis.literal({"true": True, "false": False}[str(given).lower()])
-        if dtype.is_integer() and float(given) == int(given):
-            return ibis.literal(int(given), type="int64")
-        if dtype.is_floating():
-            return _double(float(given))
+            return {"true": True, "false": False}[str(given).lower()]
+        if dtype.is_integer() and abs(number := int(given)) < 2**63 and number == float(given):
+            return number
+        if dtype.is_floating() and not math.isnan(float(given)):
+            return float(given)
     except (TypeError, ValueError, KeyError, OverflowError):
         pass
     raise ValueError(f"Expected {name} of type {dtype}, as the column is, got {value!r}.")
@@ -406,6 +414,10 @@ def _in_order_of_characters(value: ir.Value) -> ir.Value:
 @ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
 def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
     """PostgreSQL's own: the bytes of a text, whose order is that of its characters."""
+
+
+def _literal(value: str | bool | int | float) -> ir.Value:
+    return _double(value) if isinstance(value, float) else ibis.literal(value)
 
 
 def _double(number: float) -> ir.Value:
