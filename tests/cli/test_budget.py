@@ -1,0 +1,100 @@
+"""`prudent budget`: what it prints, and the status it exits with."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import dp_accounting as dp
+import pytest
+from typer.testing import CliRunner, Result
+
+from prudent.cli.budget import app
+from prudent.release.ledger import Ledger
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    path = tmp_path / "budget.db"
+    assert run("create", path, "--epsilon", 1, "--delta", 1e-6).exit_code == 0
+    with Ledger.open(path) as opened:
+        opened.charge(dp.GaussianDpEvent(20.0), "mean of [bold]age")
+        opened.charge(dp.LaplaceDpEvent(50.0), "count")
+    return path
+
+
+def test_create_says_what_was_created(tmp_path: Path) -> None:
+    arguments = ("create", tmp_path / "b.db", "--epsilon", 2, "--delta", 1e-5, "--fixed", "--json")
+    answer = json.loads(run(*arguments).stdout)
+    assert (answer["epsilon"], answer["delta"], answer["adaptive"]) == (2.0, 1e-5, False)
+    assert (answer["spent"], answer["charges"], answer["dataset"]) == (0.0, 0, "default")
+
+
+def test_show(ledger: Path) -> None:
+    answer = json.loads(run("show", ledger, "--json").stdout)
+    assert set(answer) == {
+        *("dataset", "epsilon", "delta", "adaptive", "spent", "remaining", "fits", "charges"),
+        "digest",
+    }
+    assert answer["spent"] + answer["remaining"] == pytest.approx(1.0)
+    table = run("show", ledger).stdout
+    assert f"ε = {answer['spent']:.4f}" in table
+    assert "Gaussian noise with multiplier" in " ".join(table.split())
+
+
+def test_history(ledger: Path) -> None:
+    first, second = json.loads(run("history", ledger, "--json").stdout)
+    assert (first["sequence"], first["label"]) == (1, "mean of [bold]age")
+    assert second["event"] == {"kind": "LaplaceDpEvent", "noise_multiplier": 50.0}
+    assert 0 < first["spent"] < second["spent"]
+    table = run("history", ledger).stdout
+    assert "[bold]age" in table
+    assert "Laplace" in table
+
+
+def test_verify(ledger: Path) -> None:
+    digest = json.loads(run("show", ledger, "--json").stdout)["digest"]
+    answer = run("verify", ledger, "--digest", digest, "--json")
+    assert answer.exit_code == 0
+    assert json.loads(answer.stdout) == {"verified": True, "charges": 2, "digest": digest}
+    assert "2 charges" in run("verify", ledger).stdout
+    lost = run("verify", ledger, "--digest", "f" * 64, "--json")
+    assert lost.exit_code == 1
+    assert json.loads(lost.stdout)["verified"] is False
+
+
+def test_verify_exits_with_one_when_a_row_was_edited(ledger: Path) -> None:
+    connection = sqlite3.connect(ledger)
+    connection.execute("DROP TRIGGER prudent_ledger_no_update")
+    connection.execute(
+        "UPDATE prudent_ledger SET record = replace(record, '20.0', '90.0') WHERE sequence = 1"
+    )
+    connection.commit()
+    connection.close()
+    answer = run("verify", ledger)
+    assert answer.exit_code == 1
+    assert answer.stderr.strip() == (
+        "Row 1 is not as it was written: its hash does not match. Restore the ledger from a copy."
+    )
+
+
+@pytest.mark.parametrize("command", ["show", "history", "verify"])
+def test_a_missing_ledger_is_an_error_in_one_line(tmp_path: Path, command: str) -> None:
+    answer = run(command, tmp_path / "none.db")
+    assert isinstance(answer.exception, ValueError)
+    assert "does not exist; create it with `prudent budget create`" in str(answer.exception)
+    assert "\n" not in str(answer.exception)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_other_data_sets_are_named(ledger: Path) -> None:
+    answer = run("show", ledger, "--dataset", "ages")
+    assert "no budget for data set 'ages', only for 'default'" in str(answer.exception)
+
+
+def test_creating_twice_is_an_error(ledger: Path) -> None:
+    answer = run("create", ledger, "--epsilon", 5, "--delta", 1e-6)
+    assert "a budget is never changed" in str(answer.exception)
