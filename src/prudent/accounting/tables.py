@@ -101,7 +101,7 @@ class LossTable:
 
     def self_composed(self, times: int) -> "LossTable":
         """The law of the sum of `times` independent losses."""
-        if times == 1:
+        if times == 1 or not self.masses.any():  # without finite losses all is at infinity already
             return self
         least, greatest = self.span_of(times)
         size = fft.next_fast_len(max(greatest - least + 1, len(self.masses)), real=True)
@@ -158,8 +158,9 @@ def lowered(excess: Array, zero: int, interval: float, limit: float) -> Array:
 
     Between two grid points the profile, convex in e^ε, lies above the lines through the
     neighbouring chords, so its chord overshoots it by at most the height of that triangle.
-    Lowering both ends by the larger overshoot beside them, and taking the lower convex hull, gives
-    the profile of a pair that the original dominates. `limit` is the profile's limit at infinity.
+    Lowering both ends by the larger overshoot beside them, one end further where the other has
+    come to the least possible profile, and taking the lower convex hull, gives the profile of a
+    pair that the original dominates. `limit` is the profile's limit at infinity.
     """
     epsilons = np.arange(-zero, len(excess) - zero, dtype=float) * interval
     least = -np.expm1(np.minimum(epsilons, 0.0))
@@ -172,10 +173,22 @@ def lowered(excess: Array, zero: int, interval: float, limit: float) -> Array:
     right = rise[2:] / growth - rise[1:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         height = np.nan_to_num(left * right / (left + right), nan=0.0)
+        apex = np.clip(np.nan_to_num(right / (left + right), nan=0.5), 1e-300, 1 - 1e-16)
     # The outermost chords have a neighbour on one side only: lower them all the way.
-    height = np.concatenate([excess[:1], np.maximum(height, 0.0), excess[-2:-1]])
-    overshoot = np.maximum(np.append(height, 0.0), np.append(0.0, height))
-    values = np.maximum(excess - overshoot, floor) + least
+    height = np.concatenate([excess[1:2], np.maximum(height, 0.0), excess[-2:-1]])
+    apex = np.concatenate([[1 - 1e-16], apex, [1e-300]])
+    room = excess - floor
+    drop = np.minimum(room, np.maximum(np.append(height, 0.0), np.append(0.0, height)))
+    short = np.maximum(0.0, height - (1 - apex) * drop[:-1] - apex * drop[1:])
+    further = np.maximum(np.append(short / (1 - apex), 0.0), np.append(0.0, short / apex))
+    drop = np.minimum(room, drop + further)
+    bend = zero + math.floor(math.log1p(-limit) / interval) if limit < 1 else -1
+    on_grid = -math.expm1((bend + 1 - zero) * interval)
+    at_bend = slice(max(bend, 0), bend + 2)
+    if on_grid < limit * (1 - 1e-9) and np.all(drop[at_bend] == room[at_bend]):
+        # The least profile bends between two grid points, where a chord of it would overshoot.
+        return lowered(excess, zero, interval, on_grid)
+    values = excess - drop + least
     values[0], values[-1] = (floor + least)[[0, -1]]
     return _lower_hull(np.exp(np.minimum(epsilons, 700.0)), values) - least
 
