@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from prudent import _validate
-
 if TYPE_CHECKING:
     from prudent.accounting import MarginTest, PldAccountant, RdpAccountant
 
@@ -129,10 +127,12 @@ def check_sizes(**arguments: float | None) -> None:
         ValueError: naming the first that is out of its range. None and names without a range pass.
     """
     for name, value in arguments.items():
-        if name in _SIZES and value is not None and not (name in _MAY_BE_ZERO and value == 0):
-            low, high = _SIZES[name]
-            argument: dict[str, Any] = {name: value}
-            _validate.between(low, high, **argument)
+        if value is None or name not in _SIZES or (value == 0 and name in _MAY_BE_ZERO):
+            continue
+        low, high = _SIZES[name]
+        if not low <= value <= high:
+            zero = "0 or " if name in _MAY_BE_ZERO else ""
+            raise ValueError(f"Expected {name} {zero}in [{low:g}, {high:g}], got {value!r}.")
 
 
 def rounded_up(value: float) -> str:

@@ -195,9 +195,8 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
     from prudent.accounting import describe
 
     upper, lower, delta = price["epsilon"], price["epsilon_lower"], price["delta"]
-    typer.echo(
-        f"ε ≤ {options.rounded_up(upper)} at δ = {delta:g}  (exact ε ≥ {options.rounded_down(lower)})"
-    )
+    bracket = f"(exact ε ≥ {options.rounded_down(lower)})"
+    typer.echo(f"ε ≤ {options.rounded_up(upper)} at δ = {delta:g}  {bracket}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])

@@ -5,8 +5,9 @@ from typing import TypeAlias
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from prudent import _validate
 from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
@@ -47,6 +48,13 @@ class Setting:
     failure: float = 1e-8
     delta: float = 1e-5
 
+    def __attrs_post_init__(self) -> None:
+        _validate.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
+        _validate.positive(propose=self.propose)
+        _validate.positive(test_scale=self.test_scale)
+        _validate.between(0, 1, ends="()", delta=self.delta)
+        self.run(1)  # checks the rest
+
     def run(self, steps: int) -> Run:
         """The same for the exact accountants."""
         return Run(
@@ -65,8 +73,12 @@ class Setting:
         )
         curve = np.full(orders.shape, np.nan)
         if holds.any():
-            curve[holds] = white_box_rdp(orders[holds], *self._arguments)
+            curve[holds] = self.white_box_at(orders[holds])
         return curve
+
+    def white_box_at(self, orders: ArrayLike) -> Array:
+        """Theorem 4.4 where it holds; a ConditionError says why elsewhere."""
+        return np.asarray(white_box_rdp(orders, *self._arguments))
 
     def black_box_curve(self, orders: Array) -> Array:
         """Theorem 4.3 through the bound for any Poisson-sampled mechanism."""
@@ -213,5 +225,8 @@ def _white_box_price(setting: Setting, count: Array) -> Price:
     epsilon = float(white_box_epsilon(setting, count)[0])
     if not math.isnan(epsilon):
         return Price(name, epsilon, "Theorem 4.4")
-    small = setting.propose * setting.noise_multiplier
-    return Price(name, None, f"Theorem 4.4 does not hold: it needs σ₂ = τσ₁ ≥ 4, here {small:.3g}")
+    try:
+        setting.white_box_at(2.0)
+    except ConditionError as error:
+        return Price(name, None, str(error).split(". Outside")[0])
+    return Price(name, None, "Theorem 4.4 holds at no whole order from 2 to 200")

@@ -207,5 +207,6 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
 def _write(canvas: Canvas, directory: Path, stem: str) -> list[Path]:
     image, drawing = directory / f"{stem}.png", directory / f"{stem}.svg"
     canvas.savefig(image, metadata={"Software": None})
+    canvas.set_layout_engine("none")  # keeps the layout just found
     canvas.savefig(drawing, metadata={"Date": None})
     return [image, drawing]

@@ -1,0 +1,193 @@
+"""Bad input: status 2 and one line that names the flag. Never a traceback."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import prudent
+from prudent.cli.errors import with_flag
+
+Command = Callable[..., Any]
+GOOD = {"noise-multiplier": "1.1", "test": "laplace:1", "delta": "1e-5", "steps": "10"}
+ODD_NUMBERS = st.one_of(
+    st.sampled_from(
+        ["nan", "inf", "-inf", "-0.0", "0", "1e-400", "1e400", "1e308", "1e-12", "", "x"]
+    ),
+    st.floats().map(repr),
+    st.integers(-(10**30), 10**30).map(str),
+    st.sampled_from(["9" * 400, "9" * 5000, "1_0", "٣", "0x10", " 1 "]),
+)
+SENSIBLE_NUMBERS = st.sampled_from(["0.01", "0.3", "0.5", "1", "2", "50"])
+NUMBERS = st.one_of(ODD_NUMBERS, SENSIBLE_NUMBERS)
+TESTS = st.one_of(
+    st.just("none"),
+    st.text(max_size=8),
+    st.builds(
+        "{}:{}".format,
+        st.sampled_from(["laplace", "gaussian", "discrete-laplace", "discrete-gaussian"]),
+        NUMBERS,
+    ),
+)
+
+
+def flags(values: dict[str, str]) -> list[str]:
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"failure": "0.7"}, "--failure: expected in (0, 0.5), got 0.7."),
+        ({"noise-multiplier": "-1"}, "--noise-multiplier: expected in [0.001, 1e+06], got -1.0."),
+        ({"noise-multiplier": "x"}, "--noise-multiplier: expected a number, got 'x'."),
+        ({"delta": "1.5"}, "--delta: expected in [0, 1], got 1.5."),
+        ({"steps": "1.5"}, "--steps: expected a whole number, got '1.5'."),
+        ({"steps": "0"}, "--steps: expected in [1, 1e+09], got 0."),
+        ({"sampling-rate": "nan"}, "--sampling-rate: expected 0 or in [1e-12, 1], got nan."),
+        ({"propose": "-1"}, "--propose: expected 0 or in [0.001, 1000], got -1.0."),
+        (
+            {"test": "foo"},
+            "--test: expected laplace:B, gaussian:S, discrete-laplace:B, discrete-gaussian:S or "
+            "none, got 'foo'.",
+        ),
+        ({"test": "laplace:-2"}, "--test: expected in [0.001, 1e+06], got -2.0."),
+        (
+            {"reveals": "all"},
+            "--reveals: expected one of margin, branch, monotone-branch, got 'all'.",
+        ),
+        ({"accountant": "gdp"}, "--accountant: expected one of pld, rdp, got 'gdp'."),
+    ],
+)
+def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: str) -> None:
+    answer = run("epsilon", *flags(GOOD | change))
+    assert answer == (2, "", line + "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "beginning"),
+    [
+        (["epsilon"], "--noise-multiplier: expected a value, got nothing."),
+        (["epsilon", "--steps"], "--steps: expected a value, got nothing."),
+        (["epsilon", "--stepz", "3"], "No such option: --stepz"),
+        (["epsilon", *flags(GOOD), "more"], "Got unexpected extra argument"),
+        (["calibrat"], "No such command 'calibrat'"),
+        (["paper", "figure", "6"], "FIGURE: expected one of 1, 2, 3, 4, 5, got 6."),
+        (["paper", "figure", "one"], "FIGURE: expected a whole number, got 'one'."),
+        (
+            ["calibrate", "--solve=steps", "--epsilon=1", "--delta=1e-5", "--test=none"],
+            "--noise-multiplier: expected finite and > 0, got nothing.",
+        ),
+        (
+            ["calibrate", "--solve=noise-multiplier", "--epsilon=1", "--delta=1e-5"],
+            "--test: expected laplace:B",
+        ),
+        (
+            ["calibrate", "--solve=failure", "--epsilon=1", *flags(GOOD | {"test": "none"})],
+            "--test: expected other than none to solve its failure, got 'none'.",
+        ),
+        (
+            ["calibrate", "--solve=noise-multiplier", "--epsilon=1e-9", *flags(GOOD)],
+            "--epsilon: no noise-multiplier in [0.01, 10000] gives epsilon <= 1e-09",
+        ),
+        (
+            ["calibrate", "--solve=steps", "--epsilon=-1", *flags(GOOD)],
+            "--epsilon: expected finite and > 0, got -1.0.",
+        ),
+    ],
+)
+def test_bad_commands_say_what_is_wrong(run: Command, arguments: list[str], beginning: str) -> None:
+    answer = run(*arguments)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith(beginning)
+    assert answer.err.count("\n") == 1
+
+
+@settings(max_examples=100)
+@given(
+    st.fixed_dictionaries(
+        {"noise-multiplier": NUMBERS, "test": TESTS, "delta": NUMBERS},
+        optional=dict.fromkeys(("sampling-rate", "steps", "propose", "failure"), NUMBERS),
+    ),
+    st.sampled_from(["margin", "branch", "monotone-branch"]),
+)
+def test_whatever_is_given_the_answer_is_a_price_or_one_line(
+    run: Command, values: dict[str, str], reveals: str
+) -> None:
+    answer = run("epsilon", *flags(values), f"--reveals={reveals}")
+    if answer.status == 0:
+        assert answer.err == ""
+        assert answer.out.startswith("ε ≤ ")
+    else:
+        assert answer.status == 2
+        assert answer.err.startswith("--")
+        assert answer.err.count("\n") == 1
+
+
+@settings(max_examples=20)
+@given(
+    st.dictionaries(
+        st.sampled_from([*GOOD, "epsilon", "failure", "propose", "sampling-rate"]), ODD_NUMBERS
+    ).filter(lambda odd: odd),
+    st.sampled_from(["noise-multiplier", "test-scale"]),
+)
+def test_whatever_is_given_calibration_answers_or_says_one_line(
+    run: Command, odd: dict[str, str], solve: str
+) -> None:
+    answer = run("calibrate", f"--solve={solve}", *flags({"epsilon": "2"} | GOOD | odd))
+    assert answer.status in (0, 2)
+    assert answer.err.count("\n") == (answer.status == 2)
+
+
+def test_a_bug_is_reported_as_one() -> None:
+    script = (
+        "import sys, prudent.cli as cli\n"
+        "@cli.app.command()\n"
+        "def broken(): raise KeyError('x')\n"
+        "sys.exit(cli.main(['broken']))"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (1, "A bug in prudent: KeyError: 'x'\n")
+
+
+def test_messages_of_the_library_get_the_name_of_the_flag() -> None:
+    options = frozenset({"--noise-multiplier", "--delta"})
+    assert with_flag("Expected noise_multiplier > 0, got -1.", options) == (
+        "--noise-multiplier: expected > 0, got -1."
+    )
+    assert with_flag("Expected target_delta in [0, 1], got 2.", options).startswith("--delta: ")
+    assert with_flag("Expected orders > 1, got 0.", options) == "Expected orders > 1, got 0."
+
+
+def test_help_teaches_and_needs_nothing_heavy() -> None:
+    script = (
+        "import sys; from prudent.cli import main; main(['epsilon', '--help']); "
+        "print(*{'torch', 'numpy', 'scipy', 'matplotlib', 'dp_accounting'} & set(sys.modules))"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    *help_text, loaded = answer.stdout.splitlines()
+    assert loaded == ""
+    assert any("$ prudent epsilon" in line for line in help_text)
+
+
+@pytest.mark.parametrize(
+    "command", [["epsilon"], ["calibrate"], ["paper", "figure"], ["paper", "compare"]]
+)
+def test_every_command_has_an_example(run: Command, command: list[str]) -> None:
+    answer = run(*command, "--help")
+    assert answer.status == 0
+    assert "$ prudent " + " ".join(command) in answer.out
+
+
+def test_version(run: Command) -> None:
+    assert run("--version") == (0, f"prudent {prudent.__version__}\n", "")
+
+
+def test_no_arguments_show_the_commands(run: Command) -> None:
+    answer = run()
+    assert answer.status == 0
+    assert "calibrate" in answer.out

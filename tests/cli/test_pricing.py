@@ -1,0 +1,136 @@
+"""`prudent epsilon` and `prudent calibrate` say what the library says."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prudent.accounting import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+    PldAccountant,
+    RdpAccountant,
+    Reveals,
+    Run,
+)
+from prudent.accounting.records import from_plain
+from prudent.cli.options import parse_test, rounded_down, rounded_up
+
+Command = Callable[..., Any]
+RUN = Run(
+    sampling_rate=0.00426667,
+    steps=500,
+    noise_multiplier=1.1,
+    test=LaplaceTest(1.0),
+    propose=0.5,
+    failure=1e-8,
+)
+FLAGS = [
+    "--sampling-rate=0.00426667",
+    "--steps=500",
+    "--noise-multiplier=1.1",
+    "--propose=0.5",
+    "--test=laplace:1.0",
+    "--failure=1e-8",
+    "--reveals=margin",
+    "--delta=1e-5",
+]
+
+
+def test_epsilon_is_the_accountants(run: Command) -> None:
+    answer = run("epsilon", *FLAGS, "--json")
+    price = json.loads(answer.out)
+    lower, upper = PldAccountant().compose(RUN.event).epsilon_bounds(1e-5)
+    assert answer.status == 0
+    assert list(price) == ["epsilon", "epsilon_lower", "delta", "accountant", "event"]
+    assert (price["epsilon"], price["epsilon_lower"]) == (upper, lower)
+    assert (price["delta"], price["accountant"]) == (1e-5, "pld")
+    assert from_plain(price["event"]) == RUN.event
+
+
+def test_the_renyi_accountant_is_bracketed_by_loss_distributions(run: Command) -> None:
+    price = json.loads(run("epsilon", *FLAGS, "--accountant", "rdp", "--json").out)
+    lower = PldAccountant().compose(RUN.event).epsilon_bounds(1e-5)[0]
+    assert price["epsilon"] == RUN.epsilon(1e-5, RdpAccountant)
+    assert price["epsilon_lower"] == lower < price["epsilon"]
+
+
+@pytest.mark.parametrize("reveals", list(Reveals))
+def test_what_is_revealed_reaches_the_event(run: Command, reveals: Reveals) -> None:
+    flags = [flag for flag in FLAGS if not flag.startswith("--reveals")]
+    price = json.loads(run("epsilon", *flags, f"--reveals={reveals.value}", "--json").out)
+    assert from_plain(price["event"]).event.event.reveals is reveals
+
+
+def test_a_person_reads_a_bracket_and_the_share_of_the_test(run: Command) -> None:
+    lines = run("epsilon", *FLAGS).out.splitlines()
+    upper, lower = map(float, re.findall(r"ε [≤≥] ([\d.]+)", lines[0]))
+    share, bare = re.findall(r"([\d.]+)% .* ε ≤ ([\d.]+)", lines[1])[0]
+    exact = RUN.epsilon(1e-5)
+    assert lower < exact <= upper < exact * 1.001
+    assert float(share) == pytest.approx(100 * (1 - float(bare) / upper), abs=0.06)
+    assert "Laplace test of scale 1" in lines[2]
+
+
+def test_an_infinite_price_is_said_in_words_and_in_json(run: Command) -> None:
+    flags = ("epsilon", "--noise-multiplier=1", "--test=none", "--delta=0")
+    assert "∞" in run(*flags).out
+    assert json.loads(run(*flags, "--json").out)["epsilon"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("solve", "given"),
+    [
+        ("noise-multiplier", "--noise-multiplier"),
+        ("steps", "--steps"),
+        ("test-scale", "--test"),
+        ("failure", "--failure"),
+        ("propose", "--propose"),
+        ("sampling-rate", "--sampling-rate"),
+    ],
+)
+def test_calibrate_solves_what_was_not_given(run: Command, solve: str, given: str) -> None:
+    flags = [flag for flag in FLAGS if not flag.startswith(given)]
+    answer = run("calibrate", f"--solve={solve}", "--epsilon=0.8", *flags, "--json")
+    solved = json.loads(answer.out)
+    assert answer.status == 0
+    assert solved[solve.replace("-", "_")] > 0
+    event = from_plain(solved["event"])
+    assert PldAccountant().compose(event).get_epsilon(1e-5) == solved["epsilon"] <= 0.8
+
+
+def test_the_solved_value_is_the_one_in_the_event(run: Command) -> None:
+    flags = [flag for flag in FLAGS if not flag.startswith("--test")]
+    command = ("calibrate", "--solve=test-scale", "--epsilon=0.8", *flags, "--test=gaussian")
+    solved = json.loads(run(*command, "--json").out)
+    assert from_plain(solved["event"]).event.event.test == GaussianTest(solved["test_scale"])
+    assert run(*command).out.startswith(f"test-scale = {solved['test_scale']!r}\n")
+
+
+def test_calibrate_ignores_the_value_of_what_it_solves(run: Command) -> None:
+    solve = ("calibrate", "--solve=steps", "--epsilon=0.8", "--json")
+    flags = [flag for flag in FLAGS if not flag.startswith("--steps")]
+    assert run(*solve, *flags, "--steps=-5").out == run(*solve, *flags).out
+
+
+@pytest.mark.parametrize(
+    ("text", "test"),
+    [
+        ("laplace:2", LaplaceTest(2.0)),
+        ("gaussian:0.5", GaussianTest(0.5)),
+        ("discrete-laplace:3", DiscreteLaplaceTest(3.0)),
+        ("discrete-gaussian:4", DiscreteGaussianTest(4.0)),
+        ("none", None),
+    ],
+)
+def test_tests_are_read_as_they_are_written(text: str, test: object) -> None:
+    assert parse_test(text) == test
+
+
+def test_bounds_are_rounded_to_their_own_side() -> None:
+    assert (rounded_up(2.98620000001), rounded_down(2.98629999)) == ("2.9863", "2.9862")
+    assert (rounded_up(0.0), rounded_up(float("inf"))) == ("0", "∞")
