@@ -54,7 +54,7 @@ class Geometry:
         The channels come last, so that unfolding copies runs of memory, and the product over all
         images is a single one.
         """
-        windows = self.windows(values)
+        windows = self.windows(values.movedim(1, -1).contiguous().movedim(-1, 1))
         positions = math.prod(windows.shape[3 : 3 + self.dimensions])
         return windows.movedim(2, -1).reshape(self.groups, len(values) * positions, -1)
 
@@ -103,7 +103,8 @@ class Geometry:
 class Convolution(Function):
     """A zero padded convolution on (images, channels, *size), as a product over patches.
 
-    Its result is (groups, images · positions, channels of a group): see `Geometry.by_image`.
+    Its result has images, positions and channels in the order of `Geometry.by_image`, which shapes
+    it: a function may not return a view.
     """
 
     @staticmethod
@@ -121,10 +122,8 @@ class Convolution(Function):
         """Unfold and multiply."""
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
-        patches, matrix = geometry.patches(values), geometry.matrix(weight)
-        if bias is None:
-            return patches @ matrix.mT
-        return torch.baddbmm(bias.view(len(matrix), 1, -1), patches, matrix.mT)
+        patches, matrix = geometry.patches(values), geometry.matrix(weight).mT
+        return _grouped_product(patches, matrix, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -133,6 +132,7 @@ class Convolution(Function):
         values, weight = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
         weight_use, bias_use = ctx.uses
+        gradient = gradient.view(geometry.groups, -1, gradient.shape[-1])
         rows = at_least_single(gradient).view(len(gradient), ctx.records, -1, gradient.shape[2])
         if weight_use:
             columns = geometry.patches(values)
@@ -143,10 +143,7 @@ class Convolution(Function):
         passed = None
         if ctx.needs_input_grad[1]:
             matrix = geometry.matrix(weight).to(gradient.dtype)
-            # Without groups a plain product is quicker than a batch of one.
-            alone = geometry.groups == 1
-            patches = (gradient[0] @ matrix[0])[None] if alone else gradient @ matrix
-            passed = geometry.fold(patches, values.shape)
+            passed = geometry.fold(_grouped_product(gradient, matrix, None), values.shape)
         return None, passed, *[None] * 6
 
 
@@ -208,6 +205,16 @@ class NativeConvolution(Function):
                 [True, False, False],
             )
         return None, passed, *[None] * 6
+
+
+def _grouped_product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
+    """Left @ right + bias, group by group; a plain product is quicker than a batch of one."""
+    if len(left) == 1:
+        plain = left[0], right[0]
+        return torch.mm(*plain) if bias is None else torch.addmm(bias, *plain)
+    if bias is None:
+        return torch.bmm(left, right)
+    return torch.baddbmm(bias.view(len(left), 1, -1), left, right)
 
 
 def _settings(geometry: Geometry) -> tuple[Any, ...]:
