@@ -1,32 +1,22 @@
 """Ledgers for the tests: the same suite on SQLite and on PostgreSQL."""
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.release import postgres_server
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Path]:
-    """The directory of a running server's socket."""
-    pytest.importorskip("psycopg", reason="no psycopg here: pip install 'prudent[tables]'")
-    with postgres_server.running() as directory:
-        yield directory
+from tests.servers import postgres_url as postgres_url
 
 
 @pytest.fixture
-def postgres_location(postgres: Path) -> str:
+def postgres_location(request: pytest.FixtureRequest) -> str:
     """The address of an empty database."""
-    import psycopg
-
-    name = f"t{uuid.uuid4().hex}"
-    address = f"postgresql://postgres@/{{}}?host={postgres}"
-    with psycopg.connect(address.format("postgres"), autocommit=True) as connection:
+    psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
+    address = str(request.getfixturevalue("postgres_url"))
+    name = f"ledger_{uuid.uuid4().hex}"
+    with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    return address.format(name)
+    return address.rpartition("/")[0] + "/" + name
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

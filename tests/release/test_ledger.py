@@ -235,9 +235,9 @@ def test_postgresql_is_told_to_lose_nothing(postgres_location: str) -> None:
         assert ledger._store._execute("SHOW synchronous_commit") == [("on",)]
 
 
-def test_a_password_is_never_shown(postgres: Path) -> None:
-    url = f"postgresql://someone:secret@/nowhere?host={postgres}&password=secret"
-    with pytest.raises(StorageError) as caught:
-        Ledger.open(url)
+def test_a_password_is_never_shown(postgres_location: str) -> None:
+    server = postgres_location.partition("@")[2].rpartition("/")[0]
+    with pytest.raises(StorageError, match="nowhere") as caught:
+        Ledger.open(f"postgresql://someone:secret@{server}/nowhere?password=secret")
     assert "secret" not in str(caught.value)
     assert "someone" in str(caught.value)
