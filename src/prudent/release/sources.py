@@ -82,11 +82,11 @@ def _from_path(path: str, table: str | None) -> Source:
     if "\0" in path or not ("*" in path or Path(path).is_file()):
         raise SourceError(f"Expected source an existing file, got {path!r}: no such file.")
     if suffix in _DATABASE:
-        backend = _quietly(lambda: ibis.duckdb.connect(path, read_only=True), f"open {path!r}")
+        backend = _quietly(lambda: _duckdb(path, read_only=True), f"open {path!r}")
         return _table_of(backend, table, path)
     if table is not None:
         raise SourceError("Expected table only with connect or a .duckdb file.")
-    backend = ibis.duckdb.connect()
+    backend = _duckdb()
     if suffix in _PARQUET:
         opened = _quietly(lambda: backend.read_parquet(path), f"read {path!r} as Parquet")
         return Source(opened, backend.disconnect)
@@ -106,6 +106,13 @@ def _from_path(path: str, table: str | None) -> Source:
         f"read {path!r} as text with a header",
     )
     return Source(opened, backend.disconnect, text=True)
+
+
+def _duckdb(*arguments: Any, **options: Any) -> Any:
+    """DuckDB inside this process, which keeps standard output to itself otherwise."""
+    backend = ibis.duckdb.connect(*arguments, **options)
+    backend.raw_sql("SET enable_progress_bar = false")
+    return backend
 
 
 def _header(path: str, delimiter: str) -> dict[str, str]:
@@ -130,7 +137,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
             f"Expected source {_KINDS}, an array, a pandas or polars frame, a pyarrow table, "
             f"an ibis table or a Spark data frame, got {type(frame).__name__}."
         )
-    backend = ibis.duckdb.connect()
+    backend = _duckdb()
     view = f"prudent_{uuid.uuid4().hex}"
     _quietly(
         lambda: backend.con.register(view, _arrow(frame, kind, columns)),
