@@ -4,6 +4,7 @@ import pytest
 
 from prudent.release.columns_protocol import ArrayColumn
 from prudent.release.lattice import Lattice
+from prudent.release.margin import RobustValue
 from prudent.release.modes import category_mode, lattice_mode
 from tests.oracles.multisets import Graph, data_sets, records
 
@@ -49,15 +50,15 @@ def test_a_few_full_points_on_a_wide_lattice() -> None:
 def test_category_margins_equal_brute_force(graph: Graph) -> None:
     margins = graph.margins(0)
     for counts in data_sets(6):
-        mode, margin = category_mode(ArrayColumn(records(counts)), range(5), cap=CAP)
-        assert margin == margins[counts], counts
-        assert mode == exact_mode(records(counts))
+        found = category_mode(ArrayColumn(records(counts)), range(5), cap=CAP)
+        assert found.margin == margins[counts], counts
+        assert found.value == (exact_mode(records(counts)),)
 
 
 def test_without_a_public_list_the_margin_is_safe(graph: Graph) -> None:
     margins = graph.margins(0)
     for counts in data_sets(6):
-        _, margin = category_mode(ArrayColumn(records(counts)), None, cap=CAP)
+        margin = category_mode(ArrayColumn(records(counts)), None, cap=CAP).margin
         assert margin <= margins[counts] <= margin + 1
 
 
@@ -77,4 +78,5 @@ def test_without_a_public_list_the_margin_is_safe(graph: Graph) -> None:
 def test_every_row_of_the_table(
     data: list, categories: list | None, mode: str, margin: int
 ) -> None:
-    assert category_mode(ArrayColumn(data), categories, cap=CAP) == (mode, margin)
+    found = category_mode(ArrayColumn(data), categories, cap=CAP)
+    assert found == RobustValue((mode,), margin, 0)

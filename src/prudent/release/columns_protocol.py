@@ -83,6 +83,11 @@ class ArrayColumn:
             self._numbers = None
             self._values = column[np.array([_has_value(value) for value in column], bool)]
 
+    @property
+    def numeric(self) -> bool:
+        """Whether the values are numbers."""
+        return self._numbers is not None
+
     def count(self) -> int:
         """See `Column`."""
         return len(self._values)

@@ -23,6 +23,7 @@ more than the ranks within `cap` of the quantile's own.
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import attrs
 import numpy as np
@@ -40,12 +41,12 @@ class RobustValue:
     """A statistic of the data together with how far it can be trusted. Private: never shown.
 
     Attributes:
-        value: In steps of the lattice; a vector has one entry per coordinate.
+        value: In steps of the lattice, one entry per coordinate; or a single category.
         margin: A safe margin for `sensitivity`, at most the cap it was asked for.
         sensitivity: What one record can change while the margin is positive, in steps.
     """
 
-    value: tuple[int, ...]
+    value: tuple[Any, ...]
     margin: int
     sensitivity: int
 

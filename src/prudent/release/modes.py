@@ -20,7 +20,7 @@ from prudent.release.lattice import IntArray, Lattice
 from prudent.release.margin import RobustValue
 
 
-def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int) -> tuple[Any, int]:
+def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int) -> RobustValue:
     """The most frequent category, and how many records it takes to make it another.
 
     The margin is n(mode) - n(b) - [b before the mode], at its least over all b (Errata 7): only the
@@ -32,18 +32,18 @@ def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int)
         cap: The largest margin worth telling apart.
     """
     if categories is not None and len(set(categories)) == 1:
-        return categories[0], cap
+        return RobustValue((categories[0],), cap, 0)
     rows = column.most_frequent(2, categories)
     if not rows:
-        return (None if categories is None else min(set(categories)), 0)
+        return RobustValue((None if categories is None else min(categories),), 0, 0)
     (mode, most), *others = rows
     if others:
         (second, fewer) = others[0]
         before = second < mode
     else:
         fewer = 0
-        before = categories is None or any(other < mode for other in set(categories))
-    return mode, min(cap, most - fewer - int(before))
+        before = categories is None or any(other < mode for other in categories)
+    return RobustValue((mode,), min(cap, most - fewer - int(before)), 0)
 
 
 def lattice_mode(column: Column, lattice: Lattice, *, propose: int, cap: int) -> RobustValue:

@@ -1,0 +1,141 @@
+"""Noise that is exactly what the accounting says: whole numbers, drawn by OpenDP.
+
+The test's noise is a discrete Laplace or discrete Gaussian law on whole records. A value lies on
+the lattice, and so does its noise: no released bit is a floating-point accident.
+
+* A number gets discrete Laplace noise of scale b steps: a change of at most t steps is exactly
+  t/b-DP.
+* A vector gets a Gaussian rounded to whole steps. As values lie on the lattice, adding it is
+  rounding `value + Gaussian`, a post-processing of the Gaussian mechanism in any dimension, so the
+  Gaussian's price is an upper bound.
+
+The rounded Gaussian is drawn as a discrete Gaussian of scale s >= 2**32 on a lattice that is 2**j
+times finer, rounded to the coarse one. How far is that from the true one? A point k of the fine
+lattice has, up to the normaliser, mass f(k) = exp(-k²/(2s²)); the Gaussian's cell around it has
+f(k) times the mean of cosh(ku/s²) exp(-u²/(2s²)) over |u| <= 1/2, a factor between 1 - 1/(8s²) and,
+for |k| <= 12 s, 1 + 19/s². The normalisers differ by a factor 1 + 2 exp(-2π²s²) at most (Poisson
+summation). So outside a mass of 4e-33 every likelihood ratio is within 40/s² < 3e-18 of the
+Gaussian's, per coordinate: `SLACK` is many times that, and calibration sets it aside.
+"""
+
+import enum
+import functools
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, MarginTest
+
+SLACK = 1e-9
+"""Share of ε and of δ set aside for the difference between a rounded Gaussian and its ideal."""
+
+LARGEST_SCALE = 2.0**48
+"""Steps: the widest noise whose every draw fits 64 bits."""
+
+_FINE_BITS = 33  # of the scale on the fine lattice
+
+
+class Law(enum.Enum):
+    """The law of the noise of a value."""
+
+    LAPLACE = "laplace"
+    """For one number: the less noisy one for a few releases."""
+
+    GAUSSIAN = "gaussian"
+    """For a vector, and for numbers when very many releases share a budget."""
+
+
+class Noise(Protocol):
+    """Where randomness comes from."""
+
+    def of_test(self, test: MarginTest) -> int:
+        """One draw of the test's noise."""
+        ...
+
+    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+        """Whole steps: discrete Laplace of this scale, or rounded Gaussian of this deviation."""
+        ...
+
+
+class SecureNoise:
+    """OpenDP's exact samplers, fed by the operating system's randomness. The one to use."""
+
+    def of_test(self, test: MarginTest) -> int:
+        """See `Noise`."""
+        return int(_sampler(checked_test(test), test.scale)(0))
+
+    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
+        if not 0 < scale <= LARGEST_SCALE:
+            raise ValueError(
+                f"Expected noise of at most 2**48 steps of the lattice, got {scale:g}. "
+                "Propose more, or give narrower bounds."
+            )
+        if law is Law.LAPLACE:
+            draw = _sampler(DiscreteLaplaceTest, scale)
+            return [int(draw(0)) for _ in range(size)]
+        finer = max(0, _FINE_BITS - math.frexp(scale)[1] + 1)
+        draw = _sampler(DiscreteGaussianTest, math.ldexp(scale, finer))
+        half = (1 << finer) >> 1
+        return [(int(draw(0)) + half) >> finer for _ in range(size)]
+
+
+class ReproducibleNoise:
+    """The same laws from a seeded generator. NOT PRIVATE: whoever knows the seed removes the noise.
+
+    For tests, and for rehearsals on data that is public.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+
+    def of_test(self, test: MarginTest) -> int:
+        """See `Noise`."""
+        if checked_test(test) is DiscreteLaplaceTest:
+            return self.of_value(Law.LAPLACE, test.scale, 1)[0]
+        reach = DiscreteGaussianTest(test.scale).reach
+        values = np.arange(-reach, reach + 1)
+        weights = np.exp(-0.5 * (values / test.scale) ** 2)
+        return int(self._generator.choice(values, p=weights / weights.sum()))
+
+    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
+        if law is Law.LAPLACE:
+            one, other = self._generator.geometric(-math.expm1(-1 / scale), (2, size)).tolist()
+            return [left - right for left, right in zip(one, other, strict=True)]
+        return [round(draw) for draw in self._generator.normal(0.0, scale, size).tolist()]
+
+
+def checked_test(test: MarginTest) -> type[MarginTest]:
+    """The kind of a test that can be drawn exactly."""
+    for kind in (DiscreteLaplaceTest, DiscreteGaussianTest):
+        if isinstance(test, kind):
+            return kind
+    raise ValueError(
+        "Expected test a DiscreteLaplaceTest or a DiscreteGaussianTest, whose noise is drawn "
+        f"exactly, got {test!r}."
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _sampler(kind: type[MarginTest], scale: float) -> Any:
+    """OpenDP's measurement on 64-bit integers; it reads the scale as the exact fraction it is."""
+    opendp = load_opendp()
+    if kind is DiscreteLaplaceTest:
+        space = opendp.atom_domain(T="i64"), opendp.absolute_distance(T="i64")
+        return opendp.m.make_laplace(*space, scale=scale)
+    space = opendp.atom_domain(T="i64"), opendp.absolute_distance(T="f64")
+    return opendp.m.make_gaussian(*space, scale=scale)
+
+
+def load_opendp() -> Any:
+    """OpenDP, with the features this package relies on."""
+    try:
+        import opendp.prelude as opendp
+    except ImportError as error:
+        raise ImportError(
+            "Releases draw their noise with OpenDP. Install it: pip install 'prudent[tables]'."
+        ) from error
+    opendp.enable_features("contrib")
+    return opendp

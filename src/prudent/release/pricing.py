@@ -1,0 +1,185 @@
+"""From (ε, δ) to a mechanism: which test, how often it may fail, how much noise.
+
+The price of a run is the larger of two cases, not their sum: an accident of the test, which costs
+δ₀, and the test beside the noise. So δ₀ could be all of δ for a single release; half of it leaves
+the other half to a ledger and raises the threshold by less than one scale of the test's noise.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import attrs
+import dp_accounting as dp
+
+from prudent import _validate
+from prudent.accounting import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    MarginTest,
+    PldAccountant,
+    Reveals,
+)
+from prudent.accounting.calibration import Search, solve
+from prudent.release.mechanism import ProposeTestRelease
+from prudent.release.noise import SLACK, Law
+
+_TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
+"""Of ε, spent on the test beside Gaussian noise. Near the best for ε from 0.1 to 5."""
+
+_CERTAIN = 2.0  # standard deviations beyond the threshold that a margin needs to pass reliably
+_SMALLEST_EPSILON = 1e-3
+_NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
+
+
+def calibrated(
+    *,
+    propose: float,
+    epsilon: float,
+    delta: float,
+    bounds: tuple[float, float] | None = None,
+    fallback_sensitivity: float | None = None,
+    fallback: bool = False,
+    monotone: bool = False,
+    law: Law = Law.LAPLACE,
+    test: MarginTest | None = None,
+    failure: float | None = None,
+) -> ProposeTestRelease:
+    """The mechanism with the least noise whose one run is (epsilon, delta)-DP.
+
+    Args:
+        propose: τ, in the unit of the data; 0 for a value released as it is or not at all.
+        epsilon: Of one run, at least 0.001.
+        delta: Of one run, in (0, 1/2).
+        bounds: Public bounds on the data, if there are any.
+        fallback_sensitivity: Of the fallback; None: the distance between the bounds.
+        fallback: Whether a failed test releases the statistic with noise for `bounds`.
+        monotone: Whether adding a record can only lower the margin.
+        law: Of the noise of the value.
+        test: A discrete test; None: the one that gives the smaller error.
+        failure: How often a margin of 0 may pass; None: delta/2.
+
+    Raises:
+        UnreachableTargetError: If the given test alone costs more than that.
+    """
+    _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
+    _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+    failure = (
+        delta / 2 if failure is None else _validate.between(0, 0.5, ends="()", failure=failure)
+    )
+    mechanism = ProposeTestRelease(
+        propose=propose,
+        robust_noise_multiplier=1.0,
+        test=DiscreteLaplaceTest(1.0),
+        failure=failure,
+        bounds=bounds,
+        fallback_sensitivity=fallback_sensitivity,
+        fallback_noise_multiplier=1.0 if fallback else math.inf,
+        monotone=monotone,
+        law=law,
+    )
+    if test is None and law is Law.LAPLACE:
+        return _purely(mechanism, epsilon)
+    target = epsilon * (1 - SLACK), delta * (1 - SLACK)
+    tests = _tests(*target) if test is None else (test,)
+    return min(
+        (_with_noise(attrs.evolve(mechanism, test=test), *target) for test in tests),
+        key=_expected_error,
+    )
+
+
+def _purely(mechanism: ProposeTestRelease, epsilon: float) -> ProposeTestRelease:
+    """Half of ε for the test, half for the value: the least (noise × threshold).
+
+    Nothing needs solving. Either the data are sensitive, and all that can happen is an accident of
+    probability `failure`; or the test is ε/2-DP and the value is, so that both are ε-DP.
+    """
+    parts = (
+        2 if mechanism.propose else 1
+    )  # a value that is released as it is leaves all to the test
+    scale = math.nextafter(parts / epsilon, math.inf)
+    return attrs.evolve(
+        mechanism,
+        test=DiscreteLaplaceTest(scale),
+        robust_noise_multiplier=scale,
+        fallback_noise_multiplier=scale if mechanism.falls_back else math.inf,
+    )
+
+
+def _expected_error(mechanism: ProposeTestRelease) -> float:
+    """Proportional to the noise at the least proposal that the test still passes reliably.
+
+    That proposal grows with the margin the test asks for.
+    """
+    spread = mechanism.test.scale * _CERTAIN
+    if isinstance(mechanism.test, DiscreteLaplaceTest):
+        spread *= math.sqrt(2)
+    return mechanism.robust_noise_multiplier * (mechanism.threshold + spread)
+
+
+@functools.lru_cache(maxsize=256)
+def _tests(epsilon: float, delta: float) -> tuple[MarginTest, ...]:
+    """One of each kind, alone within its share of ε."""
+    scale = solve(
+        GaussianTest,
+        Search(safe=1e4, unsafe=1e-2, guess=5 / epsilon),
+        epsilon=_TEST_SHARES[DiscreteGaussianTest] * epsilon,
+        delta=delta,
+        name="scale",
+    )
+    laplace = DiscreteLaplaceTest(1 / (_TEST_SHARES[DiscreteLaplaceTest] * epsilon))
+    return laplace, DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
+
+
+def _with_noise(mechanism: ProposeTestRelease, epsilon: float, delta: float) -> ProposeTestRelease:
+    """The least noise; what does not matter to the price is kept out of the way of the cache."""
+    bare = ProposeTestRelease(
+        propose=1.0 if mechanism.propose else 0.0,
+        robust_noise_multiplier=1.0,
+        test=mechanism.test,
+        failure=mechanism.failure,
+        law=mechanism.law,
+        bounds=(0.0, 1.0) if mechanism.falls_back else None,
+        fallback_noise_multiplier=1.0 if mechanism.falls_back else math.inf,
+        monotone=mechanism.monotone,
+    )
+    return _noisier(mechanism, _least_multiplier(bare, epsilon, delta))
+
+
+def _noisier(mechanism: ProposeTestRelease, multiplier: float) -> ProposeTestRelease:
+    fallback = multiplier if mechanism.falls_back else math.inf
+    return attrs.evolve(
+        mechanism, robust_noise_multiplier=multiplier, fallback_noise_multiplier=fallback
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _least_multiplier(mechanism: ProposeTestRelease, epsilon: float, delta: float) -> float:
+    """The least noise multiplier, or with a Gaussian test one within a few per cent of it.
+
+    A branch of a Gaussian test has hundreds of pairs to price. Releasing the noisy margin of a
+    continuous Gaussian has one, and costs a little more: it gives a first value, which one or two
+    corrections improve. What is returned was priced as it is.
+    """
+
+    def solved(event_of: Callable[[float], dp.DpEvent]) -> float:
+        return solve(event_of, _NOISE, epsilon=epsilon, delta=delta, name="noise_multiplier")
+
+    def spent(multiplier: float) -> float:
+        return PldAccountant().compose(_noisier(mechanism, multiplier).event).get_epsilon(delta)
+
+    if mechanism.law is Law.LAPLACE or not isinstance(mechanism.test, DiscreteGaussianTest):
+        return solved(lambda multiplier: _noisier(mechanism, multiplier).event)
+    test = GaussianTest(mechanism.test.scale)
+    value = solved(
+        lambda multiplier: attrs.evolve(
+            _noisier(mechanism, multiplier).event, test=test, reveals=Reveals.MARGIN
+        )
+    )
+    while (cost := spent(value)) > epsilon:
+        value *= 1.01
+    for less in (value * cost / epsilon, value * math.sqrt(cost / epsilon)):
+        if less < 0.995 * value and spent(less) <= epsilon:
+            return less
+    return value

@@ -1,0 +1,359 @@
+"""Private statistics of a column: median, quantile, iqr, trimmed_mean, mode, trimmed_sum.
+
+    median("salaries.parquet", "salary", propose=500, epsilon=0.3, delta=1e-7, ledger=ledger)
+
+Each call calibrates a mechanism to (ε, δ), checks that the column exists, charges the ledger, and
+only then reads the data. What it returns may be shown to anyone: `Released` or `Refused`.
+"""
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
+
+import dp_accounting as dp
+import numpy as np
+import numpy.typing as npt
+
+from prudent import _validate
+from prudent.accounting import MarginTest
+from prudent.release import margin, modes, trimming
+from prudent.release.columns_protocol import ArrayColumn, Column
+from prudent.release.margin import RobustValue
+from prudent.release.mechanism import Outcome, ProposeTestRelease
+from prudent.release.noise import Law, Noise
+from prudent.release.pricing import calibrated
+
+_FAR = 2.0**19  # proposals: how long a vector may be when no bound on its norm is known
+
+Outcomes: TypeAlias = Outcome | dict[Hashable, Outcome]
+
+
+class Ledger(Protocol):
+    """What is charged before any data is read."""
+
+    def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> object:
+        """Commits the charge, or raises and commits nothing."""
+        ...
+
+
+class Budget(TypedDict, total=False):
+    """What a release may cost, and how it is made.
+
+    Attributes:
+        epsilon: ε of this release, at least 0.001.
+        delta: δ of this release.
+        bounds: Public bounds (low, high) on the data, if there are any; values beyond them count
+            as the nearest of them.
+        fallback: Whether a failed test releases the statistic with noise for `bounds` instead of
+            refusing.
+        law: Of the noise of a number: Laplace, or Gaussian when very many releases share a budget.
+        test: A discrete test of the margin; None: the one that gives the smaller error.
+        failure: How often a margin of 0 may pass; None: delta/2.
+        ledger: Charged before any data is read.
+        noise: Where randomness comes from; None: the operating system.
+    """
+
+    epsilon: Required[float]
+    delta: Required[float]
+    bounds: tuple[float, float] | None
+    fallback: bool
+    law: Law
+    test: MarginTest | None
+    failure: float | None
+    ledger: Ledger | None
+    noise: Noise | None
+
+
+class Options(Budget, total=False):
+    """What every statistic of a column takes by name, beside its own arguments and its budget.
+
+    Attributes:
+        unit: The column that says whose row it is; see `prudent.release.columns.open_column`.
+        by: Release for each group of this column; costs what one release costs.
+        groups: The public list of groups, with `by`.
+        where: Which rows to keep: a function of one row.
+        connect: The address of a database, instead of `data`.
+        table: The table in it.
+    """
+
+    unit: str | None
+    by: str | None
+    groups: Sequence[Hashable] | None
+    where: Callable[[Any], Any] | None
+    connect: str | None
+    table: str | None
+
+
+def median(
+    data: Any = None, column: str | None = None, *, propose: float, **options: Unpack[Options]
+) -> Outcomes:
+    """The lower median, the value of rank ceil(m/2).
+
+    Args:
+        data: An array, a path, a frame, an ibis table, or a `Column`.
+        column: Its name, unless `data` is an array or a `Column`.
+        propose: τ: how far one record may move the median, in the unit of the data.
+        **options: See `Options`.
+
+    Returns:
+        A typed outcome, or one for each group.
+    """
+    return quantile(data, column, p=0.5, propose=propose, **options)
+
+
+def quantile(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    p: Any,
+    propose: float,
+    **options: Unpack[Options],
+) -> Outcomes:
+    """The value of rank ceil(p m).
+
+    Args:
+        data: See `median`.
+        column: See `median`.
+        p: In (0, 1], exact: 0.9 is 9/10; also a `Fraction` or a text such as "1/3".
+        propose: See `median`.
+        **options: See `Options`.
+    """
+    exact = margin.rational(p)
+    name = "median" if exact == margin.HALF else f"{exact}-quantile"
+
+    def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
+        return margin.quantile(
+            records, mechanism.lattice, exact, propose=mechanism.steps, cap=mechanism.cap
+        )
+
+    mechanism = _calibrated(options, propose)
+    return _release(name, mechanism, measure, data, column, options)
+
+
+def iqr(
+    data: Any = None, column: str | None = None, *, propose: float, **options: Unpack[Options]
+) -> Outcomes:
+    """The interquartile range Q(3/4) - Q(1/4); see `median`."""
+
+    def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
+        return margin.interquartile_range(
+            records, mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
+        )
+
+    return _release("iqr", _calibrated(options, propose), measure, data, column, options)
+
+
+def trimmed_mean(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    trim: int,
+    propose: float,
+    default: float | None = None,
+    **options: Unpack[Options],
+) -> Outcomes:
+    """The mean without the `trim` least and `trim` largest records.
+
+    Args:
+        data: See `median`.
+        column: See `median`.
+        trim: A public number of records, chosen from how many are expected.
+        propose: See `median`.
+        default: The value when no record is left; None: the middle of the bounds, or 0.
+        **options: See `Options`.
+    """
+    trim = _validate.count(trim=trim)
+    bounds = options.get("bounds")
+    if default is None:
+        default = 0.0 if bounds is None else (bounds[0] + bounds[1]) / 2
+    sensitivity = None
+    if bounds is not None:
+        _validate.between(*bounds, default=default)
+        sensitivity = max(bounds[1] - default, default - bounds[0])
+
+    def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
+        lattice = mechanism.lattice
+        return trimming.trimmed_mean(
+            records,
+            lattice,
+            trim,
+            default=int(lattice.steps(default)),
+            propose=mechanism.steps,
+            cap=mechanism.cap,
+        )
+
+    mechanism = _calibrated(options, propose, fallback_sensitivity=sensitivity)
+    return _release("trimmed mean", mechanism, measure, data, column, options)
+
+
+def mode(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    propose: float | None = None,
+    categories: Sequence[Hashable] | None = None,
+    **options: Unpack[Options],
+) -> Outcomes:
+    """The most frequent value.
+
+    Args:
+        data: See `median`.
+        column: See `median`.
+        propose: For numbers: τ, how far one record may move the mode; noise is added. None: the
+            most frequent category is released as it is, or not at all.
+        categories: The public list of what can occur; others are left out. None: anything.
+        **options: See `Options`.
+    """
+    if propose is not None:
+        if categories is not None:
+            raise ValueError("Expected categories or propose, got both. Numbers have no list.")
+
+        def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
+            return modes.lattice_mode(
+                records, mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
+            )
+
+        return _release("mode", _calibrated(options, propose), measure, data, column, options)
+
+    if options.get("bounds") is not None or options.get("fallback"):
+        raise ValueError("Expected no bounds and no fallback for the mode of categories, got some.")
+
+    def measure_category(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
+        return modes.category_mode(records, categories, cap=mechanism.cap)
+
+    mechanism = _calibrated(options, 0.0)
+    return _release("mode", mechanism, measure_category, data, column, options, kind="categories")
+
+
+def trimmed_sum(
+    vectors: npt.ArrayLike,
+    *,
+    trim: int,
+    propose: float,
+    bound: float | None = None,
+    **options: Unpack[Budget],
+) -> Outcome:
+    """The sum of all vectors but the `trim` longest.
+
+    Args:
+        vectors: One row per record.
+        trim: A public number of records, chosen from how many are expected.
+        propose: τ: how long a vector may be that counts.
+        bound: A public bound on the norm, which longer vectors are shortened to; None: none known.
+        **options: See `Budget`; bounds follow from `bound`, and the noise is Gaussian.
+    """
+    trim = _validate.count(trim=trim)
+    propose = _validate.positive(propose=propose)
+    if options.get("bounds") is not None:
+        raise ValueError("Expected bound, a bound on the norm, got bounds.")
+    if options.get("fallback") and bound is None:
+        raise ValueError("Expected bound for a fallback, got None. Without it no noise is enough.")
+    far = propose * _FAR
+    longest = far if bound is None else _validate.between(propose, far, bound=bound)
+    rows = np.asarray(vectors, np.float64)
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise ValueError(f"Expected vectors a table of rows, got shape {rows.shape}.")
+    given: Options = {**options, "bounds": (-longest, longest), "law": Law.GAUSSIAN}  # type: ignore[typeddict-item]
+    mechanism = _calibrated(given, propose, fallback_sensitivity=longest, monotone=True)
+
+    def measure(rows: npt.NDArray[np.float64]) -> RobustValue:
+        return trimming.trimmed_sum(
+            rows, mechanism.lattice, trim, propose=mechanism.steps, cap=mechanism.cap
+        )
+
+    def everything(rows: npt.NDArray[np.float64]) -> tuple[int, ...]:
+        return tuple(np.sum(trimming.shortened(rows, mechanism.lattice), axis=0).tolist())
+
+    _charge(given, mechanism.event, "trimmed sum")
+    return mechanism.release(rows, measure, everything, noise=given.get("noise"))
+
+
+def _calibrated(
+    options: Options,
+    propose: float,
+    *,
+    fallback_sensitivity: float | None = None,
+    monotone: bool = False,
+) -> ProposeTestRelease:
+    unknown = set(options) - Options.__required_keys__ - Options.__optional_keys__
+    missing = Options.__required_keys__ - set(options)
+    if unknown or missing:
+        wrong = f"unknown {sorted(unknown)}" if unknown else f"no {sorted(missing)}"
+        known = ", ".join(sorted(Options.__required_keys__ | Options.__optional_keys__))
+        raise TypeError(f"Expected options among {known}, with epsilon and delta; got {wrong}.")
+    return calibrated(
+        propose=propose,
+        epsilon=options["epsilon"],
+        delta=options["delta"],
+        bounds=options.get("bounds"),
+        fallback_sensitivity=fallback_sensitivity,
+        fallback=options.get("fallback", False),
+        monotone=monotone,
+        law=options.get("law", Law.LAPLACE),
+        test=options.get("test"),
+        failure=options.get("failure"),
+    )
+
+
+def _release(
+    name: str,
+    mechanism: ProposeTestRelease,
+    measure: Callable[[ProposeTestRelease, Column], RobustValue],
+    data: Any,
+    column: str | None,
+    options: Options,
+    *,
+    kind: Literal["numbers", "categories"] = "numbers",
+) -> Outcomes:
+    """Opens, charges, releases: in this order."""
+    opened = open_records(data, column, options, kind)
+    _charge(options, mechanism.event, name if column is None else f"{name} of {column}")
+
+    def release(records: Column) -> Outcome:
+        measured = functools.partial(measure, mechanism)
+        return mechanism.release(records, measured, noise=options.get("noise"))
+
+    if isinstance(opened, dict):
+        # A record is in one group only, so all groups together cost what one does.
+        return {group: release(records) for group, records in opened.items()}
+    return release(opened)
+
+
+def _charge(options: Options, event: dp.DpEvent, label: str) -> None:
+    ledger = options.get("ledger")
+    if ledger is not None:
+        ledger.charge(event, label, delta=options["delta"])
+
+
+def open_records(
+    data: Any, column: str | None, options: Options, kind: Literal["numbers", "categories"]
+) -> Column | dict[Hashable, Column]:
+    """The column to release from, or one for each group; arrays need no engine."""
+    asked: dict[str, Any] = {
+        name: options[name]
+        for name in ("unit", "by", "groups", "where", "connect", "table")
+        if options.get(name) is not None
+    }
+    if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
+        if asked:
+            raise ValueError(
+                f"Expected a table for {', '.join(asked)}, got values without names. "
+                "Give a path, a frame or an ibis table, and the name of its column."
+            )
+        return data if isinstance(data, Column) else _checked_kind(ArrayColumn(data), kind)
+    from prudent.release import columns  # needs ibis, which arrays do not
+
+    if "groups" in asked and "by" not in asked:
+        raise ValueError("Expected by, the column that says which group a row is in, got none.")
+    if "by" in asked:
+        groups = columns.open_groups(data, column, kind=kind, **{"groups": None, **asked})
+        return dict(groups)
+    return columns.open_column(data, column, kind=kind, **asked)
+
+
+def _checked_kind(records: ArrayColumn, kind: Literal["numbers", "categories"]) -> Column:
+    if kind == "numbers" and not records.numeric:
+        raise ValueError(
+            "Expected values that are numbers, got others. Only their mode can be released."
+        )
+    return records
