@@ -57,7 +57,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     Attributes:
         plan: The plan at the rate the loader really draws with, see `realised_rate`.
         steps: How many logical batches have been released.
-        outcome: What the last step lets be known, None before the first; its loss is not a number.
+        outcome: Of the last step, None before the first; its loss is not a number. See `Outcome`
+            for the fields that are private.
         original_optimizer: The wrapped optimizer.
 
     Guarantee:
