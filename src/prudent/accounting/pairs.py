@@ -85,7 +85,7 @@ class MixturePair(Pair):
     @property
     def losses(self) -> Array:
         """log(present/absent) of each label."""
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(np.log(self.present) - np.log(self.absent))
 
     def profile(self, epsilon: Array) -> Array:

@@ -67,7 +67,7 @@ class RdpAccountant(_RdpAccountant):
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "RdpAccountant":
         """Adds `count` runs of an event; zero runs cost nothing."""
-        if _validate.count(count=count) > 0:
+        if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
             super().compose(event, count)
         return self
 

@@ -182,12 +182,14 @@ def lowered(excess: Array, zero: int, interval: float, limit: float) -> Array:
     short = np.maximum(0.0, height - (1 - apex) * drop[:-1] - apex * drop[1:])
     further = np.maximum(np.append(short / (1 - apex), 0.0), np.append(0.0, short / apex))
     drop = np.minimum(room, drop + further)
-    bend = zero + math.floor(math.log1p(-limit) / interval) if limit < 1 else -1
-    on_grid = -math.expm1((bend + 1 - zero) * interval)
-    at_bend = slice(max(bend, 0), bend + 2)
-    if on_grid < limit * (1 - 1e-9) and np.all(drop[at_bend] == room[at_bend]):
-        # The least profile bends between two grid points, where a chord of it would overshoot.
-        return lowered(excess, zero, interval, on_grid)
+    if 0 < limit < 1:
+        bend = zero + math.floor(math.log1p(-limit) / interval)
+        on_grid = -math.expm1((bend + 1 - zero) * interval)
+        at_bend = slice(bend, bend + 2)
+        overshoots = bend >= 0 and on_grid < limit * (1 - 1e-9)
+        if overshoots and np.all(drop[at_bend] == room[at_bend]):
+            # The least profile bends between two grid points: a chord of it is above it there.
+            return lowered(excess, zero, interval, on_grid)
     values = excess - drop + least
     values[0], values[-1] = (floor + least)[[0, -1]]
     return _lower_hull(np.exp(np.minimum(epsilons, 700.0)), values) - least
