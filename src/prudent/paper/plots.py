@@ -1,5 +1,6 @@
 """Drawing: one style for every figure, told apart without colour and in print."""
 
+import decimal
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from prudent.paper import figures
 from prudent.paper.bounds import Price
+
+_ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # a bound stays a bound
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 _BLACK, _GREY = "#000000", "#8c8c8c"
@@ -185,7 +188,9 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
         ours = price.analysis.startswith("PLD") or price.analysis.endswith("exact")
         axes.barh(row, min(price.epsilon, end), color=_BLUE if ours else _ORANGE, height=0.62)
         inside = price.epsilon > 0.85 * end
-        mark = f"{price.epsilon:.4g}" + (" →" if price.epsilon > end else "")
+        mark = f"{_ROUNDED_UP.create_decimal(price.epsilon):g}" + (
+            " →" if price.epsilon > end else ""
+        )
         axes.text(
             min(price.epsilon, end) + (-0.01 if inside else 0.01) * end,
             row,
