@@ -61,8 +61,16 @@ def cheaper(rows: list[Row]) -> list[Row]:
     return rehashed([*rows[:-1], edited(rows[-1], total=total)])
 
 
+def mended(rows: list[Row]) -> list[Row]:
+    """A label changed and the hash of that row made right; those after it still hold the old."""
+    fields = json.loads(rows[1].record)
+    fields.pop("sequence")
+    return [rows[0], row_after(rows[0], **{**fields, "label": "other"}), *rows[2:]]
+
+
 EDITS: dict[str, Callable[[list[Row]], list[Row]]] = {
     "a label": lambda rows: [*rows[:1], edited(rows[1], label="other"), *rows[2:]],
+    "a label, its own hash mended": mended,
     "a space": lambda rows: [*rows[:2], rows[2]._replace(record=rows[2].record + " "), rows[3]],
     "the budget": lambda rows: [edited(rows[0], epsilon=100.0), *rows[1:]],
     "a digest": lambda rows: [*rows[:3], rows[3]._replace(digest="0" * 64)],
