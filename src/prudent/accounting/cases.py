@@ -25,6 +25,7 @@ from prudent.accounting.events import (
     MarginTest,
     ProposeTestReleaseDpEvent,
     Reveals,
+    check_size,
 )
 from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair, Pair, spread
 
@@ -51,8 +52,9 @@ def dominating(event: dp.DpEvent) -> Dominating | None:
 
 
 def check_rate(event: dp.PoissonSampledDpEvent) -> float:
-    """The sampling probability, in [0, 1]."""
-    return _validate.between(0, 1, sampling_probability=event.sampling_probability)
+    """The sampling probability, in [0, 1]; one too small for floating point is rounded up."""
+    rate = _validate.between(0, 1, sampling_probability=event.sampling_probability)
+    return max(rate, 1e-12) if rate > 0 else 0.0
 
 
 def case_one(event: ProposeTestReleaseDpEvent) -> MixturePair:
@@ -173,8 +175,10 @@ def additive_parts(event: dp.DpEvent) -> Parts | None:
     for leaf, count in leaves(event):
         match leaf:
             case dp.GaussianDpEvent():
-                sigma = _validate.non_negative(noise_multiplier=leaf.noise_multiplier)
-                precision += math.inf if sigma == 0 else count * sigma**-2
+                if _validate.non_negative(noise_multiplier=leaf.noise_multiplier) == 0:
+                    precision = math.inf
+                else:
+                    precision += count * check_size(noise_multiplier=leaf.noise_multiplier) ** -2
             case GaussianTest():
                 precision += count * leaf.scale**-2
             case dp.LaplaceDpEvent():

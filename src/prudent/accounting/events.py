@@ -20,6 +20,10 @@ from scipy import special
 from prudent import _validate
 
 
+SMALLEST, LARGEST = 1e-6, 1e12
+"""Of noises and scales: far beyond any use, and well inside what floating point can price."""
+
+
 class Reveals(enum.Enum):
     """What an observer learns of the test. Each line reveals no more than the line above it."""
 
@@ -53,9 +57,9 @@ class MarginTest(DpEvent, abc.ABC):
     largest_scale: ClassVar[float] = math.inf
 
     def __attrs_post_init__(self) -> None:
-        _validate.positive(scale=self.scale)
+        check_size(scale=self.scale)
         if self.scale > self.largest_scale:
-            _validate.between(0, self.largest_scale, ends="(]", scale=self.scale)
+            _validate.between(SMALLEST, self.largest_scale, scale=self.scale)
 
     @abc.abstractmethod
     def tail(self, distance: float) -> float:
@@ -72,6 +76,12 @@ class MarginTest(DpEvent, abc.ABC):
 
 def _check_failure(failure: float) -> float:
     return _validate.between(0, 0.5, ends="()", failure=failure)
+
+
+def check_size(**argument: float) -> float:
+    """A noise or scale that can be priced without overflow."""
+    _validate.positive(**argument)
+    return _validate.between(SMALLEST, LARGEST, **argument)
 
 
 @attrs.frozen
@@ -193,8 +203,10 @@ class ProposeTestReleaseDpEvent(DpEvent):
     reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
 
     def __attrs_post_init__(self) -> None:
-        _validate.positive_or_infinite(noise_multiplier=self.noise_multiplier)
-        _validate.non_negative(propose=self.propose)
+        if _validate.positive_or_infinite(noise_multiplier=self.noise_multiplier) < math.inf:
+            check_size(noise_multiplier=self.noise_multiplier)
+        if _validate.non_negative(propose=self.propose) > 0:
+            check_size(propose=self.propose)
         if not isinstance(self.test, MarginTest):
             raise ValueError(
                 "Expected test one of LaplaceTest, GaussianTest, DiscreteLaplaceTest, "
@@ -202,7 +214,7 @@ class ProposeTestReleaseDpEvent(DpEvent):
             )
         _check_failure(self.failure)
         if self.robust_noise_multiplier is not None:
-            _validate.positive(robust_noise_multiplier=self.robust_noise_multiplier)
+            check_size(robust_noise_multiplier=self.robust_noise_multiplier)
         elif self.refuses:
             raise ValueError(
                 "Expected robust_noise_multiplier > 0 when noise_multiplier is infinite (the "
