@@ -10,7 +10,7 @@ Adjacency is adding or removing one record throughout.
 import abc
 import enum
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -18,7 +18,6 @@ from dp_accounting import DpEvent
 from scipy import special
 
 from prudent import _validate
-
 
 SMALLEST, LARGEST = 1e-6, 1e12
 """Of noises and scales: far beyond any use, and well inside what floating point can price."""
@@ -78,7 +77,7 @@ def _check_failure(failure: float) -> float:
     return _validate.between(0, 0.5, ends="()", failure=failure)
 
 
-def check_size(**argument: float) -> float:
+def check_size(**argument: Any) -> float:
     """A noise or scale that can be priced without overflow."""
     _validate.positive(**argument)
     return _validate.between(SMALLEST, LARGEST, **argument)
