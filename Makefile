@@ -34,7 +34,7 @@ test: $(WHEEL_SITE)/.installed
 test-slow: $(WHEEL_SITE)/.installed
 	$(pytest) -m slow
 
-lint: $(call has,dev+tables+train)
+lint: $(call has,dev+opacus+tables+train)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -58,7 +58,7 @@ cd build/elsewhere && PRUDENT_TEST_WHEEL=1 PYTHONPATH=$(ROOT)/$(WHEEL_SITE) \
 	-n $(WORKERS) --dist worksteal -p no:cacheprovider
 endef
 
-$(WHEEL_SITE)/.installed: $(call has,dev+tables+train) $(SOURCES) pyproject.toml README.md LICENSE
+$(WHEEL_SITE)/.installed: $(call has,dev+opacus+tables+train) $(SOURCES) pyproject.toml README.md LICENSE
 	rm -rf build/wheel $(WHEEL_SITE) && mkdir -p build
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 \
 		|| { cat build/wheel.log; exit 1; }
