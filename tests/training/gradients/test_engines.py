@@ -214,6 +214,42 @@ def test_what_cannot_be_followed_is_refused():
     Materialised(model, cross_entropy)(model, torch.randn(3, 4), torch.zeros(3).long())
 
 
+def test_function_of_the_model_itself(engine):
+    class Scale(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x, weight):
+            return x * weight
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, weight = ctx.saved_tensors
+            return gradient * weight, (gradient * x).sum(0)
+
+    class Scaled(nn.Linear):
+        def forward(self, x):
+            return Scale.apply(super().forward(x), self.bias)
+
+    model = Scaled(4, 4).double()
+    assert_agrees(engine(model, cross_entropy), torch.randn(3, 4).double(), torch.arange(3), 3)
+
+
+def test_way_around_the_book_is_refused():
+    class Hiding(nn.Linear):
+        def forward(self, x):
+            with torch._C.DisableTorchFunction():
+                return super().forward(x)
+
+    model = Hiding(4, 4)
+    with pytest.raises(RuntimeError, match=r"\['weight', 'bias'\] reach the loss"):
+        BookKeeping(model, cross_entropy)(model, torch.randn(3, 4), torch.zeros(3).long())
+
+
 def test_function_without_a_rule_names_its_parameters():
     model = nn.LSTM(3, 4, batch_first=True)
     made = BookKeeping(model, lambda outputs, targets: outputs[0].sum((1, 2)))
