@@ -5,6 +5,7 @@ import os
 import pickle
 import sqlite3
 import threading
+import urllib.parse
 from pathlib import Path
 
 import dp_accounting as dp
@@ -236,7 +237,7 @@ def test_postgresql_is_told_to_lose_nothing(postgres_location: str) -> None:
 
 
 def test_a_password_is_never_shown(postgres_location: str) -> None:
-    server = postgres_location.partition("@")[2].rpartition("/")[0]
+    server = urllib.parse.urlsplit(postgres_location).netloc.partition("@")[2]
     with pytest.raises(StorageError, match="nowhere") as caught:
         Ledger.open(f"postgresql://someone:secret@{server}/nowhere?password=secret")
     assert "secret" not in str(caught.value)
