@@ -36,6 +36,8 @@ class Branch(enum.Enum):
 
     ROBUST = "robust"
     FALLBACK = "fallback"
+    SELECTED = "selected"
+    """Neither: one of several candidates, chosen at random by the exponential mechanism."""
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ only then reads the data. What it returns may be shown to anyone: `Released` or 
 """
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 import dp_accounting as dp
@@ -64,8 +64,8 @@ class Budget(TypedDict, total=False):
     noise: Noise | None
 
 
-class Options(Budget, total=False):
-    """What every statistic of a column takes by name, beside its own arguments and its budget.
+class Source(TypedDict, total=False):
+    """Which records of a table.
 
     Attributes:
         unit: The column that says whose row it is; see `prudent.release.columns.open_column`.
@@ -84,6 +84,10 @@ class Options(Budget, total=False):
     table: str | None
 
 
+class Options(Budget, Source, total=False):
+    """What every statistic of a column takes by name: see `Budget` and `Source`."""
+
+
 def median(
     data: Any = None, column: str | None = None, *, propose: float, **options: Unpack[Options]
 ) -> Outcomes:
@@ -93,7 +97,7 @@ def median(
         data: An array, a path, a frame, an ibis table, or a `Column`.
         column: Its name, unless `data` is an array or a `Column`.
         propose: τ: how far one record may move the median, in the unit of the data.
-        **options: See `Options`.
+        **options: See `Budget` and `Source`.
 
     Returns:
         A typed outcome, or one for each group.
@@ -116,7 +120,7 @@ def quantile(
         column: See `median`.
         p: In (0, 1], exact: 0.9 is 9/10; also a `Fraction` or a text such as "1/3".
         propose: See `median`.
-        **options: See `Options`.
+        **options: See `Budget` and `Source`.
     """
     exact = margin.rational(p)
     name = "median" if exact == margin.HALF else f"{exact}-quantile"
@@ -160,7 +164,7 @@ def trimmed_mean(
         trim: A public number of records, chosen from how many are expected.
         propose: See `median`.
         default: The value when no record is left; None: the middle of the bounds, or 0.
-        **options: See `Options`.
+        **options: See `Budget` and `Source`.
     """
     trim = _validate.count(trim=trim)
     bounds = options.get("bounds")
@@ -202,7 +206,7 @@ def mode(
         propose: For numbers: τ, how far one record may move the mode; noise is added. None: the
             most frequent category is released as it is, or not at all.
         categories: The public list of what can occur; others are left out. None: anything.
-        **options: See `Options`.
+        **options: See `Budget` and `Source`.
     """
     if propose is not None:
         if categories is not None:
@@ -326,18 +330,19 @@ def _charge(options: Options, event: dp.DpEvent, label: str) -> None:
 
 
 def open_records(
-    data: Any, column: str | None, options: Options, kind: Literal["numbers", "categories"]
+    data: Any,
+    column: str | None,
+    source: Mapping[str, object],
+    kind: Literal["numbers", "categories"],
 ) -> Column | dict[Hashable, Column]:
     """The column to release from, or one for each group; arrays need no engine."""
     asked: dict[str, Any] = {
-        name: options[name]
-        for name in ("unit", "by", "groups", "where", "connect", "table")
-        if options.get(name) is not None
+        name: source[name] for name in Source.__optional_keys__ if source.get(name) is not None
     }
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
         if asked:
             raise ValueError(
-                f"Expected a table for {', '.join(asked)}, got values without names. "
+                f"Expected a table for {', '.join(sorted(asked))}, got values without names. "
                 "Give a path, a frame or an ibis table, and the name of its column."
             )
         return data if isinstance(data, Column) else _checked_kind(ArrayColumn(data), kind)

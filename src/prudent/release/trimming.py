@@ -85,6 +85,8 @@ class _Upwards:
         self._total = total
         self._below = _running_sum(low, trim)
         self._above = _running_sum(high, count - trim)
+        self._below_rounded = self._below.astype(np.float64)
+        self._above_rounded = self._above.astype(np.float64)
 
     def margin(self, propose: int, cap: int) -> int:
         """The least number of changes after which the mean can rise by more than τ."""
@@ -97,13 +99,24 @@ class _Upwards:
         return next((r for r in range(start, cap) if self._sensitive(r, propose)), cap)
 
     def _conceivable(self, changes: int, propose: int) -> bool:
-        """Whether X at its largest above everything at its least would do; monotone in changes."""
-        fewest = max(0, self._count - 2 * self._trim - changes - 1)
+        """Whether X at its largest above the mean at its least would do; monotone in changes.
+
+        The mean of sorted values falls with both ends of the kept ranks, which reach down by at
+        most `changes` from where they are.
+        """
+        fewest = self._count - 2 * self._trim - changes - 1
         highest = int(self._high.at(self._count - self._trim + changes + 1))
-        lowest = int(self._low.at(self._trim - changes + 1))
-        if fewest == 0:
-            lowest = min(lowest, self._default)
-        return highest - lowest > propose * (fewest + 1)
+        if fewest <= 0:
+            lowest = min(int(self._low.at(self._trim - changes + 1)), self._default)
+            return highest - lowest > propose
+        kept = self._count - 2 * self._trim - 1
+        first, last = self._trim - changes + 1, self._count - self._trim - 1 - changes
+        total = (
+            self._total
+            + self._above[last - self._high.first + 1]
+            - self._below[first - self._low.first]
+        )
+        return bool(highest * kept - total > propose * (fewest + 1) * kept)
 
     def _sensitive(self, changes: int, propose: int) -> bool:
         added_low, added_high = np.indices((changes + 1, changes + 1)).reshape(2, -1)
@@ -132,15 +145,15 @@ class _Upwards:
         entering, kept = entering[some], kept[some]
         first = self._trim - added_low[some] + 1
         last = rank[some] - 1 - removed[some]
-        below = self._below[first - self._low.first]
-        above = self._above[last - self._high.first + 1]
+        below = first - self._low.first
+        above = last - self._high.first + 1
 
         # Cleared of fractions: X k - sum > τ k (k + 1). Doubles settle nearly every case; what
         # they cannot tell from equality is settled in whole numbers.
         terms = [
             entering * kept.astype(np.float64),
-            below.astype(np.float64),
-            -above.astype(np.float64),
+            self._below_rounded[below],
+            -self._above_rounded[above],
             np.full(len(kept), -float(self._total)),
             -float(propose) * kept * (kept + 1.0),
         ]
@@ -149,7 +162,8 @@ class _Upwards:
         if np.any(excess > doubt):
             return True
         return any(
-            int(entering[i]) * int(kept[i]) - (self._total + above[i] - below[i])
+            int(entering[i]) * int(kept[i])
+            - (self._total + self._above[above[i]] - self._below[below[i]])
             > propose * int(kept[i]) * (int(kept[i]) + 1)
             for i in np.nonzero(np.abs(excess) <= doubt)[0]
         )
