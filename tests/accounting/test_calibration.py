@@ -1,0 +1,214 @@
+"""Solving for a parameter lands on the safe side of the target, and next to it."""
+
+import attrs
+import dp_accounting as dp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prudent.accounting import (
+    DiscreteGaussianTest,
+    GaussianTest,
+    LaplaceTest,
+    PldAccountant,
+    ProposeTestReleaseDpEvent,
+    RdpAccountant,
+    Run,
+    UnreachableTargetError,
+    best_test,
+    calibrate,
+)
+from prudent.accounting.calibration import Search, solve
+
+MNIST = Run(
+    sampling_rate=256 / 60_000, steps=4688, noise_multiplier=1.1, test=LaplaceTest(1.0),
+    propose=0.5, failure=1e-8,
+)  # fmt: skip
+SMALL = attrs.evolve(MNIST, sampling_rate=0.02, steps=100)
+UNSAFE = {  # a parameter and the direction that costs more
+    "noise_multiplier": 0.998,
+    "steps": 1.01,
+    "test_scale": 0.998,
+    "sampling_rate": 1.002,
+    "failure": 1.05,
+    "propose": 0.99,
+}
+
+
+def value_of(run, parameter):
+    return run.test.scale if parameter == "test_scale" else getattr(run, parameter)
+
+
+def test_steps_and_noise_are_the_erratas():
+    """Errata 4 (T = 8068 at ε = 3) and 2.5 (σ = 0.920, 0.774, 0.760 at T = 4688, ε = 3)."""
+    steps = calibrate(MNIST, "steps", epsilon=3.0, delta=1e-5).steps
+    assert steps == pytest.approx(8068, rel=0.002)
+    noise = calibrate(MNIST, "noise_multiplier", epsilon=3.0, delta=1e-5).noise_multiplier
+    assert noise == pytest.approx(0.920, abs=6e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("test", "sigma"), [(GaussianTest(4.0), 0.774), (None, 0.760)])
+def test_noise_is_the_erratas(test, sigma):
+    run = attrs.evolve(MNIST, test=test)
+    noise = calibrate(run, "noise_multiplier", epsilon=3.0, delta=1e-5).noise_multiplier
+    assert noise == pytest.approx(sigma, abs=6e-4)
+
+
+BY_LOSSES = [
+    pytest.param(PldAccountant, name, marks=pytest.mark.slow if name == "failure" else ())
+    for name in UNSAFE
+]
+
+
+@pytest.mark.parametrize(
+    ("accountant", "parameter"), [*BY_LOSSES, *((RdpAccountant, name) for name in UNSAFE)]
+)
+def test_every_parameter_comes_back_safe_and_close(parameter, accountant):
+    run, target = SMALL, 2.0
+    if parameter in ("failure", "propose"):  # accidents must matter for these to bind
+        run = attrs.evolve(SMALL, propose=0.05, failure=1e-5, noise_multiplier=2.0)
+        target = 1.2
+    solved = calibrate(run, parameter, epsilon=target, delta=1e-5, accountant=accountant)
+    assert solved.epsilon(1e-5, accountant) <= target
+    assert attrs.evolve(
+        solved.replace(parameter, value_of(run, parameter))
+    ) == run  # nothing else has moved  # fmt: skip
+    beyond = value_of(solved, parameter) * UNSAFE[parameter]
+    if parameter == "steps":
+        beyond = solved.steps + max(1, solved.steps // 100)
+    if parameter == "sampling_rate" and beyond >= 1:
+        return
+    assert solved.replace(parameter, beyond).epsilon(1e-5, accountant) > target * (1 - 1e-4)
+
+
+@settings(max_examples=8)
+@given(
+    target=st.floats(0.3, 8), delta=st.sampled_from([1e-4, 1e-6]),
+    parameter=st.sampled_from(["noise_multiplier", "steps", "sampling_rate"]),
+    test=st.sampled_from([None, LaplaceTest(3.0), GaussianTest(4.0), DiscreteGaussianTest(4.0)]),
+)  # fmt: skip
+def test_what_is_solved_never_costs_more_than_the_target(target, delta, parameter, test):
+    run = attrs.evolve(SMALL, test=test)
+    try:
+        solved = calibrate(run, parameter, epsilon=target, delta=delta, accountant=RdpAccountant)
+    except UnreachableTargetError:
+        return
+    assert solved.epsilon(delta, RdpAccountant) <= target
+
+
+def test_solving_is_inverse_to_pricing():
+    spent = SMALL.epsilon(1e-5)
+    solved = calibrate(SMALL, "noise_multiplier", epsilon=spent, delta=1e-5)
+    assert solved.noise_multiplier == pytest.approx(SMALL.noise_multiplier, rel=1e-4)
+
+
+def test_a_target_out_of_reach_says_so():
+    with pytest.raises(UnreachableTargetError, match=r"No steps in \[1, 1e\+09\] gives epsilon <="):
+        calibrate(
+            attrs.evolve(SMALL, sampling_rate=1.0), "steps",
+            epsilon=0.1, delta=1e-9, accountant=RdpAccountant,
+        )  # fmt: skip
+    run = attrs.evolve(SMALL, noise_multiplier=0.3)
+    with pytest.raises(UnreachableTargetError, match="Raise epsilon or delta"):
+        calibrate(run, "test_scale", epsilon=0.1, delta=1e-9, accountant=RdpAccountant)
+
+
+def test_a_target_met_everywhere_gives_the_unsafe_end():
+    run = Run(sampling_rate=0.01, steps=1, noise_multiplier=1e4)
+    assert calibrate(run, "sampling_rate", epsilon=5.0, delta=1e-3).sampling_rate == 1
+    assert calibrate(run, "steps", epsilon=1e3, delta=0.5, accountant=RdpAccountant).steps == 10**9
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 0.0}, "Expected epsilon finite and > 0"),
+        ({"epsilon": float("nan")}, "Expected epsilon finite and > 0"),
+        ({"delta": 0.0}, r"Expected delta in \(0, 1\)"),
+        ({"delta": 1.0}, r"Expected delta in \(0, 1\)"),
+        ({"parameter": "sigma"}, "Expected parameter one of failure, noise_multiplier, propose"),
+    ],
+)
+def test_arguments_out_of_range_are_named(changes, message):
+    arguments = {"parameter": "steps", "epsilon": 1.0, "delta": 1e-5, **changes}
+    with pytest.raises(ValueError, match=message):
+        calibrate(SMALL, **arguments)
+
+
+@pytest.mark.parametrize("parameter", ["test_scale", "failure", "propose"])
+def test_a_parameter_of_a_test_needs_one(parameter):
+    with pytest.raises(ValueError, match=f"Expected a test to solve its {parameter}"):
+        calibrate(Run(steps=5), parameter, epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="Expected a test to solve its scale"):
+        Run(steps=5).replace("test_scale", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("sampling_rate", 1.7, r"in \[0, 1\]"),
+        ("sampling_rate", float("nan"), r"in \[0, 1\]"),
+        ("steps", -1, "a whole number >= 0"),
+        ("steps", 2.5, "a whole number >= 0"),
+        ("noise_multiplier", 0.0, "finite and > 0"),
+        ("noise_multiplier", float("inf"), "finite and > 0"),
+        ("failure", 0.5, r"in \(0, 0.5\)"),
+        ("propose", -1.0, "finite and >= 0"),
+    ],
+)
+def test_a_run_out_of_range_is_named(field, value, allowed):
+    with pytest.raises(ValueError, match=f"Expected {field} {allowed}, got"):
+        attrs.evolve(SMALL, **{field: value})
+
+
+@pytest.mark.parametrize("accountant", [PldAccountant, RdpAccountant])
+def test_no_steps_and_no_sampling_cost_nothing(accountant):
+    assert attrs.evolve(SMALL, steps=0).epsilon(1e-5, accountant) == 0
+    assert attrs.evolve(SMALL, sampling_rate=0.0).epsilon(1e-5, accountant) == 0
+
+
+def test_a_run_is_its_event():
+    inner = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-8)
+    sampled = dp.PoissonSampledDpEvent(0.02, inner)
+    assert SMALL.event == dp.SelfComposedDpEvent(sampled, 100)
+    plain = attrs.evolve(SMALL, test=None).event
+    assert plain.event.event == dp.GaussianDpEvent(1.1)
+
+
+def test_any_event_can_be_solved():
+    def event_of(scale):
+        return dp.SelfComposedDpEvent(dp.LaplaceDpEvent(scale), 10)
+
+    scale = solve(event_of, Search(safe=1e3, unsafe=1e-2, guess=1.0), epsilon=1.0, delta=1e-5)
+    spent = [
+        PldAccountant().compose(event_of(value)).get_epsilon(1e-5)
+        for value in (scale, scale / 1.001)
+    ]
+    assert spent[0] <= 1.0 < spent[1]
+
+
+def test_the_best_test_is_the_cheapest_that_passes():
+    choice = best_test(
+        SMALL, margin=20, epsilon=2.0, delta=1e-5,
+        kinds=(LaplaceTest, GaussianTest), accountant=RdpAccountant,
+    )  # fmt: skip
+    assert isinstance(choice.run.test, GaussianTest)  # Errata 2.5: the same threshold, far cheaper
+    assert choice.threshold == choice.run.test.threshold(1e-8)
+    assert choice.pass_probability == pytest.approx(0.5, abs=1e-3)
+    assert choice.pass_probability >= 0.5
+    assert choice.run.epsilon(1e-5, RdpAccountant) <= 2.0
+    for scale in (choice.run.test.scale / 1.2,):  # a smaller scale passes more and needs more noise
+        other = attrs.evolve(SMALL, test=GaussianTest(scale))
+        noise = calibrate(
+            other, "noise_multiplier", epsilon=2.0, delta=1e-5, accountant=RdpAccountant
+        )
+        assert noise.noise_multiplier > choice.run.noise_multiplier
+
+
+def test_a_margin_no_test_passes_says_so():
+    with pytest.raises(UnreachableTargetError, match="No test passes a margin of 1 with"):
+        best_test(
+            attrs.evolve(SMALL, failure=1e-60), margin=1, epsilon=2.0, delta=1e-5,
+            kinds=(LaplaceTest,),
+        )  # fmt: skip
