@@ -116,7 +116,7 @@ class ProposeTestRelease:
         _validate.one_of(list(Law), law=self.law)
         if self.falls_back:
             self._check_fallback()
-        _ = self.event  # checks the rest
+        _ = self.lattice, self.event  # check the rest
 
     def _check_fallback(self) -> None:
         if not math.isfinite(self.sensitivity_in_steps):

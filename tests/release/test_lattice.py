@@ -1,0 +1,70 @@
+"""The public lattice: what is rounded, how, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prudent.release.lattice import FARTHEST, Lattice
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.floats(1e-200, 1e200))
+def test_a_proposal_spans_1024_to_2048_steps(propose: float) -> None:
+    lattice = Lattice.for_proposal(propose)
+    assert 1024 <= lattice.steps_of_proposal(propose) <= 2048
+    assert lattice.value(lattice.steps_of_proposal(propose)) >= propose
+
+
+@given(st.lists(FINITE, min_size=2), st.integers(-60, 60))
+def test_rounding_keeps_the_order(values: list[float], exponent: int) -> None:
+    steps = Lattice(exponent).steps(np.sort(values))
+    assert (np.diff(steps) >= 0).all()
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1500, 1500))
+def test_values_within_the_proposal_stay_within_its_steps(value: float, change: float) -> None:
+    lattice = Lattice.for_proposal(1500.0)
+    other = value + change
+    apart = abs(int(lattice.steps(value)) - int(lattice.steps(other)))
+    if abs(other - value) <= 1500:
+        assert apart <= lattice.steps_of_proposal(1500.0)
+
+
+@given(FINITE, st.integers(-60, 60))
+def test_rounding_moves_by_half_a_step_at_most(value: float, exponent: int) -> None:
+    lattice = Lattice(exponent)
+    inside = min(max(value, lattice.value(lattice.low)), lattice.value(lattice.high))
+    assert abs(lattice.value(int(lattice.steps(value))) - inside) <= lattice.spacing / 2
+
+
+def test_infinite_values_go_to_the_ends() -> None:
+    lattice = Lattice.for_proposal(1.0, (-3, 5))
+    assert lattice.steps([-math.inf, math.inf]).tolist() == [lattice.low, lattice.high]
+    assert (lattice.value(lattice.low), lattice.value(lattice.high)) == (-3, 5)
+    assert Lattice(0).steps([-math.inf, 1e300]).tolist() == [-FARTHEST, FARTHEST]
+
+
+@pytest.mark.parametrize("bounds", [(1, 1), (2, 1), (0, math.inf), (0, math.nan), (0,), "ab", 3])
+def test_bounds_that_are_none(bounds: object) -> None:
+    with pytest.raises(ValueError, match="Expected bounds"):
+        Lattice.for_proposal(1.0, bounds)  # type: ignore[arg-type]
+
+
+def test_bounds_narrower_than_a_step() -> None:
+    with pytest.raises(ValueError, match="Propose less"):
+        Lattice.for_proposal(1e9, (0.0, 1.0))
+
+
+@pytest.mark.parametrize("propose", [0, -1, math.inf, math.nan, "x", 1e-300, 1e300])
+def test_proposals_that_are_none(propose: object) -> None:
+    with pytest.raises(ValueError, match="Expected propose"):
+        Lattice.for_proposal(propose)  # type: ignore[arg-type]
+
+
+def test_ends_must_be_in_order() -> None:
+    with pytest.raises(ValueError, match="low < high"):
+        Lattice(0, 4, 4)

@@ -1,0 +1,266 @@
+"""The mechanism: its law against its price, its branches, and checks of a user's own margin."""
+
+import math
+from fractions import Fraction
+
+import attrs
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+
+from prudent.accounting import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    LaplaceTest,
+    PldAccountant,
+    RdpAccountant,
+    from_json,
+    to_json,
+)
+from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.margin import RobustValue, quantile
+from prudent.release.mechanism import (
+    Branch,
+    ProposeTestRelease,
+    Refused,
+    Released,
+    UnsafeMarginError,
+    check_margin,
+    on_lattice,
+)
+from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.pricing import calibrated
+from tests.oracles.multisets import data_sets, neighbours, records
+
+EPSILON, DELTA = 1.0, 0.05
+PROPOSE = 0.25  # an eighth of what a record can do: an accident shows
+
+
+def far(data: object) -> RobustValue:
+    return RobustValue((2048,), 10**6, 1024)
+
+
+def near(data: object) -> RobustValue:
+    return RobustValue((2048,), 0, 1024)
+
+
+class ExactLaw:
+    """The exact law of what a mechanism shows: the branch, and a value on a window of steps."""
+
+    def __init__(self, mechanism: ProposeTestRelease, value: int, margin: int) -> None:
+        passes = mechanism.test.tail(mechanism.threshold - min(margin, mechanism.cap))
+        steps = np.arange(-120_000, 120_001)
+        robust = self._noise(mechanism, steps - value, mechanism.steps, robust=True)
+        rest = 1 - passes
+        if mechanism.falls_back:
+            scale = mechanism.sensitivity_in_steps
+            failed = rest * self._noise(mechanism, steps - value, scale, robust=False)
+        else:
+            failed = np.array([rest])
+        self.masses = np.concatenate([passes * robust, failed])
+
+    @staticmethod
+    def _noise(mechanism, distance: np.ndarray, steps: float, *, robust: bool) -> np.ndarray:
+        multiplier = (
+            mechanism.robust_noise_multiplier if robust else mechanism.fallback_noise_multiplier
+        )
+        scale = multiplier * steps
+        if mechanism.law is Law.LAPLACE:
+            return np.exp(-np.abs(distance) / scale) * math.tanh(1 / (2 * scale))
+        return np.exp(-0.5 * (distance / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
+
+
+def worst_delta(mechanism: ProposeTestRelease, extra_margin: int = 0) -> float:
+    """The largest hockey-stick divergence over all small neighbouring data sets."""
+    lattice = mechanism.lattice
+    laws = {}
+
+    def law(counts) -> np.ndarray:
+        if counts not in laws:
+            found = quantile(
+                ArrayColumn(records(counts)),
+                lattice,
+                Fraction(1, 2),
+                propose=mechanism.steps,
+                cap=mechanism.cap,
+            )
+            laws[counts] = ExactLaw(mechanism, found.value[0], found.margin + extra_margin).masses
+        return laws[counts]
+
+    worst = 0.0
+    for counts in data_sets(5, top=2):
+        for other in neighbours(counts):
+            excess = law(counts) - math.exp(EPSILON) * law(other)
+            worst = max(worst, float(np.sum(excess[excess > 0])))
+    return worst
+
+
+@pytest.mark.parametrize("law", list(Law))
+@pytest.mark.parametrize("fallback", [False, True])
+def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bool) -> None:
+    test = None if law is Law.LAPLACE else DiscreteLaplaceTest(2.0)
+    mechanism = calibrated(
+        propose=PROPOSE,
+        epsilon=EPSILON,
+        delta=DELTA,
+        bounds=(0.0, 2.0),
+        fallback=fallback,
+        law=law,
+        test=test,
+    )
+    assert 0.2 * DELTA < worst_delta(mechanism) <= DELTA
+
+
+def test_a_margin_that_is_not_safe_breaks_the_promise() -> None:
+    mechanism = calibrated(propose=PROPOSE, epsilon=EPSILON, delta=DELTA, bounds=(0.0, 2.0))
+    unsafe = worst_delta(mechanism, extra_margin=mechanism.threshold)
+    assert unsafe > DELTA
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 0.3, 5.0])
+@pytest.mark.parametrize("fallback", [False, True])
+def test_a_run_costs_at_most_what_was_asked(epsilon: float, fallback: bool) -> None:
+    mechanism = calibrated(
+        propose=500, epsilon=epsilon, delta=1e-7, bounds=(0, 1e6), fallback=fallback
+    )
+    spent = PldAccountant().compose(mechanism.event).get_epsilon(1e-7)
+    assert 0.9 * epsilon < spent <= epsilon
+    assert RdpAccountant().supports(mechanism.event)
+    assert from_json(to_json(mechanism.event)) == mechanism.event
+
+
+@pytest.mark.parametrize("kind", [DiscreteLaplaceTest, DiscreteGaussianTest])
+def test_a_given_test_is_kept_and_the_noise_solved(kind: type) -> None:
+    test = kind(4.0)
+    mechanism = calibrated(propose=1, epsilon=2.0, delta=1e-5, law=Law.GAUSSIAN, test=test)
+    assert mechanism.test == test
+    assert PldAccountant().compose(mechanism.event).get_epsilon(1e-5) <= 2.0
+    less = attrs.evolve(mechanism, robust_noise_multiplier=0.85 * mechanism.robust_noise_multiplier)
+    assert PldAccountant().compose(less.event).get_epsilon(1e-5) > 2.0
+
+
+def test_a_value_released_as_it_is_leaves_all_to_the_test() -> None:
+    mechanism = calibrated(propose=0, epsilon=0.5, delta=1e-6)
+    assert mechanism.test.scale == pytest.approx(2.0)
+    assert PldAccountant().compose(mechanism.event).get_epsilon(1e-6) <= 0.5
+
+
+class TestBranches:
+    mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
+    safe = calibrated(propose=1.0, epsilon=1.0, delta=1e-6, bounds=(0, 10), fallback=True)
+
+    def test_a_large_margin_is_released_near_its_value(self) -> None:
+        released = self.mechanism.release(None, far)
+        assert isinstance(released, Released)
+        assert released.branch is Branch.ROBUST
+        assert released.noise_scale == pytest.approx(math.sqrt(2) * 2.0)
+        assert abs(released.value - 2.0) < 40 * released.noise_scale
+
+    def test_a_small_one_is_refused_in_the_same_words_whatever_the_data(self) -> None:
+        reasons = {
+            self.mechanism.release(None, lambda _, v=value: RobustValue((v,), 0, 1024)).reason
+            for value in (0, 5, 10**9)
+        }
+        assert len(reasons) == 1
+
+    def test_or_falls_back(self) -> None:
+        released = self.safe.release(None, near)
+        assert isinstance(released, Released)
+        assert released.branch is Branch.FALLBACK
+        assert released.noise_scale == pytest.approx(math.sqrt(2) * 2.0 * 10)
+        other = self.safe.release(None, near, lambda _: (0,), noise=ReproducibleNoise(1))
+        same = self.safe.release(None, near, noise=ReproducibleNoise(1))
+        assert same.value - other.value == 2.0
+
+    def test_values_lie_on_the_lattice(self) -> None:
+        for step in range(30):
+            for mechanism, measure in ((self.mechanism, far), (self.safe, near)):
+                released = mechanism.release(None, measure, noise=ReproducibleNoise(step))
+                assert (released.value / released.spacing).is_integer()
+
+    def test_the_threshold_is_strict(self) -> None:
+        class Silent:
+            def of_test(self, test: object) -> int:
+                return 0
+
+            def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+                return [0] * size
+
+        def at(margin: int) -> object:
+            measure = lambda _: RobustValue((0,), margin, 1024)  # noqa: E731
+            return self.mechanism.release(None, measure, noise=Silent())
+
+        assert isinstance(at(self.mechanism.threshold), Refused)
+        assert isinstance(at(self.mechanism.threshold + 1), Released)
+
+    def test_a_vector_needs_gaussian_noise(self) -> None:
+        pair = lambda _: RobustValue((1, 2), 10**6, 1024)  # noqa: E731
+        with pytest.raises(ValueError, match="GAUSSIAN"):
+            self.mechanism.release(None, pair)
+        gaussian = attrs.evolve(self.mechanism, law=Law.GAUSSIAN)
+        assert len(gaussian.release(None, pair).value) == 2
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"propose": -1}, "propose"),
+            ({"epsilon": 0}, "epsilon"),
+            ({"epsilon": 1e-9}, "epsilon"),
+            ({"delta": 0}, "delta"),
+            ({"delta": 0.7}, "delta"),
+            ({"failure": 0.9}, "failure"),
+            ({"fallback": True}, "bounds"),
+            ({"fallback": True, "bounds": (0, 1e13)}, "narrower"),
+            ({"bounds": (3, 1)}, "bounds"),
+            ({"law": "gaussian"}, "law"),
+            ({"test": LaplaceTest(1.0)}, "drawn exactly"),
+        ],
+    )
+    def test_it_is_named(self, change: dict, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            calibrated(**{"propose": 1.0, "epsilon": 1.0, "delta": 1e-6, **change})
+
+
+class TestAUsersOwnMargin:
+    @staticmethod
+    def count_positive(data: list[float]) -> float:
+        return float(min(5, sum(x > 0 for x in data)))
+
+    def test_a_safe_one_is_accepted(self) -> None:
+        checked = check_margin(
+            lambda data: float(len(data)), lambda data: 7, propose=1, domain=[0, 1], size=4
+        )
+        assert checked == sum(math.comb(n + 1, 1) * 2 for n in range(4))
+
+    def test_one_that_jumps_is_not(self) -> None:
+        with pytest.raises(UnsafeMarginError, match="more than 1"):
+            check_margin(
+                lambda data: 0.0, lambda data: 2 * len(data), propose=1, domain=[0], size=3
+            )
+
+    def test_one_that_is_positive_where_it_must_not_be_is_not(self) -> None:
+        with pytest.raises(UnsafeMarginError, match="Both must be 0"):
+            check_margin(max_of, lambda data: 1, propose=3, domain=[0, 9], size=3)
+
+    def test_vectors_are_compared_by_their_distance(self) -> None:
+        with pytest.raises(UnsafeMarginError, match=r"changes by 5"):
+            check_margin(
+                lambda data: (3.0 * len(data), 4.0 * len(data)),
+                lambda data: 1,
+                propose=4.9,
+                domain=[0],
+                size=1,
+            )
+
+    def test_it_can_be_released(self) -> None:
+        mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
+        measure = on_lattice(mechanism, self.count_positive, lambda data: 10**6)
+        assert measure([1, 2, -3]) == RobustValue((2048,), 10**6, 1024)
+        assert isinstance(mechanism.release([1, 2, -3], measure), Released)
+
+
+def max_of(data: list[float]) -> float:
+    return float(max(data, default=0))
