@@ -16,6 +16,7 @@ from torch import Tensor
 from prudent import _validate
 
 _STEPS_PER_BLOCK = 64
+_TWISTER = slice(24, 24 + 624 * 8)  # bytes of the twister's words in the state of a host generator
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class PoissonSampler:
         self._sizes: list[int] = []
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step: a function of the seed and the step alone."""
+        """The batch of a step: on one kind of device, a function of the seed and the step alone."""
         block, position = divmod(step, _STEPS_PER_BLOCK)
         if block != self._block:
             self._draw_block(block)
@@ -84,8 +85,9 @@ class PoissonSampler:
 
     def _draw_block(self, block: int) -> None:
         """Draws the ids of many steps at once, then asks for their sizes."""
-        generator = torch.Generator(self._device).manual_seed(stream_seed(self._seed, 0, block))
-        width = self.physical_batch
+        generator = seeded_generator(self._device, self._seed, 0, block)
+        # As wide as nearly every draw, whatever the physical size: it must not change the draws.
+        width = roomy_batch(self.records, self.rate, 5.0)
         ids = self._gaps(width, generator).cumsum(1) - 1
         sizes = (ids < self.records).sum(1).tolist()
         while max(sizes) == ids.shape[1]:
@@ -94,6 +96,8 @@ class PoissonSampler:
             more = ids[:, -1:] + self._gaps(width, generator).cumsum(1)
             ids = torch.cat([ids, more], 1)
             sizes = (ids < self.records).sum(1).tolist()
+        padding = -ids.shape[1] % self.physical_batch
+        ids = torch.nn.functional.pad(ids, (0, padding), value=self.records)
         self._valid = ids < self.records
         self._ids = torch.where(self._valid, ids, 0)
         self._sizes, self._block = sizes, block
@@ -116,7 +120,18 @@ def roomy_batch(records: int, rate: float, deviations: float = 2.5) -> int:
     return max(8, -(-math.ceil(records * rate + deviations * spread + 1) // 8) * 8)
 
 
-def stream_seed(seed: int, *words: int) -> int:
-    """A seed of its own for every purpose and block, unrelated to its neighbours."""
-    state = np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)
-    return int(state[0] >> np.uint64(1))
+def seeded_generator(device: torch.device, seed: int, *words: int) -> torch.Generator:
+    """A generator of its own for every purpose and block, unrelated to its neighbours.
+
+    Of a seed the host's generator (a Mersenne twister) takes 32 bits, few enough to try them all.
+    Its whole state is filled instead; a device's generator takes 64 bits.
+    """
+    sequence = np.random.SeedSequence([seed, *words])
+    short = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+    generator = torch.Generator(device).manual_seed(short)
+    if device.type == "cpu":
+        state = generator.get_state()
+        filled = sequence.generate_state(_TWISTER.stop - _TWISTER.start >> 3, np.uint32)
+        state[_TWISTER] = torch.from_numpy(filled.astype(np.uint64).view(np.uint8))
+        generator.set_state(state)
+    return generator
