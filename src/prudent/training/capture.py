@@ -76,6 +76,7 @@ class _State:
         self._parameters = copy.deepcopy(model.state_dict())
         self._moments = copy.deepcopy(optimizer.state_dict())
         self._noise = torch.empty(0) if step.generator is None else step.generator.get_state()
+        self._dropout = torch.cuda.get_rng_state()
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -87,6 +88,7 @@ class _State:
         _copy_moments(self._optimizer, self._moments)
         if self._step.generator is not None:
             self._step.generator.set_state(self._noise)
+        torch.cuda.set_rng_state(self._dropout)
 
 
 def _copy_moments(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:

@@ -4,6 +4,9 @@ A checkpoint holds the model, the optimizer, the plan, the step, the trim and th
 noise. Sampling is a function of seed and step. So a resumed run draws the batches and the noise it
 would have drawn: the steps between the checkpoint and the kill are the same releases again, not
 new ones. What those steps cost is written to the ledger before the first of them is taken.
+
+Whoever reads a checkpoint can subtract the noise, past and future. It is as secret as the data, and
+its file is for its owner alone.
 """
 
 import json
@@ -23,7 +26,8 @@ _LEDGER = "ledger.json"
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Writes the state so that a reader sees the old file or the new one, whole."""
     temporary = folder / (_CHECKPOINT + ".new")
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         torch.save(state, file)
         _settle(file)
     os.replace(temporary, folder / _CHECKPOINT)

@@ -43,6 +43,8 @@ class Plan:
 
     def event_after(self, steps: int) -> dp.DpEvent:
         """The first `steps` steps."""
+        if steps == 0:
+            return dp.NoOpDpEvent()
         sampled = dp.PoissonSampledDpEvent(self.sampling_rate, self.aggregation.event)
         if isinstance(self.aggregation, Mean):
             sampled = self.aggregation.event

@@ -33,15 +33,15 @@ Corrupt = Callable[[Values, Chunk], Values]
 
 
 class Outcome(NamedTuple):
-    """What a step lets be known, all on the device; see `PRIVATE` for what is not public.
+    """What a step lets be known, all on the device; three of the fields must stay there.
 
     Attributes:
         passed: Whether the test passed.
         trim: F, the number of gradients the step would trim.
         noise: Standard deviation of the noise on the sum.
-        noisy_margin: What the test saw.
-        drawn: Records in the batch. Private.
-        loss: Mean loss of the batch. Private.
+        noisy_margin: What the test saw. Private, unless the plan reveals the margin.
+        drawn: Records in the batch. Private: neither released nor charged.
+        loss: Mean loss of the batch. Private likewise.
     """
 
     passed: Tensor
@@ -50,10 +50,6 @@ class Outcome(NamedTuple):
     noisy_margin: Tensor
     drawn: Tensor
     loss: Tensor
-
-
-PRIVATE = frozenset({"drawn", "loss"})
-"""Fields of an `Outcome` that were neither released nor charged."""
 
 
 class Step:

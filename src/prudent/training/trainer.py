@@ -1,7 +1,7 @@
 """Training: a plan, a model and data in, a private model out."""
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from prudent import _validate
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Mean
 from prudent.training.capture import CapturedStep
-from prudent.training.checkpoint import charge, load_checkpoint, save_checkpoint
+from prudent.training.checkpoint import charge, charged, load_checkpoint, save_checkpoint
 from prudent.training.evaluation import Evaluate
 from prudent.training.execution import EngineChoice, Execution
 from prudent.training.gradients import BookKeeping, Engine, Materialised, choose_engine
@@ -21,7 +21,7 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.metrics import Metrics, Recorder
 from prudent.training.plan import Plan
 from prudent.training.reading import reader
-from prudent.training.sampling import PoissonSampler, stream_seed
+from prudent.training.sampling import PoissonSampler, seeded_generator
 from prudent.training.step import Chunk, Corrupt, Outcome, Step
 
 
@@ -32,7 +32,7 @@ class Fitted:
     Attributes:
         model: The same object that was given, trained.
         plan: The plan that was carried out, its steps those really taken.
-        history: Public metrics, one entry for each evaluation.
+        history: Metrics, one entry for each evaluation since the run was begun or resumed.
         pass_rate: Share of the steps in which the test passed.
     """
 
@@ -53,6 +53,7 @@ def fit(
     corrupt: Corrupt | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
+    evaluate_at: Collection[int] = (),
     delta: float | None = None,
     budget: float | None = None,
     out: str | Path | None = None,
@@ -75,9 +76,11 @@ def fit(
         corrupt: Replaces per-example gradients, to simulate faults and attacks.
         evaluate: Called with the model now and then; use public data in it, its results are shown.
         evaluate_every: Steps between evaluations, metrics and checkpoints; a tenth of the run.
+        evaluate_at: Further steps after which to do the same.
         delta: δ at which ε is shown.
         budget: Stop before ε at `delta` would exceed this.
-        out: Folder for metrics.jsonl, ledger.json and checkpoint.pt.
+        out: Folder for metrics.jsonl, ledger.json and checkpoint.pt. The checkpoint holds the seed
+            of the noise: it is as secret as the data.
         resume: Go on from the checkpoint in `out`, if there is one.
         progress: Show a progress bar.
         tensorboard: Also write TensorBoard files to `out`.
@@ -86,8 +89,9 @@ def fit(
         **optimizer_options: Given to the optimizer: lr and so on.
 
     Guarantee:
-        The model, its checkpoints and all metrics but private diagnostics are, together,
-        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)`.
+        The model after every step and all metrics but private diagnostics are, together,
+        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)`, as long as the seed stays
+        secret.
     """
     run = _Run.prepare(
         plan, model, loss, train_set, optimizer, optimizer_options, execution, corrupt
@@ -98,18 +102,23 @@ def fit(
     folder = None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    start = 0
+    start = paid = 0
     if resume:
         if folder is None:
             raise ValueError("Expected out, the folder to resume from, got None.")
         start = run.restore(load_checkpoint(folder, run.execution.device))
+        paid, _ = charged(folder) or (0, None)
+    if folder is not None and start == 0:
+        # A run killed before its first evaluation must come back with the same noise as well.
+        save_checkpoint(folder, run.state(0))
     recorder = Recorder(folder, start, plan.steps, progress=progress, tensorboard=tensorboard)
     with recorder:
         step = start
         while step < plan.steps:
-            stop = min(plan.steps, step + every - step % every)
+            marks = [mark for mark in evaluate_at if mark > step]
+            stop = min(plan.steps, step + every - step % every, *marks)
             if folder is not None:
-                charge(folder, plan, stop)
+                charge(folder, plan, max(paid, stop))
             for _ in run.steps(step, stop):
                 recorder.advance()
             step = stop
@@ -126,8 +135,9 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
         return plan
     if delta is None:
         raise ValueError("Expected delta with a budget: the budget is an epsilon at that delta.")
-    longest = plan.longest(epsilon=budget, delta=delta)
-    return plan if plan.steps <= longest.steps else longest
+    if plan.epsilon(delta) <= budget:
+        return plan
+    return plan.longest(epsilon=budget, delta=delta)
 
 
 @attrs.define
@@ -174,7 +184,7 @@ class _Run:
             expected_batch=plan.sampling_rate * records,
             engine=None if corrupt is not None else _engine(model, loss, execution),
             corrupt=corrupt,
-            generator=torch.Generator(device).manual_seed(stream_seed(seed, 1)),
+            generator=seeded_generator(device, seed, 1),
         )
         trained = [p for p in model.parameters() if p.requires_grad]
         chosen = optimizer(trained, **options)
@@ -283,6 +293,7 @@ class _Run:
             "optimizer": self.optimizer.state_dict(),
             "trim": self.step.trim,
             "noise": self.step.generator.get_state(),
+            "dropout": _default_generator(self.execution.device).get_state(),
             "passes": self.passes,
         }
 
@@ -300,6 +311,7 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step.trim.copy_(state["trim"])
         self.step.generator.set_state(state["noise"].cpu())
+        _default_generator(self.execution.device).set_state(state["dropout"].cpu())
         self.passes.copy_(state["passes"])
         self.seed = int(state["seed"])
         self.sampler = PoissonSampler(
@@ -311,6 +323,15 @@ class _Run:
         )
         self.recorded, self.recorded_passes = int(state["step"]), float(self.passes)
         return self.recorded
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    """The generator that dropout and the like draw from."""
+    if device.type != "cuda":
+        return torch.default_generator
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
 
 
 def _engine(model: nn.Module, loss: Loss, execution: Execution) -> Engine:
