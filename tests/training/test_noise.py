@@ -1,0 +1,160 @@
+"""The noise of the test and of the gradients has the law it is priced by, and 10 % more is seen."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from prudent.accounting import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+)
+from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step
+from prudent.training.noise import margin_noise
+
+CPU = torch.device("cpu")
+TESTS = (LaplaceTest(1.5), GaussianTest(3.0), DiscreteLaplaceTest(1.5), DiscreteGaussianTest(3.0))
+DRAWS = 25_000
+REJECT = 4.5  # standard deviations; by chance less than once in 100,000 comparisons
+
+
+def name(test):
+    return type(test).__name__
+
+
+@pytest.fixture(scope="module", params=TESTS, ids=name)
+def drawn(request):
+    generator = torch.Generator().manual_seed(11)
+    draws = [float(margin_noise(request.param, CPU, generator)) for _ in range(DRAWS)]
+    return request.param, np.array(draws)
+
+
+def deviation(test, draws):
+    """The largest distance, in standard deviations, of a tail's frequency from its probability.
+
+    The tails on both sides that have probability 0.3, 0.05 and 0.001 or the next below.
+    """
+    worst = 0.0
+    for probability in (0.3, 0.05, 1e-3):
+        distance = test.threshold(probability)
+        expected = test.tail(distance)
+        for side in (draws, -draws):
+            seen = np.mean(side > distance)
+            worst = max(worst, abs(seen - expected) / math.sqrt(expected / len(draws)))
+    return worst
+
+
+def test_the_tails_are_as_heavy_as_the_law_says(drawn):
+    test, draws = drawn
+    assert deviation(test, draws) < REJECT
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_another_scale_is_seen(drawn, factor):
+    test, draws = drawn
+    if name(test).startswith("Discrete"):
+        other, values = type(test)(test.scale * factor), np.arange(-40, 41)
+        masses = np.array([other.tail(k - 1) - other.tail(k) for k in values])
+        draws = np.random.default_rng(5).choice(values, DRAWS, p=masses / masses.sum())
+    else:
+        draws = draws * factor
+    assert deviation(test, draws) > REJECT
+
+
+def test_whole_numbers_have_their_masses(drawn):
+    test, draws = drawn
+    if not name(test).startswith("Discrete"):
+        assert len(np.unique(draws)) == DRAWS
+        return
+    values = np.arange(-4, 5)
+    masses = np.array([test.tail(k - 1) - test.tail(k) for k in values])
+    seen = np.array([np.sum(draws == k) for k in values])
+    seen, masses = np.append(seen, DRAWS - seen.sum()), np.append(masses, 1 - masses.sum())
+    assert stats.chisquare(seen, masses * DRAWS).pvalue > 1e-6
+    assert stats.chisquare(seen, np.roll(masses, 1) * DRAWS).pvalue < 1e-6
+
+
+class TestPrecision:
+    @pytest.mark.parametrize("test", TESTS[:2], ids=name)
+    def test_double(self, test):
+        assert margin_noise(test, CPU).dtype == torch.float64
+
+    @pytest.mark.parametrize("test", [TESTS[0], TESTS[2], TESTS[3]], ids=name)
+    @pytest.mark.parametrize("uniform", [0.0, 2.0**-53, 0.25, 0.5, 1 - 2.0**-53])
+    def test_every_uniform_gives_its_quantile(self, test, uniform, monkeypatch):
+        """Down to probabilities far below those of a test, which single precision has not."""
+        asked = []
+
+        def rand(*_, dtype, **__):
+            asked.append(dtype)
+            return torch.tensor(uniform, dtype=dtype)
+
+        monkeypatch.setattr(torch, "rand", rand)
+        value = float(margin_noise(test, CPU))
+        assert asked == [torch.float64]
+        assert math.isfinite(value)
+        if uniform < 1e-10:
+            assert value < -test.threshold(1e-12)
+        elif uniform > 0.9:
+            assert value > test.threshold(1e-12)
+        else:
+            below = 1 - test.tail(value)
+            assert 1 - test.tail(value - 1) <= uniform <= below + 1e-12
+
+
+class TestBranches:
+    @pytest.mark.parametrize("test", TESTS, ids=name)
+    @pytest.mark.parametrize("margin", [0, 3, 6])
+    def test_the_test_passes_as_often_as_it_is_priced(self, test, margin):
+        rule = ProposeTestRelease(
+            clip=1.0, propose=0.5, noise_multiplier=1.0, test=test, failure=0.1
+        )
+        generator = torch.Generator().manual_seed(margin)
+        norms, valid = torch.ones(2), torch.ones(2, dtype=torch.bool)
+        trim = torch.tensor(margin + 2.0, dtype=torch.float64)
+        times = 1200
+        passes = sum(int(rule.decide(norms, valid, trim, generator).passed) for _ in range(times))
+        expected = test.tail(rule.threshold - margin)
+        assert stats.binomtest(passes, times, expected).pvalue > 1e-5
+        # One record more in the margin would have been noticed.
+        if expected < 0.9:
+            other = test.tail(rule.threshold - margin - 1)
+            assert stats.binomtest(passes, times, other).pvalue < 1e-5
+
+    @pytest.mark.parametrize("passing", [True, False])
+    def test_gradient_noise(self, passing):
+        """στ where the test passes, σR where not, over the expected batch; every draw its own."""
+        model, clip, sigma, batch = nn.Linear(200, 100), 2.0, 1.5, 50.0
+        plan = Plan(
+            sampling_rate=0.1,
+            steps=2,
+            expected_batch=batch,
+            aggregation=ProposeTestRelease(
+                clip=clip,
+                propose=0.25,
+                noise_multiplier=sigma,
+                test=GaussianTest(1e-6),
+                trim=FixedTrim(0.5 if passing else 0.0),
+            ),
+        )
+        step = Step(
+            plan,
+            model,
+            lambda outputs, targets: (outputs - targets).square().sum(1),
+            generator=torch.Generator().manual_seed(3),
+        )
+        nothing = [Chunk(torch.zeros(0, 200), torch.zeros(0, 100))]
+        released = []
+        for _ in range(2):
+            assert bool(step(nothing).passed) is passing
+            released.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        expected = sigma * clip * (0.25 if passing else 1.0) / batch
+        first, second = (values / expected for values in released)
+        assert stats.kstest(first, "norm").pvalue > 1e-5
+        assert stats.kstest(first * 1.1, "norm").pvalue < 1e-5
+        assert abs(float((first * second).mean())) < 5 / math.sqrt(len(first))

@@ -1,0 +1,275 @@
+"""One step against a loop over single records: clip, trim in the fixed order, add, divide."""
+
+import math
+
+import dp_accounting as dp
+import pytest
+import torch
+from torch import nn
+
+from prudent.accounting import GaussianTest, RdpAccountant
+from prudent.training import (
+    AdaptiveTrim,
+    Chunk,
+    Fallback,
+    FixedTrim,
+    Mean,
+    Plan,
+    ProposeTestRelease,
+    Step,
+    Sum,
+    TrimmedSum,
+)
+from prudent.training.gradients import BookKeeping, Materialised
+from prudent.training.noise import margin_noise
+from tests.training.gradients.oracle import alone, cross_entropy
+
+RECORDS, BATCH, SILENT, SEED = 23, 16.0, 1e-6, 5
+
+
+def network():
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3)).double()
+
+
+def data():
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(RECORDS, 6, generator=generator, dtype=torch.float64)
+    inputs *= torch.linspace(0.01, 4, RECORDS)[torch.randperm(RECORDS, generator=generator), None]
+    inputs[11] = inputs[4]  # a tie
+    targets = torch.randint(0, 3, (RECORDS,), generator=generator)
+    targets[11] = targets[4]
+    return inputs, targets
+
+
+def chunks(inputs, targets, size, padding):
+    """Physical batches; padding repeats the first record, as the trainer's does."""
+    parts = []
+    for ids in torch.arange(len(targets)).split(size) if size else [torch.arange(len(targets))]:
+        rows = torch.cat([ids, torch.zeros(padding, dtype=torch.int64)])
+        valid = torch.arange(len(rows)) < len(ids)
+        known = None if padding == 0 else valid
+        parts.append(Chunk(inputs[rows], targets[rows], known, rows))
+    return parts
+
+
+def plan_of(aggregation):
+    return Plan(sampling_rate=0.1, steps=5, aggregation=aggregation, expected_batch=BATCH)
+
+
+def propose(share, **changes):
+    settings = {
+        "clip": 3.0,
+        "propose": 0.5,
+        "noise_multiplier": SILENT,
+        "test": GaussianTest(1e-6),
+        "trim": FixedTrim(share),
+    }
+    return ProposeTestRelease(**(settings | changes))
+
+
+def by_hand(model, inputs, targets, clip, trim):
+    """The clipped, trimmed sum over the expected batch, record after record."""
+    gradients = alone(model, cross_entropy, inputs, targets, len(targets))
+    rows = [torch.cat([g[i].flatten() for g in gradients.values()]) for i in range(len(targets))]
+    clipped = [row * min(1.0, clip / float(row.norm())) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: (min(clip, float(rows[i].norm())), i))
+    kept = order[: max(0, len(rows) - trim)]
+    return sum((clipped[i] for i in kept), torch.zeros_like(rows[0])) / BATCH
+
+
+def step_of(aggregation, model, **options):
+    generator = torch.Generator().manual_seed(SEED)
+    return Step(plan_of(aggregation), model, cross_entropy, generator=generator, **options)
+
+
+def released(model, aggregation, outcome):
+    """What the first step left in `.grad`, less the noise, which the seed gives away."""
+    generator = torch.Generator().manual_seed(SEED)
+    if isinstance(aggregation, ProposeTestRelease):
+        margin_noise(aggregation.test, torch.device("cpu"), generator)
+    parts = []
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
+        parts.append((parameter.grad - outcome.noise * noise / BATCH).flatten())
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("engine", [BookKeeping, Materialised])
+@pytest.mark.parametrize(("size", "padding"), [(None, 0), (None, 5), (4, 0), (4, 3), (1, 1)])
+@pytest.mark.parametrize(
+    ("aggregation", "trim", "passes"),
+    [
+        (Sum(clip=3.0, noise_multiplier=SILENT), 0, False),
+        (TrimmedSum(clip=3.0, noise_multiplier=SILENT, trim=FixedTrim(0.0)), 0, True),
+        (TrimmedSum(clip=3.0, noise_multiplier=SILENT, trim=FixedTrim(0.4)), 6, True),
+        (propose(0.4, propose=0.99999), 6, False),
+        (propose(0.4, fallback="trimmed"), 6, False),
+        (propose(1.0, clip=5.0, propose=0.9), 16, True),
+    ],
+    ids=["sum", "trim-0", "trimmed", "ptr-falls-back", "ptr-falls-back-trimmed", "ptr-passes"],
+)
+def test_a_step_is_the_loop_over_records(engine, size, padding, aggregation, trim, passes):
+    model, (inputs, targets) = network(), data()
+    step = step_of(aggregation, model, engine=engine(model, cross_entropy))
+    outcome = step(chunks(inputs, targets, size, padding))
+    result = released(model, aggregation, outcome)
+    assert bool(outcome.passed) is passes
+    assert (int(outcome.trim), int(outcome.drawn)) == (trim, RECORDS)
+    robust = passes or getattr(aggregation, "fallback", None) is Fallback.TRIMMED
+    expected = by_hand(model, inputs, targets, aggregation.clip, trim if robust else 0)
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-10)
+    # The comparison can fail: one record more or less in the trim is far outside the tolerance.
+    other = by_hand(model, inputs, targets, aggregation.clip, (trim if robust else 0) + 1)
+    assert (result - other).abs().max() > 1e-4
+
+
+def test_clipping_really_happened():
+    model, (inputs, targets) = network(), data()
+    gradients = alone(model, cross_entropy, inputs, targets, RECORDS)
+    norms = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
+    assert 3 < int((norms > 3.0).sum()) < RECORDS
+
+
+class TestDpSgd:
+    """With nothing trimmed and no test, everything is DP-SGD's."""
+
+    def test_weights_and_noise(self):
+        model, (inputs, targets) = network(), data()
+        expected = by_hand(model, inputs, targets, 3.0, 0)
+        noise = torch.Generator().manual_seed(SEED)
+        drawn = torch.cat(
+            [
+                torch.randn(p.shape, dtype=p.dtype, generator=noise).flatten()
+                for p in model.parameters()
+            ]
+        )
+        for aggregation in (
+            Sum(clip=3.0, noise_multiplier=1.3),
+            TrimmedSum(clip=3.0, noise_multiplier=1.3, trim=FixedTrim(0.0)),
+        ):
+            outcome = step_of(aggregation, model)([Chunk(inputs, targets)])
+            assert float(outcome.noise) == pytest.approx(1.3 * 3.0)
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+            torch.testing.assert_close(gradient, expected + 1.3 * 3.0 * drawn / BATCH)
+
+    @pytest.mark.parametrize("kind", [Sum, TrimmedSum])
+    def test_price(self, kind):
+        plan = Plan(sampling_rate=0.02, steps=300, aggregation=kind(clip=3.0, noise_multiplier=1.1))
+        event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.02, dp.GaussianDpEvent(1.1)), 300)
+        theirs = dp.pld.PLDAccountant(value_discretization_interval=1e-4).compose(event)
+        assert plan.epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), rel=2e-3)
+        renyi = dp.rdp.RdpAccountant().compose(event).get_epsilon(1e-5)
+        assert plan.epsilon(1e-5, accountant=RdpAccountant) == pytest.approx(renyi, rel=2e-2)
+
+
+class TestEdges:
+    def test_empty_batch(self):
+        model = network()
+        for aggregation in (Sum(clip=1.0, noise_multiplier=SILENT), propose(0.5), Mean()):
+            step = step_of(aggregation, model)
+            outcome = step([Chunk(torch.zeros(0, 6).double(), torch.zeros(0, dtype=torch.int64))])
+            assert released(model, aggregation, outcome).abs().max() < 1e-11
+            assert (int(outcome.drawn), float(outcome.loss)) == (0, 0.0)
+
+    def test_all_padding(self):
+        model, (inputs, targets) = network(), data()
+        aggregation = Sum(clip=1.0, noise_multiplier=SILENT)
+        step = step_of(aggregation, model)
+        outcome = step([Chunk(inputs, targets, torch.zeros(RECORDS, dtype=torch.bool))])
+        assert released(model, aggregation, outcome).abs().max() < 1e-11
+        assert int(outcome.drawn) == 0
+
+    @pytest.mark.parametrize("engine", [BookKeeping, Materialised])
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e300])
+    def test_records_that_are_not_finite_add_nothing(self, engine, bad):
+        model, (inputs, targets) = network(), data()
+        aggregation = TrimmedSum(clip=3.0, noise_multiplier=SILENT, trim=FixedTrim(0.2))
+        step = step_of(aggregation, model, engine=engine(model, cross_entropy))
+        spoiled = inputs.clone()
+        spoiled[[3, 9]] = bad
+        result = released(model, aggregation, step([Chunk(spoiled, targets)]))
+        assert result.isfinite().all()
+        if math.isnan(bad):
+            rest = torch.tensor([i for i in range(RECORDS) if i not in (3, 9)])
+            expected = by_hand(model, inputs[rest], targets[rest], 3.0, 3)
+            torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-10)
+
+    def test_the_mean(self):
+        model, (inputs, targets) = network(), data()
+        outcome = step_of(Mean(), model)([Chunk(inputs, targets)])
+        expected = by_hand(model, inputs, targets, math.inf, 0)
+        result = released(model, Mean(), outcome)
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-10)
+
+    def test_what_is_not_trained_is_left_alone(self):
+        model, (inputs, targets) = network(), data()
+        model[0].weight.requires_grad_(False)
+        Step(plan_of(Sum(clip=1.0, noise_multiplier=1.0)), model, cross_entropy)(
+            [Chunk(inputs, targets)]
+        )
+        assert model[0].weight.grad is None
+        assert model[0].bias.grad is not None
+
+    def test_the_fallback_has_its_own_rate(self):
+        grads = []
+        for scale in (1.0, 0.25):
+            model, (inputs, targets) = network(), data()
+            rule = propose(0.0, fallback_scale=scale)
+            step_of(rule, model)([Chunk(inputs, targets)])
+            grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        torch.testing.assert_close(grads[0] * 0.25, grads[1])
+
+
+class TestTrim:
+    @pytest.mark.parametrize("drawn", [0, 5, RECORDS])
+    def test_it_is_a_share_of_the_expected_batch_whatever_was_drawn(self, drawn):
+        model, (inputs, targets) = network(), data()
+        step = Step(plan_of(propose(0.0, trim=AdaptiveTrim(first=0.4))), model, cross_entropy)
+        outcome = step([Chunk(inputs[:drawn], targets[:drawn])])
+        assert outcome.trim == 6.0
+
+    def test_it_follows_the_branches(self):
+        model, (inputs, targets) = network(), data()
+        trim = AdaptiveTrim(first=0.125, up=0.125, down=0.0625)  # 2, 2 and 1 of a batch of 16
+        rule = propose(0.0, propose=0.99999, trim=trim)
+        step = Step(plan_of(rule), model, cross_entropy)
+        level, seen = 2.0, []
+        for _ in range(30):
+            outcome = step([Chunk(inputs, targets)])
+            assert outcome.trim == level
+            level = max(0.0, level - 1) if outcome.passed else min(16.0, level + 2)
+            seen.append(bool(outcome.passed))
+        assert {True, False} == set(seen)
+
+
+class TestCorruption:
+    def test_it_sees_every_gradient_of_its_chunk(self):
+        model, (inputs, targets) = network(), data()
+        seen = []
+
+        def corrupt(gradients, chunk):
+            seen.extend(chunk.ids.tolist())
+            return {name: 0 * value for name, value in gradients.items()}
+
+        aggregation = Sum(clip=1.0, noise_multiplier=SILENT)
+        outcome = step_of(aggregation, model, corrupt=corrupt)(chunks(inputs, targets, 10, 0))
+        assert seen == list(range(RECORDS))
+        assert released(model, aggregation, outcome).abs().max() < 1e-11
+
+    def test_not_with_an_engine_of_ones_own(self):
+        model = network()
+        with pytest.raises(ValueError, match="Expected corrupt or engine, got both"):
+            Step(
+                plan_of(Mean()),
+                model,
+                cross_entropy,
+                corrupt=lambda gradients, chunk: gradients,
+                engine=BookKeeping(model, cross_entropy),
+            )
+
+
+def test_the_divisor_must_be_known():
+    plan = Plan(sampling_rate=0.1, steps=1, aggregation=Mean())
+    with pytest.raises(ValueError, match="Expected expected_batch, from the plan or here"):
+        Step(plan, network(), cross_entropy)

@@ -1,0 +1,274 @@
+"""Training from end to end: optimizers, data of every form, budgets, what is not finite."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from prudent.accounting import GaussianTest
+from prudent.training import (
+    AdaptiveTrim,
+    EngineChoice,
+    Execution,
+    Mean,
+    Plan,
+    PoissonSampler,
+    ProposeTestRelease,
+    Step,
+    Sum,
+    accuracy,
+    fit,
+)
+from prudent.training.sampling import seeded_generator
+from prudent.training.step import Chunk
+from tests.training.gradients.oracle import cross_entropy
+
+RECORDS, RATE = 120, 0.15
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def records():
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(RECORDS) % 3
+    return torch.randn(RECORDS, 4, generator=generator) + 2 * nn.functional.one_hot(
+        labels, 4
+    ), labels
+
+
+def plan_of(steps=20, rule=None):
+    rule = Sum(clip=1.0, noise_multiplier=0.8) if rule is None else rule
+    return Plan(sampling_rate=RATE, steps=steps, aggregation=rule)
+
+
+PTR = ProposeTestRelease(
+    clip=1.0, propose=0.5, noise_multiplier=0.8, test=GaussianTest(2.0), trim=AdaptiveTrim()
+)
+
+
+def train(plan=None, data=None, model=None, **options):
+    settings = {"execution": Execution(seed=3), "progress": False, "lr": 0.1}
+    return fit(
+        plan_of() if plan is None else plan,
+        network() if model is None else model,
+        cross_entropy,
+        records() if data is None else data,
+        **(settings | options),
+    )
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.SGD, {"lr": 0.2}),
+        (torch.optim.SGD, {"lr": 0.2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+        (torch.optim.Adam, {"lr": 0.05}),
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
+@pytest.mark.parametrize("rule", [Sum(clip=1.0, noise_multiplier=0.8), PTR], ids=["sum", "ptr"])
+def test_fit_is_a_loop_over_steps(optimizer, options, rule):
+    """What one writes with `Step`, a sampler and an optimizer of one's own."""
+    plan, (inputs, targets), model = plan_of(rule=rule), records(), network()
+    generator = seeded_generator(torch.device("cpu"), 3, 1)
+    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS, generator=generator)
+    sampler = PoissonSampler(RECORDS, RATE, seed=3)
+    update = optimizer(model.parameters(), **options)
+    for number in range(plan.steps):
+        batch = sampler.batch(number)
+        step([Chunk(inputs[i], targets[i], v) for i, v in zip(batch.ids, batch.valid, strict=True)])
+        update.step()
+    assert torch.equal(weights(train(plan, optimizer=optimizer, **options).model), weights(model))
+
+
+class Items(Dataset):
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        return self.inputs[index], int(self.targets[index])
+
+
+class Named(nn.Module):
+    """Takes its features by name."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, left, right):
+        return self.inner(torch.cat([left, right], -1))
+
+
+class TestData:
+    def test_every_form_gives_the_same_model(self):
+        inputs, targets = records()
+        expected = weights(train().model)
+        for data in (TensorDataset(inputs, targets), Items(inputs, targets), [inputs, targets]):
+            assert torch.equal(weights(train(data=data).model), expected)
+        parts = {"left": inputs[:, :1], "right": inputs[:, 1:]}
+        named = train(data=(parts, targets), model=Named(network()))
+        torch.testing.assert_close(weights(named.model), expected)
+
+    @pytest.mark.parametrize("data", [5, [(1, 2), (3, 4), (5, 6)], iter([])])
+    def test_other_forms_are_refused(self, data):
+        with pytest.raises(ValueError, match="Expected train_set a pair"):
+            train(data=data)
+
+    def test_lengths_must_agree(self):
+        inputs, targets = records()
+        with pytest.raises(ValueError, match="Expected inputs and targets of one length"):
+            train(data=(inputs, targets[:-1]))
+
+
+class TestExecution:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"physical_batch": 5},
+            {"physical_batch": 64},
+            {"engine": EngineChoice.MATERIALISED},
+            {"engine": "bookkeeping", "recompute": True, "physical_batch": 7},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("rule", [Sum(clip=1.0, noise_multiplier=0.8), PTR], ids=["sum", "ptr"])
+    def test_how_it_is_carried_out_changes_no_number(self, rule, options):
+        plan, model = plan_of(rule=rule), network().double()
+        inputs, targets = records()
+        data = inputs.double(), targets
+        plain, other = (
+            train(plan, data, copy.deepcopy(model), execution=Execution(seed=3, **chosen))
+            for chosen in ({}, options)
+        )
+        torch.testing.assert_close(weights(plain.model), weights(other.model), rtol=1e-9, atol=1e-9)
+        assert plain.pass_rate == other.pass_rate
+
+    def test_seeds(self):
+        first, again, other, secret, secret_too = (
+            weights(train(execution=Execution(seed=seed)).model) for seed in (3, 3, 4, None, None)
+        )
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+        assert not torch.equal(secret, secret_too)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"physical_batch": 0}, "Expected physical_batch a whole number >= 1"),
+            ({"seed": -1}, "Expected seed a whole number >= 0"),
+            ({"engine": "ghost"}, "'ghost' is not a valid EngineChoice"),
+        ],
+    )
+    def test_what_is_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            Execution(**options)
+
+
+class TestGuarantee:
+    def test_no_steps(self, tmp_path):
+        model = network()
+        before = weights(model).clone()
+        fitted = train(plan_of(steps=0), model=model, out=tmp_path, delta=1e-5)
+        assert torch.equal(weights(fitted.model), before)
+        assert (fitted.history, fitted.pass_rate, fitted.plan.epsilon(1e-5)) == ([], 0.0, 0.0)
+
+    def test_a_budget_stops_the_run_before_it_is_overdrawn(self):
+        plan = plan_of(steps=400)
+        fitted = train(plan, budget=6.0, delta=1e-5)
+        taken = fitted.plan.steps
+        assert 0 < taken < 400
+        assert fitted.plan.epsilon(1e-5) <= 6.0 < plan.epsilon_after(taken + 1, 1e-5)
+        assert fitted.history[-1].step == taken
+        assert fitted.history[-1].epsilon <= 6.0 * 1.01
+        same = train(plan_of(steps=taken))
+        assert torch.equal(weights(same.model), weights(fitted.model))
+
+    def test_a_budget_that_is_large_enough_changes_nothing(self):
+        assert train(budget=500.0, delta=1e-5).plan == plan_of()
+
+    def test_a_budget_too_small_for_one_step_is_refused(self):
+        with pytest.raises(ValueError, match="No steps"):
+            train(budget=1e-3, delta=1e-9)
+
+    def test_a_budget_needs_its_delta(self):
+        with pytest.raises(ValueError, match="Expected delta with a budget"):
+            train(budget=1.0)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
+    @pytest.mark.parametrize("rule", [Sum(clip=1.0, noise_multiplier=0.8), PTR], ids=["sum", "ptr"])
+    def test_records_that_are_not_finite_are_harmless_and_unnamed(self, rule, bad, capfd):
+        inputs, targets = records()
+        inputs[::4] = bad
+        fitted = train(plan_of(rule=rule), (inputs, targets), delta=1e-5)
+        assert weights(fitted.model).isfinite().all()
+        assert all(math.isfinite(entry.noise) for entry in fitted.history)
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_whole_set_that_is_not_finite_leaves_noise_alone(self):
+        inputs, targets = records()
+        fitted = train(data=(torch.full_like(inputs, math.nan), targets))
+        assert weights(fitted.model).isfinite().all()
+
+    def test_layers_that_mix_records_are_refused(self):
+        mixing = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        with pytest.raises(ValueError, match="Expected layers that keep records apart"):
+            train(model=mixing)
+
+    def test_the_expected_batch_can_be_public_knowledge(self):
+        """Given in the plan, it and not the size of the data divides the sum and makes the trim."""
+        rule = Sum(clip=1.0, noise_multiplier=1e-6)
+        half = Plan(sampling_rate=RATE, steps=1, aggregation=rule, expected_batch=9.0)
+        start = weights(network())
+        moves = [weights(train(p).model) - start for p in (plan_of(1, rule), half)]
+        torch.testing.assert_close(moves[0] * 2, moves[1], rtol=1e-3, atol=1e-6)
+
+
+class TestEvaluation:
+    def test_the_hook_is_called_at_every_stop(self):
+        seen = []
+
+        def evaluate(model):
+            seen.append(weights(model).clone())
+            return {"calls": len(seen)}
+
+        fitted = train(plan_of(steps=10), evaluate=evaluate, evaluate_every=4)
+        assert [entry.step for entry in fitted.history] == [4, 8, 10]
+        assert [entry.evaluation for entry in fitted.history] == [{"calls": i} for i in (1, 2, 3)]
+        assert torch.equal(seen[-1], weights(fitted.model))
+
+    def test_accuracy_is_a_share_and_leaves_the_mode_alone(self):
+        inputs, targets = records()
+        model = train(plan_of(steps=150, rule=Mean()), lr=0.5).model
+        model.train()
+        share = accuracy(inputs, targets, batch=7)(model)["accuracy"]
+        assert model.training
+        assert share == float((model(inputs).argmax(1) == targets).double().mean())
+        assert share > 0.8
+
+    def test_what_is_refused(self):
+        with pytest.raises(ValueError, match="Expected evaluate_every a whole number >= 1"):
+            train(evaluate_every=0)
+
+
+def test_a_private_model_learns():
+    rule = ProposeTestRelease(
+        clip=1.0, propose=0.9, noise_multiplier=0.5, test=GaussianTest(1.0), failure=1e-3
+    )
+    inputs, targets = records()
+    fitted = train(plan_of(steps=150, rule=rule), lr=1.0)
+    assert 0.3 < fitted.pass_rate < 0.7
+    assert accuracy(inputs, targets)(fitted.model)["accuracy"] > 0.7
