@@ -151,17 +151,21 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
                 "train with, got 'none'. For training without a test choose another --method."
             )
         values["test"] = test
-    if "accountant" in values:
-        values["accountant"] = options.accountant_named(values["accountant"])
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
         values.setdefault("epsilon", None)
     for name, choices in (
         ("method", ("ptr", "trimmed", "dpsgd", "sgd")),
         ("reveals", ("margin", "branch", "monotone-branch")),
         ("fallback", ("sum", "trimmed", "skip")),
+        ("accountant", ("pld", "rdp")),
     ):
         if name in values and values[name] not in choices:
             raise ValueError(f"Expected {name} one of {', '.join(choices)}, got {values[name]!r}.")
+    for name in ("dataset", "corrupt"):
+        if name in values and not isinstance(values[name], str):
+            raise ValueError(f"Expected {name} a text, got {values[name]!r}.")
+    if "accountant" in values:
+        values["accountant"] = options.accountant_named(values["accountant"])
     return Experiment(**values)
 
 
@@ -172,6 +176,8 @@ def _device(name: str) -> str:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"Expected device cpu, since no CUDA device is here, got {name!r}.")
     return name

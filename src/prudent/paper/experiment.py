@@ -2,6 +2,7 @@
 
 import enum
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ class Experiment:
         _validate.between(0, 1, ends="[)", momentum=self.momentum)
         _validate.between(0, 1, ends="()", delta=self.delta)
         _validate.count(seed=self.seed)
+        for name in ("trim", "trim_up", "trim_down"):
+            _validate.between(0, 1, **{name: getattr(self, name)})
         given = {
             name: getattr(self, name)
             for name in ("epsilon", "steps", "noise_multiplier")
@@ -109,9 +112,7 @@ class Experiment:
         }
         if self.method is Method.SGD:
             if self.steps is None:
-                raise ValueError(
-                    "Expected steps for sgd, which no budget stops, got None."
-                )
+                raise ValueError("Expected steps for sgd, which no budget stops, got None.")
         elif len(given) < 2:
             raise ValueError(
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
@@ -200,6 +201,7 @@ def run(
     resume: bool = False,
     progress: bool = True,
     evaluations: int = 10,
+    evaluate_at: Collection[int] = (),
     dataset: Dataset | None = None,
     plan: Plan | None = None,
 ) -> Result:
@@ -209,22 +211,26 @@ def run(
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
     plan = experiment.plan(len(data.train_labels)) if plan is None else plan
-    fitted = fit(
-        plan,
-        build_model(data, experiment.seed),
-        nn.CrossEntropyLoss(reduction="none"),
-        (data.train_features, data.train_labels),
-        lr=experiment.lr,
-        momentum=experiment.momentum,
-        execution=Execution(device=device, seed=experiment.seed),
-        corrupt=_hook(corruption, len(data.train_labels), experiment.seed, device),
-        evaluate=accuracy(data.test_features, data.test_labels),
-        evaluate_every=max(1, -(-plan.steps // evaluations)),
-        delta=experiment.delta,
-        out=out,
-        resume=resume,
-        progress=progress,
-    )
+    # Corruptions draw from the default generator, which a checkpoint keeps.
+    with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
+        torch.manual_seed(experiment.seed)
+        fitted = fit(
+            plan,
+            build_model(data, experiment.seed),
+            nn.CrossEntropyLoss(reduction="none"),
+            (data.train_features, data.train_labels),
+            lr=experiment.lr,
+            momentum=experiment.momentum,
+            execution=Execution(device=device, seed=experiment.seed),
+            corrupt=_hook(corruption, len(data.train_labels), experiment.seed, device),
+            evaluate=accuracy(data.test_features, data.test_labels),
+            evaluate_every=max(1, -(-plan.steps // evaluations)),
+            evaluate_at=evaluate_at,
+            delta=experiment.delta,
+            out=out,
+            resume=resume,
+            progress=progress,
+        )
     spent = math.inf
     if experiment.method is not Method.SGD:
         spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
