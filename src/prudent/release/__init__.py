@@ -1,1 +1,114 @@
-"""How one number leaves a table: propose a sensitivity, test it privately, release or refuse."""
+"""How one number leaves a table: propose a sensitivity, test it privately, release or refuse.
+
+Names are imported when they are first used, so that the budget works without numpy, and arrays
+without a database.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prudent.release.baseline import exponential_quantile
+    from prudent.release.columns import open_column, open_groups
+    from prudent.release.columns_protocol import ArrayColumn, Column
+    from prudent.release.lattice import Lattice
+    from prudent.release.ledger import Ledger, OverBudgetError
+    from prudent.release.margin import RobustValue
+    from prudent.release.mechanism import (
+        Branch,
+        Outcome,
+        ProposeTestRelease,
+        Refused,
+        Released,
+        UnsafeMarginError,
+        check_margin,
+        on_lattice,
+    )
+    from prudent.release.noise import Law, ReproducibleNoise, SecureNoise
+    from prudent.release.pricing import calibrated
+    from prudent.release.proposal import ProposalSearch, search_quantile, suggest_proposal
+    from prudent.release.statistics import (
+        iqr,
+        median,
+        mode,
+        quantile,
+        trimmed_mean,
+        trimmed_sum,
+    )
+
+_HOMES = {
+    "ArrayColumn": "columns_protocol",
+    "Branch": "mechanism",
+    "Column": "columns_protocol",
+    "Lattice": "lattice",
+    "Law": "noise",
+    "Ledger": "ledger",
+    "Outcome": "mechanism",
+    "OverBudgetError": "ledger",
+    "ProposalSearch": "proposal",
+    "ProposeTestRelease": "mechanism",
+    "Refused": "mechanism",
+    "Released": "mechanism",
+    "ReproducibleNoise": "noise",
+    "RobustValue": "margin",
+    "SecureNoise": "noise",
+    "UnsafeMarginError": "mechanism",
+    "calibrated": "pricing",
+    "check_margin": "mechanism",
+    "exponential_quantile": "baseline",
+    "iqr": "statistics",
+    "median": "statistics",
+    "mode": "statistics",
+    "on_lattice": "mechanism",
+    "open_column": "columns",
+    "open_groups": "columns",
+    "quantile": "statistics",
+    "search_quantile": "proposal",
+    "suggest_proposal": "proposal",
+    "trimmed_mean": "statistics",
+    "trimmed_sum": "statistics",
+}
+
+__all__ = [
+    "ArrayColumn",
+    "Branch",
+    "Column",
+    "Lattice",
+    "Law",
+    "Ledger",
+    "Outcome",
+    "OverBudgetError",
+    "ProposalSearch",
+    "ProposeTestRelease",
+    "Refused",
+    "Released",
+    "ReproducibleNoise",
+    "RobustValue",
+    "SecureNoise",
+    "UnsafeMarginError",
+    "calibrated",
+    "check_margin",
+    "exponential_quantile",
+    "iqr",
+    "median",
+    "mode",
+    "on_lattice",
+    "open_column",
+    "open_groups",
+    "quantile",
+    "search_quantile",
+    "suggest_proposal",
+    "trimmed_mean",
+    "trimmed_sum",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'prudent.release' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"prudent.release.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

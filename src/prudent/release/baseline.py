@@ -14,11 +14,11 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.release.columns_protocol import Column
-from prudent.release.lattice import FloatArray, IntArray
+from prudent.release.lattice import FloatArray, IntArray, check_bounds
 from prudent.release.margin import rational
 from prudent.release.mechanism import Branch, Released
 from prudent.release.noise import load_opendp
-from prudent.release.statistics import Ledger, Source, open_records
+from prudent.release.statistics import LedgerLike, Source, open_records
 
 DEFAULT_CANDIDATES = 1024
 """Evenly spaced between the bounds, when no candidates are given."""
@@ -32,7 +32,7 @@ def exponential_quantile(
     epsilon: float,
     candidates: Sequence[float] | None = None,
     bounds: tuple[float, float] | None = None,
-    ledger: Ledger | None = None,
+    ledger: LedgerLike | None = None,
     **source: Unpack[Source],
 ) -> Released:
     """The candidate that splits the data most nearly as p : 1 - p, chosen with pure ε-DP.
@@ -80,14 +80,12 @@ def _candidates(
         )
     if candidates is None:
         assert bounds is not None
-        values = np.linspace(bounds[0], bounds[1], DEFAULT_CANDIDATES)
+        values = np.linspace(*check_bounds(bounds), DEFAULT_CANDIDATES)
     else:
         values = np.unique(np.asarray(candidates, np.float64))
-    if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
-        raise ValueError(
-            f"Expected candidates and bounds of finite numbers, got {candidates!r}, {bounds!r}."
-        )
-    return np.unique(values)
+    if len(values) == 0 or not np.isfinite(values).all():
+        raise ValueError(f"Expected candidates a list of finite numbers, got {candidates!r}.")
+    return values
 
 
 def _scores(records: Column, values: FloatArray, below: int, above: int) -> IntArray:

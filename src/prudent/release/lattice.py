@@ -67,7 +67,7 @@ class Lattice:
         free = cls(exponent)
         if bounds is None:
             return free
-        low, high = _check_bounds(bounds)
+        low, high = check_bounds(bounds)
         ends = free.steps(np.array([low, high]))
         if ends[0] == ends[1]:
             raise ValueError(
@@ -112,7 +112,8 @@ class Lattice:
         return math.ldexp(float(steps), self.exponent)
 
 
-def _check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
+def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Public bounds: two finite numbers in order."""
     try:
         low, high = (float(end) for end in bounds)
     except (TypeError, ValueError):

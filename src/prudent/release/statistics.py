@@ -28,7 +28,7 @@ _FAR = 2.0**19  # proposals: how long a vector may be when no bound on its norm 
 Outcomes: TypeAlias = Outcome | dict[Hashable, Outcome]
 
 
-class Ledger(Protocol):
+class LedgerLike(Protocol):
     """What is charged before any data is read."""
 
     def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> object:
@@ -60,7 +60,7 @@ class Budget(TypedDict, total=False):
     law: Law
     test: MarginTest | None
     failure: float | None
-    ledger: Ledger | None
+    ledger: LedgerLike | None
     noise: Noise | None
 
 

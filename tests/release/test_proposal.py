@@ -1,0 +1,87 @@
+"""Proposals from rehearsals, and from a search that is paid for."""
+
+import functools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+
+from prudent.accounting import PldAccountant
+from prudent.release.mechanism import Refused, Released
+from prudent.release.proposal import ProposalSearch, search_quantile, suggest_proposal
+from prudent.release.statistics import median, trimmed_mean
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+SHAPE = stats.norm(50.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    "statistic", [median, functools.partial(trimmed_mean, trim=100)], ids=["median", "trimmed mean"]
+)
+def test_a_suggestion_passes_on_data_of_that_shape_and_a_tenth_of_it_does_not(statistic) -> None:
+    propose = suggest_proposal(statistic, count=2_000, shape=SHAPE, rehearsals=3, **BUDGET)
+    generator = np.random.default_rng(77)
+    fresh = [SHAPE.rvs(2_000, random_state=generator) for _ in range(10)]
+
+    def passed(share: float) -> int:
+        outcomes = [statistic(data, propose=share * propose, **BUDGET) for data in fresh]
+        return sum(isinstance(outcome, Released) for outcome in outcomes)
+
+    assert passed(1.5) >= 9
+    assert passed(0.1) == 0
+
+
+def test_the_median_needs_about_the_width_of_as_many_records_as_the_margin() -> None:
+    # The margin of a median is about count × density × τ; the threshold of this test is 28.
+    propose = suggest_proposal(median, count=20_000, shape=SHAPE, rehearsals=3, **BUDGET)
+    records = 20_000 * SHAPE.pdf(50.0) * propose
+    assert 25 < records < 80
+
+
+def test_too_few_records_are_said_to_be_too_few() -> None:
+    with pytest.raises(ValueError, match="expect more records"):
+        suggest_proposal(median, count=10, shape=SHAPE, rehearsals=1, **BUDGET)
+
+
+def test_a_suggestion_never_charges() -> None:
+    class Untouched:
+        def charge(self, *_: object, **__: object) -> None:
+            raise AssertionError
+
+    suggest_proposal(median, count=2_000, shape=SHAPE, rehearsals=1, ledger=Untouched(), **BUDGET)
+
+
+@pytest.mark.parametrize("proposals", [[1.0], [0.1, 1.0, 10.0]])
+def test_a_search_costs_what_was_asked(proposals: list[float]) -> None:
+    search = ProposalSearch.calibrated(proposals, **BUDGET)
+    spent = PldAccountant().compose(search.event).get_epsilon(1e-6)
+    assert 0.99 < spent <= 1.0
+    assert len(search.mechanisms) == len(proposals)
+
+
+def test_a_search_stops_at_the_smallest_proposal_that_passes() -> None:
+    data = SHAPE.rvs(20_000, random_state=np.random.default_rng(3))
+    released = search_quantile(data, proposals=[3.0, 1e-6, 30.0], **BUDGET)
+    assert released.noise_scale == pytest.approx(np.sqrt(8) * 3.0, rel=1e-3)
+    assert isinstance(search_quantile(data, proposals=[1e-6], **BUDGET), Refused)
+
+
+def test_the_whole_search_is_charged_once_and_first() -> None:
+    charges: list[object] = []
+
+    class Book:
+        def charge(self, event: object, label: str = "", *, delta: float | None = None) -> None:
+            charges.append(event)
+
+    released = search_quantile([5.0] * 500, proposals=[1.0, 2.0], ledger=Book(), **BUDGET)
+    assert charges == [released.event]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"proposals": []}, {"proposals": [-1.0]}, {"proposals": [1.0], "by": "city"}]
+)
+def test_bad_input(wrong: dict) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        search_quantile([1.0], **wrong, **BUDGET)

@@ -1,0 +1,199 @@
+"""The public functions: near the truth, charged first, silent about the data."""
+
+import functools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+
+from prudent.accounting import DiscreteLaplaceTest, PldAccountant
+from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.mechanism import Branch, Refused, Released
+from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean, trimmed_sum
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 20_000)
+SORTED = np.sort(SAMPLE)
+
+
+class Book:
+    """A ledger that remembers, or refuses."""
+
+    def __init__(self, *, empty: bool = False) -> None:
+        self.charges: list[tuple[object, str, float | None]] = []
+        self.empty = empty
+
+    def charge(self, event: object, label: str = "", *, delta: float | None = None) -> None:
+        if self.empty:
+            raise OverflowError("over budget")
+        self.charges.append((event, label, delta))
+
+
+class Unreadable(ArrayColumn):
+    """A column that must not be read yet."""
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(SAMPLE)
+        self._book = book
+
+    def count(self) -> int:
+        assert self._book.charges, "data were read before the ledger was charged"
+        return super().count()
+
+
+CASES = {
+    "median": (median, {"propose": 0.1}, SORTED[9_999]),
+    "quantile": (functools.partial(quantile, p=0.9), {"propose": 0.2}, SORTED[17_999]),
+    "iqr": (iqr, {"propose": 0.1}, SORTED[14_999] - SORTED[4_999]),
+    "trimmed mean": (
+        functools.partial(trimmed_mean, trim=200),
+        {"propose": 0.01},
+        SORTED[200:-200].mean(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_released_is_near_the_truth(name: str) -> None:
+    statistic, arguments, truth = CASES[name]
+    released = statistic(SAMPLE, **arguments, **BUDGET)
+    assert isinstance(released, Released)
+    assert released.branch is Branch.ROBUST
+    assert abs(released.value - truth) < 25 * released.noise_scale
+    assert released.noise_scale == pytest.approx(math.sqrt(8) * arguments["propose"], rel=2e-3)
+    assert (released.value / released.spacing).is_integer()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_far_too_small_a_proposal_is_refused(name: str) -> None:
+    statistic, arguments, _ = CASES[name]
+    tiny = {"propose": arguments["propose"] * 1e-6}
+    assert isinstance(statistic(SAMPLE, **tiny, **BUDGET), Refused)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_ledger_is_charged_before_data_are_read(name: str) -> None:
+    statistic, arguments, _ = CASES[name]
+    book = Book()
+    released = statistic(Unreadable(book), **arguments, **BUDGET, ledger=book)
+    ((event, label, delta),) = book.charges
+    assert event == released.event
+    assert label == ("median" if name == "median" else label)
+    assert delta == BUDGET["delta"]
+    assert PldAccountant().compose(event).get_epsilon(1e-6) <= 1.0
+
+
+def test_nothing_is_read_when_the_budget_is_spent() -> None:
+    book = Book(empty=True)
+    with pytest.raises(OverflowError):
+        median(Unreadable(book), propose=1, **BUDGET, ledger=book)
+
+
+def test_bad_input_is_not_charged() -> None:
+    book = Book()
+    for wrong in ({"propose": -1}, {"propose": 1, "unit": "person"}, {"propose": 1, "groups": "a"}):
+        with pytest.raises(ValueError, match="Expected"):
+            median(SAMPLE, **wrong, **BUDGET, ledger=book)
+    with pytest.raises(ValueError, match="numbers"):
+        median(["a", "b"], propose=1, **BUDGET, ledger=book)
+    with pytest.raises(TypeError, match="unknown"):
+        median(SAMPLE, propose=1, **BUDGET, ledger=book, bound=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="no \\['epsilon'\\]"):
+        median(SAMPLE, propose=1, delta=1e-6, ledger=book)  # type: ignore[call-arg]
+    assert book.charges == []
+
+
+def test_a_refusal_says_the_same_whatever_the_data() -> None:
+    outcomes = [median(data, propose=1.0, **BUDGET) for data in ([], [1.0], [1e300, -1e300])]
+    assert len({outcome.reason for outcome in outcomes}) == 1
+    assert len({repr(outcome.event) for outcome in outcomes}) == 1
+
+
+def test_the_same_seed_gives_the_same_answer() -> None:
+    first, second = (
+        median(SAMPLE, propose=0.1, **BUDGET, noise=ReproducibleNoise(4)) for _ in range(2)
+    )
+    assert first == second
+
+
+def test_a_fallback_answers_where_the_test_fails() -> None:
+    released = median(SAMPLE[:10], propose=0.1, **BUDGET, bounds=(0, 200), fallback=True)
+    assert released.branch is Branch.FALLBACK
+    assert released.noise_scale == pytest.approx(math.sqrt(8) * 200, rel=1e-3)
+    mean = trimmed_mean(SAMPLE[:10], trim=2, propose=0.1, **BUDGET, bounds=(0, 200), fallback=True)
+    assert mean.noise_scale == pytest.approx(math.sqrt(8) * 100, rel=1e-3)
+
+
+def test_gaussian_noise_on_request() -> None:
+    test = DiscreteLaplaceTest(2.0)
+    released = median(SAMPLE, propose=0.1, **BUDGET, law=Law.GAUSSIAN, test=test)
+    assert PldAccountant().compose(released.event).get_epsilon(1e-6) <= 1.0
+    assert released.noise_scale > math.sqrt(8) * 0.1
+
+
+def test_p_may_be_a_fraction() -> None:
+    released = quantile(SAMPLE, p=Fraction(1, 3), propose=0.2, **BUDGET)
+    assert abs(released.value - np.quantile(SAMPLE, 1 / 3)) < 25 * released.noise_scale
+
+
+class TestMode:
+    def test_a_clear_category_is_released_as_it_is(self) -> None:
+        released = mode(["b"] * 500 + ["a"] * 300, **BUDGET)
+        assert (released.value, released.noise_scale, released.spacing) == ("b", 0.0, 0.0)
+        assert PldAccountant().compose(released.event).get_epsilon(1e-6) <= 1.0
+
+    def test_a_close_race_is_refused(self) -> None:
+        assert isinstance(mode(["b"] * 500 + ["a"] * 499, **BUDGET), Refused)
+
+    def test_only_public_categories_count(self) -> None:
+        data = ["secret"] * 900 + ["a"] * 100
+        assert mode(data, categories=["a", "b"], **BUDGET).value == "a"
+
+    def test_numbers_with_a_proposal(self) -> None:
+        released = mode(np.repeat([5.0, 6.0, 90.0], [500, 450, 20]), propose=2.0, **BUDGET)
+        assert abs(released.value - 5) < 25 * released.noise_scale
+
+    def test_bounds_make_no_sense_for_categories(self) -> None:
+        with pytest.raises(ValueError, match="bounds"):
+            mode(["a"], **BUDGET, bounds=(0, 1))
+        with pytest.raises(ValueError, match="both"):
+            mode([1.0], **BUDGET, propose=1.0, categories=[1.0])
+
+
+CHEAP = {**BUDGET, "test": DiscreteLaplaceTest(2.0)}
+
+
+class TestTrimmedSum:
+    vectors = np.random.default_rng(1).normal(size=(500, 3))
+
+    def test_it_is_near_the_truth(self) -> None:
+        released = trimmed_sum(self.vectors, trim=60, propose=5.0, **CHEAP)
+        kept = self.vectors[np.argsort(np.linalg.norm(self.vectors, axis=1))[:-60]].sum(axis=0)
+        assert np.linalg.norm(np.array(released.value) - kept) < 30 * released.noise_scale
+        assert PldAccountant().compose(released.event).get_epsilon(1e-6) <= 1.0
+
+    def test_too_many_long_vectors_are_refused(self) -> None:
+        assert isinstance(trimmed_sum(self.vectors, trim=60, propose=0.5, **CHEAP), Refused)
+
+    def test_or_all_are_summed_with_noise_for_the_bound(self) -> None:
+        released = trimmed_sum(
+            self.vectors, trim=60, propose=0.5, bound=4.0, fallback=True, **CHEAP
+        )
+        assert released.branch is Branch.FALLBACK
+        assert released.noise_scale > 8
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"fallback": True}, {"bounds": (0, 1)}, {"bound": 0.1}, {"trim": -1}, {"propose": 0}],
+    )
+    def test_bad_input(self, wrong: dict) -> None:
+        with pytest.raises(ValueError, match="Expected"):
+            trimmed_sum(self.vectors, **{"trim": 60, "propose": 1.0, **CHEAP, **wrong})
+
+    def test_no_table(self) -> None:
+        with pytest.raises(ValueError, match="shape"):
+            trimmed_sum([1.0, 2.0], trim=1, propose=1.0, **CHEAP)
