@@ -41,7 +41,7 @@ class Request(NamedTuple):
     as_json: bool
 
 
-def _read_bounds(text: str | tuple[float, float]) -> tuple[float, float]:
+def read_bounds(text: str | tuple[float, float]) -> tuple[float, float]:
     """Parses `low,high`, as typer wants it."""
     if isinstance(text, tuple):
         return text
@@ -90,7 +90,7 @@ def _shared(
     bounds: Annotated[
         Any,
         typer.Option(
-            metavar="LOW,HIGH", parser=_read_bounds, help="Public bounds on the data, if any."
+            metavar="LOW,HIGH", parser=read_bounds, help="Public bounds on the data, if any."
         ),
     ] = None,
     ledger: Annotated[
