@@ -27,7 +27,9 @@ __all__ = [
 def choose_engine(model: nn.Module, loss: Loss, *, corrupt: Corrupt | None = None) -> Engine:
     """The engine to use when nothing speaks for another: book-keeping.
 
-    Forming the gradients is for their corruption, which needs to see them.
+    Measured on one thread it takes a quarter to two thirds of the time of forming the gradients in
+    convolutional models and perceptrons, as long in a small transformer, and at worst a millisecond
+    more where a step takes five. Forming them is for their corruption, which needs to see them.
 
     Args:
         model: As for every engine.
