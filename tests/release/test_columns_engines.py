@@ -1,6 +1,7 @@
 """The same column in DuckDB, PostgreSQL and Spark: the same answers, on flights and on ties."""
 
 import contextlib
+import gc
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
 
-from prudent.release import columns  # noqa: E402
+from prudent.release import columns, statistics  # noqa: E402
 from prudent.release.columns import open_column, open_groups  # noqa: E402
 from prudent.release.columns_protocol import ArrayColumn  # noqa: E402
+from prudent.release.mechanism import Released  # noqa: E402
+from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.sources import SourceError  # noqa: E402
 from tests.release.columns_suite import (  # noqa: E402
     ADVERSARIAL,
@@ -89,6 +93,45 @@ def check_flights(table: pa.Table, where_it_is: dict[str, Any]) -> None:
     counts = table["carrier"].value_counts().to_pylist()
     expected = sorted(((row["values"], row["counts"]) for row in counts), key=lambda r: -r[1])
     assert carriers.most_frequent(3) == expected[:3]
+
+
+def check_same_releases(
+    where_it_is: dict[str, Any], values: np.ndarray, words: tuple[str, list[str | None]] | None
+) -> None:
+    """With the same noise, the very same numbers are released as from an array."""
+    cost: Any = {"epsilon": 2.0, "delta": 1e-6}
+
+    def same(statistic: Any, of: Any = values, **own: Any) -> None:
+        column = own.pop("column", "x")
+        outcomes = [
+            statistic(**data, **own, **cost, noise=ReproducibleNoise(3))
+            for data in ({"data": of}, {**where_it_is, "column": column})
+        ]
+        assert outcomes[0] == outcomes[1]
+        assert isinstance(outcomes[0], Released)
+
+    same(statistics.median, propose=9.0)
+    same(statistics.quantile, p="9/10", propose=90.0)
+    same(statistics.iqr, propose=30.0)
+    same(statistics.trimmed_mean, trim=40, propose=8.0, bounds=(-60.0, 600.0))
+    same(statistics.mode, propose=4.0)
+    if words is not None:
+        same(statistics.mode, words[1], column=words[0])
+
+
+def test_the_same_releases_from_duckdb() -> None:
+    table = flights(FLIGHTS).slice(0, 60_000)
+    kept = table.rename_columns(["x", *FLIGHTS[1:]])
+    carriers = table["carrier"].to_pylist()
+    check_same_releases({"data": kept}, delays(table), ("carrier", carriers))
+
+
+def test_the_same_releases_from_postgres(postgres_table: Any) -> None:
+    table = flights(FLIGHTS).slice(0, 20_000)
+    carriers = table["carrier"].to_pylist()
+    rows = list(zip(table["dep_delay"].to_pylist(), carriers, strict=True))
+    where = postgres_table({"x": "int", "carrier": "text"}, rows)
+    check_same_releases(where, delays(table), ("carrier", carriers))
 
 
 def test_flights_in_duckdb() -> None:
@@ -204,4 +247,7 @@ def test_spark_answers_as_an_array_does(monkeypatch: pytest.MonkeyPatch) -> None
         frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
         monkeypatch.setattr(columns, "FEW", 50)
         check_flights(table, {"source": frame})
+        delayed = frame.withColumnRenamed("dep_delay", "x")
+        check_same_releases({"data": delayed}, delays(table), None)
+        gc.collect()
         assert not session.catalog.listTables()
