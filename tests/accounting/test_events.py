@@ -103,7 +103,7 @@ def test_a_scale_out_of_range_is_named(kind, value):
 
 
 def test_a_discrete_gaussian_too_wide_to_sum_is_refused():
-    with pytest.raises(ValueError, match=r"Expected scale in \(0, 10000\]"):
+    with pytest.raises(ValueError, match=r"Expected scale in \[1e-06, 10000\]"):
         DiscreteGaussianTest(2e4)
 
 

@@ -1,4 +1,4 @@
-"""The real mechanism against its price: by simulation on worst-case data, by enumeration on tiny."""
+"""The real mechanism against its price: simulated on the worst data, enumerated on tiny."""
 
 import math
 

@@ -28,8 +28,8 @@ kinds = st.sampled_from([LaplaceTest, GaussianTest, DiscreteLaplaceTest, Discret
 tests = st.builds(lambda kind, scale: kind(scale), kinds, positive)
 releases = st.builds(
     ProposeTestReleaseDpEvent,
-    st.one_of(positive, st.just(math.inf)), st.floats(0, 5), tests, st.floats(1e-12, 0.49),
-    positive, st.sampled_from(Reveals),
+    st.one_of(positive, st.just(math.inf)), st.one_of(st.just(0.0), st.floats(1e-3, 5)), tests,
+    st.floats(1e-12, 0.49), positive, st.sampled_from(Reveals),
 )  # fmt: skip
 leaves = st.one_of(
     releases,
@@ -59,7 +59,7 @@ def test_every_event_comes_back(event):
     assert "\n" not in text
     assert from_json(text) == event
     assert from_plain(to_plain(event)) == event
-    assert describe(event) or event == dp.ComposedDpEvent([])
+    assert describe(event)
 
 
 def test_a_word_that_changes_is_noticed():

@@ -71,7 +71,7 @@ def from_plain(value: Any) -> Any:
 
 def describe(event: dp.DpEvent) -> str:
     """The event in words, one line for each thing composed."""
-    return "\n".join(_lines(event, ""))
+    return "\n".join(_lines(event, "")) or "nothing"
 
 
 def _lines(event: dp.DpEvent, indent: str) -> list[str]:
