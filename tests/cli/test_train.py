@@ -1,0 +1,180 @@
+"""`prudent train`: what is solved for, what is printed, and one line for what is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+
+from prudent.cli import main
+
+KEYS = {"accuracy", "epsilon", "delta", "steps", "noise_multiplier", "pass_rate"}
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """Three easy classes of a table with six columns."""
+    path, chance = tmp_path_factory.mktemp("data") / "easy.npz", np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 600), ("test", 150)):
+        labels = np.arange(count) % 3
+        features = chance.normal(size=(count, 6)) + 3 * np.eye(6)[labels]
+        arrays |= {f"{part}_features": features.astype(np.float32), f"{part}_labels": labels}
+    np.savez(path, **arrays)
+    return path
+
+
+def run(capsys, archive, *flags, status=0):
+    """The last line of a JSON run."""
+    given = ["train", "--dataset", f"npz:{archive}", "--batch", "60", "--json", *flags]
+    assert main(given) == status, capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return json.loads(shown.out.splitlines()[-1])
+
+
+def error(capsys, *flags):
+    """The one line that a wrong command line is answered with."""
+    assert main(["train", *flags]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err.strip()
+
+
+def test_noise_is_solved_for_epsilon_and_steps(capsys, archive):
+    result = run(
+        capsys, archive, "--method", "dpsgd", "--epsilon", "4", "--delta", "1e-4", "--steps", "40"
+    )
+    assert set(result) == KEYS
+    assert 3.99 < result["epsilon"] <= 4
+    assert (result["delta"], result["steps"], result["pass_rate"]) == (1e-4, 40, 0.0)
+    assert result["accuracy"] > 0.8
+
+
+def test_steps_are_solved_for_epsilon_and_noise(capsys, archive):
+    flags = ("--method", "trimmed", "--noise-multiplier", "2", "--epsilon", "2")
+    result = run(capsys, archive, *flags)
+    assert result["noise_multiplier"] == 2
+    assert result["epsilon"] <= 2
+    assert 5 < result["steps"] < 200
+    assert result["pass_rate"] == 1.0
+
+
+def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
+    flags = ("--noise-multiplier", "1", "--steps", "25", "--propose", "0.9", "--clip", "2")
+    test = ("--test", "gaussian:1", "--failure", "1e-6", "--trim-up", "0.05", "--trim-down", "0.05")
+    out = tmp_path / "run"
+    result = run(capsys, archive, *flags, *test, "--lr", "0.2", "--out", str(out))
+    assert (result["steps"], result["noise_multiplier"]) == (25, 1)
+    assert result["epsilon"] > 1
+    assert 0 < result["pass_rate"] < 1
+    assert sorted(path.name for path in out.iterdir()) == [
+        "checkpoint.pt",
+        "ledger.json",
+        "metrics.jsonl",
+    ]
+    # A finished run, resumed, is the same run; another plan is refused.
+    again = run(capsys, archive, *flags, *test, "--lr", "0.2", "--out", str(out), "--resume")
+    assert again == result
+    common = ("--dataset", f"npz:{archive}", "--method", "dpsgd", "--batch", "60")
+    line = error(capsys, *common, *flags, "--out", str(out), "--resume", "--json")
+    assert "the plan this run was begun with" in line
+
+
+def test_without_privacy(capsys, archive):
+    result = run(capsys, archive, "--method", "sgd", "--steps", "60", "--corrupt", "label:0.1")
+    assert result["epsilon"] is None
+    assert result["accuracy"] > 0.8
+
+
+def test_a_file_and_flags_that_win_over_it(capsys, archive, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('method = "dpsgd"\nsteps = 30\nnoise_multiplier = 1.5\nseed = 4\n')
+    first = run(capsys, archive, str(path))
+    assert (first["steps"], first["noise_multiplier"]) == (30, 1.5)
+    assert run(capsys, archive, str(path), "--steps", "20")["steps"] == 20
+    assert run(capsys, archive, str(path)) == first
+    flags = ("--method", "dpsgd", "--steps", "30", "--noise-multiplier", "1.5", "--seed", "4")
+    assert run(capsys, archive, *flags) == first
+
+
+def test_for_a_person(capsys, archive, tmp_path):
+    flags = ["--method", "dpsgd", "--steps", "10", "--noise-multiplier", "1"]
+    given = ["train", "--dataset", f"npz:{archive}", *flags, "--out", str(tmp_path)]
+    assert main(given) == 0
+    shown = capsys.readouterr().out
+    assert "on the clean test part" in shown
+    assert "1e-05)-DP" in shown
+    assert "10/10" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--steps", "10", "--epsilon", "-1"], "--epsilon: expected"),
+        (["--steps", "ten"], "--steps: expected a whole number, got 'ten'."),
+        (["--steps", "-5", "--epsilon", "1"], "--steps: expected"),
+        (["--delta", "0", "--steps", "5"], "--delta: expected in (0, 1), got 0.0."),
+        (["--clip", "0", "--steps", "5", "--noise-multiplier", "1"], "--clip: expected"),
+        (["--propose", "1.5", "--steps", "5"], "--propose: expected in (0, 1), got 1.5."),
+        (["--noise-multiplier", "-1", "--steps", "5"], "--noise-multiplier: expected"),
+        (["--test", "cauchy:1", "--steps", "5"], "--test: expected laplace:B, gaussian:S"),
+        (["--test", "none", "--steps", "5"], "--test: expected laplace:B, gaussian:S"),
+        (["--failure", "0.7", "--steps", "5"], "--failure: expected in (0, 0.5), got 0.7."),
+        (["--method", "adam"], "--method: expected one of ptr, trimmed, dpsgd, sgd, got 'adam'."),
+        (["--accountant", "x", "--steps", "5"], "--accountant: expected one of pld, rdp, got 'x'."),
+        (["--reveals", "all", "--steps", "5"], "--reveals: expected one of"),
+        (["--fallback", "x", "--steps", "5"], "--fallback: expected one of"),
+        (["--trim", "2", "--steps", "5"], "--trim: expected in [0, 1], got 2.0."),
+        (["--trim-up", "2", "--steps", "5"], "--trim-up: expected in [0, 1], got 2.0."),
+        (["--corrupt", "meteor:0.1", "--steps", "5"], "label:RATIO"),
+        (["--corrupt", "label:0.9", "--steps", "5"], "RATIO in [0, 0.5]"),
+        (["--seed", "-1", "--steps", "5"], "--seed: expected"),
+        (["--device", "abacus", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
+        (["--device", "meta", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
+        (["--resume", "--steps", "5", "--noise-multiplier", "1"], "Expected out, the folder"),
+        (["--method", "sgd"], "--steps: expected for sgd, which no budget stops, got None."),
+        ([], "Expected two of epsilon, steps and noise_multiplier"),
+        (["nowhere.toml"], "nowhere.toml: No such file or directory."),
+        (["--flag"], "No such option: --flag"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_one_line_for_what_is_wrong(capsys, archive, flags, line):
+    given = ["--dataset", f"npz:{archive}", "--batch", "60", *flags]
+    assert line in error(capsys, *given)
+
+
+def test_a_data_set_that_is_not_there(capsys):
+    common = ("--method", "sgd", "--steps", "1")
+    assert "npz:nowhere.npz" in error(capsys, "--dataset", "npz:nowhere.npz", *common)
+    assert "mnist" in error(capsys, "--dataset", "imagenet", *common)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("steps = [", "a TOML file"),
+        ("stepps = 3\n", "got stepps."),
+        ('steps = "many"\n', "--steps: expected a whole number"),
+        ("dataset = 3\nsteps = 3\n", "--dataset: expected a text, got 3."),
+        ("corrupt = 3\nsteps = 3\n", "--corrupt: expected a text, got 3."),
+        ('lr = "fast"\nsteps = 3\n', "--lr: expected finite and > 0, got 'fast'."),
+        ("test = 4\nsteps = 3\n", "--test: expected"),
+        ("method = 4\nsteps = 3\n", "--method: expected one of"),
+        ("[train]\nsteps = 3\n", "got train."),
+    ],
+)
+def test_one_line_for_a_wrong_file(capsys, tmp_path, text, line):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    assert line in error(capsys, str(path))
+
+
+def test_help_names_the_flags(capsys):
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for flag in ("dataset", "method", "epsilon", "delta", "steps", "clip", "propose", "test"):
+        assert f"--{flag}" in shown
+    for flag in ("corrupt", "seed", "device", "out", "resume", "json"):
+        assert f"--{flag}" in shown

@@ -1,0 +1,147 @@
+"""On a GPU: a captured step is the eager one, and nothing waits for the device."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from prudent.accounting import DiscreteLaplaceTest, GaussianTest, LaplaceTest
+from prudent.training import (
+    AdaptiveTrim,
+    Chunk,
+    Execution,
+    Plan,
+    PoissonSampler,
+    ProposeTestRelease,
+    Step,
+    Sum,
+    TrimmedSum,
+    fit,
+)
+from tests.training.gradients.oracle import cross_entropy
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+RECORDS, RATE = 400, 0.1
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)
+    ).double()
+
+
+def records():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(RECORDS, 1, 8, 8, generator=generator).double(), torch.arange(RECORDS) % 3
+
+
+def rule(test):
+    return ProposeTestRelease(
+        clip=1.0,
+        propose=0.7,
+        noise_multiplier=1.0,
+        test=test,
+        failure=1e-3,
+        trim=AdaptiveTrim(first=0.4, up=0.1, down=0.1),
+    )
+
+
+RULES = {
+    "sum": Sum(clip=1.0, noise_multiplier=1.0),
+    "trimmed": TrimmedSum(clip=1.0, noise_multiplier=1.0),
+    "gaussian": rule(GaussianTest(1.0)),
+    "laplace": rule(LaplaceTest(1.0)),
+    "discrete": rule(DiscreteLaplaceTest(1.0)),
+}
+
+
+def train(model, aggregation, *, graph, optimizer=torch.optim.SGD, **options):
+    plan = Plan(sampling_rate=RATE, steps=30, aggregation=aggregation)
+    execution = Execution(device="cuda", seed=3, cuda_graph=graph)
+    return fit(
+        plan,
+        model,
+        cross_entropy,
+        records(),
+        optimizer=optimizer,
+        execution=execution,
+        progress=False,
+        **({"lr": 0.01} | options),
+    )
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    "options", [{"momentum": 0.9}, {"optimizer": torch.optim.Adam}], ids=["momentum", "adam"]
+)
+def test_the_graph_is_the_eager_step(name, options):
+    captured, eager = (
+        train(network(), RULES[name], graph=graph, **options) for graph in (True, False)
+    )
+    torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
+    assert captured.pass_rate == eager.pass_rate
+    assert captured.history == eager.history
+
+
+def test_dropout_in_a_graph_is_that_of_the_eager_step():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+    results = []
+    for graph in (True, False):
+        torch.cuda.manual_seed(4)
+        fitted = train(copy.deepcopy(model).double(), RULES["sum"], graph=graph)
+        results.append(weights(fitted.model))
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_nothing_waits_for_the_device(name):
+    model, (inputs, targets) = network().cuda(), (part.cuda() for part in records())
+    plan = Plan(sampling_rate=RATE, steps=9, aggregation=RULES[name])
+    generator = torch.Generator("cuda").manual_seed(0)
+    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS, generator=generator)
+    sampler = PoissonSampler(RECORDS, RATE, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update(number):
+        batch = sampler.batch(number)
+        step([Chunk(inputs[i], targets[i], v) for i, v in zip(batch.ids, batch.valid, strict=True)])
+        optimizer.step()
+
+    update(0)  # draws a block of batches and builds tables, which may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number in range(1, 9):
+            update(number)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_batches_on_the_device_are_poisson():
+    sampler = PoissonSampler(40, 0.2, physical_batch=3, seed=8, device="cuda")
+    counts, steps = torch.zeros(40, device="cuda"), 2000
+    for number in range(steps):
+        batch = sampler.batch(number)
+        counts[batch.ids[batch.valid]] += 1
+    deviation = (counts / steps - 0.2) / (0.2 * 0.8 / steps) ** 0.5
+    assert deviation.abs().max() < 4.5
+
+
+def test_a_resumed_run_is_the_whole_one(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def dying(model):
+        raise Killed
+
+    whole = train(network(), RULES["gaussian"], graph=True, out=tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(network(), RULES["gaussian"], graph=True, out=tmp_path / "cut", evaluate=dying)
+    cut = train(network(), RULES["gaussian"], graph=True, out=tmp_path / "cut", resume=True)
+    torch.testing.assert_close(weights(cut.model), weights(whole.model), rtol=1e-8, atol=1e-8)
