@@ -114,7 +114,7 @@ def mnist(records, tests):
 
 
 def test_private_training_on_digits():
-    """A tenth of the data, 60 steps: 0.81 was seen with the test and 0.77 without; chance is 0.1."""
+    """A tenth of the data, 60 steps: 0.81 was seen with the test, 0.77 without; chance is 0.1."""
     data = mnist(6000, 1000)
     common = Experiment(
         epsilon=None, steps=60, noise_multiplier=0.6, batch=128, lr=2.0, corrupt="label:0.1"
