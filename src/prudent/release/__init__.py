@@ -1,7 +1,7 @@
 """How one number leaves a table: propose a sensitivity, test it privately, release or refuse.
 
-Names are imported when they are first used, so that the budget works without numpy, and arrays
-without a database.
+Names are imported when they are first used, so that arrays need no database, and a budget needs no
+noise.
 """
 
 import importlib
