@@ -31,9 +31,9 @@ def processes() -> Iterator[list[ForkServerProcess]]:
 
 
 def start(target: object, *arguments: object) -> ForkServerProcess:
-    # Forked from a server that has imported everything: a few milliseconds each, and no threads.
+    # Forked from a server that has imported the package: a few milliseconds each, and no threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.release.charging"])
+    context.set_forkserver_preload(["prudent.release.ledger"])
     process = context.Process(target=target, args=arguments)
     process.start()
     return process
@@ -64,6 +64,7 @@ def charge_from_many(
             )
         victims = chance.sample(started, kills)
         while not any(released.iterdir()):
+            assert any(process.is_alive() for process in started)
             time.sleep(0.01)
         for victim in victims:
             time.sleep(chance.uniform(0, 0.2))
@@ -104,6 +105,7 @@ def test_a_process_killed_before_its_commit_leaves_nothing(location: str, tmp_pa
         ready = tmp_path / "ready"
         started.append(start(charging.charge_slowly, location, ready))
         while not ready.exists():
+            assert started[0].is_alive()
             time.sleep(0.01)
         started[0].kill()
         started[0].join()
