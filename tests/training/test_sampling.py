@@ -151,10 +151,12 @@ class TestSeeds:
         """torch's own seeding of a host generator would take 32 of them, few enough to try all."""
         plain = [torch.Generator().manual_seed(5 + high * 2**32) for high in (0, 1)]
         assert torch.equal(*(torch.randn(9, generator=generator) for generator in plain))
+        filled = seeded_generator(self.CPU, 5, 1)
+        short = torch.Generator().manual_seed(filled.initial_seed())
+        assert (filled.get_state() != short.get_state()).sum() > 2000
         draws = [self.draw(5 + high * 2**32, 1) for high in range(4)]
-        states = [seeded_generator(self.CPU, 5 + high * 2**32, 1).get_state() for high in (0, 1)]
-        assert (states[0] != states[1]).sum() > 2000
-        for first in range(4):
+        draws.append(torch.randn(1000, generator=short))
+        for first in range(5):
             for second in range(first):
                 assert abs(float((draws[first] * draws[second]).mean())) < 5 / math.sqrt(1000)
 
