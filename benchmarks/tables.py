@@ -35,9 +35,9 @@ PRIVATE = """
 import json, resource, sys, time
 import prudent.release.columns
 from prudent.release.statistics import median
-median([0.0] * 5000, propose=0.01, epsilon=0.3, delta=1e-6)  # calibrated once, before the clock
+median([0.0] * 5000, propose=1e-4, epsilon=0.3, delta=1e-6)  # calibrated once, before the clock
 start, busy = time.perf_counter(), time.process_time()
-value = median(sys.argv[1], "x", propose=0.01, epsilon=0.3, delta=1e-6).value
+value = median(sys.argv[1], "x", propose=1e-4, epsilon=0.3, delta=1e-6).value
 """
 
 REPORT = """
