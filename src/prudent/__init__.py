@@ -20,6 +20,16 @@ if TYPE_CHECKING:
         best_test,
         calibrate,
     )
+    from prudent.release import (
+        Ledger,
+        Refused,
+        Released,
+        iqr,
+        median,
+        mode,
+        quantile,
+        trimmed_mean,
+    )
     from prudent.training import (
         AdaptiveTrim,
         Execution,
@@ -55,6 +65,14 @@ _HOMES = {
     "Sum": "prudent.training",
     "TrimmedSum": "prudent.training",
     "fit": "prudent.training",
+    "Ledger": "prudent.release",
+    "Refused": "prudent.release",
+    "Released": "prudent.release",
+    "iqr": "prudent.release",
+    "median": "prudent.release",
+    "mode": "prudent.release",
+    "quantile": "prudent.release",
+    "trimmed_mean": "prudent.release",
 }
 
 __all__ = [
@@ -65,11 +83,14 @@ __all__ = [
     "FixedTrim",
     "GaussianTest",
     "LaplaceTest",
+    "Ledger",
     "Plan",
     "PldAccountant",
     "ProposeTestRelease",
     "ProposeTestReleaseDpEvent",
     "RdpAccountant",
+    "Refused",
+    "Released",
     "Reveals",
     "Run",
     "Step",
@@ -78,6 +99,11 @@ __all__ = [
     "best_test",
     "calibrate",
     "fit",
+    "iqr",
+    "median",
+    "mode",
+    "quantile",
+    "trimmed_mean",
 ]
 
 

@@ -9,9 +9,12 @@ from typing import Any
 import attrs
 import dp_accounting as dp
 from dp_accounting import dp_event
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import events
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
+
+_SILENT = 1e9  # noise so large that the event stands for its test alone
 
 _KINDS: dict[str, type[dp.DpEvent]] = {
     name: kind
@@ -104,27 +107,32 @@ def _words(event: dp.DpEvent) -> str:
             return f"Laplace noise, multiplier {event.noise_multiplier:g}"
         case MarginTest():
             return f"{_test_words(event)} of a margin"
+        case DiscreteLaplaceDpEvent():
+            scale = f"scale {1 / event.noise_parameter:.4g}"
+            return f"discrete Laplace noise, {scale} for a sensitivity of {event.sensitivity}"
         case ProposeTestReleaseDpEvent():
-            fallback = (
-                "refuses"
-                if event.refuses
-                else f"falls back to noise multiplier {event.noise_multiplier:g}"
-            )
-            shown = {
-                Reveals.MARGIN: "the noisy margin",
-                Reveals.BRANCH: "the branch",
-                Reveals.MONOTONE_BRANCH: "the branch of a monotone margin",
-            }[event.reveals]
-            proposal = f"proposes {event.propose:g} of the global sensitivity"
-            if event.propose == 0:
-                proposal = "proposes a bound where no global one is known"
-            return (
-                f"Propose-Test-Release: {proposal}, {_test_words(event.test)} with failure "
-                f"{event.failure:g}, releases at {event.sigma_over_proposal:g} × the proposal, "
-                f"else {fallback}; shows {shown}"
-            )
+            return _ptr_words(event)
         case _:
             return repr(event)
+
+
+def _ptr_words(event: ProposeTestReleaseDpEvent) -> str:
+    proposal = f"proposes {event.propose:g} of the global sensitivity"
+    if event.propose == 0:
+        proposal = "proposes a bound where no global one is known"
+    then = f"releases at {event.sigma_over_proposal:g} × the proposal"
+    if event.sigma_over_proposal >= _SILENT:
+        then = "lets the next line release"
+    fallback = f"falls back to noise multiplier {event.noise_multiplier:g}"
+    if event.refuses:
+        fallback = "refuses"
+    shown = {
+        Reveals.MARGIN: "the noisy margin",
+        Reveals.BRANCH: "the branch",
+        Reveals.MONOTONE_BRANCH: "the branch of a monotone margin",
+    }[event.reveals]
+    test = f"{_test_words(event.test)} with failure {event.failure:g}"
+    return f"Propose-Test-Release: {proposal}, {test}, {then}, else {fallback}; shows {shown}"
 
 
 def _test_words(test: MarginTest) -> str:

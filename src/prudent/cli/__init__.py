@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import prudent
-from prudent.cli import demo, errors, paper, pricing, train
+from prudent.cli import budget, compare, demo, errors, paper, pricing, release, train
 
 app = typer.Typer(
     name="prudent",
@@ -25,6 +25,9 @@ app.command()(pricing.epsilon)
 app.command()(pricing.calibrate)
 app.command()(train.train)
 app.command()(demo.demo)
+app.command()(compare.compare)
+app.add_typer(release.app, name="release")
+app.add_typer(budget.app, name="budget")
 app.add_typer(paper.app, name="paper")
 
 
