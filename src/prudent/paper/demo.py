@@ -3,6 +3,7 @@
 import csv
 import multiprocessing
 import os
+import shutil
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -54,6 +55,8 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
     """
     out.mkdir(parents=True, exist_ok=True)
     methods = entries(common)
+    for entry in methods:  # public data: an earlier demo may be forgotten
+        shutil.rmtree(out / entry.key, ignore_errors=True)
     workers = max(1, min(len(methods), os.cpu_count() or 1)) if workers is None else workers
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
@@ -86,8 +89,6 @@ def _train(entry: Entry, folder: Path) -> dict[str, Any]:
 def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -> None:
     """Shows how far each training is, from the metrics it writes."""
     columns = (TextColumn("{task.description:46s}"), BarColumn(), TimeElapsedColumn())
-    for entry in methods:
-        (out / entry.key / "metrics.jsonl").unlink(missing_ok=True)
     with Progress(*columns) as progress:
         tasks = {e.key: progress.add_task(e.title, total=_EVALUATIONS) for e in methods}
         while True:

@@ -61,6 +61,13 @@ class CapturedStep:
         return self._outcome
 
 
+def is_capturable(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the state it makes in the warm-up would start from zero in an ordinary run too."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return all(group["dampening"] == 0 for group in optimizer.param_groups)
+    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
+
+
 class _State:
     """What a step changes, kept to be put back in place."""
 

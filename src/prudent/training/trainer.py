@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Mean
-from prudent.training.capture import CapturedStep
+from prudent.training.capture import CapturedStep, is_capturable
 from prudent.training.checkpoint import charge, charged, load_checkpoint, save_checkpoint
 from prudent.training.evaluation import Evaluate
 from prudent.training.execution import EngineChoice, Execution
@@ -108,6 +108,11 @@ def fit(
             raise ValueError("Expected out, the folder to resume from, got None.")
         start = run.restore(load_checkpoint(folder, run.execution.device))
         paid, _ = charged(folder) or (0, None)
+    elif folder is not None and charged(folder) is not None:
+        raise ValueError(
+            f"Expected out a folder without a run, got {str(folder)!r}, whose ledger would be "
+            "forgotten. Give resume=True to go on with that run, or name another folder."
+        )
     if folder is not None and start == 0:
         # A run killed before its first evaluation must come back with the same noise as well.
         save_checkpoint(folder, run.state(0))
@@ -155,6 +160,7 @@ class _Run:
     passes: Tensor
     drawn: Tensor
     losses: Tensor
+    captures: bool = False
     captured: CapturedStep | None = None
     last: Outcome | None = None
     recorded: int = 0
@@ -188,7 +194,8 @@ class _Run:
         )
         trained = [p for p in model.parameters() if p.requires_grad]
         chosen = optimizer(trained, **options)
-        if execution.captures:
+        captures = execution.captures and is_capturable(chosen)
+        if captures:
             for group in chosen.param_groups:
                 if "capturable" in group:
                     group["capturable"] = True
@@ -215,13 +222,14 @@ class _Run:
             passes=zero(),
             drawn=zero(),
             losses=zero(),
+            captures=captures,
         )
 
     def steps(self, first: int, stop: int) -> Iterator[int]:
         """Takes steps, one at a time."""
         for number in range(first, stop):
             batch = self.sampler.batch(number)
-            if self.execution.captures and len(batch.ids) == 1:
+            if self.captures and len(batch.ids) == 1:
                 if self.captured is None:
                     counters = (self.passes, self.drawn, self.losses)
                     self.captured = CapturedStep(
