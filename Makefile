@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+TEST_EXTRAS ?= dev+opacus+tables+train
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,7 +59,7 @@ cd build/elsewhere && PRUDENT_TEST_WHEEL=1 PYTHONPATH=$(ROOT)/$(WHEEL_SITE) \
 	-n $(WORKERS) --dist worksteal -p no:cacheprovider
 endef
 
-$(WHEEL_SITE)/.installed: $(call has,dev+opacus+tables+train) $(SOURCES) pyproject.toml README.md LICENSE
+$(WHEEL_SITE)/.installed: $(call has,$(TEST_EXTRAS)) $(SOURCES) pyproject.toml README.md LICENSE
 	rm -rf build/wheel $(WHEEL_SITE) && mkdir -p build
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 \
 		|| { cat build/wheel.log; exit 1; }
