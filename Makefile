@@ -43,7 +43,7 @@ lint: $(call has,dev+opacus+tables+train)
 docs: $(call has,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(call has,opacus+train)
+bench: $(call has,opacus+tables+train)
 	$(BIN)/python -m benchmarks
 
 clean:

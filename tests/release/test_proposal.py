@@ -85,3 +85,12 @@ def test_the_whole_search_is_charged_once_and_first() -> None:
 def test_bad_input(wrong: dict) -> None:
     with pytest.raises(ValueError, match="Expected"):
         search_quantile([1.0], **wrong, **BUDGET)
+
+
+def test_a_suggestion_on_ties_stays_near_the_spread_of_the_data() -> None:
+    """Where every proposal passes, the smallest would leave a lattice that misses the data."""
+    ties = stats.randint(0, 2)  # 0 or 1: the median of many is one of them, and hardly moves
+    skewed = stats.rv_discrete(values=([0, 7], [0.9, 0.1]))()
+    for shape in (ties, skewed):
+        propose = suggest_proposal(median, count=2_000, shape=shape, rehearsals=1, **BUDGET)
+        assert 1e-3 <= propose <= 10

@@ -24,6 +24,7 @@ from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.statistics import Budget, Options, open_records
 
 _STEP = 2**0.25  # proposals are found to within a fifth; a little too large is the safe side
+_FINEST = 1e-3  # of the spread: proposals below it are not tried
 _TRIES = 400  # steps in either direction before giving up: thirty orders of magnitude
 
 
@@ -73,11 +74,12 @@ def suggest_proposal(
         )
 
     spread = float(np.subtract(*np.quantile(samples[0], [0.75, 0.25])))
-    propose = spread if spread > 0 else 1.0
+    propose = spread if spread > 0 else float(np.ptp(samples[0])) or 1.0
     if passes(propose):
-        for _ in range(_TRIES):
-            if not passes(propose / _STEP):
-                return propose
+        # On ties every proposal passes. Noise far below the data's own spread helps nobody, and a
+        # lattice that fine would not reach the data.
+        least = _FINEST * propose
+        while propose / _STEP >= least and passes(propose / _STEP):
             propose /= _STEP
         return propose
     for _ in range(_TRIES):
