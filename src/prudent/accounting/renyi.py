@@ -96,6 +96,11 @@ class RdpAccountant(_RdpAccountant):
             self._rdp, self._split_rdp = self._rdp + added, self._split_rdp + added
         return error
 
+    @property
+    def accidents_apart(self) -> tuple[Array, float]:
+        """The second book: divergences at `orders` without accidents, and the δ they add up to."""
+        return self._split_rdp.copy(), self._split_delta
+
     def get_epsilon(self, target_delta: float) -> float:
         """The least ε, over orders and both books, for which all this is (ε, δ)-DP."""
         return self.get_epsilon_and_optimal_order(target_delta)[0]

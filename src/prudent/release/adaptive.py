@@ -139,8 +139,8 @@ class AdaptiveFilter(Filter[Costs | None]):
             usable = limits > 0
             return float(np.min(divergences[usable] / limits[usable], initial=math.inf))
 
-        plain, apart = accountant._rdp, accountant._split_rdp
-        accident = float(accountant._split_delta)
+        plain = accountant.rdp
+        apart, accident = accountant.accidents_apart
         if accident > 0 and max(share(apart), accident / self._accident_limit) < share(plain):
             return tuple(map(float, apart)), accident
         return tuple(map(float, plain)), 0.0
