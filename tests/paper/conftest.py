@@ -1,9 +1,12 @@
+"""The wheel under test lies outside the checkout; its data set is found there all the same."""
+
+from pathlib import Path
+
 import pytest
+
+from prudent.paper import files
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    """No test reads or writes the user's cache."""
-    cache = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    return cache / "prudent"
+def _checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_CHECKOUT", Path(__file__).resolve().parents[2])

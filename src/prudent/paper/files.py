@@ -18,6 +18,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 _TIMEOUT_SECONDS = 30
 _BLOCK = 1 << 20
+# A source checkout, if this file is in one; an installed wheel is not.
+_CHECKOUT = Path(__file__).parents[3]
 # Where Debian's dataset-* packages put their files.
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
 
@@ -40,9 +42,8 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
         yield Path(data_dir) / name
     if os.environ.get("PRUDENT_DATA"):
         yield Path(os.environ["PRUDENT_DATA"]) / name
-    checkout = Path(__file__).parents[3]
-    if (checkout / "pyproject.toml").is_file():
-        yield checkout / "data" / name
+    if (_CHECKOUT / "pyproject.toml").is_file():
+        yield _CHECKOUT / "data" / name
     yield _SYSTEM_FOLDER / name
     yield cache_folder() / name
 
