@@ -2,11 +2,11 @@
 
     python -m benchmarks.step_speed --device cpu --models A,B,E,D --rounds 5
 
-A step is forward, per-example norms, clipping, a private test on the norms that decides between a
-trimmed and a plain sum, Gaussian noise and an SGD update, on a fixed synthetic batch. All engines
-of a model run round by round, so that a busy machine slows them alike; the table gives the median
-of the ratio to eager, non-private SGD of the same round. On CUDA the graph variants are captured
-once and replayed. Set OMP_NUM_THREADS=1 before starting to measure one thread.
+A step is `prudent.training.Step` with `ProposeTestRelease` and an SGD update, on a fixed synthetic
+batch: forward, per-example norms, clipping, the private test, the trimmed sum and its noise. All
+engines of a model run round by round, so that a busy machine slows them alike; the table gives the
+median of the ratio to eager, non-private SGD of the same round. On CUDA the graph variants are
+captured once and replayed. Set OMP_NUM_THREADS=1 before starting to measure one thread.
 """
 
 import argparse
@@ -21,10 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import prudent.training
 from benchmarks.models import CASES
+from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping, Engine, Materialised
 
-CLIP, PROPOSE, ALLOWED, TEST_SCALE, NOISE, RATE = 1.0, 0.5, 64.0, 4.0, 1.1, 0.05
+CLIP, NOISE, RATE = 1.0, 1.1, 0.05
+AGGREGATION = prudent.training.ProposeTestRelease(
+    clip=CLIP, propose=0.5, noise_multiplier=NOISE, test=GaussianTest(4.0)
+)
 
 Step = Callable[[], object]
 Build = Callable[[nn.Module, Tensor, Tensor], Step]
@@ -34,31 +39,25 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
-def weights_and_scale(norms: Tensor) -> tuple[Tensor, Tensor]:
-    """Propose a small sensitivity, test privately that few norms exceed it, else clip as usual."""
-    clipped = (CLIP / norms.clamp_min(1e-12)).clamp(max=1)
-    exceeding = (norms > PROPOSE).sum() + TEST_SCALE * torch.randn((), device=norms.device)
-    passed = exceeding < ALLOWED
-    weights = torch.where(passed, (norms <= PROPOSE).to(norms.dtype), clipped)
-    return weights, NOISE * torch.where(passed, PROPOSE, CLIP)
-
-
-def private(make: Callable[[nn.Module], Engine]) -> Build:
+def private(make: Callable[[nn.Module], Engine], *, compile: bool = False) -> Build:
     def build(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
-        engine = make(model)
-        parameters, records = dict(model.named_parameters()), len(targets)
+        records = len(targets)
+        release = prudent.training.Step(
+            prudent.training.Plan(sampling_rate=RATE, steps=1000, aggregation=AGGREGATION),
+            model,
+            losses,
+            expected_batch=records,
+            engine=make(model),
+            compile=compile,
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        batch = [prudent.training.Chunk(inputs, targets)]
 
-        @torch.no_grad()
         def step() -> None:
-            gradients = engine(parameters, inputs, targets)
-            weights, scale = weights_and_scale(gradients.norms)
-            sums = gradients.weighted_sum(weights)
-            total = torch.cat([value.flatten() for value in sums.values()])
-            total.addcmul_(torch.randn_like(total), scale)
-            parts = total.split([value.numel() for value in sums.values()])
-            shaped = [part.view_as(value) for part, value in zip(parts, sums.values(), strict=True)]
-            torch._foreach_sub_([parameters[name] for name in sums], shaped, alpha=RATE / records)
+            release(batch)
+            optimizer.step()
 
+        step()  # a compiled step compiles now
         return step
 
     return build
@@ -146,13 +145,20 @@ def graphed(build: Build) -> Build:
 def contenders(device: str) -> dict[str, Build]:
     book_keeping = private(lambda model: BookKeeping(model, losses))
     materialised = private(lambda model: Materialised(model, losses))
-    builds = {"plain": plain, "book-keeping": book_keeping, "materialised": materialised}
+    compiled = private(lambda model: BookKeeping(model, losses), compile=True)
+    builds = {
+        "plain": plain,
+        "book-keeping": book_keeping,
+        "book-keeping, compiled": compiled,
+        "materialised": materialised,
+    }
     if importlib.util.find_spec("opacus"):
         builds |= {"opacus hooks": opacus_hooks, "opacus ghost": opacus_ghost}
     if device == "cuda":
         builds |= {
             "plain, graph": graphed(plain),
             "book-keeping, graph": graphed(book_keeping),
+            "book-keeping, compiled, graph": graphed(compiled),
             "materialised, graph": graphed(materialised),
         }
     return builds
@@ -214,10 +220,12 @@ def main() -> None:
     parser.add_argument("--models", default="A,B,E,D", help="comma separated: A, B, D, E")
     parser.add_argument("--batch", type=int, help="records in a batch; each model's own if unset")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="comma separated engines; plain always runs")
+    parser.add_argument(
+        "--only", default="", help="engines by name, separated by semicolons; plain always runs"
+    )
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="opacus|torch")
-    only = [name for name in arguments.only.split(",") if name]
+    only = [name for name in arguments.only.split(";") if name]
     for case in arguments.models.split(","):
         measure(case, arguments.batch, arguments.device, arguments.rounds, only)
 

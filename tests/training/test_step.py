@@ -88,11 +88,9 @@ def released(model, aggregation, outcome):
     generator = torch.Generator().manual_seed(SEED)
     if isinstance(aggregation, ProposeTestRelease):
         margin_noise(aggregation.test, torch.device("cpu"), generator)
-    parts = []
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
-        parts.append((parameter.grad - outcome.noise * noise / BATCH).flatten())
-    return torch.cat(parts)
+    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    noise = torch.randn(gradient.shape, dtype=gradient.dtype, generator=generator)
+    return gradient - outcome.noise * noise / BATCH
 
 
 @pytest.mark.parametrize("engine", [BookKeeping, Materialised])
@@ -138,12 +136,7 @@ class TestDpSgd:
         model, (inputs, targets) = network(), data()
         expected = by_hand(model, inputs, targets, 3.0, 0)
         noise = torch.Generator().manual_seed(SEED)
-        drawn = torch.cat(
-            [
-                torch.randn(p.shape, dtype=p.dtype, generator=noise).flatten()
-                for p in model.parameters()
-            ]
-        )
+        drawn = torch.randn(expected.shape, dtype=expected.dtype, generator=noise)
         for aggregation in (
             Sum(clip=3.0, noise_multiplier=1.3),
             TrimmedSum(clip=3.0, noise_multiplier=1.3, trim=FixedTrim(0.0)),

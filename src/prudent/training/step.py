@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent.training.aggregation import Decision
+from prudent.training.compiled import Compiled
 from prudent.training.gradients import Engine, Gradients, Materialised, choose_engine
 from prudent.training.gradients.engine import Loss, Values
 from prudent.training.plan import Plan
@@ -66,6 +67,8 @@ class Step:
         engine: Chosen automatically unless given.
         corrupt: Applied to the per-example gradients before anything else; forms them all.
         generator: Of the noise, on the model's device. The device's default one unless given.
+        compile: Fuse the step into one program for each shape of batch. Takes a minute or so, and
+            changes no number but for rounding and the masks of dropout.
 
     Guarantee:
         If batches are Poisson samples at the plan's rate, `plan.steps` calls are as private as
@@ -82,6 +85,7 @@ class Step:
         engine: Engine | None = None,
         corrupt: Corrupt | None = None,
         generator: torch.Generator | None = None,
+        compile: bool = False,
     ) -> None:
         batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
         if batch is None:
@@ -91,6 +95,11 @@ class Step:
             )
         if corrupt is not None and engine is not None:
             raise ValueError("Expected corrupt or engine, got both: a corruption needs its own.")
+        if corrupt is not None and compile:
+            raise ValueError(
+                "Expected corrupt or compile, got both: a corruption may be any Python code, which "
+                "a compiled step would run only once. Leave compile unset."
+            )
         self.plan = plan
         self.model = model
         self.loss = loss
@@ -98,6 +107,7 @@ class Step:
         self.engine = choose_engine(model, loss) if engine is None else engine
         self.corrupt = corrupt
         self.generator = generator
+        self._released = Compiled(self._release) if compile else self._release
         self.trim = torch.tensor(
             plan.aggregation.trim.start(self.expected_batch),
             dtype=torch.float64,
@@ -106,8 +116,20 @@ class Step:
 
     def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
         """Releases one batch, given in one or more chunks in the order of record ids."""
+        values = {
+            name: value.detach()
+            for name, value in (*self.model.named_parameters(), *self.model.named_buffers())
+        }
+        released = self._released(values, self.trim, tuple(chunks))
+        for name, gradient in released.gradients.items():
+            self.model.get_parameter(name).grad = gradient
+        self.trim.copy_(released.trim)
+        return released.outcome
+
+    def _release(self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...]) -> "_Released":
+        """The step as a function of tensors: it changes nothing."""
         aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim
-        batches = [self._gradients(chunk) for chunk in chunks]
+        batches = [self._gradients(values, chunk) for chunk in chunks]
         norms = torch.cat([batch.norms for batch in batches])
         valid = torch.cat(
             [
@@ -115,43 +137,46 @@ class Step:
                 for batch, known in zip(batches, (chunk.valid for chunk in chunks), strict=True)
             ]
         )
-        trim = policy.records(self.trim)
-        decision = aggregation.decide(norms, valid, trim, self.generator)
+        trimmed = policy.records(trim)
+        decision = aggregation.decide(norms, valid, trimmed, self.generator)
         total: Values = {}
         parts = torch.split(decision.weights, [len(batch.norms) for batch in batches])
         for batch, weights in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(weights).items():
                 total[name] = total[name] + value if name in total else value
-        self._release(total, decision)
-        self.trim.copy_(policy.next(self.trim, decision.passed, self.expected_batch))
         losses = torch.cat([batch.losses for batch in batches]).detach()
         drawn = valid.sum()
         mean_loss = torch.where(valid, losses, 0.0).sum() / drawn.clamp_min(1)
-        return Outcome(
-            decision.passed, trim, decision.noise, decision.noisy_margin, drawn, mean_loss
+        outcome = Outcome(
+            decision.passed, trimmed, decision.noise, decision.noisy_margin, drawn, mean_loss
         )
+        following = policy.next(trim, decision.passed, self.expected_batch)
+        return _Released(self._noisy_mean(total, decision), following, outcome)
 
-    def _gradients(self, chunk: Chunk) -> Gradients:
+    def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
         engine = self.engine
         if self.corrupt is not None:
             corrupt = self.corrupt
             engine = Materialised(self.model, self.loss, corrupt=lambda g: corrupt(g, chunk))
-        return engine(self.model, chunk.inputs, chunk.targets)
+        return engine(values, chunk.inputs, chunk.targets)
 
-    def _release(self, total: dict[str, Tensor], decision: Decision) -> None:
-        """Adds the noise, once, and leaves the mean in `.grad`."""
-        factor = decision.scale / self.expected_batch
-        for name, parameter in self.model.named_parameters():
-            if name not in total:
-                continue
-            noise = torch.randn(
-                parameter.shape,
-                dtype=parameter.dtype,
-                device=parameter.device,
-                generator=self.generator,
-            )
-            released = (total[name] + noise * decision.noise) * factor
-            if parameter.grad is None:
-                parameter.grad = released.to(parameter.dtype)
-            else:
-                parameter.grad.copy_(released)
+    def _noisy_mean(self, total: Values, decision: Decision) -> Values:
+        """Adds the noise, one draw for all parameters, and divides by the expected batch."""
+        flat = torch.cat([value.flatten() for value in total.values()])
+        noise = torch.randn(
+            flat.shape, dtype=flat.dtype, device=flat.device, generator=self.generator
+        )
+        noisy = (flat + noise * decision.noise) * (decision.scale / self.expected_batch)
+        parts = torch.split(noisy, [value.numel() for value in total.values()])
+        return {
+            name: part.view_as(value).to(value.dtype)
+            for (name, value), part in zip(total.items(), parts, strict=True)
+        }
+
+
+class _Released(NamedTuple):
+    """The noisy mean gradient by parameter, F of the next step, and what may be known."""
+
+    gradients: Values
+    trim: Tensor
+    outcome: Outcome

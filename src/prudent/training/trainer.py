@@ -191,6 +191,7 @@ class _Run:
             engine=None if corrupt is not None else _engine(model, loss, execution),
             corrupt=corrupt,
             generator=seeded_generator(device, seed, 1),
+            compile=execution.compile,
         )
         trained = [p for p in model.parameters() if p.requires_grad]
         chosen = optimizer(trained, **options)

@@ -13,6 +13,7 @@ from prudent.training.gradients.contributions import (
     Rows,
     inner,
     outer,
+    shortened,
     squared_norms,
     table_rows,
 )
@@ -93,3 +94,13 @@ def test_half_precision_is_widened():
     half = torch.ones(1, 2, 3, 4, dtype=torch.bfloat16)
     assert outer(half, half, shaped).per_example().dtype == torch.float32
     assert table_rows(torch.zeros(2, 3).long(), half[0], 9).values.dtype == torch.float32
+
+
+@pytest.mark.parametrize("value", [1.0, -3.14159274, 1e30, 1e-30, float("inf"), float("nan")])
+def test_short_numbers_multiply_exactly(value):
+    values = torch.tensor([value, 1.2345678])
+    short = shortened(values)
+    torch.testing.assert_close(short, values, rtol=2**-10, atol=0, equal_nan=True)
+    assert float(short[1]) != 1.2345678
+    exact = short.double() * short.double().flip(0)
+    assert torch.equal((short * short.flip(0)).double(), exact) or not torch.isfinite(exact).all()

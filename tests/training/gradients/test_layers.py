@@ -1,5 +1,7 @@
 """Every kind of layer, in every engine, against separate backwards in double precision."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Engine, Materialised
-from tests.training.gradients.oracle import assert_agrees, squares
+from prudent.training.gradients.contributions import shortened
+from tests.training.gradients.oracle import alone, assert_agrees, squares
 
 ENGINES = {
     "book-keeping": BookKeeping,
@@ -87,6 +90,31 @@ def test_convolution_of_the_library(monkeypatch, layer, shape):
     )
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, *shape), 4)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 6), (24, 40, 2)], ids=["formed", "kept"])
+def test_convolution_with_short_factors(monkeypatch, sizes):
+    """TF32 as a GPU computes it: the norm stays that of what is summed."""
+    channels, outputs, side = sizes
+    rules, convolution = (f"prudent.training.gradients.{m}" for m in ("rules", "convolution"))
+    monkeypatch.setattr(f"{rules}._multiplies_patches", lambda images: False)
+    monkeypatch.setattr(f"{convolution}._cuts_factors", lambda *factors: True)
+    monkeypatch.setattr(
+        f"{convolution}.short_product", lambda left, right: shortened(left) @ shortened(right)
+    )
+    model = nn.Sequential(nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.Flatten())
+    model, inputs = model.float(), torch.randn(3, channels, side, side).float()
+    targets = torch.zeros(3).float()
+    precise = copy.deepcopy(model).double()
+    truth = alone(precise, squares, inputs.double(), targets.double(), 3)["0.weight"]
+    for record in range(3):
+        gradients = BookKeeping(model, squares)(model, inputs, targets)
+        weights = torch.zeros(3).float()
+        weights[record] = 0.37
+        total = gradients.weighted_sum(weights)["0.weight"] / weights[record]
+        torch.testing.assert_close(total.norm(), gradients.norms[record], rtol=2e-6, atol=0)
+        error = (total - truth[record]).norm() / truth[record].norm()
+        assert 1e-5 < error < 2e-3
 
 
 def test_even_same_padding():

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 Form = Callable[[Tensor], Tensor]
+Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def as_it_is(gradient: Tensor) -> Tensor:
@@ -52,11 +53,13 @@ class Outer:
         rows: Factor along the first axis of the gradient matrix.
         columns: Factor along its second axis.
         form: Takes (..., groups, rows, columns) to (..., *parameter shape).
+        product: The matrix product, in the precision of the layer.
     """
 
     rows: Tensor
     columns: Tensor
     form: Form
+    product: Product = torch.matmul
 
     def per_example(self) -> Tensor:
         """The gradients, one per record: records × rows × columns of memory."""
@@ -64,12 +67,18 @@ class Outer:
 
     def formed(self) -> Dense:
         """The same, its factors multiplied."""
-        return Dense((self.rows.mT @ self.columns).movedim(0, 1), self.form)
+        return Dense(self.product(self.rows.mT, self.columns).movedim(0, 1), self.form)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ as one matrix product over all records and positions."""
-        rows = self.rows * weights.to(self.rows.dtype)[:, None, None]
-        return self.form(_finite_product(rows.flatten(1, 2).mT, self.columns.flatten(1, 2)))
+        rows = (self.rows * weights.to(self.rows.dtype)[:, None, None]).flatten(1, 2).mT
+        columns = self.columns.flatten(1, 2)
+        if self.product is torch.matmul:
+            return self.form(_finite_product(rows, columns))
+        # The factors are short enough for exact products, weighted ones are not: in two parts.
+        rows, columns = _finite(rows), _finite(columns)
+        high = shortened(rows)
+        return self.form(self.product(high, columns) + self.product(rows - high, columns))
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,13 @@ Use = Callable[[Contribution], None]
 
 
 def outer(rows: Tensor, columns: Tensor, form: Form) -> Dense | Outer:
-    """Keep the factors, or form the gradients where those are not much larger.
+    """Factors kept, or multiplied where `forms` says so."""
+    kept = Outer(at_least_single(rows), at_least_single(columns), form)
+    return kept.formed() if forms(rows.shape[2], rows.shape[3], columns.shape[3]) else kept
+
+
+def forms(positions: int, row_size: int, column_size: int) -> bool:
+    """Whether to multiply the factors: to form the gradients where those are not much larger.
 
     With T positions and an r × c matrix the factors hold T(r + c) numbers per record, their norm
     costs T²(r + c) products and their weighted sum T·r·c more; the formed gradient holds r·c, costs
@@ -113,12 +128,7 @@ def outer(rows: Tensor, columns: Tensor, form: Form) -> Dense | Outer:
     three or four; two keeps the memory within twice that of the factors. A single position always
     keeps its factors: its norm is a product of two.
     """
-    rows, columns = at_least_single(rows), at_least_single(columns)
-    positions, row_size, column_size = rows.shape[2], rows.shape[3], columns.shape[3]
-    kept = Outer(rows, columns, form)
-    if positions > 1 and row_size * column_size <= 2 * positions * (row_size + column_size):
-        return kept.formed()
-    return kept
+    return positions > 1 and row_size * column_size <= 2 * positions * (row_size + column_size)
 
 
 def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
@@ -151,8 +161,8 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
             norms = norms * torch.linalg.vector_norm(first.columns, dim=-1)
             return norms.square().sum((0, 2))
         case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
-            rows = _products(first.rows, second.rows)
-            return (rows * _products(first.columns, second.columns)).sum((0, 2, 3))
+            rows = _products(first.rows, second.rows, first.product)
+            return (rows * _products(first.columns, second.columns, first.product)).sum((0, 2, 3))
         case Rows(), Rows():
             same = first.indices[:, :, None] == second.indices[:, None, :]
             return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))
@@ -172,13 +182,13 @@ def by_record(gradients: Tensor) -> Tensor:
     return gradients.reshape(len(gradients), -1)
 
 
-def _products(first: Tensor, second: Tensor) -> Tensor:
+def _products(first: Tensor, second: Tensor, product: Product = torch.matmul) -> Tensor:
     """All products of positions: (..., T, size) with (..., S, size) gives (..., T, S)."""
     if first.shape[-2] == second.shape[-2] == 1:
         return (first * second).sum(-1, keepdim=True)
     other = second.transpose(-1, -2)
     # On the CPU a batched product with a transposed right side can cost several copies.
-    return first @ (other.contiguous() if other.device.type == "cpu" else other)
+    return product(first, other.contiguous() if other.device.type == "cpu" else other)
 
 
 def _finite_product(left: Tensor, right: Tensor) -> Tensor:
@@ -196,6 +206,14 @@ def _finite_product(left: Tensor, right: Tensor) -> Tensor:
 
 def _finite(values: Tensor) -> Tensor:
     return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def shortened(values: Tensor) -> Tensor:
+    """Single precision cut to 11 significant bits, so that products of two are exact in it.
+
+    These are the numbers that TF32 arithmetic takes as they are.
+    """
+    return (values.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
 def at_least_single(values: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ runs, and only the backward unfolds.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -16,7 +15,16 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent.training.gradients.contributions import Dense, Use, at_least_single, outer
+from prudent.training.gradients.contributions import (
+    Dense,
+    Outer,
+    Use,
+    as_it_is,
+    at_least_single,
+    forms,
+    outer,
+    shortened,
+)
 
 
 class Geometry:
@@ -185,13 +193,23 @@ class NativeConvolution(Function):
         grouped = images, geometry.groups, channels // geometry.groups
         rows = by_record(at_least_single(gradient).reshape(*grouped, -1).transpose(0, 1))
         if weight_use:
-            axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
-            windows = geometry.windows(values).movedim(list(axes), list(range(3, 3 + len(axes))))
-            columns = windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes))
+            short = _cuts_factors(rows, values)
+            product = short_product if short else torch.matmul
             shape = weight.shape
-            with _convolution_precision():
-                found = outer(rows, by_record(columns), lambda m: _as_weight(m, shape))
-            weight_use(found)
+            if forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
+                axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
+                front = list(range(3, 3 + len(axes)))
+                windows = geometry.windows(at_least_single(values)).movedim(list(axes), front)
+                columns = by_record(windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes)))
+                factors = Outer(rows, columns, lambda m: _as_weight(m, shape), product)
+                weight_use(factors.formed())
+            else:
+                # Norm and sum multiply kept factors in different orders: cut beforehand, their
+                # products are exact and the norm is that of what is summed.
+                cut = shortened if short else as_it_is
+                columns = geometry.patches(cut(at_least_single(values)))
+                columns = columns.view(len(columns), ctx.records, -1, columns.shape[2])
+                weight_use(Outer(cut(rows), columns, geometry.form(shape), product))
         if bias_use:
             bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
         passed = None
@@ -229,15 +247,32 @@ def _as_weight(matrix: Tensor, shape: Sequence[int]) -> Tensor:
     return matrix.reshape(*matrix.shape[:-3], *shape)
 
 
-@contextmanager
-def _convolution_precision() -> Iterator[None]:
-    """Form a convolution's gradients as precisely as the library would: cudnn.allow_tf32 says.
+def _cuts_factors(*factors: Tensor) -> bool:
+    """Whether the library's convolution would cut its factors to TF32: then so may its gradient."""
+    single = all(factor.is_cuda and factor.dtype != torch.float64 for factor in factors)
+    return single and bool(torch.backends.cudnn.allow_tf32)
 
-    The norms are those of the gradients so formed, which are also what is summed.
-    """
+
+def short_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right as a convolution would compute it: with TF32 factors where there are such."""
+    shape = left.shape[:-2]
+    product: Tensor = _short_product(
+        left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
+    )
+    return product.view(*shape, *product.shape[1:])
+
+
+@torch.library.custom_op("prudent::short_product", mutates_args=())
+def _short_product(left: Tensor, right: Tensor) -> Tensor:
+    # One operator, so that a traced step keeps its precision: that is a setting, not an argument.
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = before or torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        yield
+        return torch.bmm(left, right)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@_short_product.register_fake
+def _(left: Tensor, right: Tensor) -> Tensor:
+    return left.new_empty(left.shape[0], left.shape[1], right.shape[2])

@@ -85,8 +85,9 @@ class Affine(Function):
         ctx.save_for_backward(values if weight_use else None, weight)
         ctx.uses = weight_use, bias_use
         ctx.summed = [axis for axis in range(1, values.ndim) if axis not in own_axes]
-        scaled = values.clone() if weight is None else values * weight
-        return scaled if bias is None else scaled.add_(bias.view(shape))
+        if weight is None:
+            return values.clone() if bias is None else values + bias.view(shape)
+        return values * weight if bias is None else torch.addcmul(bias.view(shape), values, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

@@ -1,0 +1,152 @@
+"""A step as one fused program: traced once, compiled by torch's inductor.
+
+Tracing happens below autograd and vmap, where a step is a straight line of tensor operations: the
+book-keeping has dissolved, and the compiler sees norms, test and weighted sum as one graph.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import maybe_get_level
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from prudent.training.gradients.engine import native_products
+
+Program = Callable[..., Any]
+Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
+
+
+def inductor(graph: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+    """Fused kernels for a graph: C++ on the CPU, Triton on a GPU."""
+    import torch._inductor as compiler  # slow to import, and few runs compile
+
+    compiled: Callable[..., Any] = compiler.compile(graph, [*examples])
+    return compiled
+
+
+class Compiled:
+    """A function of trees of tensors, compiled for each set of shapes it is called with.
+
+    What the function draws with a `generator=` of its own is drawn outside the program, in the same
+    order and with the same calls: the compiled function releases the numbers of the eager one, up
+    to rounding. Dropout, which names no generator, is drawn inside, with numbers of its own.
+
+    The first call with new shapes runs eagerly, and then once more to be traced. Python is gone
+    from the program: the function must not depend on anything but its arguments' values.
+
+    Args:
+        function: Takes and returns trees of tensors.
+        backend: Turns a traced graph into a callable.
+    """
+
+    def __init__(self, function: Callable[..., Any], backend: Backend = inductor) -> None:
+        self._function = function
+        self._backend = backend
+        self._programs: dict[Any, Program] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function returns."""
+        leaves, structure = pytree.tree_flatten(arguments)
+        key = structure, tuple(map(_kind, leaves))
+        with torch.no_grad(), native_products():
+            if key in self._programs:
+                return self._programs[key](*arguments)
+            with _Recorded() as recorded:
+                result = self._function(*arguments)
+            try:
+                self._programs[key] = self._compile(arguments, recorded.draws)
+            except Exception as error:  # whatever a model does that cannot be traced or compiled
+                message = " ".join(str(error).split())[:300]
+                warnings.warn(
+                    f"The step could not be compiled and runs as it is, which changes no number: "
+                    f"{type(error).__name__}: {message}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self._programs[key] = self._function
+        return result
+
+    def _compile(self, arguments: tuple[Any, ...], draws: "Sequence[_Draw]") -> Program:
+        leaves, structure = pytree.tree_flatten(arguments)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        shape: pytree.TreeSpec | None = None
+
+        def on_tensors(*tensors: Tensor) -> list[Any]:
+            nonlocal shape
+            given = list(leaves)
+            for place, tensor in zip(places, tensors, strict=False):
+                given[place] = tensor
+            with _Replayed(tensors[len(places) :]):
+                result = self._function(*pytree.tree_unflatten(given, structure))
+            results, shape = pytree.tree_flatten(result)
+            return results
+
+        def inputs(arguments: tuple[Any, ...]) -> list[Tensor]:
+            given = pytree.tree_leaves(arguments)
+            return [*(given[place] for place in places), *(draw() for draw in draws)]
+
+        examples = [*(leaves[place] for place in places), *(draw.example for draw in draws)]
+        traced = self._backend(make_fx(on_tensors)(*examples), examples)
+
+        def program(*arguments: Any) -> Any:
+            assert shape is not None
+            return pytree.tree_unflatten(traced(*inputs(arguments)), shape)
+
+        return program
+
+
+class _Draw:
+    """A random draw that can be made again; its first result is kept as an example."""
+
+    def __init__(self, call: Callable[[], Tensor]) -> None:
+        self._call = call
+        self.example = call()
+        if maybe_get_level(self.example) != -1:
+            raise RuntimeError("A model that draws with a generator of its own is not compiled.")
+
+    def __call__(self) -> Tensor:
+        return self._call()
+
+
+class _Recorded(TorchFunctionMode):
+    """Notes every call with a `generator=`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[_Draw] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if "generator" not in (kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        self.draws.append(_Draw(lambda: func(*args, **kwargs)))
+        return self.draws[-1].example
+
+
+class _Replayed(TorchFunctionMode):
+    """Answers the same calls, in the same order, with given tensors."""
+
+    def __init__(self, drawn: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._drawn: Iterator[Tensor] = iter(drawn)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if "generator" in (kwargs or {}):
+            return next(self._drawn)
+        return func(*args, **(kwargs or {}))
+
+
+def _kind(leaf: Any) -> Any:
+    """What a program is made for: a tensor's shape, or any other value itself."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+    return leaf

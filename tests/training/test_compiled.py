@@ -1,0 +1,195 @@
+"""A compiled step releases what the eager step releases."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from prudent.accounting import DiscreteGaussianTest, GaussianTest
+from prudent.training import (
+    AdaptiveTrim,
+    Chunk,
+    Execution,
+    Plan,
+    ProposeTestRelease,
+    Step,
+    Sum,
+    fit,
+)
+from prudent.training.compiled import Compiled
+from prudent.training.gradients import BookKeeping, Materialised
+from tests.training.gradients.oracle import cross_entropy
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def network():
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+        nn.LayerNorm(5),
+        nn.Linear(5, 3),
+    ).double()
+
+
+def batch(seed, size=12):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(size, 1, 8, 8, generator=generator, dtype=torch.float64)
+    return Chunk(inputs, torch.arange(size) % 3, torch.arange(size) < size - 2)
+
+
+def propose(test):
+    return ProposeTestRelease(
+        clip=1.0, propose=0.5, noise_multiplier=0.8, test=test, trim=AdaptiveTrim(first=0.5)
+    )
+
+
+RULES = {
+    "sum": Sum(clip=1.0, noise_multiplier=0.8),
+    "gaussian": propose(GaussianTest(2.0)),
+    "discrete": propose(DiscreteGaussianTest(2.0)),
+}
+
+
+def step_of(model, rule, **options):
+    plan = Plan(sampling_rate=0.1, steps=9, aggregation=rule)
+    generator = torch.Generator().manual_seed(5)
+    return Step(plan, model, cross_entropy, expected_batch=10.0, generator=generator, **options)
+
+
+def traced(step):
+    """The step as the compiler sees it, without the compiler, and the graphs it saw."""
+    graphs = []
+
+    def backend(graph, examples):
+        graphs.append(graph)
+        return graph
+
+    step._released = Compiled(step._release, backend)
+    return graphs
+
+
+def assert_same_releases(one, other, batches):
+    for number in batches:
+        first, second = one([batch(number)]), other([batch(number)])
+        for mine, expected in zip(first, second, strict=True):
+            torch.testing.assert_close(mine, expected, equal_nan=True)
+        for mine, expected in zip(one.model.parameters(), other.model.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, expected.grad)
+            with torch.no_grad():  # the parameters move, so they must not be baked in
+                mine -= 0.1 * mine.grad
+                expected -= 0.1 * expected.grad
+    torch.testing.assert_close(one.trim, other.trim)
+
+
+@pytest.mark.parametrize("engine", [BookKeeping, Materialised])
+@pytest.mark.parametrize("rule", RULES)
+def test_the_traced_step_is_the_eager_one(rule, engine):
+    models = network(), network()
+    one, other = (
+        step_of(model, RULES[rule], engine=engine(model, cross_entropy)) for model in models
+    )
+    graphs = traced(one)
+    assert_same_releases(one, other, range(5))
+    assert len(graphs) == 1
+
+
+def test_every_call_draws_noise_of_its_own():
+    step = step_of(network(), RULES["gaussian"])
+    traced(step)
+    gradients, margins = [], []
+    for _ in range(4):
+        margins.append(float(step([batch(0)]).noisy_margin))
+        gradients.append(step.model[0].weight.grad.clone())
+        step.trim.fill_(5.0)
+    assert len(set(margins)) == 4
+    assert not any(torch.equal(gradients[i], gradients[j]) for i in range(4) for j in range(i))
+
+
+def test_shapes_have_programs_of_their_own():
+    one, other = (step_of(network(), RULES["sum"]) for _ in range(2))
+    graphs = traced(one)
+    for size in (12, 7, 12, 7):
+        one([batch(1, size)])
+        other([batch(1, size)])
+        torch.testing.assert_close(one.model[0].weight.grad, other.model[0].weight.grad)
+    assert len(graphs) == 2
+
+
+def test_buffers_are_not_baked_in():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 3).double()
+            self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+
+        def forward(self, x):
+            return self.layer(x.flatten(1) * self.scale)
+
+    torch.manual_seed(0)
+    model = Scaled()
+    one, other = step_of(model, RULES["sum"]), step_of(copy.deepcopy(model), RULES["sum"])
+    traced(one)
+    for factor in (1.0, 1.0, 3.0):
+        for step in (one, other):
+            step.model.scale.fill_(factor)
+            step([batch(2)])
+        torch.testing.assert_close(one.model.layer.weight.grad, other.model.layer.weight.grad)
+
+
+def test_what_cannot_be_traced_runs_as_it_is():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 3).double()
+
+        def forward(self, x):
+            # A look at a parameter's value, which a straight line of operations has no place for.
+            sign = 1.0 if float(self.layer.bias.detach().sum()) > 0 else -1.0
+            return sign * self.layer(x.flatten(1))
+
+    torch.manual_seed(0)
+    model = Branching()
+    one, other = (step_of(copy.deepcopy(model), RULES["gaussian"]) for _ in range(2))
+    traced(one)
+    with pytest.warns(RuntimeWarning, match="could not be compiled and runs as it is"):
+        assert_same_releases(one, other, [0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same_releases(one, other, range(1, 4))
+
+
+def test_a_corruption_is_not_compiled():
+    with pytest.raises(ValueError, match="Expected corrupt or compile, got both"):
+        step_of(network(), RULES["sum"], corrupt=lambda values, chunk: values, compile=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_the_compiled_run_is_the_eager_one(device):
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(200, 1, 8, 8, generator=generator, dtype=torch.float64)
+    data = inputs, torch.arange(200) % 3
+    plan = Plan(sampling_rate=0.1, steps=12, aggregation=RULES["gaussian"])
+    runs = [
+        fit(
+            plan,
+            network(),
+            cross_entropy,
+            data,
+            execution=Execution(device=device, seed=4, compile=compile),
+            progress=False,
+            lr=0.1,
+        )
+        for compile in (True, False)
+    ]
+    for mine, expected in zip(*(run.model.parameters() for run in runs), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-8)
+    assert runs[0].pass_rate == runs[1].pass_rate
