@@ -93,13 +93,13 @@ REVEALED = {
 COLUMNS = [(1.0, 1), (MNIST, 500), (MNIST, 2000), (MNIST, 5000), (MNIST, 10_000), (0.02048, 2000)]
 
 
-@pytest.mark.parametrize("reveals", REVEALED)
-@pytest.mark.parametrize("column", range(6))
+@pytest.mark.parametrize(
+    ("reveals", "column"),
+    [(r, c) for r, row in REVEALED.items() for c, value in enumerate(row) if value is not None],
+)
 def test_what_is_revealed_costs_what_the_errata_say(reveals, column):
     """Errata 2.3: σ = 1.1, b = 1, δ₀ = 1e-8."""
     expected, (rate, steps) = REVEALED[reveals][column], COLUMNS[column]
-    if expected is None:
-        pytest.skip("not printed")
     test = None if reveals == "no test" else LaplaceTest(1.0)
     mode = "margin" if test is None else reveals
     assert epsilon(1.1, rate, steps, test, reveals=mode) == printed(expected)
