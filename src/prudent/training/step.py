@@ -67,8 +67,9 @@ class Step:
         engine: Chosen automatically unless given.
         corrupt: Applied to the per-example gradients before anything else; forms them all.
         generator: Of the noise, on the model's device. The device's default one unless given.
-        compile: Fuse the step into one program for each shape of batch. Takes a minute or so, and
-            changes no number but for rounding and the masks of dropout.
+        compile: Fuse the step into one program for each shape of batch. Takes a minute or two, and
+            changes no number but for rounding and the masks of dropout. Pays for long runs on a
+            GPU, and for transformers on the CPU.
 
     Guarantee:
         If batches are Poisson samples at the plan's rate, `plan.steps` calls are as private as
