@@ -104,6 +104,13 @@ def test_the_physical_size_changes_no_draw(physical):
         assert torch.equal(members(plain, step), members(chunked, step))
 
 
+def test_nobody_can_tell_the_draws_of_a_sampler_without_a_seed():
+    """The plan's price counts on that: with a fixed default, everyone would know who was drawn."""
+    first, second = PoissonSampler(500, 0.05), PoissonSampler(500, 0.05)
+    assert first.seed != second.seed
+    assert any(not torch.equal(members(first, k), members(second, k)) for k in range(3))
+
+
 def test_empty_draws_are_a_chunk_of_padding():
     sampler = PoissonSampler(10, 0.01, physical_batch=4, seed=0)
     sizes = [len(members(sampler, step)) for step in range(300)]
@@ -134,6 +141,8 @@ def test_one_record_and_tiny_rates():
         ({"records": 5, "rate": 0.0}, "rate"),
         ({"records": 5, "rate": 1.5}, "rate"),
         ({"records": 5, "rate": 0.1, "physical_batch": 0}, "physical_batch"),
+        ({"records": 5, "rate": 0.1, "seed": -1}, "seed"),
+        ({"records": 5, "rate": 0.1, "seed": "one"}, "seed"),
     ],
 )
 def test_what_is_refused(arguments, name):

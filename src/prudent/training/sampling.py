@@ -7,6 +7,7 @@ look at a value.
 """
 
 import math
+import secrets
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,8 @@ class PoissonSampler:
         records: Size of the data set.
         rate: q.
         physical_batch: Rows of one chunk.
+        seed: Of the draws. None draws one from the operating system. Sampling amplifies privacy
+            only while nobody can tell who was drawn: a known seed makes the plan's ε void.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class PoissonSampler:
         rate: float,
         *,
         physical_batch: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         self.records = _validate.count(1, records=records)
@@ -66,7 +69,7 @@ class PoissonSampler:
             if physical_batch is None
             else _validate.count(1, physical_batch=physical_batch)
         )
-        self._seed = seed
+        self.seed = secrets.randbits(63) if seed is None else _validate.count(seed=seed)
         self._device = torch.device(device)
         self._block = -1
         self._ids = self._valid = torch.empty(0)
@@ -85,7 +88,7 @@ class PoissonSampler:
 
     def _draw_block(self, block: int) -> None:
         """Draws the ids of many steps at once, then asks for their sizes."""
-        generator = seeded_generator(self._device, self._seed, 0, block)
+        generator = seeded_generator(self._device, self.seed, 0, block)
         # As wide as nearly every draw, whatever the physical size: it must not change the draws.
         width = roomy_batch(self.records, self.rate, 5.0)
         ids = self._gaps(width, generator).cumsum(1) - 1
