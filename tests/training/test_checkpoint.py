@@ -232,6 +232,35 @@ def test_another_plan_is_refused(tmp_path):
         train(tmp_path, resume=True, plan=quieter)
 
 
+def test_a_budget_below_what_was_paid_is_refused(tmp_path):
+    """Else the model of 40 steps would come with a plan, and so an epsilon, of fewer."""
+    train(tmp_path)
+    budget = PLAN.epsilon_after(10, 1e-5)
+    with pytest.raises(ValueError, match="Expected budget to pay for the 40 steps"):
+        train(tmp_path, resume=True, budget=budget, delta=1e-5)
+    assert charged(tmp_path)[0] == STEPS
+    whole = PLAN.epsilon(1e-5) * 1.001
+    assert train(tmp_path, resume=True, budget=whole, delta=1e-5).plan.steps == STEPS
+
+
+def test_a_ledger_without_its_checkpoint_is_refused(tmp_path):
+    """Beginning anew would draw other noise for steps that were paid for once."""
+    train(tmp_path)
+    (tmp_path / "checkpoint.pt").unlink()
+    with pytest.raises(ValueError, match="Put the checkpoint back"):
+        train(tmp_path, resume=True)
+    assert charged(tmp_path)[0] == STEPS
+
+
+def test_other_data_are_refused(tmp_path, monkeypatch):
+    """The same noise on two data sets is no noise on their difference."""
+    train(tmp_path)
+    inputs, targets = records()
+    monkeypatch.setitem(globals(), "records", lambda: (inputs[1:], targets[1:]))
+    with pytest.raises(ValueError, match="Expected the train_set this run was begun with"):
+        train(tmp_path, resume=True)
+
+
 def test_resuming_needs_a_folder():
     with pytest.raises(ValueError, match="Expected out, the folder to resume from"):
         train(None, resume=True)

@@ -4,8 +4,11 @@ import enum
 
 import attrs
 import torch
+from torch import nn
 
 from prudent import _validate
+from prudent.training.gradients import BookKeeping, Engine, Materialised, choose_engine
+from prudent.training.gradients.engine import Loss
 
 
 class EngineChoice(enum.Enum):
@@ -49,3 +52,13 @@ class Execution:
     def captures(self) -> bool:
         """Whether the step becomes a CUDA graph."""
         return self.device.type == "cuda" if self.cuda_graph is None else self.cuda_graph
+
+    def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
+        """The chosen engine, for a model and its loss."""
+        match self.engine:
+            case EngineChoice.MATERIALISED:
+                return Materialised(model, loss)
+            case EngineChoice.BOOKKEEPING:
+                return BookKeeping(model, loss, recompute=self.recompute)
+            case EngineChoice.AUTO:
+                return choose_engine(model, loss)
