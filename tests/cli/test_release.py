@@ -191,7 +191,7 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["median", "T", "--column", "city", *MEDIAN[2:]], "got 'city' of type string"),
         (["median", "T", *MEDIAN, "--unit", "y"], "--unit: expected one of"),
         (["median", "T", *MEDIAN, "--by", "city"], "--groups: expected a list that is public"),
-        (["median", "T", *MEDIAN, "--groups", "a"], "Expected by, the column"),
+        (["median", "T", *MEDIAN, "--groups", "a"], "--by: expected the name of the"),
         (["median", "T", *MEDIAN, "--by", "n", "--groups", "a"], "--groups: expected of type"),
         (["median", "T", *MEDIAN, "--bounds", "1"], "--bounds: expected two numbers low,high"),
         (["median", "T", *MEDIAN, "--bounds", "2,1"], "--bounds: expected a pair"),

@@ -99,7 +99,7 @@ def test_bad_input_is_not_charged() -> None:
         with pytest.raises(ValueError, match="Expected"):
             median(SAMPLE, **wrong, **BUDGET, ledger=book)
     with pytest.raises(ValueError, match="numbers"):
-        median(["a", "b"], propose=1, **BUDGET, ledger=book)
+        median(np.array(["a", "b"]), propose=1, **BUDGET, ledger=book)
     with pytest.raises(TypeError, match="unknown"):
         median(SAMPLE, propose=1, **BUDGET, ledger=book, bound=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="no \\['epsilon'\\]"):
@@ -195,5 +195,5 @@ class TestTrimmedSum:
             trimmed_sum(self.vectors, **{"trim": 60, "propose": 1.0, **CHEAP, **wrong})
 
     def test_no_table(self) -> None:
-        with pytest.raises(ValueError, match="shape"):
+        with pytest.raises(ValueError, match="1 dimensions"):
             trimmed_sum([1.0, 2.0], trim=1, propose=1.0, **CHEAP)

@@ -18,7 +18,7 @@ from prudent.release.lattice import FloatArray, IntArray, check_bounds
 from prudent.release.margin import rational
 from prudent.release.mechanism import Branch, Released
 from prudent.release.noise import load_opendp
-from prudent.release.statistics import LedgerLike, Source, open_records
+from prudent.release.statistics import LedgerLike, Source, check_names, open_records
 
 DEFAULT_CANDIDATES = 1024
 """Evenly spaced between the bounds, when no candidates are given."""
@@ -50,6 +50,7 @@ def exponential_quantile(
     Returns:
         The chosen candidate, at its public value: its `noise_scale` is 0.
     """
+    check_names(source, Source)
     exact = rational(p)
     _validate.positive(epsilon=epsilon)
     values = _candidates(candidates, bounds)

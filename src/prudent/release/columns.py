@@ -26,7 +26,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import ibis
 import ibis.expr.datatypes as dt
@@ -35,11 +35,10 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
-from prudent.release.columns_protocol import ArrayColumn, Column
+from prudent.release.columns_protocol import ArrayColumn, Column, Kind
 from prudent.release.lattice import FARTHEST, FloatArray, IntArray, Lattice
 from prudent.release.sources import Source, SourceError, open_source
 
-Kind = Literal["numbers", "categories"]
 Predicate = Callable[[ir.Table], ir.BooleanValue]
 
 SAMPLE = 2**18
@@ -51,7 +50,24 @@ FEW = 2**20
 _SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
 _EDGES_AT_ONCE = 200
 _HALF = 26  # bits of the lower half of a sum; both halves then hold 2**36 rows in 64 bits
-_NOT_OF_ONE_ROW = (ops.Reduction, ops.Analytic, ops.WindowFunction, ops.Subquery, ops.Impure)
+_NOT_OF_ONE_ROW = (
+    ops.Reduction,
+    ops.Analytic,
+    ops.WindowFunction,
+    ops.Subquery,
+    ops.Impure,
+    ops.ScalarUDF,  # Python's see many rows at once, and those of an engine may do anything
+)
+_PLAIN = (  # of a category: equal values look the same, and are ordered as Python orders them
+    dt.String,
+    dt.Boolean,
+    dt.Integer,
+    dt.Floating,
+    dt.Decimal,
+    dt.Date,
+    dt.Timestamp,
+    dt.Binary,
+)
 
 
 class TableColumn:
@@ -229,7 +245,7 @@ def open_column(
     if isinstance(source, np.ndarray | list | tuple) and connect is None:
         if column is not None or unit is not None or where is not None:
             raise ValueError("Expected column, unit and where only with a table, got an array.")
-        return ArrayColumn(source)
+        return ArrayColumn.of(source, kind)
     rows, owner = _opened(source, column, unit, where, connect, table, kind, by=None)
     return TableColumn(_one_per_unit(rows) if unit is not None else rows, owner=owner)
 
@@ -334,11 +350,11 @@ def _opened(
             _validate.one_of(rows.columns, **{name: given})
     if where is not None:
         rows = rows.filter(_of_one_row(where, rows))
-    chosen = {"value": _value(rows[column], kind, column, text=opened.text)}
+    chosen = {"value": _value(rows[column], kind, column, text=column in opened.text)}
     if unit is not None:
         chosen["unit"] = rows[unit]
     if by is not None:
-        chosen["member"] = rows[by]
+        chosen["member"] = _plain_text(rows[by])
     rows = rows.select(**chosen).drop_null()
     if rows.value.type().is_floating():
         rows = rows.filter(~rows.value.isnan())
@@ -347,9 +363,16 @@ def _opened(
 
 def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column:
     """The column as doubles, or as the categories it holds."""
-    if kind == "categories":
-        return column
     dtype = column.type()
+    if kind == "categories":
+        if not isinstance(dtype, _PLAIN):
+            raise ValueError(
+                f"Expected column of text, numbers, dates or truth values, got {name!r} of type "
+                f"{dtype}. Make one of these of it, in an ibis table."
+            )
+        if dtype.is_floating():  # -0.0 is 0.0, whichever comes first
+            return ibis.ifelse(column == 0, ibis.literal(0.0).cast(dtype), column)
+        return _plain_text(column)
     if text:
         return column.try_cast("float64")
     if dtype.is_boolean():
@@ -359,7 +382,25 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
             f"Expected column of numbers, got {name!r} of type {dtype}. "
             "Only the mode of categories can be released from it."
         )
+    if dtype.is_decimal() and _backend_name(column) == "postgres":
+        return _double_of_numeric(column)
     return column.cast("float64")
+
+
+def _double_of_numeric(column: ir.Column) -> ir.Value:
+    """A number of PostgreSQL as a double: where none is near enough it would raise an error."""
+
+    def numeric(text: str) -> ir.Value:
+        return ibis.literal(text).cast(dt.Decimal())
+
+    size = column.abs()
+    return ibis.cases(
+        (column == numeric("NaN"), _double(math.nan)),
+        (column >= numeric("1e308"), _double(math.inf)),
+        (column <= numeric("-1e308"), _double(-math.inf)),
+        (size < numeric("1e-300"), _double(0.0)),
+        else_=column.cast("float64"),
+    )
 
 
 def _of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
@@ -409,6 +450,37 @@ def _in_order_of_characters(value: ir.Value) -> ir.Value:
     if value.type().is_string() and _backend_name(value) == "postgres":
         return _convert_to(value, "UTF8")
     return value
+
+
+def _plain_text(value: ir.Column) -> ir.Column:
+    """A text whose equals are spelled the same, and whose order is that of its characters.
+
+    A collation may take Oslo and oslo for equal: a row would be in two groups, and which of the
+    two is shown would depend on which comes first. An ENUM has an order of its own.
+    """
+    if not value.type().is_string():
+        return value
+    name = _backend_name(value)
+    if name == "duckdb":
+        return _decode(_encode(value))
+    if name == "postgres":  # an ENUM first becomes a text by being joined to one
+        return _convert_from(_convert_to(value.concat(""), "UTF8"), "UTF8")
+    return value
+
+
+@ibis.udf.scalar.builtin(name="encode")  # type: ignore[untyped-decorator]
+def _encode(text: str) -> bytes:  # type: ignore[empty-body]
+    """DuckDB's own: the bytes of a text."""
+
+
+@ibis.udf.scalar.builtin(name="decode")  # type: ignore[untyped-decorator]
+def _decode(content: bytes) -> str:  # type: ignore[empty-body]
+    """DuckDB's own: the text of bytes, without a collation."""
+
+
+@ibis.udf.scalar.builtin(name="convert_from")  # type: ignore[untyped-decorator]
+def _convert_from(content: bytes, encoding: str) -> str:  # type: ignore[empty-body]
+    """PostgreSQL's own: the text of bytes, in the collation of the database."""
 
 
 @ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]

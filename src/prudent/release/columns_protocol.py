@@ -5,14 +5,22 @@ in `prudent.release.columns`. No question needs more than a window of the sorted
 billion rows are never pulled or sorted in Python.
 """
 
+import datetime
+import math
+import numbers
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Hashable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from prudent.release.lattice import FloatArray, IntArray, Lattice
+
+Kind = Literal["numbers", "categories"]
+
+_CATEGORIES = (str, bytes, bool, int, float, datetime.date, datetime.time)
 
 
 @runtime_checkable
@@ -69,19 +77,59 @@ class Column(Protocol):
 
 
 class ArrayColumn:
-    """A column in memory: numbers for everything but `most_frequent`, which takes any values."""
+    """A column in memory: numbers for everything but `most_frequent`, which takes any values.
+
+    What an array holds is told by its type. What has no type, a list or an array of objects, is
+    read record by record by `ArrayColumn.of`, so that one odd record changes no other.
+    """
 
     def __init__(self, values: npt.ArrayLike) -> None:
+        if isinstance(values, np.ma.MaskedArray):
+            values = values.compressed()
         column = np.asarray(values)
-        if column.ndim != 1:
-            raise ValueError(f"Expected values one-dimensional, got shape {column.shape}.")
+        if column.ndim != 1:  # the lengths are not said: how many records there are is private
+            raise ValueError(f"Expected values one-dimensional, got {column.ndim} dimensions.")
         if column.dtype.kind in "iufb":
-            numbers = column.astype(np.float64, copy=False)
+            with np.errstate(over="ignore"):  # a warning would tell that some record is huge
+                numbers = column.astype(np.float64, copy=False)
             self._numbers: FloatArray | None = numbers[~np.isnan(numbers)]
             self._values = column[~np.isnan(numbers)]
+            if column.dtype.kind == "f":
+                self._values = self._values + 0.0  # -0.0 is 0.0, whichever comes first
         else:
             self._numbers = None
-            self._values = column[np.array([_has_value(value) for value in column], bool)]
+            self._values = _objects(
+                category for value in column.tolist() if (category := _category(value)) is not None
+            )
+
+    @classmethod
+    def of(cls, values: Any, kind: Kind) -> "ArrayColumn":
+        """A column of an array, a list or a tuple, read as numbers or as categories.
+
+        In a list, or an array of objects, a record that is no number (or no text, date or other
+        plain category) has no value.
+
+        Raises:
+            ValueError: if an array with a type is not of numbers, where these are asked for.
+        """
+        if isinstance(values, list | tuple) or values.dtype == object:
+            records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
+            if kind == "categories" or records.ndim != 1:
+                return cls(records)
+            return cls(np.array([_number(value) for value in records], np.float64))
+        return cls(values).checked(kind)
+
+    def checked(self, kind: Kind) -> "ArrayColumn":
+        """This column, if it can be read so.
+
+        Raises:
+            ValueError: if numbers are asked for and its type is another.
+        """
+        if kind == "numbers" and not self.numeric:
+            raise ValueError(
+                "Expected values that are numbers, got others. Only their mode can be released."
+            )
+        return self
 
     @property
     def numeric(self) -> bool:
@@ -122,9 +170,13 @@ class ArrayColumn:
         self, limit: int, among: Sequence[Hashable] | None = None
     ) -> list[tuple[Any, int]]:
         """See `Column`."""
-        counts = Counter(self._values.tolist())
-        kept = counts if among is None else {v: counts[v] for v in set(among) if counts[v]}
-        return sorted(kept.items(), key=lambda row: (-row[1], row[0]))[:limit]
+        # In an array with a type 1 and 1.0 are one category; among objects they are two.
+        key = (lambda number: ("", number, "")) if self.numeric else in_order
+        counts = Counter(map(key, self._values.tolist()))
+        if among is not None:
+            counts = Counter({each: counts[each] for each in map(key, among) if counts[each]})
+        rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+        return [(value, count) for (_, value, _), count in rows[:limit]]
 
     def _selected(self, first: int, last: int) -> FloatArray:
         numbers = self._checked()
@@ -141,5 +193,38 @@ class ArrayColumn:
         return self._numbers
 
 
-def _has_value(value: object) -> bool:
-    return value is not None and value == value  # NaN is the value that differs from itself
+def in_order(category: Any) -> tuple[str, Any, str]:
+    """A key that orders categories of any types, as their values are ordered within a type.
+
+    Numbers are compared with each other; True, 1 and 1.0 are three categories all the same.
+    """
+    name = type(category).__name__
+    return ("", category, name) if isinstance(category, numbers.Real) else (name, category, "")
+
+
+def _objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
+    return np.fromiter(values, dtype=object)
+
+
+def _number(value: object) -> float:
+    """A record as a double; NaN, and so no value, if it is no number."""
+    if not isinstance(value, numbers.Real | Decimal | np.bool_):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+    except ValueError:  # a signalling NaN
+        return math.nan
+
+
+def _category(value: Any) -> Any:
+    """A record as a plain category; None, and so no value, if it is none."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    # Aware times that are equal need not look the same, so one of them would tell on the others.
+    if not isinstance(value, _CATEGORIES) or getattr(value, "tzinfo", None) is not None:
+        return None
+    if value != value:  # NaN, NaT
+        return None
+    return value + 0.0 if isinstance(value, float) else value

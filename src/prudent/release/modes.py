@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from prudent.release.columns_protocol import Column
+from prudent.release.columns_protocol import Column, in_order
 from prudent.release.lattice import IntArray, Lattice
 from prudent.release.margin import RobustValue
 
@@ -35,14 +35,14 @@ def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int)
         return RobustValue((categories[0],), cap, 0)
     rows = column.most_frequent(2, categories)
     if not rows:
-        return RobustValue((None if categories is None else min(categories),), 0, 0)
+        return RobustValue((None if categories is None else min(categories, key=in_order),), 0, 0)
     (mode, most), *others = rows
     if others:
         (second, fewer) = others[0]
-        before = second < mode
+        before = in_order(second) < in_order(mode)
     else:
         fewer = 0
-        before = categories is None or any(other < mode for other in categories)
+        before = categories is None or min(map(in_order, categories)) < in_order(mode)
     return RobustValue((mode,), min(cap, most - fewer - int(before)), 0)
 
 

@@ -21,7 +21,7 @@ from prudent.release import margin
 from prudent.release.columns_protocol import Column
 from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Released
 from prudent.release.noise import Noise, ReproducibleNoise
-from prudent.release.statistics import Budget, Options, open_records
+from prudent.release.statistics import Budget, Options, check_names, open_records
 
 _STEP = 2**0.25  # proposals are found to within a fifth; a little too large is the safe side
 _FINEST = 1e-3  # of the spread: proposals below it are not tried
@@ -196,8 +196,9 @@ def search_quantile(
         proposals: A public list of proposals.
         **options: As for `prudent.release.statistics.quantile`, without groups and fallback.
     """
+    check_names(options, Options)
     exact = margin.rational(p)
-    for name in ("by", "groups", "fallback", "test", "failure"):
+    for name in ("by", "groups", "fallback", "test", "failure", "law"):
         if options.get(name):
             raise ValueError(f"Expected no {name} in a search, got {options.get(name)!r}.")
     search = ProposalSearch.calibrated(

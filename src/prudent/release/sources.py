@@ -31,12 +31,12 @@ class Source:
     Attributes:
         table: The ibis table.
         close: Gives back what was opened for it.
-        text: Whether every column is unparsed text, as in a CSV file.
+        text: The columns that are unparsed text: all of a CSV file, objects of a pandas frame.
     """
 
     table: ir.Table
     close: Callable[[], None] = lambda: None
-    text: bool = False
+    text: frozenset[str] = frozenset()
 
 
 def open_source(
@@ -90,7 +90,9 @@ def _from_path(path: str, table: str | None) -> Source:
     if suffix in _PARQUET:
         opened = _quietly(lambda: backend.read_parquet(path), f"read {path!r} as Parquet")
         return Source(opened, backend.disconnect)
-    # The dialect is stated, never sniffed, and a broken line is a record without a value.
+    # The dialect is stated, never sniffed, and a broken line is a record without a value. In its
+    # strict mode DuckDB gives up on the lines after a stray quote or line end; and threads that
+    # begin in the middle of a file take a line end inside of quotes for the end of a record.
     opened = _quietly(
         lambda: backend.read_csv(
             path,
@@ -102,10 +104,12 @@ def _from_path(path: str, table: str | None) -> Source:
             quote='"',
             escape='"',
             ignore_errors=True,
+            strict_mode=False,
+            parallel=False,
         ),
         f"read {path!r} as text with a header",
     )
-    return Source(opened, backend.disconnect, text=True)
+    return Source(opened, backend.disconnect, text=frozenset(opened.columns))
 
 
 def _duckdb(*arguments: Any, **options: Any) -> Any:
@@ -123,7 +127,8 @@ def _header(path: str, delimiter: str) -> dict[str, str]:
     first = next(iter(sorted(glob.glob(path))), None)
     if first is None:
         raise SourceError(f"Expected source an existing file, got {path!r}: no such file.")
-    with open(first, encoding="utf-8-sig", newline="") as file:
+    # What follows the first line is read along with it, and may hold anything.
+    with open(first, encoding="utf-8-sig", errors="replace", newline="") as file:
         names = next(csv.reader(file, delimiter=delimiter), [])
     if not names or len(set(names)) < len(names):
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
@@ -139,23 +144,45 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
         )
     backend = _duckdb()
     view = f"prudent_{uuid.uuid4().hex}"
+    kept = _kept(frame, kind, columns)
+    untyped = [name for name in kept if frame[name].dtype == object] if kind == "pandas" else []
     _quietly(
-        lambda: backend.con.register(view, _arrow(frame, kind, columns)),
+        lambda: backend.con.register(view, _arrow(frame, kind, kept, untyped)),
         "take the frame: give every column that is used one type",
     )
-    return Source(backend.table(view), backend.disconnect)
+    return Source(backend.table(view), backend.disconnect, text=frozenset(untyped))
 
 
-def _arrow(frame: Any, kind: str, columns: Sequence[str] | None) -> Any:
+def _kept(frame: Any, kind: str, columns: Sequence[str] | None) -> list[Any]:
+    names = list(frame.column_names if kind == "pyarrow" else frame.columns)
+    # A name that is missing is for the caller to complain of, who knows what it was meant for.
+    return names if columns is None or set(columns) - set(names) else list(dict.fromkeys(columns))
+
+
+def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
     """A frame as a pyarrow table, copied only where its layout demands it."""
     import pyarrow
 
-    names = list(frame.column_names if kind == "pyarrow" else frame.columns)
-    # A name that is missing is for the caller to complain of, who knows what it was meant for.
-    kept = names if columns is None or set(columns) - set(names) else list(dict.fromkeys(columns))
     if kind == "pandas":
-        return pyarrow.Table.from_pandas(frame[kept], preserve_index=False)
+        # Which type objects have together depends on each of them; the text of one does not.
+        texts = {name: _texts(frame[name]) for name in untyped}
+        return pyarrow.Table.from_pandas(frame[kept].assign(**texts), preserve_index=False)
     return frame.select(kept) if kind == "pyarrow" else frame.select(kept).to_arrow()
+
+
+def _texts(objects: Any) -> Any:
+    """A pandas series of objects as a series of texts."""
+    texts = [
+        None if _is_missing(value) else str(value).encode(errors="replace").decode()
+        for value in objects
+    ]
+    return type(objects)(texts, objects.index, "string")
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, float):
+        return value != value
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _from_spark(frame: Any) -> Source:

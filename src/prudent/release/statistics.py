@@ -8,7 +8,7 @@ only then reads the data. What it returns may be shown to anyone: `Released` or 
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
+from typing import Any, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 import dp_accounting as dp
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent.accounting import MarginTest
 from prudent.release import margin, modes, trimming
-from prudent.release.columns_protocol import ArrayColumn, Column
+from prudent.release.columns_protocol import ArrayColumn, Column, Kind, in_order
 from prudent.release.margin import RobustValue
 from prudent.release.mechanism import Outcome, ProposeTestRelease
 from prudent.release.noise import Law, Noise
@@ -226,7 +226,16 @@ def mode(
         return modes.category_mode(records, categories, cap=mechanism.cap)
 
     mechanism = _calibrated(options, 0.0)
-    return _release("mode", mechanism, measure_category, data, column, options, kind="categories")
+    return _release(
+        "mode",
+        mechanism,
+        measure_category,
+        data,
+        column,
+        options,
+        kind="categories",
+        among=categories,
+    )
 
 
 def trimmed_sum(
@@ -246,6 +255,7 @@ def trimmed_sum(
         bound: A public bound on the norm, which longer vectors are shortened to; None: none known.
         **options: See `Budget`; bounds follow from `bound`, and the noise is Gaussian.
     """
+    check_names(options, Budget)
     trim = _validate.count(trim=trim)
     propose = _validate.positive(propose=propose)
     if options.get("bounds") is not None:
@@ -254,9 +264,14 @@ def trimmed_sum(
         raise ValueError("Expected bound for a fallback, got None. Without it no noise is enough.")
     far = propose * _FAR
     longest = far if bound is None else _validate.between(propose, far, bound=bound)
-    rows = np.asarray(vectors, np.float64)
-    if rows.ndim != 2 or rows.shape[1] == 0:
-        raise ValueError(f"Expected vectors a table of rows, got shape {rows.shape}.")
+    try:
+        rows = np.asarray(vectors, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "Expected vectors a table of numbers with rows of one length, got another."
+        ) from None  # numpy's own words quote records
+    if rows.ndim != 2 or rows.shape[1] == 0:  # how many rows there are is private
+        raise ValueError(f"Expected vectors a table of rows, got {rows.ndim} dimensions.")
     given: Options = {**options, "bounds": (-longest, longest), "law": Law.GAUSSIAN}  # type: ignore[typeddict-item]
     mechanism = _calibrated(given, propose, fallback_sensitivity=longest, monotone=True)
 
@@ -279,12 +294,7 @@ def _calibrated(
     fallback_sensitivity: float | None = None,
     monotone: bool = False,
 ) -> ProposeTestRelease:
-    unknown = set(options) - Options.__required_keys__ - Options.__optional_keys__
-    missing = Options.__required_keys__ - set(options)
-    if unknown or missing:
-        wrong = f"unknown {sorted(unknown)}" if unknown else f"no {sorted(missing)}"
-        known = ", ".join(sorted(Options.__required_keys__ | Options.__optional_keys__))
-        raise TypeError(f"Expected options among {known}, with epsilon and delta; got {wrong}.")
+    check_names(options, Options)
     return calibrated(
         propose=propose,
         epsilon=options["epsilon"],
@@ -299,6 +309,25 @@ def _calibrated(
     )
 
 
+def check_names(options: Mapping[str, object], known: type) -> None:
+    """Refuses a misspelt option, which would otherwise be as good as left out.
+
+    Args:
+        options: As given by name.
+        known: A `TypedDict` with the names there are.
+
+    Raises:
+        TypeError: naming those that are unknown or missing.
+    """
+    required, optional = known.__required_keys__, known.__optional_keys__  # type: ignore[attr-defined]
+    unknown, missing = set(options) - required - optional, required - set(options)
+    if unknown or missing:
+        wrong = f"unknown {sorted(unknown)}" if unknown else f"no {sorted(missing)}"
+        also = f", with {' and '.join(sorted(required))}" if required else ""
+        names = ", ".join(sorted(required | optional))
+        raise TypeError(f"Expected options among {names}{also}; got {wrong}.")
+
+
 def _release(
     name: str,
     mechanism: ProposeTestRelease,
@@ -307,10 +336,13 @@ def _release(
     column: str | None,
     options: Options,
     *,
-    kind: Literal["numbers", "categories"] = "numbers",
+    kind: Kind = "numbers",
+    among: Sequence[Hashable] | None = None,
 ) -> Outcomes:
     """Opens, charges, releases: in this order."""
     opened = open_records(data, column, options, kind)
+    if among is not None:
+        _check_categories(among, opened)
     _charge(options, mechanism.event, name if column is None else f"{name} of {column}")
 
     def release(records: Column) -> Outcome:
@@ -333,7 +365,7 @@ def open_records(
     data: Any,
     column: str | None,
     source: Mapping[str, object],
-    kind: Literal["numbers", "categories"],
+    kind: Kind,
 ) -> Column | dict[Hashable, Column]:
     """The column to release from, or one for each group; arrays need no engine."""
     asked: dict[str, Any] = {
@@ -345,20 +377,37 @@ def open_records(
                 f"Expected a table for {', '.join(sorted(asked))}, got values without names. "
                 "Give a path, a frame or an ibis table, and the name of its column."
             )
-        return data if isinstance(data, Column) else _checked_kind(ArrayColumn(data), kind)
+        if isinstance(data, ArrayColumn):
+            return data.checked(kind)
+        return data if isinstance(data, Column) else ArrayColumn.of(data, kind)
     from prudent.release import columns  # needs ibis, which arrays do not
 
     if "groups" in asked and "by" not in asked:
-        raise ValueError("Expected by, the column that says which group a row is in, got none.")
+        raise ValueError(
+            "Expected by the name of the column that says which group a row is in, got nothing."
+        )
     if "by" in asked:
         groups = columns.open_groups(data, column, kind=kind, **{"groups": None, **asked})
         return dict(groups)
     return columns.open_column(data, column, kind=kind, **asked)
 
 
-def _checked_kind(records: ArrayColumn, kind: Literal["numbers", "categories"]) -> Column:
-    if kind == "numbers" and not records.numeric:
+def _check_categories(
+    categories: Sequence[Hashable], opened: Column | dict[Hashable, Column]
+) -> None:
+    """Refuses a list that the column cannot hold, before anything is charged."""
+    try:
+        ordered = sorted(set(map(in_order, categories)))
+    except TypeError:
+        ordered = []
+    if isinstance(categories, str) or not ordered:
         raise ValueError(
-            "Expected values that are numbers, got others. Only their mode can be released."
+            "Expected categories a list of one or more texts, numbers or dates, got "
+            f"{categories!r}."
         )
-    return records
+    for records in opened.values() if isinstance(opened, dict) else [opened]:
+        if hasattr(records, "typed") and records.typed(categories) != list(categories):
+            raise ValueError(
+                f"Expected categories of the type of the column, got {categories!r}: "
+                "an order of texts is not that of numbers."
+            )
