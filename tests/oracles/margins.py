@@ -1,0 +1,112 @@
+"""Slow references for margins of data sets too large to enumerate (Errata 7).
+
+Where brute force walks through all data sets, these walk through the few that can be nearest: real
+data sets, made record by record, at which the statistic itself is evaluated.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+Vector = tuple[int, ...]
+Statistic = Callable[[list[int]], int]
+"""Of sorted records; it falls for no record that rises."""
+
+
+def changed(data: list[int], low: int, high: int, changes: int) -> Iterator[list[int]]:
+    """Data sets `changes` records away: neighbouring ones removed, and more or fewer at the ends.
+
+    Args:
+        data: Sorted records.
+        low: The least value a record can have.
+        high: The largest one.
+        changes: How many records are added or removed in all.
+    """
+    for removed in range(min(changes, len(data)) + 1):
+        for gap in range(len(data) - removed + 1):
+            if gap + removed < len(data) and data[gap] == data[gap + removed]:
+                continue  # the next gap leaves the same records
+            rest = data[:gap] + data[gap + removed :]
+            for bottom in range(removed - changes, changes - removed + 1):
+                top = changes - removed - abs(bottom)
+                for added in {top, -top}:
+                    kept = rest[max(0, -bottom) : len(rest) - max(0, -added)]
+                    yield [low] * bottom + kept + [high] * added
+
+
+def sensitivity(statistic: Statistic, data: list[int], low: int, high: int) -> int:
+    """The farthest one record moves a monotone statistic: one more or one less, at either end."""
+    value = statistic(data)
+    farthest = max(abs(statistic([low, *data]) - value), abs(statistic([*data, high]) - value))
+    if not data:
+        return farthest
+    return max(farthest, abs(statistic(data[1:]) - value), abs(statistic(data[:-1]) - value))
+
+
+def monotone_margins(
+    statistic: Statistic,
+    data: list[int],
+    low: int,
+    high: int,
+    *,
+    proposals: Sequence[int],
+    cap: int,
+) -> list[int]:
+    """For each τ, after how many changes at the least a record moves the statistic by more."""
+    margins = [cap] * len(proposals)
+    farthest = 0
+    for changes in range(cap):
+        for other in changed(data, low, high, changes):
+            farthest = max(farthest, sensitivity(statistic, other, low, high))
+            if farthest > max(proposals):
+                break
+        margins = [
+            min(margin, changes) if farthest > propose else cap
+            for margin, propose in zip(margins, proposals, strict=True)
+        ]
+    return margins
+
+
+def mode_margin(counts: Sequence[int], *, propose: int, cap: int) -> int:
+    """The double loop of Errata 7: all a < b more than τ apart that compete at about h records."""
+    least = cap
+    for h in range(max(counts) + 2):
+        one_above, above, one_below = (
+            [max(count - h + change, 0) for count in counts] for change in (1, 0, -1)
+        )
+        for a, b in itertools.combinations(range(len(counts)), 2):
+            if b - a > propose:
+                apart = abs(h - counts[a])
+                between = sum(above[a + 1 : b])
+                equal = sum(one_above[:a]) + between + sum(above[b + 1 :])
+                ahead = sum(above[:a]) + between + sum(one_below[b + 1 :])
+                least = min(least, apart + abs(h - counts[b]) + equal)
+                least = min(least, apart + abs(h + 1 - counts[b]) + ahead)
+    return least
+
+
+def squared_norm(vector: Vector) -> int:
+    """Exact, where the norm would be rounded."""
+    return sum(coordinate**2 for coordinate in vector)
+
+
+def norm_trimmed_sum(vectors: Sequence[Vector], trim: int) -> Vector:
+    """The sum of all vectors but the `trim` longest, equally long ones in their own order."""
+    longest_last = sorted(vectors, key=lambda vector: (squared_norm(vector), vector))
+    kept = longest_last[: max(0, len(vectors) - trim)]
+    return tuple(map(sum, zip(*kept, strict=True))) if kept else ()
+
+
+def norm_trimmed_margin(
+    vectors: Sequence[Vector], trim: int, *, longest: Vector, propose: int, cap: int
+) -> int:
+    """How many records as long as can be it takes until the next one moves the sum by over τ."""
+    data = list(vectors)
+    zero = (0,) * len(longest)
+    for changes in range(cap):
+        before = norm_trimmed_sum(data, trim) or zero
+        data.append(longest)
+        after = norm_trimmed_sum(data, trim) or zero
+        moved = tuple(y - x for x, y in zip(before, after, strict=True))
+        if squared_norm(moved) > propose**2:
+            return changes
+    return cap
