@@ -4,8 +4,9 @@ Every function takes exactly one keyword argument, names it in the message and r
 so that a check reads like the sentence it prints: `Expected sampling_rate in [0, 1], got 1.7.`
 """
 
+import enum
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 
@@ -19,7 +20,7 @@ def _only(argument: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _number(name: str, value: Any, allowed: str) -> float:
-    if isinstance(value, bool):
+    if isinstance(value, bool | str | bytes):  # float() would read a number from text
         _fail(name, allowed, value)
     try:
         number = float(value)
@@ -73,11 +74,8 @@ def count(minimum: int = 0, **argument: Any) -> int:
     """A whole number of at least `minimum`."""
     name, value = _only(argument)
     allowed = f"a whole number >= {minimum}"
-    if _number(name, value, allowed) != math.floor(_number(name, value, allowed)) or math.isinf(
-        float(value)
-    ):
-        _fail(name, allowed, value)
-    if int(value) < minimum:
+    number = _number(name, value, allowed)
+    if math.isinf(number) or number != math.floor(number) or number < minimum:
         _fail(name, allowed, value)
     return int(value)
 
@@ -88,3 +86,20 @@ def one_of(choices: Collection[Any], **argument: Any) -> Any:
     if value not in choices:
         _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
     return value
+
+
+def fields(instance: object, check: Callable[..., Any], *names: str) -> None:
+    """Checks fields of a frozen value, by their names, and keeps what the check returns.
+
+    So a number given as a scalar of numpy or torch is a plain one from then on.
+    """
+    for name in names:
+        object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
+
+
+class Choice(enum.Enum):
+    """An enumeration that says what it allows."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        _fail(cls.__name__, "one of " + ", ".join(repr(member.value) for member in cls), value)

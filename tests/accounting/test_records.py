@@ -3,6 +3,7 @@
 import math
 
 import dp_accounting as dp
+import numpy as np
 import pytest
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 from hypothesis import given, settings
@@ -62,6 +63,21 @@ def test_every_event_comes_back(event):
     assert describe(event)
 
 
+@pytest.mark.parametrize("number", [np.float32(2), np.float64(2), np.int64(2), np.array(2.0), 2])
+def test_numbers_of_any_kind_are_written(number):
+    release = ProposeTestReleaseDpEvent(number, 0.5, LaplaceTest(number), 1e-8, number)
+    assert from_json(to_json(release)) == ProposeTestReleaseDpEvent(
+        2.0, 0.5, LaplaceTest(2.0), 1e-8, 2.0
+    )
+    assert hash(release.test) == hash(LaplaceTest(2.0))
+
+
+def test_numbers_that_dp_accounting_keeps_are_written():
+    event = dp.GaussianDpEvent(np.float32(0.5))
+    assert from_json(to_json(event)) == dp.GaussianDpEvent(0.5)
+    assert from_json(to_json(dp.GaussianDpEvent(np.float32(np.inf)))).noise_multiplier == math.inf
+
+
 def test_a_word_that_changes_is_noticed():
     event = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-8)
     text = to_json(event)
@@ -94,6 +110,9 @@ def test_a_ledger_from_json_costs_the_same(runs):
         ('{"kind": "os.system"}', "Expected kind one of .*GaussianDpEvent.*, got 'os.system'"),
         ('{"kind": ["GaussianDpEvent"]}', "Expected kind one of"),
         ('{"scale": 1}', "Expected kind one of"),
+        ("[]", "Expected an event in JSON, got"),
+        ("3", "Expected an event in JSON, got '3'"),
+        ('"inf"', "Expected an event in JSON"),
         ('{"kind": "GaussianDpEvent", "sigma": 1}', "Expected the fields of GaussianDpEvent"),
         ('{"kind": "LaplaceTest", "scale": -1}', "Expected scale finite and > 0"),
         ('{"kind": "LaplaceTest", "scale": "nan"}', "Expected scale finite and > 0"),

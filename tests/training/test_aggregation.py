@@ -184,11 +184,19 @@ class TestPrice:
             {"failure": 0.5},
             {"test": 4.0},
             {"fallback_scale": -1.0},
+            {"trim": 0.25},
+            {"noise_multiplier": "1.1"},
         ],
     )
     def test_what_cannot_be_priced_is_refused(self, changes):
         with pytest.raises(ValueError, match=f"Expected {next(iter(changes))} "):
             propose(**changes)
+
+    def test_a_choice_that_there_is_not_is_answered_with_those_there_are(self):
+        with pytest.raises(ValueError, match="Expected Fallback one of 'sum', 'trimmed', 'skip'"):
+            propose(fallback="nothing")
+        with pytest.raises(ValueError, match="Expected Reveals one of 'margin', 'branch'"):
+            propose(reveals="everything")
 
     def test_noise_can_be_replaced_but_not_where_there_is_none(self):
         assert propose().with_noise(3.0) == propose(noise_multiplier=3.0)

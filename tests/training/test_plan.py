@@ -4,7 +4,9 @@ import math
 
 import attrs
 import dp_accounting as dp
+import numpy as np
 import pytest
+import torch
 
 from prudent.accounting import GaussianTest, PldAccountant, ProposeTestReleaseDpEvent, RdpAccountant
 from prudent.training import Mean, Plan, ProposeTestRelease, Sum, TrimmedSum
@@ -81,6 +83,17 @@ def test_what_cannot_be_reached():
         dpsgd(aggregation=Mean()).calibrate(epsilon=1.0, delta=1e-5)
 
 
+@pytest.mark.parametrize("steps", [10.0, np.int64(10), torch.tensor(10)])
+def test_a_number_of_steps_of_any_kind_is_priced_and_carried_out_as_one(steps):
+    """epochs / rate is a float, and a size often a scalar of numpy."""
+    plan = dpsgd(steps=steps, sampling_rate=np.float32(0.25))
+    assert plan == dpsgd(steps=10, sampling_rate=0.25)
+    assert repr(plan) == repr(dpsgd(steps=10, sampling_rate=0.25))
+    assert plan.epsilon(1e-5) > 0
+    with pytest.raises(ValueError, match="Expected steps a whole number >= 0, got -1"):
+        plan.epsilon_after(-1, 1e-5)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -90,6 +103,9 @@ def test_what_cannot_be_reached():
         {"steps": -1},
         {"steps": 1.5},
         {"expected_batch": 0.0},
+        {"steps": "100"},
+        {"sampling_rate": "0.1"},
+        {"aggregation": "sum"},
     ],
 )
 def test_what_is_refused(changes):

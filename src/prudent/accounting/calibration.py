@@ -5,6 +5,7 @@ Whatever is returned was priced again, and its ε is at or below the target.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
@@ -50,18 +51,18 @@ class Run:
         reveals: What an observer learns of the test.
     """
 
-    sampling_rate: float = attrs.field(default=1.0)
-    steps: int = attrs.field(default=1)
-    noise_multiplier: float = attrs.field(default=1.0)
+    sampling_rate: float = 1.0
+    steps: int = 1
+    noise_multiplier: float = 1.0
     test: MarginTest | None = None
     propose: float = 0.5
     failure: float = 1e-8
     reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
 
     def __attrs_post_init__(self) -> None:
-        _validate.between(0, 1, sampling_rate=self.sampling_rate)
-        _validate.count(steps=self.steps)
-        _validate.positive(noise_multiplier=self.noise_multiplier)
+        _validate.fields(self, partial(_validate.between, 0, 1), "sampling_rate")
+        _validate.fields(self, _validate.count, "steps")
+        _validate.fields(self, _validate.positive, "noise_multiplier")
         _ = self.event  # checks the rest
 
     @property
@@ -73,7 +74,7 @@ class Run:
                 self.noise_multiplier, self.propose, self.test, self.failure, None, self.reveals
             )
         sampled = dp.PoissonSampledDpEvent(self.sampling_rate, release)
-        return dp.SelfComposedDpEvent(sampled, int(self.steps))
+        return dp.SelfComposedDpEvent(sampled, self.steps)
 
     def epsilon(self, delta: float, accountant: Accountant = PldAccountant) -> float:
         """The ε at which this is (ε, δ)-DP."""
@@ -171,8 +172,8 @@ def solve(
     searches on a coarse grid first: it can only overstate ε, so its answer is safe already, and the
     fine grid moves it a little further.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.between(0, 1, ends="()", delta=delta)
+    epsilon = _validate.positive(epsilon=epsilon)
+    delta = _validate.between(0, 1, ends="()", delta=delta)
 
     def gap(value: float, fresh: PldAccountant | RdpAccountant) -> float:
         spent = fresh.compose(event_of(value)).get_epsilon(delta)

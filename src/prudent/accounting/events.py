@@ -8,7 +8,6 @@ Adjacency is adding or removing one record throughout.
 """
 
 import abc
-import enum
 import math
 from typing import Any, ClassVar
 
@@ -23,7 +22,7 @@ SMALLEST, LARGEST = 1e-6, 1e12
 """Of noises and scales: far beyond any use, and well inside what floating point can price."""
 
 
-class Reveals(enum.Enum):
+class Reveals(_validate.Choice):
     """What an observer learns of the test. Each line reveals no more than the line above it."""
 
     MARGIN = "margin"
@@ -56,7 +55,7 @@ class MarginTest(DpEvent, abc.ABC):
     largest_scale: ClassVar[float] = math.inf
 
     def __attrs_post_init__(self) -> None:
-        check_size(scale=self.scale)
+        _validate.fields(self, check_size, "scale")
         if self.scale > self.largest_scale:
             _validate.between(SMALLEST, self.largest_scale, scale=self.scale)
 
@@ -202,18 +201,20 @@ class ProposeTestReleaseDpEvent(DpEvent):
     reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
 
     def __attrs_post_init__(self) -> None:
-        if _validate.positive_or_infinite(noise_multiplier=self.noise_multiplier) < math.inf:
+        _validate.fields(self, _validate.positive_or_infinite, "noise_multiplier")
+        if not self.refuses:
             check_size(noise_multiplier=self.noise_multiplier)
-        if _validate.non_negative(propose=self.propose) > 0:
+        _validate.fields(self, _validate.non_negative, "propose")
+        if self.propose > 0:
             check_size(propose=self.propose)
         if not isinstance(self.test, MarginTest):
             raise ValueError(
                 "Expected test one of LaplaceTest, GaussianTest, DiscreteLaplaceTest, "
                 f"DiscreteGaussianTest, got {self.test!r}."
             )
-        _check_failure(self.failure)
+        _validate.fields(self, _check_failure, "failure")
         if self.robust_noise_multiplier is not None:
-            check_size(robust_noise_multiplier=self.robust_noise_multiplier)
+            _validate.fields(self, check_size, "robust_noise_multiplier")
         elif self.refuses:
             raise ValueError(
                 "Expected robust_noise_multiplier > 0 when noise_multiplier is infinite (the "

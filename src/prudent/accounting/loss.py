@@ -77,9 +77,10 @@ class PldAccountant(_PLDAccountant):
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Brackets the true ε of the dominating pairs: (below it, `get_epsilon`)."""
-        upper = self.get_epsilon(target_delta)
+        delta = _validate.between(0, 1, target_delta=target_delta)
+        upper = self.get_epsilon(delta)
         lower = max(
-            table.epsilon(min(1.0, target_delta + self._rounding()))
+            table.epsilon(min(1.0, delta + self._rounding()))
             for table in self._tables(pessimistic=False)
         )
         return min(lower, upper), upper

@@ -3,6 +3,7 @@
 import enum
 import json
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,9 +37,12 @@ def from_json(text: str) -> dp.DpEvent:
         ValueError: If the text is not such an event, or one this version does not know.
     """
     try:
-        return from_plain(json.loads(text))
+        event = from_plain(json.loads(text))
     except json.JSONDecodeError as error:
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r} ({error}).") from error
+    if not isinstance(event, dp.DpEvent):
+        raise ValueError(f"Expected an event in JSON, got {text[:60]!r}. to_json writes them.")
+    return event
 
 
 def to_plain(value: Any) -> Any:
@@ -50,8 +54,9 @@ def to_plain(value: Any) -> Any:
         return value.value
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        # dp_accounting keeps numbers as they were given, of numpy too.
+        return float(value) if math.isfinite(value) else str(float(value))
     return value
 
 

@@ -18,9 +18,9 @@ function of this record alone, so removing the record still changes one (zero) s
 trimming and the test keep their sensitivity.
 """
 
-import enum
 import math
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import NamedTuple, Self
 
 import attrs
@@ -52,7 +52,7 @@ class Decision(NamedTuple):
     scale: Tensor
 
 
-class Fallback(enum.Enum):
+class Fallback(_validate.Choice):
     """What is released when the test fails. All have the same price but the last, which is less."""
 
     SUM = "sum"
@@ -138,8 +138,8 @@ def _plain(weights: Tensor, noise: float, like: Tensor, *, passed: bool) -> Deci
 
 
 @attrs.frozen(kw_only=True)
-class Sum(Aggregation):
-    """The clipped sum with Gaussian noise: DP-SGD.
+class Noisy(Aggregation):
+    """A sum of clipped gradients with Gaussian noise.
 
     Attributes:
         clip: R, the L2 bound of every gradient.
@@ -148,11 +148,9 @@ class Sum(Aggregation):
 
     clip: float
     noise_multiplier: float
-    trim: Trim = attrs.field(factory=lambda: FixedTrim(0.0), init=False)
 
     def __attrs_post_init__(self) -> None:
-        _validate.positive(clip=self.clip)
-        _validate.positive(noise_multiplier=self.noise_multiplier)
+        _validate.fields(self, _validate.positive, "clip", "noise_multiplier")
 
     @property
     def event(self) -> dp.DpEvent:
@@ -162,6 +160,18 @@ class Sum(Aggregation):
     def with_noise(self, noise_multiplier: float) -> Self:
         """See base class."""
         return attrs.evolve(self, noise_multiplier=noise_multiplier)
+
+
+@attrs.frozen(kw_only=True)
+class Sum(Noisy):
+    """The clipped sum with Gaussian noise: DP-SGD.
+
+    Attributes:
+        clip: R, the L2 bound of every gradient.
+        noise_multiplier: σ; the noise on the sum is σR.
+    """
+
+    trim: Trim = attrs.field(factory=lambda: FixedTrim(0.0), init=False)
 
     def decide(
         self,
@@ -176,7 +186,7 @@ class Sum(Aggregation):
 
 
 @attrs.frozen(kw_only=True)
-class TrimmedSum(Aggregation):
+class TrimmedSum(Noisy):
     """The clipped sum without its F largest, with noise for its global sensitivity (TSGD+Gaussian).
 
     Attributes:
@@ -185,26 +195,15 @@ class TrimmedSum(Aggregation):
         trim: How many are left out.
     """
 
-    clip: float
-    noise_multiplier: float
     trim: Trim = attrs.field(factory=lambda: FixedTrim(0.25))
 
     def __attrs_post_init__(self) -> None:
-        _validate.positive(clip=self.clip)
-        _validate.positive(noise_multiplier=self.noise_multiplier)
-        if isinstance(self.trim, AdaptiveTrim):
+        super().__attrs_post_init__()
+        if not isinstance(self.trim, FixedTrim):
             raise ValueError(
-                "Expected trim a FixedTrim: without a test there is nothing to adapt to."
+                f"Expected trim a FixedTrim, got {self.trim!r}. Without a test there is nothing to "
+                "adapt to."
             )
-
-    @property
-    def event(self) -> dp.DpEvent:
-        """See base class."""
-        return dp.GaussianDpEvent(self.noise_multiplier)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """See base class."""
-        return attrs.evolve(self, noise_multiplier=noise_multiplier)
 
     def decide(
         self,
@@ -220,7 +219,7 @@ class TrimmedSum(Aggregation):
 
 
 @attrs.frozen(kw_only=True)
-class ProposeTestRelease(Aggregation):
+class ProposeTestRelease(Noisy):
     """Propose a bound on what one record can do to the trimmed sum, test it, release (TSGD+PTR).
 
     The margin of the trimmed sum is Δ = max(0, F - #{clipped norms > τ}) for every batch, empty or
@@ -238,9 +237,7 @@ class ProposeTestRelease(Aggregation):
         fallback_scale: Factor on the update of the fallback branch: its own learning rate.
     """
 
-    clip: float
     propose: float
-    noise_multiplier: float
     test: MarginTest
     failure: float = 1e-8
     trim: Trim = attrs.field(factory=AdaptiveTrim)
@@ -249,10 +246,11 @@ class ProposeTestRelease(Aggregation):
     fallback_scale: float = 1.0
 
     def __attrs_post_init__(self) -> None:
-        _validate.positive(clip=self.clip)
-        _validate.between(0, 1, ends="()", propose=self.propose)
-        _validate.positive(noise_multiplier=self.noise_multiplier)
-        _validate.non_negative(fallback_scale=self.fallback_scale)
+        super().__attrs_post_init__()
+        _validate.fields(self, partial(_validate.between, 0, 1, ends="()"), "propose")
+        _validate.fields(self, _validate.non_negative, "fallback_scale")
+        if not isinstance(self.trim, Trim):
+            raise ValueError(f"Expected trim a FixedTrim or AdaptiveTrim, got {self.trim!r}.")
         _ = self.event  # checks the test and its failure
 
     @property
@@ -277,10 +275,6 @@ class ProposeTestRelease(Aggregation):
             self.noise_multiplier if skips else None,
             self.reveals,
         )
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """See base class."""
-        return attrs.evolve(self, noise_multiplier=noise_multiplier)
 
     def decide(
         self,

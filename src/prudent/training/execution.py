@@ -1,6 +1,6 @@
 """How a plan is carried out: everything that cannot change its guarantee."""
 
-import enum
+from functools import partial
 
 import attrs
 import torch
@@ -11,7 +11,7 @@ from prudent.training.gradients import BookKeeping, Engine, Materialised, choose
 from prudent.training.gradients.engine import Loss
 
 
-class EngineChoice(enum.Enum):
+class EngineChoice(_validate.Choice):
     """Which engine computes norms and sums."""
 
     AUTO = "auto"
@@ -44,9 +44,9 @@ class Execution:
 
     def __attrs_post_init__(self) -> None:
         if self.physical_batch is not None:
-            _validate.count(1, physical_batch=self.physical_batch)
+            _validate.fields(self, partial(_validate.count, 1), "physical_batch")
         if self.seed is not None:
-            _validate.count(seed=self.seed)
+            _validate.fields(self, _validate.count, "seed")
 
     @property
     def captures(self) -> bool:

@@ -1,5 +1,7 @@
 """The plan: everything about a training run that its privacy depends on, in one frozen value."""
 
+from functools import partial
+
 import attrs
 import dp_accounting as dp
 
@@ -31,10 +33,15 @@ class Plan:
     expected_batch: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        _validate.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
-        _validate.count(steps=self.steps)
+        _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
+        _validate.fields(self, _validate.count, "steps")
         if self.expected_batch is not None:
-            _validate.positive(expected_batch=self.expected_batch)
+            _validate.fields(self, _validate.positive, "expected_batch")
+        if not isinstance(self.aggregation, Aggregation):
+            raise ValueError(
+                "Expected aggregation one of Sum, TrimmedSum, ProposeTestRelease, Mean, got "
+                f"{self.aggregation!r}."
+            )
 
     @property
     def event(self) -> dp.DpEvent:
@@ -43,12 +50,12 @@ class Plan:
 
     def event_after(self, steps: int) -> dp.DpEvent:
         """The first `steps` steps."""
-        if steps == 0:
+        if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
         sampled = dp.PoissonSampledDpEvent(self.sampling_rate, self.aggregation.event)
         if isinstance(self.aggregation, Mean):
             sampled = self.aggregation.event
-        return dp.SelfComposedDpEvent(sampled, steps)
+        return dp.SelfComposedDpEvent(sampled, int(steps))
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
         """The ε at which the whole run is (ε, δ)-DP."""

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from functools import partial
 
 import attrs
 import torch
@@ -42,7 +43,7 @@ class FixedTrim(Trim):
     share: float
 
     def __attrs_post_init__(self) -> None:
-        _validate.between(0, 1, share=self.share)
+        _validate.fields(self, partial(_validate.between, 0, 1), "share")
 
     def start(self, expected_batch: float) -> float:
         """See base class."""
@@ -75,8 +76,8 @@ class AdaptiveTrim(Trim):
     most: float = 1.0
 
     def __attrs_post_init__(self) -> None:
-        for name in ("first", "up", "down", "least", "most"):
-            _validate.between(0, 1, **{name: getattr(self, name)})
+        share = partial(_validate.between, 0, 1)
+        _validate.fields(self, share, "first", "up", "down", "least", "most")
         if not self.least <= self.first <= self.most:
             raise ValueError(
                 f"Expected first in [least, most] = [{self.least}, {self.most}], got {self.first}."
