@@ -175,3 +175,9 @@ def test_leaves_skip_what_costs_nothing():
 def test_a_sampling_rate_out_of_range_is_named(rate):
     with pytest.raises(ValueError, match=r"Expected sampling_probability in \[0, 1\], got"):
         dominating(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(1.0)))
+
+
+@pytest.mark.parametrize("noise", [0.0, -1.0, math.inf, "2"])
+def test_a_laplace_event_is_refused_by_the_name_of_its_own_field(noise):
+    with pytest.raises(ValueError, match="Expected noise_multiplier "):
+        additive_parts(dp.LaplaceDpEvent(noise))

@@ -182,7 +182,8 @@ def additive_parts(event: dp.DpEvent) -> Parts | None:
             case GaussianTest():
                 precision += count * leaf.scale**-2
             case dp.LaplaceDpEvent():
-                others.append((LaplaceTest(leaf.noise_multiplier), count))
+                scale = check_size(noise_multiplier=leaf.noise_multiplier)
+                others.append((LaplaceTest(scale), count))
             case DiscreteLaplaceDpEvent() if leaf.sensitivity == 1:
                 others.append((DiscreteLaplaceTest(1 / leaf.noise_parameter), count))
             case LaplaceTest() | DiscreteLaplaceTest() | DiscreteGaussianTest():

@@ -11,6 +11,7 @@ import math
 import numpy as np
 from scipy import special
 
+from prudent.accounting.mechanisms import laplace_rdp
 from prudent.accounting.pairs import LaplacePair, MixturePair, Pair
 from prudent.accounting.tables import Array
 
@@ -44,7 +45,7 @@ def renyi_divergence(pair: Pair, orders: Array, rate: float, *, adding: bool = F
 def log_base_moments(pair: Pair, powers: Array) -> Array:
     """Logarithm of E_absent[(present/absent)^k] at whole powers k >= 2, in closed form."""
     if isinstance(pair, LaplacePair):
-        test = log_laplace_moments(pair.scale, powers)
+        test = (powers - 1) * laplace_rdp(powers, pair.scale)
         return test + 0.5 * powers * (powers - 1) / pair.sigma**2
     mixture = _as_mixture(pair, 0)
     used = mixture.present > 0
@@ -60,15 +61,6 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
         near = np.log1p(direct)
     far = special.logsumexp(exponents + np.log(mixture.absent[used]), axis=1)
     return np.where(np.max(exponents, axis=1) < 1, near, far)
-
-
-def log_laplace_moments(scale: float, powers: Array) -> Array:
-    """Logarithm of E[(f(x - 1)/f(x))^k] of Laplace noise, at powers above 1/2."""
-    up, down = (powers - 1) / scale, -powers / scale
-    weight = powers / (2 * powers - 1)
-    near = np.log1p(weight * np.expm1(np.minimum(up, 1.0)) + (1 - weight) * np.expm1(down))
-    far = np.logaddexp(np.log(weight) + up, np.log1p(-weight) + down)
-    return np.where(up < 1, near, far)
 
 
 def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
