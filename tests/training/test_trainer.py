@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,6 +23,8 @@ from prudent.training import (
     accuracy,
     fit,
 )
+from prudent.training.checkpoint import charged
+from prudent.training.evaluation import read_metrics
 from prudent.training.sampling import seeded_generator
 from prudent.training.step import Chunk
 from tests.training.gradients.oracle import cross_entropy
@@ -170,7 +173,7 @@ class TestExecution:
         [
             ({"physical_batch": 0}, "Expected physical_batch a whole number >= 1"),
             ({"seed": -1}, "Expected seed a whole number >= 0"),
-            ({"engine": "ghost"}, "'ghost' is not a valid EngineChoice"),
+            ({"engine": "ghost"}, "Expected EngineChoice one of 'auto', 'bookkeeping'"),
         ],
     )
     def test_what_is_refused(self, options, message):
@@ -262,6 +265,37 @@ class TestEvaluation:
     def test_what_is_refused(self):
         with pytest.raises(ValueError, match="Expected evaluate_every a whole number >= 1"):
             train(evaluate_every=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delta": 2.0}, r"Expected delta in \(0, 1\), got 2.0"),
+        ({"delta": "1e-5"}, "Expected delta in"),
+        ({"delta": 1e-5, "budget": "3"}, "Expected budget finite and > 0, got '3'"),
+        ({"evaluate_every": 2.5}, "Expected evaluate_every a whole number"),
+        ({"evaluate_at": [2.5]}, "Expected evaluate_at a whole number"),
+        ({"data": (np.zeros((9, 4)), np.zeros(9))}, "Expected train_set .* ndarray"),
+    ],
+)
+def test_wrong_settings_are_refused_before_a_step_is_taken(tmp_path, options, message):
+    model = network()
+    with pytest.raises(ValueError, match=message):
+        train(model=model, out=tmp_path, **options)
+    assert torch.equal(weights(model), weights(network()))
+    assert charged(tmp_path) is None
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0.5), np.float32(0.5), 0.5])
+def test_an_evaluation_may_return_scalars_of_any_kind(tmp_path, value):
+    """They are written down after the steps are paid for: too late to fail."""
+    train(plan_of(2), evaluate=lambda _: {"score": value}, out=tmp_path)
+    assert [entry["score"] for entry in read_metrics(tmp_path)] == [0.5, 0.5]
+
+
+def test_an_evaluation_returns_numbers_by_name():
+    with pytest.raises(ValueError, match="Expected evaluate to return numbers by name, got None"):
+        train(plan_of(1), evaluate=lambda _: None)
 
 
 def test_a_private_model_learns():

@@ -15,6 +15,12 @@ def reader(train_set: Any, device: torch.device) -> tuple[int, Callable[[Tensor]
     if isinstance(train_set, TensorDataset):
         train_set = train_set.tensors
     if isinstance(train_set, tuple | list) and len(train_set) == 2:
+        for leaf in pytree.tree_leaves(tuple(train_set)):
+            if not isinstance(leaf, Tensor):
+                raise ValueError(
+                    "Expected train_set a pair (inputs, targets) of tensors, got one with "
+                    f"{type(leaf).__name__} in it. torch.as_tensor makes tensors of arrays."
+                )
         placed = pytree.tree_map(lambda leaf: leaf.to(device), tuple(train_set))
         sizes = {len(leaf) for leaf in pytree.tree_leaves(placed)}
         if len(sizes) != 1:

@@ -1,6 +1,6 @@
 """Training: a plan, a model and data in, a private model out."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,8 @@ def fit(
     )
     plan = _within(plan, budget, delta)
     every = max(1, plan.steps // 10) if evaluate_every is None else evaluate_every
-    _validate.count(1, evaluate_every=every)
+    every = _validate.count(1, evaluate_every=every)
+    evaluate_at = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,17 +119,27 @@ def fit(
             for _ in run.steps(step, stop):
                 recorder.advance()
             step = stop
-            shown = {} if evaluate is None else dict(evaluate(model))
+            shown = {} if evaluate is None else _numbers(evaluate(model))
             recorder.record(run.metrics(step, shown, delta, private=private_diagnostics))
             if folder is not None:
                 save_checkpoint(folder, run.state(step))
     return Fitted(model, plan, recorder.history, run.pass_rate(plan.steps))
 
 
+def _numbers(shown: Mapping[str, float]) -> dict[str, float]:
+    """What an evaluation says, as plain numbers: they are written to a file."""
+    if not isinstance(shown, Mapping):
+        raise ValueError(f"Expected evaluate to return numbers by name, got {shown!r}.")
+    return {name: float(value) for name, value in shown.items()}
+
+
 def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
     """The plan, shortened to what the budget pays for. Known beforehand: nothing is looked at."""
+    if delta is not None:
+        _validate.between(0, 1, ends="()", delta=delta)
     if budget is None:
         return plan
+    _validate.positive(budget=budget)
     if delta is None:
         raise ValueError("Expected delta with a budget: the budget is an epsilon at that delta.")
     if plan.epsilon(delta) <= budget:
