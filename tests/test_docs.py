@@ -1,0 +1,135 @@
+"""The Python on the pages runs as it is printed: page by page, in an empty folder.
+
+Blocks of one page share their names, as a reader's session would. What a page takes for granted,
+such as `salaries.parquet`, is made here. A block that cannot run here says so in the page, right
+above it: `<!-- not run: needs a GPU -->`; it is skipped with that reason, never silently.
+"""
+
+import re
+import textwrap
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+}
+
+_BLOCK = re.compile(
+    r"(?:^[ \t]*<!-- not run: (?P<reason>.+?) -->[ \t]*\n(?:[ \t]*\n)*)?"
+    r"^(?P<indent>[ \t]*)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Block(NamedTuple):
+    line: int
+    code: str
+    reason: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced Python of a page, with the number of its first line."""
+    return [
+        Block(
+            text.count("\n", 0, match.start("code")) + 1,
+            textwrap.dedent(match["code"]),
+            match["reason"],
+        )
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+def salaries() -> dict[str, Any]:
+    """`salaries.parquet`, and a frame with the same columns."""
+    pandas = pytest.importorskip("pandas", reason="frames need pandas")
+    pytest.importorskip("ibis", reason="tables need pip install 'prudent[tables]'")
+    draw = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "salary": draw.normal(52_000.0, 9_000.0, 5_000),
+            "employee": np.arange(5_000) // 2,
+            "city": draw.choice(["Oslo", "Bergen", "Tromsø"], 5_000),
+        }
+    )
+    frame.to_parquet("salaries.parquet")
+    return {"frame": frame}
+
+
+def learning() -> dict[str, Any]:
+    pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+    return {}
+
+
+def opacus() -> dict[str, Any]:
+    pytest.importorskip("opacus", reason="needs pip install 'prudent[opacus]'")
+    warnings.filterwarnings("ignore", "Full backward hook is firing")  # of torch, about Opacus
+    return {}
+
+
+GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
+    "README.md": learning,
+    "docs/index.md": lambda: learning() | salaries(),
+    "docs/tables.md": salaries,
+    "docs/training.md": learning,
+    "docs/corruption.md": learning,
+    "docs/opacus.md": opacus,
+}
+
+
+BLOCKS = [(name, block) for name, path in PAGES.items() for block in blocks(path.read_text())]
+
+
+@pytest.mark.parametrize("page", sorted({name for name, block in BLOCKS if not block.reason}))
+def test_the_code_on_a_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRUDENT_DATA", str(ROOT / "data"))
+    names = {"__name__": "__page__", **GRANTED.get(page, dict)()}
+    for name, block in BLOCKS:
+        if name == page and not block.reason:
+            padding = "\n" * (block.line - 1)  # so that an error names the line of the page
+            exec(compile(padding + block.code, PAGES[page], "exec"), names)
+
+
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [(name, block) for name, block in BLOCKS if block.reason],
+    ids=lambda part: part if isinstance(part, str) else f"line {part.line}",
+)
+def test_the_code_that_is_not_run_compiles(page: str, block: Block) -> None:
+    compile(block.code, PAGES[page], "exec")
+    pytest.skip(f"{page}, line {block.line}: {block.reason}")
+
+
+def test_every_fence_of_python_is_found() -> None:
+    """A fence that the pattern misses would be skipped silently."""
+    for name, path in PAGES.items():
+        text = path.read_text()
+        assert len(blocks(text)) == len(re.findall(r"^\s*```\s*(?:python|py)\b", text, re.M)), name
+
+
+def test_a_reason_belongs_to_the_block_below_it() -> None:
+    fence = "```"
+    page = f"""
+    {fence}python
+    one = 1
+    {fence}
+
+<!-- not run: needs a GPU -->
+{fence}python
+two = 2
+{fence}
+text
+{fence}console
+$ three
+{fence}
+"""
+    assert blocks(page) == [Block(3, "one = 1\n", None), Block(8, "two = 2\n", "needs a GPU")]
