@@ -51,6 +51,12 @@ def test_every_shape_is_answered(run: Run, shape: str) -> None:
     assert row["tested"] < 1.0
 
 
+def test_the_table_says_what_the_exponential_mechanism_chose_among(run: Run) -> None:
+    status, out, _ = run("--shape", "normal", "--epsilons", "4", "--bounds", "0,819", *QUICK)
+    assert status == 0
+    assert "chose among 4,096 candidates there, 0.2 apart" in " ".join(out.split())
+
+
 def test_a_proposal_that_is_too_small_is_refused(run: Run) -> None:
     status, out, _ = run("--epsilons", "1", "--propose", "1e-9", *QUICK, "--json")
     (row,) = json.loads(out)

@@ -44,7 +44,23 @@ def _prudent(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Differentially private releases that test before they trust."""
+    r"""Differentially private releases that test before they trust.
+
+    [b]A private median, under a budget[/b]
+
+    $ prudent budget create budget.db --epsilon 1 --delta 1e-6
+
+    $ prudent release median salaries.parquet --column salary \
+        --propose 500 --epsilon 0.3 --delta 1e-7 --ledger budget.db
+
+    [b]What a training run costs[/b]
+
+    $ prudent epsilon --sampling-rate 0.004 --steps 5000 \
+        --noise-multiplier 1.1 --test gaussian:4 --delta 1e-5
+
+    Every command shows examples of its own with --help, and answers programs
+    with --json. Exit status 0: done; 2: bad input, in one line that says what.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

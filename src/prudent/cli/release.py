@@ -154,7 +154,7 @@ def median(request: Request, propose: Propose) -> None:
 @_command
 def quantile(
     request: Request,
-    p: Annotated[str, typer.Option("--p", metavar="P", help="In [0, 1]: 0.9, or exactly 9/10.")],
+    p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1]: 0.9, or exactly 9/10.")],
     propose: Propose,
 ) -> None:
     r"""Release a quantile: the smallest value with a share P at or below it.

@@ -1,7 +1,9 @@
 """What Propose-Test-Release is compared with: a quantile chosen by the exponential mechanism.
 
 It is pure DP, always answers, and for one number with good candidates it is hard to beat. It needs
-what Propose-Test-Release does without: public bounds, or candidates, that hold the answer.
+what Propose-Test-Release does without: public bounds, or candidates, that hold the answer. It is no
+more precise than its candidates are dense; a variant that draws from the gaps between records has
+no such limit, and is the better peer on smooth data in a known range.
 """
 
 import math
