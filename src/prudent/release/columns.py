@@ -36,6 +36,14 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release.columns_protocol import ArrayColumn, Column, Kind
+from prudent.release.dialects import (
+    backend_name,
+    double,
+    double_of_numeric,
+    in_order_of_characters,
+    literal,
+    plain_text,
+)
 from prudent.release.lattice import FARTHEST, FloatArray, IntArray, Lattice
 from prudent.release.sources import Source, SourceError, open_source
 
@@ -111,7 +119,7 @@ class TableColumn:
         for start in range(0, len(edges), _EDGES_AT_ONCE):
             part = edges[start : start + _EDGES_AT_ONCE]
             counts = {
-                f"below_{index}": self._rows.count(where=self._rows.value < _double(edge))
+                f"below_{index}": self._rows.count(where=self._rows.value < double(edge))
                 for index, edge in enumerate(part)
             }
             row = _answer(self._rows.aggregate(**counts))
@@ -129,14 +137,14 @@ class TableColumn:
         if low == high:
             return (last - first + 1) * low_step
         value = self._rows.value
-        between = (value > _double(low)) & (value < _double(high))
+        between = (value > double(low)) & (value < double(high))
         # Counted from the low end up and in two halves, so that sums stay inside 64 bits.
         steps = _steps(value, lattice) + float(FARTHEST)
         upper = (steps / float(2**_HALF)).floor().cast("int64")
         lower = (steps - upper.cast("float64") * float(2**_HALF)).cast("int64")
         found = _answer(
             self._rows.aggregate(
-                at_most_low=self._rows.count(where=value <= _double(low)),
+                at_most_low=self._rows.count(where=value <= double(low)),
                 inside=self._rows.count(where=between),
                 upper=upper.sum(where=between).cast("int64"),
                 lower=lower.sum(where=between).cast("int64"),
@@ -168,11 +176,9 @@ class TableColumn:
             kept = self.typed(among)
             if kept != list(among):  # an order of texts would not be the order of the values
                 raise ValueError(f"Expected among of type {rows.value.type()}, got {among!r}.")
-            rows = (
-                rows.filter(rows.value.isin(list(map(_literal, kept)))) if kept else rows.limit(0)
-            )
+            rows = rows.filter(rows.value.isin(list(map(literal, kept)))) if kept else rows.limit(0)
         groups = rows.group_by("value").aggregate(records=lambda t: t.count())
-        order = [ibis.desc(groups.records), _in_order_of_characters(groups.value)]
+        order = [ibis.desc(groups.records), in_order_of_characters(groups.value)]
         found = _answer(groups.order_by(order).limit(limit))
         return list(zip(found["value"].to_pylist(), found["records"].to_pylist(), strict=True))
 
@@ -181,7 +187,7 @@ class TableColumn:
         return [typed(value, self._rows.value.type(), "categories") for value in values]
 
     def _below(self, edge: float) -> int:
-        return int(_answer(self._rows.filter(self._rows.value < _double(edge)).count()))
+        return int(_answer(self._rows.filter(self._rows.value < double(edge)).count()))
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; infinite if few rows."""
@@ -203,7 +209,7 @@ class TableColumn:
     def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
         """The values of ranks first..last among those in [low, high], as far as there are any."""
         value = self._rows.value
-        inside = self._rows.filter(value >= _double(low), value <= _double(high))
+        inside = self._rows.filter(value >= double(low), value <= double(high))
         groups = inside.group_by("value").aggregate(records=lambda t: t.count())
         upto = groups.records.sum().over(ibis.window(order_by=groups.value, rows=(None, 0)))
         ranked = groups.mutate(upto=upto.cast("int64"))
@@ -294,11 +300,11 @@ def open_groups(
     wanted = {group: typed(group, rows.member.type(), "groups") for group in groups}
     if len(set(wanted.values())) < len(wanted):
         raise ValueError(f"Expected groups one or more distinct values, got {groups!r}.")
-    rows = rows.filter(rows.member.isin(list(map(_literal, wanted.values()))))
+    rows = rows.filter(rows.member.isin(list(map(literal, wanted.values()))))
     if unit is not None:
         rows = _one_per_unit(rows)
     return {
-        group: TableColumn(rows.filter(rows.member == _literal(member)), owner=owner)
+        group: TableColumn(rows.filter(rows.member == literal(member)), owner=owner)
         for group, member in wanted.items()
     }
 
@@ -354,7 +360,7 @@ def _opened(
     if unit is not None:
         chosen["unit"] = rows[unit]
     if by is not None:
-        chosen["member"] = _plain_text(rows[by])
+        chosen["member"] = plain_text(rows[by])
     rows = rows.select(**chosen).drop_null()
     if rows.value.type().is_floating():
         rows = rows.filter(~rows.value.isnan())
@@ -372,7 +378,7 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
             )
         if dtype.is_floating():  # -0.0 is 0.0, whichever comes first
             return ibis.ifelse(column == 0, ibis.literal(0.0).cast(dtype), column)
-        return _plain_text(column)
+        return plain_text(column)
     if text:
         return column.try_cast("float64")
     if dtype.is_boolean():
@@ -382,25 +388,9 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
             f"Expected column of numbers, got {name!r} of type {dtype}. "
             "Only the mode of categories can be released from it."
         )
-    if dtype.is_decimal() and _backend_name(column) == "postgres":
-        return _double_of_numeric(column)
+    if dtype.is_decimal() and backend_name(column) == "postgres":
+        return double_of_numeric(column)
     return column.cast("float64")
-
-
-def _double_of_numeric(column: ir.Column) -> ir.Value:
-    """A number of PostgreSQL as a double: where none is near enough it would raise an error."""
-
-    def numeric(text: str) -> ir.Value:
-        return ibis.literal(text).cast(dt.Decimal())
-
-    size = column.abs()
-    return ibis.cases(
-        (column == numeric("NaN"), _double(math.nan)),
-        (column >= numeric("1e308"), _double(math.inf)),
-        (column <= numeric("-1e308"), _double(-math.inf)),
-        (size < numeric("1e-300"), _double(0.0)),
-        else_=column.cast("float64"),
-    )
 
 
 def _of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
@@ -427,7 +417,7 @@ def _one_per_unit(rows: ir.Table) -> ir.Table:
     """One row per unit: its least value; among equals, the least group."""
     if rows.columns == ("value", "unit") and rows.value.type().is_floating():
         return rows.group_by("unit").aggregate(value=rows.value.min())
-    order = [_in_order_of_characters(rows[name]) for name in ("value", "member") if name in rows]
+    order = [in_order_of_characters(rows[name]) for name in ("value", "member") if name in rows]
     place = ibis.row_number().over(ibis.window(group_by="unit", order_by=order))
     placed = rows.mutate(place=place)
     return placed.filter(placed.place == 0).drop("place")
@@ -437,71 +427,12 @@ def _steps(value: ir.Value, lattice: Lattice) -> ir.Value:
     """Steps of the lattice, still as doubles: the arithmetic of `Lattice.steps`, bit for bit."""
     low, high = lattice.value(lattice.low), lattice.value(lattice.high)
     inside = ibis.ifelse(
-        value < _double(low), _double(low), ibis.ifelse(value > _double(high), _double(high), value)
+        value < double(low), double(low), ibis.ifelse(value > double(high), double(high), value)
     )
     # PostgreSQL calls a product that vanishes an error; what is this small is in step 0 anyway.
-    tiny = inside.abs() < _double(math.ldexp(1.0, max(lattice.exponent - 60, -1070)))
-    scaled = inside * _double(math.ldexp(1.0, -lattice.exponent))
-    return (ibis.ifelse(tiny, _double(0.0), scaled) + _double(0.5)).floor().cast("float64")
-
-
-def _in_order_of_characters(value: ir.Value) -> ir.Value:
-    """A key that orders text as Python does; PostgreSQL would follow the language it speaks."""
-    if value.type().is_string() and _backend_name(value) == "postgres":
-        return _convert_to(value, "UTF8")
-    return value
-
-
-def _plain_text(value: ir.Column) -> ir.Column:
-    """A text whose equals are spelled the same, and whose order is that of its characters.
-
-    A collation may take Oslo and oslo for equal: a row would be in two groups, and which of the
-    two is shown would depend on which comes first. An ENUM has an order of its own.
-    """
-    if not value.type().is_string():
-        return value
-    name = _backend_name(value)
-    if name == "duckdb":
-        return _decode(_encode(value))
-    if name == "postgres":  # an ENUM first becomes a text by being joined to one
-        return _convert_from(_convert_to(value.concat(""), "UTF8"), "UTF8")
-    return value
-
-
-@ibis.udf.scalar.builtin(name="encode")  # type: ignore[untyped-decorator]
-def _encode(text: str) -> bytes:  # type: ignore[empty-body]
-    """DuckDB's own: the bytes of a text."""
-
-
-@ibis.udf.scalar.builtin(name="decode")  # type: ignore[untyped-decorator]
-def _decode(content: bytes) -> str:  # type: ignore[empty-body]
-    """DuckDB's own: the text of bytes, without a collation."""
-
-
-@ibis.udf.scalar.builtin(name="convert_from")  # type: ignore[untyped-decorator]
-def _convert_from(content: bytes, encoding: str) -> str:  # type: ignore[empty-body]
-    """PostgreSQL's own: the text of bytes, in the collation of the database."""
-
-
-@ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
-def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
-    """PostgreSQL's own: the bytes of a text, whose order is that of its characters."""
-
-
-def _literal(value: str | bool | int | float) -> ir.Value:
-    return _double(value) if isinstance(value, float) else ibis.literal(value)
-
-
-def _double(number: float) -> ir.Value:
-    """A literal that every engine reads as this very double: parsed from text by the engine.
-
-    A bare 0.1234… would pass through a decimal type first in some, and round twice.
-    """
-    return ibis.literal(repr(float(number))).cast("float64")
-
-
-def _backend_name(expression: ir.Expr) -> str:
-    return str(expression.get_backend().name)
+    tiny = inside.abs() < double(math.ldexp(1.0, max(lattice.exponent - 60, -1070)))
+    scaled = inside * double(math.ldexp(1.0, -lattice.exponent))
+    return (ibis.ifelse(tiny, double(0.0), scaled) + double(0.5)).floor().cast("float64")
 
 
 def _answer(expression: ir.Expr) -> Any:

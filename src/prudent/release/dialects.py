@@ -1,0 +1,87 @@
+"""Where engines differ: how each reads a number, compares a text and orders it.
+
+Every engine is to give the same answer, and none is to raise an error because of a single record.
+"""
+
+import math
+
+import ibis
+import ibis.expr.datatypes as dt
+import ibis.expr.types as ir
+
+
+def double_of_numeric(column: ir.Column) -> ir.Value:
+    """A number of PostgreSQL as a double: where none is near enough it would raise an error."""
+
+    def numeric(text: str) -> ir.Value:
+        return ibis.literal(text).cast(dt.Decimal())
+
+    size = column.abs()
+    return ibis.cases(
+        (column == numeric("NaN"), double(math.nan)),
+        (column >= numeric("1e308"), double(math.inf)),
+        (column <= numeric("-1e308"), double(-math.inf)),
+        (size < numeric("1e-300"), double(0.0)),
+        else_=column.cast("float64"),
+    )
+
+
+def in_order_of_characters(value: ir.Value) -> ir.Value:
+    """A key that orders text as Python does; PostgreSQL would follow the language it speaks."""
+    if value.type().is_string() and backend_name(value) == "postgres":
+        return _convert_to(value, "UTF8")
+    return value
+
+
+def plain_text(value: ir.Column) -> ir.Column:
+    """A text whose equals are spelled the same, and whose order is that of its characters.
+
+    A collation may take Oslo and oslo for equal: a row would be in two groups, and which of the
+    two is shown would depend on which comes first. An ENUM has an order of its own.
+    """
+    if not value.type().is_string():
+        return value
+    name = backend_name(value)
+    if name == "duckdb":
+        return _decode(_encode(value))
+    if name == "postgres":  # an ENUM first becomes a text by being joined to one
+        return _convert_from(_convert_to(value.concat(""), "UTF8"), "UTF8")
+    return value
+
+
+@ibis.udf.scalar.builtin(name="encode")  # type: ignore[untyped-decorator]
+def _encode(text: str) -> bytes:  # type: ignore[empty-body]
+    """DuckDB's own: the bytes of a text."""
+
+
+@ibis.udf.scalar.builtin(name="decode")  # type: ignore[untyped-decorator]
+def _decode(content: bytes) -> str:  # type: ignore[empty-body]
+    """DuckDB's own: the text of bytes, without a collation."""
+
+
+@ibis.udf.scalar.builtin(name="convert_from")  # type: ignore[untyped-decorator]
+def _convert_from(content: bytes, encoding: str) -> str:  # type: ignore[empty-body]
+    """PostgreSQL's own: the text of bytes, in the collation of the database."""
+
+
+@ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
+def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
+    """PostgreSQL's own: the bytes of a text, whose order is that of its characters."""
+
+
+def literal(value: str | bool | int | float) -> ir.Value:
+    """A public value, as every engine reads it."""
+    return double(value) if isinstance(value, float) else ibis.literal(value)
+
+
+def double(number: float) -> ir.Value:
+    """A literal that every engine reads as this very double: parsed from text by the engine.
+
+    A bare 0.1234… would pass through a decimal type first in some, and round twice.
+    """
+    return ibis.literal(repr(float(number))).cast("float64")
+
+
+def backend_name(expression: ir.Expr) -> str:
+    """Which engine answers: duckdb, postgres, pyspark."""
+    return str(expression.get_backend().name)
