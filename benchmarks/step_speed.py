@@ -43,7 +43,7 @@ def private(make: Callable[[nn.Module], Engine], *, compile: bool = False) -> Bu
     def build(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
         records = len(targets)
         release = prudent.training.Step(
-            prudent.training.Plan(sampling_rate=RATE, steps=1000, aggregation=AGGREGATION),
+            prudent.training.Plan(sampling_rate=RATE, steps=10**9, aggregation=AGGREGATION),
             model,
             losses,
             expected_batch=records,

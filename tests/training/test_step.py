@@ -54,7 +54,7 @@ def chunks(inputs, targets, size, padding):
 
 
 def plan_of(aggregation):
-    return Plan(sampling_rate=0.1, steps=5, aggregation=aggregation, expected_batch=BATCH)
+    return Plan(sampling_rate=0.1, steps=10**6, aggregation=aggregation, expected_batch=BATCH)
 
 
 def propose(share, **changes):
@@ -266,3 +266,56 @@ def test_the_divisor_must_be_known():
     plan = Plan(sampling_rate=0.1, steps=1, aggregation=Mean())
     with pytest.raises(ValueError, match="Expected expected_batch, from the plan or here"):
         Step(plan, network(), cross_entropy)
+
+
+def test_the_plan_pays_for_no_step_beyond_its_last() -> None:
+    plan = Plan(
+        sampling_rate=0.5,
+        steps=2,
+        expected_batch=4,
+        aggregation=Sum(clip=1.0, noise_multiplier=1.0),
+    )
+    step = Step(plan, network(), cross_entropy)
+    inputs, targets = (part[:4] for part in data())
+    for _ in range(2):
+        step([Chunk(inputs, targets)])
+    with pytest.raises(ValueError, match=r"plan\.steps = 2"):
+        step([Chunk(inputs, targets)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_parameters_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="float32 or float64"):
+        Step(plan_of(Sum(clip=1.0, noise_multiplier=1.0)), network().to(dtype), cross_entropy)
+
+
+def test_two_steps_without_a_generator_draw_different_noise() -> None:
+    """The device's default generator would repeat itself after `torch.manual_seed`."""
+    inputs, targets = (part[:4] for part in data())
+    gradients = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = network()
+        Step(plan_of(Sum(clip=1.0, noise_multiplier=1.0)), model, cross_entropy)(
+            [Chunk(inputs, targets)]
+        )
+        gradients.append(next(model.parameters()).grad)
+    assert not torch.equal(gradients[0], gradients[1])
+
+
+def test_what_is_no_batch_is_refused_by_name() -> None:
+    inputs, targets = (part[:4] for part in data())
+    step = Step(plan_of(Sum(clip=1.0, noise_multiplier=1.0)), network(), cross_entropy)
+    for wrong in ([], Chunk(inputs, targets), [(inputs, targets)]):
+        with pytest.raises(ValueError, match="chunks"):
+            step(wrong)
+    with pytest.raises(ValueError, match="valid"):
+        step([Chunk(inputs, targets, valid=torch.ones(4))])
+    for size in (0, -3, "20"):
+        with pytest.raises(ValueError, match="expected_batch"):
+            Step(
+                Plan(sampling_rate=0.5, steps=1, aggregation=Sum(clip=1.0, noise_multiplier=1.0)),
+                network(),
+                cross_entropy,
+                expected_batch=size,
+            )

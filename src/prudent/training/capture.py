@@ -44,20 +44,23 @@ class CapturedStep:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
+                step.taken = 0  # a rehearsal takes no step of the plan
                 run(self._ids, self._valid)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        if step.generator is not None:
-            self._graph.register_generator_state(step.generator)
+        self._graph.register_generator_state(step.generator)
+        step.taken = 0
         with torch.cuda.graph(self._graph):
             self._outcome = run(self._ids, self._valid)
         kept.put_back()
+        self._step = step
 
     def __call__(self, batch: Batch) -> Outcome:
         """One update. The outcome's tensors are overwritten by the next call."""
         self._ids.copy_(batch.ids)
         self._valid.copy_(batch.valid)
         self._graph.replay()
+        self._step.taken += 1
         return self._outcome
 
 
@@ -82,7 +85,8 @@ class _State:
         self._tensors = [(tensor, tensor.clone()) for tensor in (step.trim, *counters)]
         self._parameters = copy.deepcopy(model.state_dict())
         self._moments = copy.deepcopy(optimizer.state_dict())
-        self._noise = torch.empty(0) if step.generator is None else step.generator.get_state()
+        self._noise = step.generator.get_state()
+        self._taken = step.taken
         self._dropout = torch.cuda.get_rng_state()
 
     @torch.no_grad()
@@ -93,8 +97,8 @@ class _State:
         for name, value in self._model.state_dict().items():
             value.copy_(self._parameters[name])
         _copy_moments(self._optimizer, self._moments)
-        if self._step.generator is not None:
-            self._step.generator.set_state(self._noise)
+        self._step.generator.set_state(self._noise)
+        self._step.taken = self._taken
         torch.cuda.set_rng_state(self._dropout)
 
 

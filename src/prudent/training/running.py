@@ -185,7 +185,6 @@ class TrainingRun:
 
     def state(self, step: int) -> dict[str, Any]:
         """Everything needed to go on, as tensors and plain values."""
-        assert self.step.generator is not None
         return {
             "step": step,
             "plan": repr(self.plan),
@@ -213,10 +212,10 @@ class TrainingRun:
                 "Expected the train_set this run was begun with, got one of another length. The "
                 "same noise on other data could be subtracted. Begin anew in an empty folder."
             )
-        assert self.step.generator is not None
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step.trim.copy_(state["trim"])
+        self.step.taken = int(state["step"])
         self.step.generator.set_state(state["noise"].cpu())
         _default_generator(self.execution.device).set_state(state["dropout"].cpu())
         self.passes.copy_(state["passes"])

@@ -1,16 +1,19 @@
 """One private step, for any loop: a batch in, noisy gradients in `parameter.grad` out."""
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from prudent import _validate
 from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
 from prudent.training.gradients import Engine, Gradients, Materialised, choose_engine
 from prudent.training.gradients.engine import Loss, Values
 from prudent.training.plan import Plan
+from prudent.training.sampling import seeded_generator
 
 
 class Chunk(NamedTuple):
@@ -66,14 +69,19 @@ class Step:
         expected_batch: The public size the sum is divided by; the plan's own if it has one.
         engine: Chosen automatically unless given.
         corrupt: Applied to the per-example gradients before anything else; forms them all.
-        generator: Of the noise, on the model's device. The device's default one unless given.
+        generator: Of the noise, on the model's device; seeded by the operating system unless given.
         compile: Fuse the step into one program for each shape of batch. Takes a minute or two, and
             changes no number but for rounding and the masks of dropout. Pays for long runs on a
             GPU, and for transformers on the CPU.
 
     Guarantee:
-        If batches are Poisson samples at the plan's rate, `plan.steps` calls are as private as
-        `plan.event` says, whatever is done with the gradients.
+        If batches are Poisson samples at the plan's rate, all calls together are as private as
+        `plan.event` says, whatever is done with the gradients. A call beyond `plan.steps` is
+        refused.
+
+    Attributes:
+        trim: F of the next step, before it is rounded down.
+        taken: Steps taken so far.
     """
 
     def __init__(
@@ -101,22 +109,34 @@ class Step:
                 "Expected corrupt or compile, got both: a corruption may be any Python code, which "
                 "a compiled step would run only once. Leave compile unset."
             )
+        _refuse_half_precision(model)
+        device = next(model.parameters()).device
         self.plan = plan
         self.model = model
         self.loss = loss
-        self.expected_batch = float(batch)
+        self.expected_batch = _validate.positive(expected_batch=batch)
         self.engine = choose_engine(model, loss) if engine is None else engine
         self.corrupt = corrupt
-        self.generator = generator
+        self.generator = (
+            seeded_generator(device, secrets.randbits(128)) if generator is None else generator
+        )
+        self.taken = 0
         self._released = Compiled(self._release) if compile else self._release
         self.trim = torch.tensor(
             plan.aggregation.trim.start(self.expected_batch),
             dtype=torch.float64,
-            device=next(model.parameters()).device,
+            device=device,
         )
 
     def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
         """Releases one batch, given in one or more chunks in the order of record ids."""
+        _check_chunks(chunks)
+        if self.taken >= self.plan.steps:
+            raise ValueError(
+                f"Expected at most plan.steps = {self.plan.steps} steps, got one more: the plan "
+                "does not pay for it. Make a plan of more steps before you begin."
+            )
+        self.taken += 1
         values = {
             name: value.detach()
             for name, value in (*self.model.named_parameters(), *self.model.named_buffers())
@@ -173,6 +193,33 @@ class Step:
             name: part.view_as(value).to(value.dtype)
             for (name, value), part in zip(total.items(), parts, strict=True)
         }
+
+
+def _refuse_half_precision(model: nn.Module) -> None:
+    """Sums and noise have the precision of the parameters, and half of it does not hold a bound."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"Expected trained parameters in float32 or float64, got {parameter.dtype} for "
+                f"{name!r}: rounding would let one record change the sum by more than the clip. "
+                "Keep the parameters in float32 and run the layers under torch.autocast."
+            )
+
+
+def _check_chunks(chunks: Sequence[Chunk]) -> None:
+    if isinstance(chunks, Chunk) or not chunks or not all(isinstance(c, Chunk) for c in chunks):
+        raise ValueError(
+            "Expected chunks a sequence of one Chunk(inputs, targets) or more, got "
+            f"{'a bare Chunk' if isinstance(chunks, Chunk) else type(chunks).__name__}. "
+            "Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows."
+        )
+    for chunk in chunks:
+        valid = chunk.valid
+        if valid is not None and (valid.dtype != torch.bool or valid.ndim != 1):
+            raise ValueError(
+                "Expected valid one boolean for each row of a chunk, got "
+                f"{valid.dtype} of shape {tuple(valid.shape)}."
+            )
 
 
 class _Released(NamedTuple):
