@@ -32,6 +32,7 @@ from tests.servers import postgres_url  # noqa: F401
 BUDGET: Any = {"epsilon": 2.0, "delta": 1e-6}
 VALUES = [50.0 + (i % 7) / 8 for i in range(300)]
 ODD = [None, "secret", 10**400, [1, 2], {}, Decimal("sNaN"), Decimal("1e999"), object(), b"1", 1j]
+NAMES = [f"{place} {type(odd).__name__}" for place, odd in enumerate(ODD)]
 
 
 class Book:
@@ -48,7 +49,7 @@ def check_one_value_more(column: Column) -> None:
     assert (kept - Counter(VALUES)).total() <= 1
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=NAMES)
 def test_in_a_list_an_array_of_objects_or_a_frame(odd: Any) -> None:
     pandas = pytest.importorskip("pandas")
     values = [*VALUES, odd]
@@ -62,7 +63,7 @@ def test_in_a_list_an_array_of_objects_or_a_frame(odd: Any) -> None:
     assert isinstance(median(values, propose=9.0, **BUDGET), Released)
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=NAMES)
 def test_among_categories(odd: Any) -> None:
     pandas = pytest.importorskip("pandas")
     values = np.fromiter(["a"] * 300 + [odd], dtype=object)
