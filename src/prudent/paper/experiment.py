@@ -103,6 +103,11 @@ class Experiment:
         _validate.between(0, 1, ends="[)", momentum=self.momentum)
         _validate.between(0, 1, ends="()", delta=self.delta)
         _validate.count(seed=self.seed)
+        if self.steps is not None:
+            _validate.count(steps=self.steps)
+        for name in ("epsilon", "noise_multiplier"):
+            if getattr(self, name) is not None:
+                _validate.positive(**{name: getattr(self, name)})
         for name in ("trim", "trim_up", "trim_down"):
             _validate.between(0, 1, **{name: getattr(self, name)})
         given = {
@@ -119,6 +124,7 @@ class Experiment:
                 f"got {given}."
             )
         parse(self.corrupt)
+        _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
 
     def aggregation(self, noise_multiplier: float) -> Aggregation:
         """The rule of the method at some noise."""
