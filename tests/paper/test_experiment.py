@@ -134,3 +134,14 @@ def test_private_training_on_all_digits():
         result = run(attrs.evolve(common, method=method), progress=False, evaluations=1)
         assert result.epsilon <= 3.0
         assert result.accuracy > 0.9
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "covered"),
+    [("none", True), ("label:0.1", True), ("sign-flip:0.1", True), ("inner-product:0.1", False),
+     ("little:0.1", False), ("mimic:0.1", False)],
+)  # fmt: skip
+def test_no_price_is_shown_for_an_attack_that_reads_other_records(corrupt, covered):
+    """There one record reaches the sum through more than its own gradient."""
+    experiment = Experiment(steps=2, noise_multiplier=1.0, epsilon=None, corrupt=corrupt)
+    assert experiment.is_covered is covered

@@ -177,7 +177,9 @@ def solve(
 
     def gap(value: float, fresh: PldAccountant | RdpAccountant) -> float:
         spent = fresh.compose(event_of(value)).get_epsilon(delta)
-        return math.log(spent / epsilon) if 0 < spent < math.inf else math.copysign(50, spent - 1)
+        far = math.log(spent / epsilon) if 0 < spent < math.inf else math.copysign(50, spent - 1)
+        # The sign decides what is safe, and must not be rounded away with the quotient.
+        return min(far, 0.0) if spent <= epsilon else max(far, math.ulp(0.0))
 
     def fine(value: float) -> float:
         return gap(value, accountant())

@@ -190,7 +190,10 @@ def _show(result: "Result", out: Path | None) -> None:
     console = Console()
     console.print(f"accuracy      [bold]{plain['accuracy']:.2%}[/bold] on the clean test part")
     if plain["epsilon"] is None:
-        console.print("guarantee     none: this method is not private")
+        why = "this method is not private"
+        if result.experiment.method.value != "sgd":
+            why = "in this simulated attack bad records read others, which no accounting covers"
+        console.print(f"guarantee     none: {why}")
     else:
         console.print(f"guarantee     ({plain['epsilon']:.4f}, {plain['delta']:g})-DP")
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")

@@ -53,6 +53,11 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
     Returns:
         One row for each entry: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
     """
+    if not common.is_covered:
+        raise ValueError(
+            f"Expected corrupt a fault of each record alone, got {common.corrupt!r}: in it "
+            "bad records read others, so no ε could be shown. Run it with prudent train."
+        )
     out.mkdir(parents=True, exist_ok=True)
     methods = entries(common)
     for entry in methods:  # public data: an earlier demo may be forgotten

@@ -126,6 +126,17 @@ class Experiment:
         parse(self.corrupt)
         _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
 
+    @property
+    def is_covered(self) -> bool:
+        """Whether the price of the plan is a guarantee for this run.
+
+        Not for SGD, nor for an attack in which bad records read the gradients of others: there one
+        record reaches the sum through more than its own gradient.
+        """
+        corruption = parse(self.corrupt)
+        alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
+        return alone and self.method is not Method.SGD
+
     def aggregation(self, noise_multiplier: float) -> Aggregation:
         """The rule of the method at some noise."""
         match self.method:
@@ -178,7 +189,7 @@ class Result:
         experiment: What was run.
         fitted: The model, the plan really carried out, and its history.
         accuracy: On the clean test part.
-        epsilon: Of the plan, at the experiment's δ; infinite for SGD.
+        epsilon: Of the run, at the experiment's δ; infinite where the plan does not cover it.
     """
 
     experiment: Experiment
@@ -232,13 +243,13 @@ def run(
             evaluate=accuracy(data.test_features, data.test_labels),
             evaluate_every=max(1, -(-plan.steps // evaluations)),
             evaluate_at=evaluate_at,
-            delta=experiment.delta,
+            delta=experiment.delta if experiment.is_covered else None,
             out=out,
             resume=resume,
             progress=progress,
         )
     spent = math.inf
-    if experiment.method is not Method.SGD:
+    if experiment.is_covered:
         spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return Result(experiment, fitted, final, spent)

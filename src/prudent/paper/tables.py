@@ -6,7 +6,6 @@ run fills several cells: accuracy is read at each of those steps.
 
 import csv
 import functools
-import math
 import tomllib
 from collections.abc import Iterator
 from importlib import resources
@@ -151,8 +150,3 @@ def jobs(tables: set[int], seeds: int, *, ours: bool = True) -> Iterator[Job]:
                 for column in OUR_COLUMNS:
                     wanted[Job(cell.dataset, cell.corrupt, column, cell.epsilon, seed)] = None
     yield from wanted
-
-
-def difference(ours: float, theirs: float) -> float:
-    """In percentage points; NaN where one is missing."""
-    return ours - theirs if math.isfinite(ours) and math.isfinite(theirs) else math.nan
