@@ -71,7 +71,7 @@ def traced(step):
         graphs.append(graph)
         return graph
 
-    step._released = Compiled(step._release, backend)
+    step._compiled = Compiled(step._release, backend)
     return graphs
 
 
@@ -165,9 +165,53 @@ def test_what_cannot_be_traced_runs_as_it_is():
         assert_same_releases(one, other, range(1, 4))
 
 
-def test_a_corruption_is_not_compiled():
-    with pytest.raises(ValueError, match="Expected corrupt or compile, got both"):
-        step_of(network(), RULES["sum"], corrupt=lambda values, chunk: values, compile=True)
+def test_a_corruption_is_not_compiled_on_the_host():
+    with pytest.raises(ValueError, match="Expected corrupt or compile on the CPU, got both"):
+        step_of(network(), RULES["sum"], corrupt=lambda values, *rest: values, compile=True)
+
+
+def test_a_corruption_is_part_of_the_trace():
+    def flip(values, chunk, generator):
+        noise = {
+            name: torch.randn(value.shape, dtype=value.dtype, generator=generator)
+            for name, value in values.items()
+        }
+        return {name: noise[name] - value for name, value in values.items()}
+
+    one, other = (step_of(network(), RULES["sum"], corrupt=flip) for _ in range(2))
+    graphs = traced(one)
+    assert_same_releases(one, other, range(4))
+    assert len(graphs) == 1
+
+
+def test_steps_of_one_kind_share_a_program():
+    def moved():
+        model = network()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        return model
+
+    first = step_of(network(), RULES["gaussian"])
+    graphs = traced(first)
+    assert_same_releases(first, step_of(network(), RULES["gaussian"]), range(2))
+    second = step_of(moved(), RULES["gaussian"])
+    traced(second)
+    second.share_programs(first)
+    assert_same_releases(second, step_of(moved(), RULES["gaussian"]), range(3))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("other", ["rule", "model", "eager"])
+def test_steps_of_another_kind_share_nothing(other):
+    first = step_of(network(), RULES["sum"])
+    traced(first)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)) if other == "model" else network()
+    second = step_of(model, RULES["gaussian" if other == "rule" else "sum"])
+    if other != "eager":
+        traced(second)
+    with pytest.raises(ValueError, match="Expected"):
+        second.share_programs(first)
 
 
 @pytest.mark.slow

@@ -241,7 +241,7 @@ class TestCorruption:
         model, (inputs, targets) = network(), data()
         seen = []
 
-        def corrupt(gradients, chunk):
+        def corrupt(gradients, chunk, generator):
             seen.extend(chunk.ids.tolist())
             return {name: 0 * value for name, value in gradients.items()}
 
@@ -250,16 +250,24 @@ class TestCorruption:
         assert seen == list(range(RECORDS))
         assert released(model, aggregation, outcome).abs().max() < 1e-11
 
-    def test_not_with_an_engine_of_ones_own(self):
-        model = network()
-        with pytest.raises(ValueError, match="Expected corrupt or engine, got both"):
-            Step(
-                plan_of(Mean()),
-                model,
-                cross_entropy,
-                corrupt=lambda gradients, chunk: gradients,
-                engine=BookKeeping(model, cross_entropy),
-            )
+    def test_it_draws_with_the_generator_of_the_step(self):
+        inputs, targets = data()
+
+        def corrupt(gradients, chunk, generator):
+            return {
+                name: torch.randn(value.shape, dtype=value.dtype, generator=generator)
+                for name, value in gradients.items()
+            }
+
+        def gradient(seed):
+            model = network()
+            step = step_of(Mean(), model, corrupt=corrupt)
+            step.generator.manual_seed(seed)
+            step(chunks(inputs, targets, 10, 0))
+            return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+        assert torch.equal(gradient(1), gradient(1))
+        assert not torch.equal(gradient(1), gradient(2))
 
 
 def test_the_divisor_must_be_known():

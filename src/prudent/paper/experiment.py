@@ -271,8 +271,10 @@ def _hook(
         return None
     bad = corrupted_mask(records, corruption.ratio, seed, torch.device(device))
 
-    def corrupt(gradients: dict[str, Tensor], chunk: Chunk) -> dict[str, Tensor]:
+    def corrupt(
+        gradients: dict[str, Tensor], chunk: Chunk, generator: torch.Generator
+    ) -> dict[str, Tensor]:
         assert chunk.ids is not None
-        return corruption(gradients, bad[chunk.ids], valid=chunk.valid)
+        return corruption(gradients, bad[chunk.ids], valid=chunk.valid, generator=generator)
 
     return corrupt

@@ -33,6 +33,8 @@ from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Rev
 from prudent.training.noise import margin_noise
 from prudent.training.trimming import AdaptiveTrim, FixedTrim, Trim
 
+_FEW = 2048
+
 
 class Decision(NamedTuple):
     """What an aggregation decided for one batch, all on the device of the norms.
@@ -116,10 +118,19 @@ def clip_weights(norms: Tensor, valid: Tensor, clip: float) -> tuple[Tensor, Ten
 
 def keep_smallest(clipped: Tensor, valid: Tensor, trim: Tensor) -> Tensor:
     """True for all but the `trim` largest of the valid records, by (clipped norm, record id)."""
-    key = torch.where(valid, clipped, math.inf)
-    order = torch.sort(key, stable=True).indices  # stable: ties stay in the order of record ids
-    ranks = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=key.device))
+    ranks = _ranks(torch.where(valid, clipped, math.inf))
     return valid & (ranks < valid.sum() - trim)
+
+
+def _ranks(keys: Tensor) -> Tensor:
+    """The place of each key in ascending order; of equal keys the earlier comes first."""
+    places = torch.arange(len(keys), device=keys.device)
+    if keys.is_cuda and len(keys) <= _FEW:
+        # All pairs at once: on a GPU one pass over a small square beats the passes of a sort.
+        tied_before = (keys[None] == keys[:, None]) & (places[None] < places[:, None])
+        return ((keys[None] < keys[:, None]) | tied_before).sum(1)
+    order = torch.sort(keys, stable=True).indices  # stable: ties stay in the order of record ids
+    return torch.empty_like(order).scatter_(0, order, places)
 
 
 def _scalar(value: float, like: Tensor) -> Tensor:

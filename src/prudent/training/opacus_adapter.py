@@ -22,9 +22,8 @@ from torch.utils.data import DataLoader
 
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
-from prudent.training.gradients import Engine
+from prudent.training.gradients import Engine, Formed
 from prudent.training.gradients.engine import Values
-from prudent.training.gradients.materialised import Formed
 from prudent.training.plan import Plan
 from prudent.training.step import Chunk, Outcome, Step
 
@@ -224,7 +223,7 @@ def realised_rate(sample_rate: float) -> float:
 class _Formed(Engine):
     """Per-example gradients that come as they are, by name, in place of inputs."""
 
-    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         some = next(iter(inputs.values()))
         return Formed(inputs, some.new_full((len(some),), math.nan))
 

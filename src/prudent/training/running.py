@@ -81,7 +81,7 @@ class TrainingRun:
             model,
             loss,
             expected_batch=plan.sampling_rate * records,
-            engine=None if corrupt is not None else execution.engine_of(model, loss),
+            engine=execution.engine_of(model, loss),
             corrupt=corrupt,
             generator=seeded_generator(device, seed, 1),
             compile=execution.compile,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
-from prudent.training.gradients import Engine, Gradients, Materialised, choose_engine
+from prudent.training.gradients import Engine, Gradients, choose_engine
 from prudent.training.gradients.engine import Loss, Values
 from prudent.training.plan import Plan
 from prudent.training.sampling import seeded_generator
@@ -32,8 +32,10 @@ class Chunk(NamedTuple):
     ids: Tensor | None = None
 
 
-Corrupt = Callable[[Values, Chunk], Values]
-"""Replaces the per-example gradients of a chunk: how faulty or hostile records are simulated."""
+Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
+"""Replaces the per-example gradients of a chunk: how faulty or hostile records are simulated.
+
+What it draws it draws with the generator of the step, which a checkpoint keeps."""
 
 
 class Outcome(NamedTuple):
@@ -72,7 +74,8 @@ class Step:
         generator: Of the noise, on the model's device; seeded by the operating system unless given.
         compile: Fuse the step into one program for each shape of batch. Takes a minute or two, and
             changes no number but for rounding and the masks of dropout. Pays for long runs on a
-            GPU, and for transformers on the CPU.
+            GPU, and for transformers on the CPU. A corruption is then traced once: it must be a
+            function of its arguments alone.
 
     Guarantee:
         If batches are Poisson samples at the plan's rate, all calls together are as private as
@@ -102,15 +105,13 @@ class Step:
                 "Expected expected_batch, from the plan or here: the sum is divided by it. It is "
                 "the sampling rate times the public number of records."
             )
-        if corrupt is not None and engine is not None:
-            raise ValueError("Expected corrupt or engine, got both: a corruption needs its own.")
-        if corrupt is not None and compile:
-            raise ValueError(
-                "Expected corrupt or compile, got both: a corruption may be any Python code, which "
-                "a compiled step would run only once. Leave compile unset."
-            )
         _refuse_half_precision(model)
         device = next(model.parameters()).device
+        if corrupt is not None and compile and device.type == "cpu":
+            raise ValueError(
+                "Expected corrupt or compile on the CPU, got both: there a corruption may look at "
+                "values, which a compiled step would do only once. Leave compile unset."
+            )
         self.plan = plan
         self.model = model
         self.loss = loss
@@ -121,12 +122,27 @@ class Step:
             seeded_generator(device, secrets.randbits(128)) if generator is None else generator
         )
         self.taken = 0
-        self._released = Compiled(self._release) if compile else self._release
+        self._compiled = Compiled(self._release) if compile else None
         self.trim = torch.tensor(
             plan.aggregation.trim.start(self.expected_batch),
             dtype=torch.float64,
             device=device,
         )
+
+    def share_programs(self, other: "Step") -> None:
+        """Saves compiling again what another step has compiled, or will.
+
+        Args:
+            other: A compiled step of the same plan, whose model, loss, engine and corruption
+                compute the same from other parameters.
+        """
+        if self._compiled is None or other._compiled is None:
+            raise ValueError("Expected two steps with compile=True, got one without.")
+        if self.plan.aggregation != other.plan.aggregation or str(self.model) != str(other.model):
+            raise ValueError(
+                "Expected other a step of the same aggregation and a model of the same layers."
+            )
+        self._compiled.share(other._compiled)
 
     def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
         """Releases one batch, given in one or more chunks in the order of record ids."""
@@ -141,7 +157,8 @@ class Step:
             name: value.detach()
             for name, value in (*self.model.named_parameters(), *self.model.named_buffers())
         }
-        released = self._released(values, self.trim, tuple(chunks))
+        release = self._release if self._compiled is None else self._compiled
+        released = release(values, self.trim, tuple(chunks))
         for name, gradient in released.gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
@@ -175,11 +192,11 @@ class Step:
         return _Released(self._noisy_mean(total, decision), following, outcome)
 
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
-        engine = self.engine
-        if self.corrupt is not None:
-            corrupt = self.corrupt
-            engine = Materialised(self.model, self.loss, corrupt=lambda g: corrupt(g, chunk))
-        return engine(values, chunk.inputs, chunk.targets)
+        corrupt = self.corrupt
+        if corrupt is None:
+            return self.engine(values, chunk.inputs, chunk.targets)
+        formed = self.engine.formed(values, chunk.inputs, chunk.targets)
+        return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
 
     def _noisy_mean(self, total: Values, decision: Decision) -> Values:
         """Adds the noise, one draw for all parameters, and divides by the expected batch."""

@@ -302,32 +302,48 @@ def test_dropout_differs_between_records(engine):
     assert len(engine(model, cross_entropy)(model, inputs, targets).norms.unique()) == 5
 
 
-def test_corruption_comes_before_the_norms(model):
+def test_formed_gradients_are_those_of_the_norms_and_the_sum(engine, model):
+    inputs, targets = batch(5)
+    made = engine(model, cross_entropy)
+    gradients, formed = made(model, inputs, targets), made.formed(model, inputs, targets)
+    torch.testing.assert_close(formed.norms, gradients.norms)
+    weights = torch.tensor([1, 0, -2, 0.5, 3]).double()
+    for name, value in gradients.weighted_sum(weights).items():
+        total = torch.einsum("m,m...->...", weights, formed.per_example[name])
+        torch.testing.assert_close(total, value)
+
+
+def test_formed_gradients_of_no_records(engine, model):
+    inputs, targets = batch(1)
+    formed = engine(model, cross_entropy).formed(model, inputs[:0], targets[:0])
+    assert formed.norms.shape == (0,)
+    assert all(not value.any() for value in formed.weighted_sum(formed.norms).values())
+
+
+def test_corruption_comes_before_the_norms(engine, model):
+    factors = torch.tensor([1, -3.0, 1, 1]).double()
+
     def corrupt(gradients):
-        factors = torch.tensor([1, -3.0, 1, 1]).double()
         return {name: torch.einsum("m,m...->m...", factors, g) for name, g in gradients.items()}
 
-    inputs, targets = batch(4)
-    clean = Materialised(model, cross_entropy)(model, inputs, targets)
-    made = choose_engine(model, cross_entropy, corrupt=corrupt)
-    gradients = made(model, inputs, targets)
-    factors = torch.tensor([1, 3.0, 1, 1])
-    torch.testing.assert_close(gradients.norms, clean.norms * factors)
+    made = engine(model, cross_entropy)
+    clean = made.formed(model, *batch(4))
+    gradients = clean.corrupted(corrupt)
+    torch.testing.assert_close(gradients.norms, clean.norms * factors.abs())
     total = gradients.weighted_sum(torch.tensor([0, 1.0, 0, 0]))
     expected = clean.weighted_sum(torch.tensor([0, -3.0, 0, 0]))
     for name, value in expected.items():
         torch.testing.assert_close(total[name], value)
 
 
-def test_corruption_must_keep_shapes(model):
-    made = Materialised(model, cross_entropy, corrupt=lambda g: {n: v[:1] for n, v in g.items()})
+def test_corruption_must_keep_shapes(engine, model):
+    formed = engine(model, cross_entropy).formed(model, *batch(3))
     with pytest.raises(ValueError, match="keep names and shapes"):
-        made(model, *batch(3))
+        formed.corrupted(lambda g: {n: v[:1] for n, v in g.items()})
 
 
 def test_choice(model):
     assert isinstance(choose_engine(model, cross_entropy), BookKeeping)
-    assert isinstance(choose_engine(model, cross_entropy, corrupt=dict), Materialised)
 
 
 @pytest.mark.parametrize("sizes", [[7], [3, 4], [1, 0, 5, 1]])

@@ -11,12 +11,13 @@ A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that depend on 
 from torch import nn
 
 from prudent.training.gradients.bookkeeping import BookKeeping
-from prudent.training.gradients.engine import Engine, Gradients, Loss, norms_and_sum
-from prudent.training.gradients.materialised import Corrupt, Materialised
+from prudent.training.gradients.engine import Engine, Formed, Gradients, Loss, norms_and_sum
+from prudent.training.gradients.materialised import Materialised
 
 __all__ = [
     "BookKeeping",
     "Engine",
+    "Formed",
     "Gradients",
     "Materialised",
     "choose_engine",
@@ -24,18 +25,15 @@ __all__ = [
 ]
 
 
-def choose_engine(model: nn.Module, loss: Loss, *, corrupt: Corrupt | None = None) -> Engine:
+def choose_engine(model: nn.Module, loss: Loss) -> Engine:
     """The engine to use when nothing speaks for another: book-keeping.
 
-    Measured on one thread it takes a quarter to two thirds of the time of forming the gradients in
+    Measured on one thread it takes a quarter to two thirds of the time of `Materialised` in
     convolutional models and perceptrons, as long in a small transformer, and at worst a millisecond
-    more where a step takes five. Forming them is for their corruption, which needs to see them.
+    more where a step takes five.
 
     Args:
         model: As for every engine.
         loss: As for every engine.
-        corrupt: As for `Materialised`.
     """
-    if corrupt is not None:
-        return Materialised(model, loss, corrupt=corrupt)
     return BookKeeping(model, loss)

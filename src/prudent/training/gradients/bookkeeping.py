@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from prudent.training.gradients.capture import Capture
-from prudent.training.gradients.engine import Engine, Gradients, Loss, Values
+from prudent.training.gradients.engine import Engine, Formed, Gradients, Loss, Values, count_records
 from prudent.training.gradients.randomness import Replay
-from prudent.training.gradients.tape import NormTape, SumTape, Tape
+from prudent.training.gradients.tape import FormTape, NormTape, SumTape, Tape
 
 
 class BookKeeping(Engine):
@@ -55,6 +55,12 @@ class BookKeeping(Engine):
             return again.sums()
 
         return _Recomputed(run_again, norms, losses)
+
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        tape = FormTape(trained, count_records(inputs, targets))
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return Formed(tape.formed(), losses)
 
     def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
         """Fill the tape with one forward and one backward; the losses."""

@@ -179,7 +179,7 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
 
 def by_record(gradients: Tensor) -> Tensor:
     """Gradients of any parameter, a scalar included, as one vector per record."""
-    return gradients.reshape(len(gradients), -1)
+    return gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
 
 
 def _products(first: Tensor, second: Tensor, product: Product = torch.matmul) -> Tensor:

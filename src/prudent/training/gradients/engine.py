@@ -16,6 +16,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+from prudent.training.gradients.contributions import Dense, by_record
+
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
 Values = dict[str, Tensor]
@@ -84,16 +86,29 @@ class Engine(ABC):
                 number of records, or the loss is not one value per record.
         """
         trained, fixed = self._split(parameters)
-        records = count_records(inputs, targets)
         _refuse_batch_statistics(self.model)
-        if records == 0:
+        if count_records(inputs, targets) == 0:
             return NoRecords(trained)
         with native_products():
             return self._run(trained, fixed, inputs, targets)
 
+    def formed(self, parameters: Parameters, inputs: Any, targets: Any) -> "Formed":
+        """The same with every record's gradient formed, for those who must see them."""
+        trained, fixed = self._split(parameters)
+        _refuse_batch_statistics(self.model)
+        if count_records(inputs, targets) == 0:
+            empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
+            return Formed(empty, NoRecords(trained).losses)
+        with native_products():
+            return self._form(trained, fixed, inputs, targets)
+
     @abstractmethod
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> "Formed":
+        """Every gradient of at least one record; `trained` are leaves that require a gradient."""
+
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
-        """Gradients of at least one record; `trained` are leaves that require a gradient."""
+        """Gradients of at least one record, by a way that need not form them."""
+        return self._form(trained, fixed, inputs, targets)
 
     def _split(self, parameters: Parameters) -> tuple[Values, Values]:
         """Trained leaves, and everything else that was given, both detached from the caller's."""
@@ -146,6 +161,37 @@ class NoRecords(Gradients):
         """Zeros."""
         self._checked(weights)
         return {name: torch.zeros_like(value.detach()) for name, value in self._trained.items()}
+
+
+class Formed(Gradients):
+    """Gradients that exist.
+
+    Attributes:
+        per_example: Gradients by parameter name, each of shape (records, *shape).
+    """
+
+    def __init__(self, per_example: Values, losses: Tensor) -> None:
+        self.per_example = per_example
+        self.losses = losses
+        parts = [torch.linalg.vector_norm(by_record(g), dim=1) for g in per_example.values()]
+        self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+
+    def corrupted(self, corrupt: Callable[[Values], Values]) -> "Formed":
+        """What is left after somebody has put other gradients in their place."""
+        expected = {name: value.shape for name, value in self.per_example.items()}
+        with torch.no_grad():
+            corrupted = corrupt(self.per_example)
+            got = {name: value.shape for name, value in corrupted.items()}
+            if got != expected:
+                raise ValueError(
+                    f"Expected corrupt to keep names and shapes {expected}, got {got}."
+                )
+            return Formed(corrupted, self.losses)
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Σᵢ wᵢ gᵢ; nothing is freed before the object is, so it may be called again."""
+        weights = self._checked(weights)
+        return {name: Dense(g).weighted_sum(weights) for name, g in self.per_example.items()}
 
 
 def norms_and_sum(

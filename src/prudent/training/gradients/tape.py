@@ -160,3 +160,33 @@ class SumTape(Tape):
     def _receive(self, name: str, contribution: Contribution) -> None:
         added = contribution.weighted_sum(self._weights).to(self.parameters[name].dtype)
         self._sums[name] = self._sums[name] + added if name in self._sums else added
+
+
+class FormTape(Tape):
+    """Forms every record's gradient, adding contributions up as they arrive.
+
+    Args:
+        parameters: As for every tape.
+        records: How many there are.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], records: int) -> None:
+        super().__init__(parameters)
+        self._records = records
+        self._formed: dict[str, Tensor] = {}
+
+    def formed(self) -> dict[str, Tensor]:
+        """Gradients of shape (records, *shape), zero for parameters that were not reached."""
+        return {
+            name: self._formed.pop(name)
+            if name in self._formed
+            else torch.zeros_like(p.detach()).expand(self._records, *p.shape)
+            for name, p in self.parameters.items()
+        }
+
+    def _announce(self, name: str) -> None:
+        pass
+
+    def _receive(self, name: str, contribution: Contribution) -> None:
+        added = contribution.per_example().to(self.parameters[name].dtype)
+        self._formed[name] = self._formed[name] + added if name in self._formed else added

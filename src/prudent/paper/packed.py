@@ -1,0 +1,114 @@
+"""Many training runs at once on one GPU, each on a stream of its own, from a single process.
+
+A step of a small network leaves most of a GPU idle. Every run is captured as a graph and replayed
+on its own stream, one step of each in turn, so that the kernels of different runs overlap. Runs of
+one plan share what the compiler makes of their step.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from prudent.training import Execution, Plan, accuracy
+from prudent.training.metrics import Metrics
+from prudent.training.running import TrainingRun
+from prudent.training.step import Corrupt, Step
+
+Work = Iterator[None]
+"""Takes a step whenever it is asked for the next item."""
+
+
+def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
+    """Takes one step of each work in turn; where one ends the next begins.
+
+    Args:
+        works: Prepared when they are reached, no earlier.
+        at_once: How many are under way at a time.
+        device: Of the streams.
+    """
+    coming = iter(works)
+    under_way = deque(_next_ones(coming, at_once, device))
+    while under_way:
+        work, stream = under_way.popleft()
+        with _on(stream):
+            ended = next(work, _ENDED) is _ENDED
+        if ended:
+            under_way.extend(_next_ones(coming, 1, device, stream))
+        else:
+            under_way.append((work, stream))
+
+
+def training(
+    plan: Plan,
+    model: nn.Module,
+    train_set: tuple[torch.Tensor, torch.Tensor],
+    test_set: tuple[torch.Tensor, torch.Tensor],
+    marks: Iterable[int],
+    record: Callable[[list[Metrics]], None],
+    *,
+    lr: float,
+    momentum: float,
+    seed: int,
+    corrupt: Corrupt | None = None,
+    device: torch.device,
+    share: dict[Any, Step] | None = None,
+) -> Work:
+    """A run of `plan` that is evaluated at `marks`, then hands its metrics over.
+
+    Args:
+        plan: As for `fit`.
+        model: Likewise.
+        train_set: Inputs and labels.
+        test_set: Likewise; on the device already, if it is to be quick.
+        marks: Steps, ascending, the last of which ends the run.
+        record: Called at the end.
+        lr: Of SGD.
+        momentum: Of SGD.
+        seed: Of sampling and noise.
+        corrupt: As for `fit`.
+        device: Where to train.
+        share: Steps compiled so far, by what they compute; None: do not compile.
+    """
+    run = TrainingRun.prepare(
+        plan,
+        model,
+        nn.CrossEntropyLoss(reduction="none"),
+        train_set,
+        torch.optim.SGD,
+        {"lr": lr, "momentum": momentum},
+        Execution(device=device, seed=seed, compile=share is not None),
+        corrupt,
+    )
+    if share is not None:
+        run.step.share_programs(share.setdefault((plan, str(model)), run.step))
+    evaluate = accuracy(*test_set, batch=10_000)
+    history, step = [], 0
+    for mark in marks:
+        for _ in run.steps(step, mark):
+            yield
+        step = mark
+        history.append(run.metrics(step, dict(evaluate(run.model)), None, private=False))
+    record(history)
+
+
+_ENDED = object()
+
+
+def _next_ones(
+    coming: Iterator[Work], count: int, device: torch.device, stream: Any = None
+) -> Iterator[tuple[Work, Any]]:
+    for _ in range(count):
+        own = torch.cuda.Stream(device) if stream is None and device.type == "cuda" else stream
+        with _on(own):
+            work = next(coming, None)
+        if work is None:
+            return
+        yield work, own
+
+
+def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
