@@ -239,7 +239,9 @@ def run(
             lr=experiment.lr,
             momentum=experiment.momentum,
             execution=Execution(device=device, seed=experiment.seed),
-            corrupt=_hook(corruption, len(data.train_labels), experiment.seed, device),
+            corrupt=gradient_hook(
+                corruption, len(data.train_labels), experiment.seed, torch.device(device)
+            ),
             evaluate=accuracy(data.test_features, data.test_labels),
             evaluate_every=max(1, -(-plan.steps // evaluations)),
             evaluate_at=evaluate_at,
@@ -263,13 +265,16 @@ def build_model(data: Dataset, seed: int) -> nn.Module:
     return multilayer_perceptron(shape, data.classes, seed=seed)
 
 
-def _hook(
-    corruption: DataCorruption | GradientCorruption | None, records: int, seed: int, device: str
+def gradient_hook(
+    corruption: DataCorruption | GradientCorruption | None,
+    records: int,
+    seed: int,
+    device: torch.device,
 ) -> Corrupt | None:
-    """Makes the bad records of each batch send what the corruption says."""
+    """Makes the bad records of each batch send what the corruption says; None if it is of data."""
     if not isinstance(corruption, GradientCorruption):
         return None
-    bad = corrupted_mask(records, corruption.ratio, seed, torch.device(device))
+    bad = corrupted_mask(records, corruption.ratio, seed, device)
 
     def corrupt(
         gradients: dict[str, Tensor], chunk: Chunk, generator: torch.Generator

@@ -1,35 +1,61 @@
-"""Running many experiments: resumable run by run, several at a time on one device."""
+"""Running many experiments: resumable run by run, many at a time.
+
+On a GPU they take turns on streams of one process; on the host each has a process of its own.
+"""
 
 import csv
 import functools
 import multiprocessing
 import os
 import time
-from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from pathlib import Path
 from typing import Any
 
 import attrs
+import torch
 from rich.progress import Progress
 
-from prudent.paper.experiment import run
-from prudent.paper.tables import Job
+from prudent.corruption import DataCorruption, parse
+from prudent.paper.backbones import find_weights, resnet18, with_features
+from prudent.paper.datasets import Dataset, load
+from prudent.paper.experiment import build_model, gradient_hook
+from prudent.paper.models import logistic_regression
+from prudent.paper.packed import Work, in_turns, training
+from prudent.paper.plans import Mark, Plans
+from prudent.paper.tables import Job, settings
 from prudent.training import Plan
+from prudent.training.metrics import Metrics
+from prudent.training.step import Step
 
 COLUMNS = (
     "dataset",
     "corrupt",
     "column",
+    "target",
+    "seed",
     "epsilon",
     "accountant",
-    "seed",
     "steps",
     "noise_multiplier",
     "accuracy",
     "pass_rate",
-    "milliseconds_per_step",
+    "trim",
 )
+_WORDS = ("dataset", "corrupt", "column", "accountant")
+_WHOLE = ("seed", "steps", "trim")
+
+Row = dict[str, Any]
+Planned = tuple[Job, Plan, list[Mark]]
+Finished = Callable[[list[Row]], None]
 
 
 def run_jobs(
@@ -37,119 +63,226 @@ def run_jobs(
     results: Path,
     *,
     device: str = "cpu",
-    workers: int | None = None,
+    at_once: int | None = None,
+    compile: bool = False,
     seconds: float = float("inf"),
     most_steps: int | None = None,
 ) -> int:
-    """Runs what is not in the results yet, and appends a row for every cell a run fills.
+    """Runs what is not in the results yet, and appends a row for every mark a run passes.
 
     Args:
         wanted: The runs.
-        results: A CSV file; made if it is not there.
+        results: A CSV file; made if it is not there. Solved plans are kept beside it.
         device: Where to train.
-        workers: Processes side by side; several small runs share a GPU well.
+        at_once: How many are under way at a time: processes on the host, streams on a GPU.
+        compile: On a GPU, compile the step of each plan; pays for many runs of few plans.
         seconds: Begin no further run after this long.
-        most_steps: Cut every run short, for a smoke run: its ε is then that of fewer steps.
+        most_steps: Cut every run short, for a smoke run. Its rows say how many steps were taken
+            and name the ε of the whole run: never mix them with those of full runs.
 
     Returns:
         How many runs are still to do.
     """
-    done = {_key(row) for row in read_results(results)}
-    todo = [job for job in wanted if _job_key(job) not in done]
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    done = {_run_of(row) for row in read_results(results)}
+    todo = [job for job in wanted if _run_of_job(job) not in done]
     deadline = time.monotonic() + seconds
+    plans = Plans(results.with_name("plans.json"), _record_counts(todo))
     left = len(todo)
-    with (
-        ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,
-        Progress() as progress,
-    ):
+    with Progress() as progress:
         bar = progress.add_task("runs", total=left)
-        queue = iter(todo)
-        pending: set[Future[list[dict[str, Any]]]] = set()
-        while True:
-            while len(pending) < workers and time.monotonic() < deadline:
-                job = next(queue, None)
-                if job is None:
-                    break
-                pending.add(pool.submit(run_job, job, device, most_steps))
-            if not pending:
-                return left
-            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in finished:
-                _append(results, future.result())
-                left -= 1
-                progress.advance(bar)
+
+        def planned() -> Iterator[Planned]:
+            for job in todo:
+                if time.monotonic() >= deadline:
+                    return
+                yield job, *_shortened(*plans.of(job), most_steps)
+
+        def finished(rows: list[Row]) -> None:
+            nonlocal left
+            _append(results, rows)
+            left -= 1
+            progress.advance(bar)
+
+        if torch.device(device).type == "cuda":
+            _run_on_streams(planned(), finished, torch.device(device), at_once or 16, compile)
+        else:
+            _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
+    return left
 
 
-def run_job(job: Job, device: str, most_steps: int | None = None) -> list[dict[str, Any]]:
-    """One run, and a row for each (ε, accountant) it passes."""
-    import torch
-
+def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Row]:
+    """One run on the host, on one thread, and its rows."""
     torch.set_num_threads(1)
-    plan, marks = _plan(job)
-    if most_steps is not None:
-        plan = attrs.evolve(plan, steps=min(plan.steps, most_steps))
-        marks = {key: min(step, most_steps) for key, step in marks.items()}
-    began = time.perf_counter()
-    result = run(
-        job.experiment,
+    rows: list[Row] = []
+    device = torch.device("cpu")
+    data = _featured(job.dataset, *_data_corruption(job), device)
+    for _ in _work(job, plan, marks, data, rows.extend, device):
+        pass
+    return rows
+
+
+def read_results(path: Path) -> list[Row]:
+    """Rows of a results file, numbers as numbers; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return [
+            {name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file)
+        ]
+
+
+@functools.lru_cache(maxsize=32)
+def _corrupted(dataset: str, corrupt: str, seed: int) -> Dataset:
+    """Images as the run gets them, on the host."""
+    data, corruption = _loaded(settings()["datasets"][dataset]["data"]), parse(corrupt)
+    return data.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else data
+
+
+def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Dataset:
+    """The data of a run on its device: the features of a fixed network, where it has one."""
+    data = _corrupted(dataset, corrupt, seed)
+    if "backbone" in settings()["datasets"][dataset]:
+        network = resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors"))
+        data = with_features(data, network, device=device)
+    return data.to(device)
+
+
+@functools.cache
+def _loaded(name: str) -> Dataset:
+    return load(name)
+
+
+def _data_corruption(job: Job) -> tuple[str, int]:
+    """What the data of a job depends on: nothing, if the gradients are what is corrupted."""
+    is_of_data = isinstance(parse(job.corrupt), DataCorruption)
+    return (job.corrupt, job.seed) if is_of_data else ("none", 0)
+
+
+def _run_on_streams(
+    planned: Iterable[Planned],
+    finished: Finished,
+    device: torch.device,
+    at_once: int,
+    compile: bool,
+) -> None:
+    shared: dict[Any, Step] = {}
+    featured = functools.lru_cache(maxsize=at_once)(_featured)
+
+    def works(prefetched: Iterable[Planned]) -> Iterator[Work]:
+        for job, plan, marks in prefetched:
+            data = featured(job.dataset, *_data_corruption(job), device)
+            # A compiled corruption would know the bad records of one seed.
+            share = shared if compile and not _corrupts_gradients(job) else None
+            yield _work(job, plan, marks, data, finished, device, share)
+
+    with ThreadPoolExecutor(4) as pool:
+        in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
+
+
+def _prefetched(
+    planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[Planned]:
+    """The same, the images of the next ones corrupted by other threads.
+
+    On the host alone: they must not touch a device on which a step is being captured.
+    """
+    waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
+    for item in planned:
+        job = item[0]
+        waiting.append((item, pool.submit(_corrupted, job.dataset, *_data_corruption(job))))
+        if len(waiting) > ahead:
+            yield _first(waiting)
+    while waiting:
+        yield _first(waiting)
+
+
+def _first(waiting: "deque[tuple[Planned, Future[Dataset]]]") -> Planned:
+    item, data = waiting.popleft()
+    data.result()
+    return item
+
+
+def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(at_once, mp_context=context) as pool:
+        pending: set[Future[list[Row]]] = set()
+        for item in planned:
+            pending.add(pool.submit(run_job, *item))
+            if len(pending) >= at_once:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    finished(future.result())
+        for future in pending:
+            finished(future.result())
+
+
+def _work(
+    job: Job,
+    plan: Plan,
+    marks: list[Mark],
+    data: Dataset,
+    finished: Finished,
+    device: torch.device,
+    share: dict[Any, Step] | None = None,
+) -> Work:
+    experiment = job.experiment
+    featured = "backbone" in settings()["datasets"][job.dataset]
+    shape = tuple(data.train_features.shape[1:])
+    return training(
+        plan,
+        logistic_regression(shape, data.classes) if featured else build_model(data, job.seed),
+        (data.train_features, data.train_labels),
+        (data.test_features, data.test_labels),
+        sorted({mark.step for mark in marks}),
+        lambda history: finished(_rows(job, plan, marks, history)),
+        lr=experiment.lr,
+        momentum=experiment.momentum,
+        seed=job.seed,
+        corrupt=gradient_hook(parse(job.corrupt), len(data.train_labels), job.seed, device),
         device=device,
-        progress=False,
-        evaluations=1,
-        evaluate_at=sorted(set(marks.values())),
-        plan=plan,
+        share=share,
     )
-    milliseconds = 1000 * (time.perf_counter() - began) / max(1, plan.steps)
-    accuracies = {entry.step: entry.evaluation["accuracy"] for entry in result.fitted.history}
+
+
+def _rows(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Row]:
+    entries = {entry.step: entry for entry in history}
     return [
         {
             "dataset": job.dataset,
             "corrupt": job.corrupt,
             "column": job.column,
-            "epsilon": epsilon,
-            "accountant": accountant,
+            "target": job.target,
             "seed": job.seed,
-            "steps": step,
-            "noise_multiplier": round(result.plain()["noise_multiplier"], 6),
-            "accuracy": round(100 * accuracies[step], 3),
-            "pass_rate": round(result.fitted.pass_rate, 4),
-            "milliseconds_per_step": round(milliseconds, 3),
+            "epsilon": mark.epsilon,
+            "accountant": mark.accountant,
+            "steps": mark.step,
+            "noise_multiplier": round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
+            "accuracy": round(100 * entries[mark.step].evaluation["accuracy"], 2),
+            "pass_rate": round(entries[mark.step].pass_rate, 3),
+            "trim": entries[mark.step].trim,
         }
-        for (epsilon, accountant), step in marks.items()
+        for mark in marks
     ]
 
 
-def _plan(job: Job) -> tuple[Plan, dict[tuple[float, str], int]]:
-    return _solved(attrs.evolve(job, corrupt="none", seed=0))
+def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, list[Mark]]:
+    if most is None:
+        return plan, marks
+    shorter = attrs.evolve(plan, steps=min(plan.steps, most))
+    return shorter, [mark._replace(step=min(mark.step, most)) for mark in marks]
 
 
-@functools.cache
-def _solved(job: Job) -> tuple[Plan, dict[tuple[float, str], int]]:
-    """Plans depend on neither seed nor corruption, so each is solved once in a process."""
-    from prudent.paper.datasets import load
-
-    plan = job.experiment.plan(len(load(job.experiment.dataset).train_labels))
-    marks = job.marks(plan)
-    return attrs.evolve(plan, steps=max(marks.values())), marks
+def _record_counts(todo: Iterable[Job]) -> dict[str, int]:
+    names = {settings()["datasets"][job.dataset]["data"] for job in todo}
+    return {name: len(_loaded(name).train_labels) for name in names}
 
 
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """Rows of a results file, numbers as numbers; none where there is no file."""
-    if not path.exists():
-        return []
-    words = ("dataset", "corrupt", "column", "accountant")
-    whole = ("seed", "steps")
-    with path.open() as file:
-        return [
-            {
-                name: value if name in words else int(value) if name in whole else float(value)
-                for name, value in row.items()
-            }
-            for row in csv.DictReader(file)
-        ]
+def _corrupts_gradients(job: Job) -> bool:
+    corruption = parse(job.corrupt)
+    return corruption is not None and not isinstance(corruption, DataCorruption)
 
 
-def _append(path: Path, rows: list[dict[str, Any]]) -> None:
+def _append(path: Path, rows: list[Row]) -> None:
     new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="") as file:
@@ -159,11 +292,17 @@ def _append(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    ours = row["column"].startswith("ours")
-    epsilon = row["epsilon"] if ours else None
-    return row["dataset"], row["corrupt"], row["column"], epsilon, row["seed"]
+def _value(name: str, text: str) -> Any:
+    if name in _WORDS:
+        return text
+    if text == "":
+        return None
+    return int(text) if name in _WHOLE else float(text)
 
 
-def _job_key(job: Job) -> tuple[Any, ...]:
-    return job.dataset, job.corrupt, job.column, job.epsilon, job.seed
+def _run_of(row: Row) -> tuple[Any, ...]:
+    return row["dataset"], row["corrupt"], row["column"], row["target"], row["seed"]
+
+
+def _run_of_job(job: Job) -> tuple[Any, ...]:
+    return job.dataset, job.corrupt, job.column, job.target, job.seed

@@ -102,12 +102,19 @@ def _next_ones(
     coming: Iterator[Work], count: int, device: torch.device, stream: Any = None
 ) -> Iterator[tuple[Work, Any]]:
     for _ in range(count):
-        own = torch.cuda.Stream(device) if stream is None and device.type == "cuda" else stream
+        own = _stream(device) if stream is None else stream
         with _on(own):
             work = next(coming, None)
         if work is None:
             return
         yield work, own
+
+
+def _stream(device: torch.device) -> Any:
+    """A stream of one's own; None on the host, which has none."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:

@@ -6,19 +6,17 @@ run fills several cells: accuracy is read at each of those steps.
 
 import csv
 import functools
+import itertools
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any
 
 import attrs
 
-from prudent.accounting import GaussianTest, LaplaceTest, PldAccountant, RdpAccountant
-from prudent.accounting.calibration import Accountant
+from prudent.accounting import GaussianTest, LaplaceTest
 from prudent.paper.experiment import Experiment
-from prudent.training import Plan
 
-ACCOUNTANTS: dict[str, Accountant] = {"rdp": RdpAccountant, "pld": PldAccountant}
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 OUR_COLUMNS = ("ours", "ours-dpsgd")
 
@@ -76,15 +74,21 @@ class Job:
         dataset: As in the settings.
         corrupt: Kind and ratio.
         column: A method with the paper's settings, or one of ours.
-        epsilon: Of our columns, which solve for noise; None for the paper's, which pass several ε.
+        epsilons: Where its accuracy is wanted. Our columns solve the noise for the one they have;
+            the paper's fix the noise and pass several.
         seed: Of everything.
     """
 
     dataset: str
     corrupt: str
     column: str
-    epsilon: float | None
+    epsilons: tuple[float, ...]
     seed: int
+
+    @property
+    def target(self) -> float | None:
+        """The ε the noise is solved for, if it is."""
+        return None if self.column in PAPER_COLUMNS else self.epsilons[0]
 
     @property
     def experiment(self) -> Experiment:
@@ -98,55 +102,53 @@ class Job:
             "propose": mine["propose"],
             "corrupt": self.corrupt,
             "seed": self.seed,
+            "epsilon": max(self.epsilons),
         }
         if self.column in PAPER_COLUMNS:
             return Experiment(
                 **common,
                 method=self.column,
-                epsilon=max(mine["epsilons"]),
                 noise_multiplier=mine["noise"][self.column],
                 test=LaplaceTest(1.0),
                 reveals="margin",
                 batch=mine["batch"],
                 lr=mine["lr"],
             )
-        ours = settings()["ours"][self.dataset]
-        return Experiment(
-            **common,
-            method="dpsgd" if self.column == "ours-dpsgd" else "ptr",
-            epsilon=self.epsilon,
-            steps=ours["steps"],
-            test=GaussianTest(ours["test_scale"]),
-            batch=ours["batch"],
-            lr=ours["lr"],
-        )
+        ours = dict(settings()["ours"][self.column][self.dataset])
+        test = GaussianTest(ours.pop("test_scale", 4.0))
+        method = "dpsgd" if self.column == "ours-dpsgd" else "ptr"
+        return Experiment(**(common | {"method": method, "test": test} | ours))
 
-    def marks(self, plan: Plan) -> dict[tuple[float, str], int]:
-        """At which step each (ε, accountant) is reached."""
-        if self.epsilon is not None:
-            return {(self.epsilon, "pld"): plan.steps}
-        epsilons = settings()["datasets"][self.dataset]["epsilons"]
-        return _marks(plan, tuple(epsilons), settings()["delta"])
+    @property
+    def alike(self) -> "Job":
+        """The same for jobs of one plan: it depends on neither the corruption nor the seed."""
+        return attrs.evolve(self, corrupt="none", seed=0)
 
 
-@functools.cache
-def _marks(plan: Plan, epsilons: tuple[float, ...], delta: float) -> dict[tuple[float, str], int]:
-    return {
-        (epsilon, name): plan.longest(epsilon=epsilon, delta=delta, accountant=accountant).steps
-        for epsilon in epsilons
-        for name, accountant in ACCOUNTANTS.items()
-    }
-
-
-def jobs(tables: set[int], seeds: int, *, ours: bool = True) -> Iterator[Job]:
+def jobs(tables: Iterable[int], seeds: int, *, ours: bool = True) -> Iterator[Job]:
     """The runs that fill some tables, first seeds first, each once."""
+    cells = [
+        cell
+        for cell in published()
+        if cell.table in set(tables) and cell.dataset in settings()["datasets"]
+    ]
     wanted: dict[Job, None] = {}
     for seed in range(seeds):
-        for cell in published():
-            if cell.table not in tables or cell.table == 2:
-                continue
-            wanted[Job(cell.dataset, cell.corrupt, cell.method, None, seed)] = None
-            if ours:
+        for cell in cells:
+            epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
+            wanted[Job(cell.dataset, cell.corrupt, cell.method, epsilons, seed)] = None
+            if ours and cell.dataset in settings()["ours"]["ours"]:
                 for column in OUR_COLUMNS:
-                    wanted[Job(cell.dataset, cell.corrupt, column, cell.epsilon, seed)] = None
+                    wanted[Job(cell.dataset, cell.corrupt, column, (cell.epsilon,), seed)] = None
     yield from wanted
+
+
+def frontier_jobs(seeds: int) -> Iterator[Job]:
+    """The runs of every method under every corruption and attack, at one ε."""
+    frontier = settings()["frontier"]
+    every = itertools.product(frontier["ratios"], frontier["kinds"])
+    attacks = ["none", *(f"{kind}:{ratio}" for ratio, kind in every)]
+    for seed in range(seeds):
+        for attack in attacks:
+            for column in frontier["columns"]:
+                yield Job(frontier["dataset"], attack, column, (frontier["epsilon"],), seed)

@@ -40,17 +40,21 @@ class CapturedStep:
         self._ids = example.ids.clone()
         self._valid = example.valid.clone()
         kept = _State(step, model, optimizer, counters)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        # Library workspaces belong to a stream: runs that take turns on streams of their own must
+        # be captured there, or graphs that run at the same time would share one.
+        current = torch.cuda.current_stream()
+        own = current != torch.cuda.default_stream()
+        stream = current if own else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
                 step.taken = 0  # a rehearsal takes no step of the plan
                 run(self._ids, self._valid)
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(step.generator)
         step.taken = 0
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, stream=stream):
             self._outcome = run(self._ids, self._valid)
         kept.put_back()
         self._step = step

@@ -6,7 +6,8 @@ runs, and only the backward unfolds.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,8 @@ from prudent.training.gradients.contributions import (
     outer,
     shortened,
 )
+
+_LARGE = 1 << 26
 
 
 class Geometry:
@@ -55,6 +58,33 @@ class Geometry:
             values = values.unfold(2 + axis, d * (k - 1) + 1, t)[..., ::d]
         grouped = images, self.groups, channels // self.groups
         return values.reshape(*grouped, *values.shape[2:]).transpose(0, 1)
+
+    def strips(self, values: Tensor) -> tuple[Tensor, list[int]]:
+        """Unfold all axes but the first: (images, channels · rest of kernel, rows · rest of size).
+
+        The patches that begin `offset` rows further down are a slice, so the offsets along the
+        first axis of the kernel need no copies of their own. Rows that a stride never meets
+        together lie apart. Also returns where the slice of each offset begins. One group only.
+        """
+        kernel, stride, dilation = self.kernel[0], self.stride[0], self.dilation[0]
+        rest = Geometry(
+            [1, *self.kernel[1:]], [1, *self.stride[1:]], [0] * self.dimensions, self.dilation, 1
+        )
+        below = -(values.shape[2] + 2 * self.padding[0]) % stride
+        sides = [(p, p) for p in self.padding]
+        sides[0] = self.padding[0], self.padding[0] + below
+        values = functional.pad(values, [side for pair in reversed(sides) for side in pair])
+        windows = rest.windows(values)[0].squeeze(2 + self.dimensions)
+        kernels = range(2 + self.dimensions, windows.ndim)
+        windows = windows.movedim(list(kernels), list(range(2, 2 + len(kernels))))
+        split = windows.unflatten(2 + len(kernels), (-1, stride))  # type: ignore[no-untyped-call]
+        apart = split.movedim(3 + len(kernels), 2 + len(kernels))
+        rows, positions = apart.shape[3 + len(kernels)], math.prod(apart.shape[4 + len(kernels) :])
+        begins = [
+            (residue * rows + start) * positions
+            for start, residue in (divmod(offset * dilation, stride) for offset in range(kernel))
+        ]
+        return apart.flatten(2 + len(kernels)).flatten(1, -2), begins
 
     def patches(self, values: Tensor) -> Tensor:
         """Patches of shape (groups, images · positions, kernel · channels of a group).
@@ -196,20 +226,24 @@ class NativeConvolution(Function):
             short = _cuts_factors(rows, values)
             product = short_product if short else torch.matmul
             shape = weight.shape
-            if forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
-                axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
-                front = list(range(3, 3 + len(axes)))
-                windows = geometry.windows(at_least_single(values)).movedim(list(axes), front)
-                columns = by_record(windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes)))
-                factors = Outer(rows, columns, lambda m: _as_weight(m, shape), product)
-                weight_use(factors.formed())
-            else:
+            if not forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
                 # Norm and sum multiply kept factors in different orders: cut beforehand, their
                 # products are exact and the norm is that of what is summed.
                 cut = shortened if short else as_it_is
                 columns = geometry.patches(cut(at_least_single(values)))
                 columns = columns.view(len(columns), ctx.records, -1, columns.shape[2])
                 weight_use(Outer(cut(rows), columns, geometry.form(shape), product))
+            elif _unfolds_strips(geometry, rows, shape[1:].numel(), images == ctx.records):
+                strips, begins = geometry.strips(at_least_single(values))
+                formed = _strip_products(rows[0].mT, strips, begins, short)
+                weight_use(Dense(formed, lambda m: _from_strips(m, shape)))
+            else:
+                axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
+                front = list(range(3, 3 + len(axes)))
+                windows = geometry.windows(at_least_single(values)).movedim(list(axes), front)
+                columns = by_record(windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes)))
+                factors = Outer(rows, columns, lambda m: _as_weight(m, shape), product)
+                weight_use(factors.formed())
         if bias_use:
             bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
         passed = None
@@ -247,6 +281,20 @@ def _as_weight(matrix: Tensor, shape: Sequence[int]) -> Tensor:
     return matrix.reshape(*matrix.shape[:-3], *shape)
 
 
+def _from_strips(matrix: Tensor, shape: Sequence[int]) -> Tensor:
+    """(..., outputs, first kernel axis, channels · rest of kernel) as (..., *shape)."""
+    first, rest = shape[2], shape[3:]
+    split = matrix.reshape(*matrix.shape[:-2], first, shape[1], *rest)
+    return split.movedim(-2 - len(rest), -1 - len(rest))
+
+
+def _unfolds_strips(geometry: Geometry, rows: Tensor, size: int, one_image: bool) -> bool:
+    """Where whole patches would cost more to copy than a product for each row of the kernel."""
+    patches = rows.shape[1] * rows.shape[2] * size
+    simple = geometry.groups == 1 and one_image and geometry.dimensions > 1
+    return simple and geometry.kernel[0] > 1 and patches >= _LARGE
+
+
 def _cuts_factors(*factors: Tensor) -> bool:
     """Whether the library's convolution would cut its factors to TF32: then so may its gradient."""
     single = all(factor.is_cuda and factor.dtype != torch.float64 for factor in factors)
@@ -262,17 +310,39 @@ def short_product(left: Tensor, right: Tensor) -> Tensor:
     return product.view(*shape, *product.shape[1:])
 
 
-@torch.library.custom_op("prudent::short_product", mutates_args=())
-def _short_product(left: Tensor, right: Tensor) -> Tensor:
-    # One operator, so that a traced step keeps its precision: that is a setting, not an argument.
+@contextmanager
+def _precision(short: bool) -> Iterator[None]:
+    """TF32 for products, if `short`. Used inside operators: a traced step keeps no settings."""
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = short
     try:
-        return torch.bmm(left, right)
+        yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@torch.library.custom_op("prudent::short_product", mutates_args=())
+def _short_product(left: Tensor, right: Tensor) -> Tensor:
+    with _precision(True):
+        return torch.bmm(left, right)
 
 
 @_short_product.register_fake
 def _(left: Tensor, right: Tensor) -> Tensor:
     return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+
+
+@torch.library.custom_op("prudent::strip_products", mutates_args=())
+def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
+    """For each begin, (records, outputs, positions) times that slice of the strips, transposed."""
+    result = rows.new_empty(rows.shape[0], rows.shape[1], len(begins), strips.shape[1])
+    with _precision(short):
+        for index, begin in enumerate(begins):
+            columns = strips[:, :, begin : begin + rows.shape[2]]
+            torch.bmm(rows, columns.mT, out=result[:, :, index])
+    return result
+
+
+@_strip_products.register_fake
+def _(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
+    return rows.new_empty(rows.shape[0], rows.shape[1], len(begins), strips.shape[1])
