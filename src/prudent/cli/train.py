@@ -85,6 +85,8 @@ def train(
       prudent train --dataset mnist --method ptr --epsilon 3 --steps 2000 --corrupt label:0.1
 
       prudent train --method dpsgd --epsilon 3 --noise-multiplier 1.1 --out runs/dpsgd --resume
+
+      torchrun --nproc-per-node 4 -m prudent train --epsilon 3 --steps 2000 --device cuda
     """
     flags = {
         "dataset": dataset,
@@ -112,8 +114,11 @@ def train(
     chosen = _from_file(settings) | {k: v for k, v in flags.items() if v is not None}
     experiment = _experiment(chosen)
     from prudent.paper.experiment import run
+    from prudent.training.distributed import is_first
 
     result = run(experiment, device=_device(device), out=out, resume=resume, progress=not as_json)
+    if not is_first():
+        return
     if as_json:
         typer.echo(json.dumps(result.plain()))
     else:
@@ -172,6 +177,8 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
 def _device(name: str) -> str:
     import torch
 
+    from prudent.training.distributed import local_device
+
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -180,7 +187,7 @@ def _device(name: str) -> str:
         raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"Expected device cpu, since no CUDA device is here, got {name!r}.")
-    return name
+    return str(local_device(device))
 
 
 def _show(result: "Result", out: Path | None) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from prudent import _validate
+from prudent.training.distributed import Alone, join, local_device
 from prudent.training.gradients import BookKeeping, Engine, Materialised, choose_engine
 from prudent.training.gradients.engine import Loss
 
@@ -24,14 +25,19 @@ class Execution:
     """Where and how fast, never what.
 
     Attributes:
-        device: Where the model and the data live.
+        device: Where the model and the data live. Of several processes with "cuda", each has the
+            GPU of its LOCAL_RANK.
         engine: How per-example norms are computed.
-        physical_batch: Rows computed at a time; None: as many as nearly every draw has.
+        physical_batch: Rows computed at a time, by each process; None: as many as nearly every draw
+            has.
         recompute: Run each chunk twice instead of keeping what its weighted sum needs.
-        cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device.
+        cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device. Never with
+            several processes.
         compile: Let torch.compile fuse the step; pays for long runs.
         seed: Of sampling and noise. None draws one from the operating system. A known seed makes
             the noise predictable: give one only where reproducing matters more than privacy.
+        distributed: Whether to divide the work among processes; None: whenever torchrun started
+            this one with others, or there is a process group. False: each process for itself.
     """
 
     device: torch.device = attrs.field(default=torch.device("cpu"), converter=torch.device)
@@ -41,6 +47,7 @@ class Execution:
     cuda_graph: bool | None = None
     compile: bool = False
     seed: int | None = None
+    distributed: bool | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.physical_batch is not None:
@@ -52,6 +59,25 @@ class Execution:
     def captures(self) -> bool:
         """Whether the step becomes a CUDA graph."""
         return self.device.type == "cuda" if self.cuda_graph is None else self.cuda_graph
+
+    def joined(self) -> tuple["Execution", Alone]:
+        """The processes this one works with, and how this one does its part."""
+        if self.distributed is False:
+            return self, Alone()
+        processes = join(local_device(self.device))
+        if processes.count == 1:
+            if self.distributed:
+                raise ValueError(
+                    "Expected distributed False or None in one process, got True. Start several: "
+                    "torchrun --nproc-per-node 2 ..."
+                )
+            return self, processes
+        if self.cuda_graph:
+            raise ValueError(
+                f"Expected cuda_graph False or None, since {processes.count} processes talk to "
+                "each other within a step, got True."
+            )
+        return attrs.evolve(self, device=local_device(self.device), cuda_graph=False), processes
 
     def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
         """The chosen engine, for a model and its loss."""

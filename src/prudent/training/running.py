@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Mean
 from prudent.training.capture import CapturedStep, is_capturable
+from prudent.training.distributed import Alone, unwrapped
 from prudent.training.execution import Execution
 from prudent.training.gradients.engine import Loss
 from prudent.training.metrics import Metrics
 from prudent.training.plan import Plan
 from prudent.training.reading import reader
 from prudent.training.sampling import PoissonSampler, seeded_generator
+from prudent.training.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.step import Chunk, Corrupt, Outcome, Step
 
 
@@ -26,6 +28,7 @@ class TrainingRun:
 
     Attributes:
         plan: The plan as it was given, before a budget shortens it.
+        processes: Those that carry it out together.
         model: Trained in place.
         optimizer: Uses what each step releases.
         execution: Device, engine and the like.
@@ -43,6 +46,7 @@ class TrainingRun:
     """
 
     plan: Plan
+    processes: Alone
     model: nn.Module
     optimizer: torch.optim.Optimizer
     execution: Execution
@@ -71,11 +75,15 @@ class TrainingRun:
         corrupt: Corrupt | None,
     ) -> "TrainingRun":
         """A run at its beginning; see `fit` for the arguments."""
-        execution = Execution() if execution is None else execution
+        execution, processes = (Execution() if execution is None else execution).joined()
         device = execution.device
-        model.to(device)
-        records, gather = reader(train_set, device)
-        seed = secrets.randbits(63) if execution.seed is None else execution.seed
+        model = unwrapped(model, processes)
+        if not has_shards(model):
+            model.to(device)
+        records, gather = reader(train_set, device, processes)
+        processes.check_same(plan=repr(plan), records=records)
+        given = execution.seed
+        seed = processes.first(lambda: secrets.randbits(63) if given is None else given)
         step = Step(
             plan,
             model,
@@ -83,8 +91,9 @@ class TrainingRun:
             expected_batch=plan.sampling_rate * records,
             engine=execution.engine_of(model, loss),
             corrupt=corrupt,
-            generator=seeded_generator(device, seed, 1),
+            generator=seeded_generator(device, seed, *_words(1, processes.rank)),
             compile=execution.compile,
+            processes=processes,
         )
         trained = [p for p in model.parameters() if p.requires_grad]
         chosen = optimizer(trained, **options)
@@ -99,13 +108,19 @@ class TrainingRun:
             physical_batch=execution.physical_batch,
             seed=seed,
             device=device,
+            processes=processes,
         )
+        if processes.rank > 0:
+            # Processes that were seeded alike would drop the same units of different records.
+            own = seeded_generator(device, seed, *_words(2, processes.rank))
+            _default_generator(device).set_state(own.get_state())
 
         def zero() -> Tensor:
             return torch.zeros((), dtype=torch.float64, device=device)
 
         return cls(
             plan=plan,
+            processes=processes,
             model=model,
             optimizer=chosen,
             execution=execution,
@@ -184,17 +199,23 @@ class TrainingRun:
         return coarse.compose(self.plan.event_after(step)).get_epsilon(delta)
 
     def state(self, step: int) -> dict[str, Any]:
-        """Everything needed to go on, as tensors and plain values."""
+        """Everything needed to go on, as tensors and plain values; whole in the first process."""
+        keep = self.processes.rank == 0
+        with self.processes.watched():
+            model = whole_state(self.model.state_dict(), keep=keep)
+            optimizer = whole_state(self.optimizer.state_dict(), keep=keep)
         return {
             "step": step,
             "plan": repr(self.plan),
             "seed": self.sampler.seed,
             "records": self.sampler.records,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": model,
+            "optimizer": optimizer,
             "trim": self.step.trim,
-            "noise": self.step.generator.get_state(),
-            "dropout": _default_generator(self.execution.device).get_state(),
+            "noise": self.processes.gathered(self.step.generator.get_state()),
+            "dropout": self.processes.gathered(
+                _default_generator(self.execution.device).get_state()
+            ),
             "passes": self.passes,
         }
 
@@ -212,12 +233,12 @@ class TrainingRun:
                 "Expected the train_set this run was begun with, got one of another length. The "
                 "same noise on other data could be subtracted. Begin anew in an empty folder."
             )
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_model(self.model, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
         self.step.trim.copy_(state["trim"])
         self.step.taken = int(state["step"])
-        self.step.generator.set_state(state["noise"].cpu())
-        _default_generator(self.execution.device).set_state(state["dropout"].cpu())
+        self.step.generator.set_state(self._random_state(state, "noise", 1))
+        _default_generator(self.execution.device).set_state(self._random_state(state, "dropout", 2))
         self.passes.copy_(state["passes"])
         self.sampler = PoissonSampler(
             self.sampler.records,
@@ -225,9 +246,23 @@ class TrainingRun:
             physical_batch=self.sampler.physical_batch,
             seed=int(state["seed"]),
             device=self.execution.device,
+            processes=self.processes,
         )
         self.recorded, self.recorded_passes = int(state["step"]), float(self.passes)
         return self.recorded
+
+    def _random_state(self, state: dict[str, Any], name: str, purpose: int) -> Tensor:
+        """What this process would have drawn next; of other processes than before, the first."""
+        rank, kept = self.processes.rank, state[name]
+        if rank == 0 or len(kept) == self.processes.count:
+            return cast(Tensor, kept[rank]).cpu()
+        words = int(state["seed"]), *_words(purpose, rank), int(state["step"])
+        return seeded_generator(self.execution.device, *words).get_state()
+
+
+def _words(purpose: int, rank: int) -> tuple[int, ...]:
+    """Names a generator: that of a single process is that of the first."""
+    return (purpose, rank) if rank else (purpose,)
 
 
 def _default_generator(device: torch.device) -> torch.Generator:

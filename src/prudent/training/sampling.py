@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
+from prudent.training.distributed import Alone
 
 _STEPS_PER_BLOCK = 64
 _TWISTER = slice(24, 24 + 624 * 8)  # bytes of the twister's words in the state of a host generator
@@ -25,7 +26,7 @@ class Batch:
     """Record ids of one logical batch, padded to physical batches of a fixed shape.
 
     Attributes:
-        ids: Ascending record ids, shape (chunks, physical); 0 where padded.
+        ids: Ascending record ids, shape (chunks, physical); a record of this process where padded.
         valid: False where padded, the same shape.
     """
 
@@ -44,13 +45,16 @@ class PoissonSampler:
     | empty draw | one chunk, all padding |
     | draw larger than `physical_batch` | more chunks |
     | q = 1 | every record, every time |
+    | several processes | each draws the same batch and keeps the records that are its own |
 
     Attributes:
         records: Size of the data set.
         rate: q.
-        physical_batch: Rows of one chunk.
+        physical_batch: Rows of one chunk, in each process.
         seed: Of the draws. None draws one from the operating system. Sampling amplifies privacy
             only while nobody can tell who was drawn: a known seed makes the plan's ε void.
+        processes: Those that divide the records. The batch, as their union, is the same for any
+            number of them.
     """
 
     def __init__(
@@ -61,15 +65,22 @@ class PoissonSampler:
         physical_batch: int | None = None,
         seed: int | None = None,
         device: torch.device | str = "cpu",
+        processes: Alone | None = None,
     ) -> None:
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
+        self.processes = Alone() if processes is None else processes
+        own = -(-records // self.processes.count)
         self.physical_batch = (
-            roomy_batch(records, rate, 2.5 if torch.device(device).type == "cpu" else 5.0)
+            roomy_batch(own, rate, 2.5 if torch.device(device).type == "cpu" else 5.0)
             if physical_batch is None
             else _validate.count(1, physical_batch=physical_batch)
         )
-        self.seed = secrets.randbits(63) if seed is None else _validate.count(seed=seed)
+        self.seed = (
+            self.processes.first(lambda: secrets.randbits(63))
+            if seed is None
+            else _validate.count(seed=seed)
+        )
         self._device = torch.device(device)
         self._block = -1
         self._ids = self._valid = torch.empty(0)
@@ -99,10 +110,14 @@ class PoissonSampler:
             more = ids[:, -1:] + self._gaps(width, generator).cumsum(1)
             ids = torch.cat([ids, more], 1)
             sizes = (ids < self.records).sum(1).tolist()
+        if self.processes.count > 1:
+            mine = (ids < self.records) & (ids % self.processes.count == self.processes.rank)
+            ids = torch.where(mine, ids, self.records).sort(1).values
+            sizes = mine.sum(1).tolist()
         padding = -ids.shape[1] % self.physical_batch
         ids = torch.nn.functional.pad(ids, (0, padding), value=self.records)
         self._valid = ids < self.records
-        self._ids = torch.where(self._valid, ids, 0)
+        self._ids = torch.where(self._valid, ids, self.processes.rank)
         self._sizes, self._block = sizes, block
 
     def _gaps(self, width: int, generator: torch.Generator) -> Tensor:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +11,20 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
+from prudent.training.distributed import Alone, unwrapped
 from prudent.training.gradients import Engine, Gradients, choose_engine
 from prudent.training.gradients.engine import Loss, Values
 from prudent.training.plan import Plan
 from prudent.training.sampling import seeded_generator
+from prudent.training.sharding import (
+    check_mesh,
+    has_shards,
+    is_sharded,
+    rest,
+    scattered,
+    whole,
+    without_gathering,
+)
 
 
 class Chunk(NamedTuple):
@@ -23,7 +34,8 @@ class Chunk(NamedTuple):
         inputs: A tensor, or a tree of them, records first.
         targets: Likewise.
         valid: False where a row is padding; None: no padding.
-        ids: Record ids, ascending over the chunks of a batch; needed by a corruption alone.
+        ids: Record ids, ascending over the chunks of a batch; needed by a corruption, and by
+            several processes.
     """
 
     inputs: Any
@@ -66,7 +78,8 @@ class Step:
 
     Args:
         plan: What is released.
-        model: Any module whose layers keep records apart.
+        model: Any module whose layers keep records apart. Of a DistributedDataParallel the model
+            inside is used; one divided by `fully_shard` is gathered for the time of a step.
         loss: Takes outputs and targets to one loss per record.
         expected_batch: The public size the sum is divided by; the plan's own if it has one.
         engine: Chosen automatically unless given.
@@ -76,6 +89,9 @@ class Step:
             changes no number but for rounding and the masks of dropout. Pays for long runs on a
             GPU, and for transformers on the CPU. A corruption is then traced once: it must be a
             function of its arguments alone.
+        processes: Those that release each batch together, from `distributed.join`. Each is called
+            with its own records; every one starts from the parameters of the first and gets the
+            same gradient. This process alone unless given.
 
     Guarantee:
         If batches are Poisson samples at the plan's rate, all calls together are as private as
@@ -98,6 +114,7 @@ class Step:
         corrupt: Corrupt | None = None,
         generator: torch.Generator | None = None,
         compile: bool = False,
+        processes: Alone | None = None,
     ) -> None:
         batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
         if batch is None:
@@ -105,7 +122,17 @@ class Step:
                 "Expected expected_batch, from the plan or here: the sum is divided by it. It is "
                 "the sampling rate times the public number of records."
             )
+        processes = Alone() if processes is None else processes
+        if compile and processes.count > 1:
+            raise ValueError(
+                f"Expected compile False, since {processes.count} processes talk to each other "
+                "within a step, got True."
+            )
+        model = unwrapped(model, processes)
+        rest(model)
+        check_mesh(model, processes.count)
         _refuse_half_precision(model)
+        processes.align(model)
         device = next(model.parameters()).device
         if corrupt is not None and compile and device.type == "cpu":
             raise ValueError(
@@ -118,6 +145,7 @@ class Step:
         self.expected_batch = _validate.positive(expected_batch=batch)
         self.engine = choose_engine(model, loss) if engine is None else engine
         self.corrupt = corrupt
+        self.processes = processes
         self.generator = (
             seeded_generator(device, secrets.randbits(128)) if generator is None else generator
         )
@@ -153,20 +181,24 @@ class Step:
                 "does not pay for it. Make a plan of more steps before you begin."
             )
         self.taken += 1
-        values = {
-            name: value.detach()
-            for name, value in (*self.model.named_parameters(), *self.model.named_buffers())
-        }
+        rest(self.model)
         release = self._release if self._compiled is None else self._compiled
-        released = release(values, self.trim, tuple(chunks))
+        with without_gathering(self.model) if has_shards(self.model) else nullcontext():
+            released = release(self._values(), self.trim, tuple(chunks))
         for name, gradient in released.gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
         return released.outcome
 
+    def _values(self) -> Values:
+        """Parameters and buffers, whole."""
+        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        with self.processes.watched():
+            return {name: whole(value) for name, value in named}
+
     def _release(self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...]) -> "_Released":
         """The step as a function of tensors: it changes nothing."""
-        aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim
+        policy = self.plan.aggregation.trim
         batches = [self._gradients(values, chunk) for chunk in chunks]
         norms = torch.cat([batch.norms for batch in batches])
         valid = torch.cat(
@@ -176,20 +208,35 @@ class Step:
             ]
         )
         trimmed = policy.records(trim)
-        decision = aggregation.decide(norms, valid, trimmed, self.generator)
+        decision = self._decide(norms, valid, chunks, trimmed)
         total: Values = {}
         parts = torch.split(decision.weights, [len(batch.norms) for batch in batches])
         for batch, weights in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(weights).items():
                 total[name] = total[name] + value if name in total else value
         losses = torch.cat([batch.losses for batch in batches]).detach()
-        drawn = valid.sum()
-        mean_loss = torch.where(valid, losses, 0.0).sum() / drawn.clamp_min(1)
+        drawn = self.processes.summed(valid.sum())
+        loss = self.processes.summed(torch.where(valid, losses, 0.0).sum())
+        mean_loss = loss / drawn.clamp_min(1)
         outcome = Outcome(
             decision.passed, trimmed, decision.noise, decision.noisy_margin, drawn, mean_loss
         )
         following = policy.next(trim, decision.passed, self.expected_batch)
         return _Released(self._noisy_mean(total, decision), following, outcome)
+
+    def _decide(
+        self, norms: Tensor, valid: Tensor, chunks: tuple[Chunk, ...], trimmed: Tensor
+    ) -> Decision:
+        """Weights of this process's records, and the noise, from the norms of all processes."""
+        known = [chunk.ids for chunk in chunks if chunk.ids is not None]
+        return self.processes.decide(
+            norms,
+            valid,
+            torch.cat(known) if len(known) == len(chunks) else None,
+            lambda norms, valid: self.plan.aggregation.decide(
+                norms, valid, trimmed, self.generator
+            ),
+        )
 
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
         corrupt = self.corrupt
@@ -199,17 +246,34 @@ class Step:
         return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
 
     def _noisy_mean(self, total: Values, decision: Decision) -> Values:
-        """Adds the noise, one draw for all parameters, and divides by the expected batch."""
+        """Adds the noise, one draw for all parameters, and divides by the expected batch.
+
+        The first process adds the noise to its part; the sum of all parts then holds it once.
+        """
         flat = torch.cat([value.flatten() for value in total.values()])
-        noise = torch.randn(
-            flat.shape, dtype=flat.dtype, device=flat.device, generator=self.generator
-        )
-        noisy = (flat + noise * decision.noise) * (decision.scale / self.expected_batch)
-        parts = torch.split(noisy, [value.numel() for value in total.values()])
-        return {
+        if self.processes.rank == 0:
+            noise = torch.randn(
+                flat.shape, dtype=flat.dtype, device=flat.device, generator=self.generator
+            )
+            flat = flat + noise * decision.noise
+        flat = flat * (decision.scale / self.expected_batch)
+        sharded = has_shards(self.model)
+        if not sharded:
+            flat = self.processes.summed(flat)
+        sizes = [value.numel() for value in total.values()]
+        parts = {
             name: part.view_as(value).to(value.dtype)
-            for (name, value), part in zip(total.items(), parts, strict=True)
+            for (name, value), part in zip(total.items(), torch.split(flat, sizes), strict=True)
         }
+        return {name: self._own(name, part) for name, part in parts.items()} if sharded else parts
+
+    def _own(self, name: str, part: Tensor) -> Tensor:
+        """What this process keeps of the sum of all processes' parts."""
+        parameter = self.model.get_parameter(name)
+        if not is_sharded(parameter):
+            return self.processes.summed(part)
+        with self.processes.watched():
+            return scattered(part, parameter)
 
 
 def _refuse_half_precision(model: nn.Module) -> None:

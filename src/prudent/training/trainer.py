@@ -1,6 +1,7 @@
 """Training: a plan, a model and data in, a private model out."""
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.metrics import Metrics, Recorder
 from prudent.training.plan import Plan
 from prudent.training.running import TrainingRun
+from prudent.training.sharding import rest
 from prudent.training.step import Corrupt
 
 
@@ -59,16 +61,22 @@ def fit(
 ) -> Fitted:
     """Carries out a plan.
 
+    Under torchrun every process calls this with the same arguments; each works on its own records,
+    and the first alone prints and writes.
+
     Args:
         plan: Sampling, steps and aggregation; the guarantee.
-        model: Trained in place. Its layers must keep records apart.
+        model: Trained in place. Its layers must keep records apart. Of several processes, the
+            parameters of the first count; DistributedDataParallel is looked through, and a model
+            divided by `fully_shard` stays divided.
         loss: Takes outputs and targets to one loss per record (reduction="none").
         train_set: A pair (inputs, targets) of tensors, a `TensorDataset`, or any map-style data set
             of (input, target) items. A record is one item.
         optimizer: Any torch optimizer; what it does with released gradients is free.
         execution: Device, engine, seed: what cannot change the guarantee.
         corrupt: Replaces per-example gradients, to simulate faults and attacks.
-        evaluate: Called with the model now and then; use public data in it, its results are shown.
+        evaluate: Called with the model now and then, in every process; use public data in it, its
+            results are shown.
         evaluate_every: Steps between evaluations, metrics and checkpoints; a tenth of the run.
         evaluate_at: Further steps after which to do the same.
         delta: δ at which ε is shown.
@@ -90,40 +98,54 @@ def fit(
     run = TrainingRun.prepare(
         plan, model, loss, train_set, optimizer, optimizer_options, execution, corrupt
     )
-    plan = _within(plan, budget, delta)
+    plan, processes = _within(plan, budget, delta), run.processes
+    processes.check_same(steps=plan.steps)
     every = max(1, plan.steps // 10) if evaluate_every is None else evaluate_every
     every = _validate.count(1, evaluate_every=every)
     evaluate_at = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else Path(out)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        processes.first(partial(folder.mkdir, parents=True, exist_ok=True))
     start = paid = 0
     if resume:
         start, paid = _go_on(run, folder, plan)
-    elif folder is not None and charged(folder) is not None:
+    elif folder is not None and processes.first(partial(charged, folder)) is not None:
         raise ValueError(
             f"Expected out a folder without a run, got {str(folder)!r}, whose ledger would be "
             "forgotten. Give resume=True to go on with that run, or name another folder."
         )
     if folder is not None and start == 0:
         # A run killed before its first evaluation must come back with the same noise as well.
-        save_checkpoint(folder, run.state(0))
-    recorder = Recorder(folder, start, plan.steps, progress=progress, tensorboard=tensorboard)
+        _save(run, folder, 0)
+    speaks = processes.rank == 0
+    recorder = Recorder(
+        folder if speaks else None,
+        start,
+        plan.steps,
+        progress=progress and speaks,
+        tensorboard=tensorboard and speaks,
+    )
     with recorder:
         step = start
         while step < plan.steps:
             marks = [mark for mark in evaluate_at if mark > step]
             stop = min(plan.steps, step + every - step % every, *marks)
             if folder is not None:
-                charge(folder, plan, max(paid, stop))
+                processes.first(partial(charge, folder, plan, max(paid, stop)))
             for _ in run.steps(step, stop):
                 recorder.advance()
             step = stop
-            shown = {} if evaluate is None else _numbers(evaluate(model))
+            shown = {} if evaluate is None else _numbers(evaluate(run.model))
+            rest(run.model)
             recorder.record(run.metrics(step, shown, delta, private=private_diagnostics))
             if folder is not None:
-                save_checkpoint(folder, run.state(step))
+                _save(run, folder, step)
     return Fitted(model, plan, recorder.history, run.pass_rate(plan.steps))
+
+
+def _save(run: TrainingRun, folder: Path, step: int) -> None:
+    state = run.state(step)  # all processes have a part in it, one writes
+    run.processes.first(partial(save_checkpoint, folder, state))
 
 
 def _numbers(shown: Mapping[str, float]) -> dict[str, float]:
@@ -151,8 +173,8 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     """Takes over the run of a folder: the step of its checkpoint, and the steps it has paid for."""
     if folder is None:
         raise ValueError("Expected out, the folder to resume from, got None.")
-    state = load_checkpoint(folder, run.execution.device)
-    paid, _ = charged(folder) or (0, None)
+    state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
+    paid, _ = run.processes.first(partial(charged, folder)) or (0, None)
     if paid and state is None:
         raise ValueError(
             f"Expected out a folder with checkpoint.pt, got {str(folder)!r}, where a ledger is all "

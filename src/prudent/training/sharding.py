@@ -1,0 +1,127 @@
+"""Models whose parameters are divided among processes (FSDP2, `fully_shard`).
+
+A step needs the parameters of the whole model at once: the engines give every layer its parameters
+by name. So for the time of a step they are gathered, and given up again after it. What is divided
+all the time is the parameters at rest, their gradients and the state of the optimizer. With P bytes
+of parameters and W processes, Adam then holds 4P/W at rest instead of 4P, and a step needs 2P more:
+the gathered parameters and the sum of the gradients.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether a tensor is a DTensor. Where their module was never imported, there are none."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def has_shards(model: nn.Module) -> bool:
+    """Whether any parameter is divided among processes."""
+    return any(is_sharded(parameter) for parameter in model.parameters())
+
+
+def check_mesh(model: nn.Module, processes: int) -> None:
+    """Refuses a model divided among other processes than those that carry out the plan."""
+    for name, parameter in model.named_parameters():
+        mesh: Any = getattr(parameter, "device_mesh", None)
+        if mesh is not None and mesh.size() != processes:
+            raise ValueError(
+                f"Expected model divided among the {processes} processes of the run, got "
+                f"{mesh} for {name!r}. Divide it with fully_shard(model) over all "
+                "of them, without tensor parallelism."
+            )
+
+
+def rest(model: nn.Module) -> None:
+    """Puts the shards back in place, which an evaluation may have left gathered."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def whole(value: Tensor) -> Tensor:
+    """The whole tensor, gathered from all processes."""
+    gathered: Tensor = value.full_tensor() if is_sharded(value) else value  # type: ignore[attr-defined]
+    return gathered.detach()
+
+
+def scattered(part: Tensor, parameter: Any) -> Tensor:
+    """The sum of all processes' parts, of which each process keeps the shard of its parameter."""
+    from torch.distributed.tensor import DTensor, Partial
+
+    mesh = parameter.device_mesh
+    parts = DTensor.from_local(part, mesh, [Partial()] * mesh.ndim, run_check=False)
+    return parts.redistribute(placements=parameter.placements)
+
+
+@contextmanager
+def without_gathering(model: nn.Module) -> Iterator[None]:
+    """Runs without FSDP's hooks, which would put parameters of their own into every layer."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                stack.callback(hooks.update, dict(hooks))
+                stack.callback(hooks.clear)
+                for key, hook in list(hooks.items()):
+                    if getattr(hook, "__module__", "").startswith("torch.distributed.fsdp"):
+                        del hooks[key]
+        yield
+
+
+def whole_state(state: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
+    """A state dictionary with whole tensors; all processes must ask, those that do not keep it too.
+
+    One tensor at a time is gathered, and kept on the host.
+    """
+
+    def gather(leaf: Any) -> Any:
+        if not is_sharded(leaf):
+            return leaf
+        gathered = whole(leaf)
+        return gathered.cpu() if keep else None
+
+    gathered: dict[str, Any] = pytree.tree_map(gather, dict(state))
+    return gathered
+
+
+def load_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Loads whole tensors; each process keeps its shards."""
+    current = model.state_dict()
+    model.load_state_dict({name: _like(value, current[name]) for name, value in state.items()})
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Likewise; what has the shape of its parameter is divided like it."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    moments = {
+        index: {
+            name: _like(value, parameters[index])
+            if isinstance(value, Tensor) and value.shape == parameters[index].shape
+            else value
+            for name, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": moments})
+
+
+def _like(value: Tensor, model: Any) -> Tensor:
+    if not is_sharded(model):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh = model.device_mesh
+    value = value.to(model.device)
+    return distribute_tensor(value, mesh, model.placements, src_data_rank=None)

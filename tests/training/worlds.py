@@ -1,0 +1,478 @@
+"""Runs that one process and several must carry out alike, and the processes that do.
+
+    python -m tests.training.worlds FOLDER RANK COUNT
+
+runs every scenario as one process of a group and leaves what came of each in FOLDER/RANK.pt.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.utils.data import Dataset
+
+from prudent.accounting import GaussianTest
+from prudent.training import (
+    AdaptiveTrim,
+    Chunk,
+    EngineChoice,
+    Execution,
+    Fallback,
+    FixedTrim,
+    Mean,
+    Plan,
+    PoissonSampler,
+    ProposeTestRelease,
+    Step,
+    Sum,
+    TrimmedSum,
+    execution,
+    fit,
+)
+from prudent.training.distributed import Alone, Together, join
+from prudent.training.sampling import seeded_generator
+from prudent.training.sharding import whole
+from tests.training.gradients.oracle import cross_entropy
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+RECORDS, STEPS, SEED = 47, 12, 3
+SCENARIOS: dict[str, Callable[[Path], dict]] = {}
+SUM = Sum(clip=1.0, noise_multiplier=0.8)
+ADAPTIVE = AdaptiveTrim(first=0.4, up=0.1, down=0.1)
+TRIMMED = TrimmedSum(clip=1.0, noise_multiplier=0.8, trim=FixedTrim(0.3))
+
+
+def propose(trim=ADAPTIVE, scale=1.0, **changes):
+    settings = {"clip": 1.0, "propose": 0.5, "noise_multiplier": 0.8, "failure": 1e-2}
+    return ProposeTestRelease(test=GaussianTest(scale), trim=trim, **(settings | changes))
+
+
+def is_together():
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def rank():
+    return distributed.get_rank() if is_together() else 0
+
+
+def network(seed=0, dropout=0.0):
+    torch.manual_seed(seed)
+    parts = [nn.Linear(5, 7), nn.Tanh(), nn.Dropout(dropout), nn.LayerNorm(7), nn.Linear(7, 3)]
+    return nn.Sequential(*parts).double()
+
+
+def records(count=RECORDS):
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(count, 5, generator=generator, dtype=torch.float64)
+    return inputs * torch.linspace(0.1, 3, count)[:, None], torch.arange(count) % 3
+
+
+def same_norms():
+    """Directions differ and clipped norms do not, so that record ids alone decide who is kept."""
+    inputs, targets = records()
+    return 50 * inputs, targets
+
+
+def result(fitted, model=None):
+    model = fitted.model if model is None else model
+    return {
+        "parameters": torch.cat([whole(p).flatten() for p in model.parameters()]),
+        "pass_rate": fitted.pass_rate,
+        "trims": [entry.trim for entry in fitted.history],
+        "drawn": [entry.private["mean_drawn"] for entry in fitted.history],
+        "losses": [entry.private["mean_loss"] for entry in fitted.history],
+        "shown": [entry.evaluation for entry in fitted.history],
+    }
+
+
+def train(rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, **options):
+    settings = {"evaluate_every": 3, "progress": False, "private_diagnostics": True, "lr": 0.3}
+    return fit(
+        Plan(sampling_rate=rate, steps=steps, aggregation=rule),
+        network() if model is None else model,
+        cross_entropy,
+        records() if data is None else data,
+        execution=Execution(seed=SEED, **(how or {})),
+        **(settings | options),
+    )
+
+
+def scenario(function):
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def simple(name, *arguments, data=None, **options):
+    """A scenario that is one call of `train`; `data` is made when it runs."""
+
+    def run(folder):
+        return result(train(*arguments, data=None if data is None else data(), **options))
+
+    SCENARIOS[name] = run
+
+
+class Items(Dataset):
+    """Refuses to be asked for a record of another process."""
+
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, index):
+        count = distributed.get_world_size() if is_together() else 1
+        assert index % count == rank()
+        inputs, targets = records()
+        return inputs[index], int(targets[index])
+
+
+def louder(gradients, chunk, generator):
+    """Records with an odd id send more."""
+    odd = (chunk.ids % 2).double()
+    return {n: g * (1 + 3 * odd.view(-1, *[1] * (g.ndim - 1))) for n, g in gradients.items()}
+
+
+simple("sum", SUM)
+simple("mean", Mean())
+simple("trimmed", TRIMMED)
+simple("passing", propose(FixedTrim(0.9), scale=0.1, clip=20.0))
+simple("failing", propose(FixedTrim(0.0), scale=0.1))
+simple("mixed", propose())
+simple("skipping", propose(fallback=Fallback.SKIP))
+simple("ties", TRIMMED, data=same_norms)
+simple("sparse", propose(scale=0.1), rate=0.03)
+simple("everyone", TRIMMED, rate=1.0)
+simple("chunks", propose(), how={"physical_batch": 2})
+simple("recompute", TRIMMED, how={"physical_batch": 3, "engine": "bookkeeping", "recompute": True})
+simple("materialised", TRIMMED, how={"engine": EngineChoice.MATERIALISED})
+simple("adam", propose(), optimizer=torch.optim.Adam)
+simple("corrupted", TRIMMED, corrupt=louder)
+simple("items", SUM, data=Items)
+simple("budget", Sum(clip=1.0, noise_multiplier=3.0), budget=0.5, delta=1e-3)
+
+
+@scenario
+def strangers(folder):
+    """Every process begins with other parameters: those of the first count."""
+    return result(train(model=network(seed=rank())))
+
+
+@scenario
+def wrapped(folder):
+    model = network(seed=rank())
+    if is_together():
+        model = nn.parallel.DistributedDataParallel(model)
+    fitted = train(propose(), model=model, evaluate=looked_at)
+    assert fitted.model is model
+    return result(fitted)
+
+
+def sharded(model, whole_layers=False):
+    if is_together():
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+        for layer in [] if whole_layers else [model[0], model[4]]:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model
+
+
+def looked_at(model):
+    """An evaluation; with shards it gathers them, in all processes."""
+    with torch.no_grad():
+        return {"mean": float(model(records()[0]).square().mean())}
+
+
+def sharded_run(folder, **options):
+    model = sharded(network(), options.pop("whole_layers", False))
+    fitted = train(propose(), model=model, evaluate=looked_at, **options)
+    if is_together():
+        for parameter in model.parameters():
+            assert parameter.to_local().numel() < parameter.numel()
+            assert type(parameter.grad) is type(parameter.data)
+    return result(fitted)
+
+
+@scenario
+def shards(folder):
+    return sharded_run(folder)
+
+
+@scenario
+def shards_adam(folder):
+    return sharded_run(folder, whole_layers=True, optimizer=torch.optim.Adam)
+
+
+def stopped_and_resumed(folder, make_model):
+    """A whole run, and one that goes on from the checkpoint it left halfway."""
+    looks = []
+
+    def copying(model):
+        looks.append(None)
+        if len(looks) == 3 and rank() == 0:
+            shutil.copytree(folder / "whole", folder / "copy")
+        return looked_at(model)
+
+    options = {"optimizer": torch.optim.Adam, "evaluate": copying}
+    whole_run = result(train(propose(), model=make_model(), out=folder / "whole", **options))
+    looks.extend([None] * 10)
+    model = make_model()
+    resumed = train(propose(), model=model, out=folder / "copy", resume=True, **options)
+    assert [entry.step for entry in resumed.history] == [9, 12]
+    assert torch.equal(result(resumed)["parameters"], whole_run["parameters"])
+    return whole_run
+
+
+@scenario
+def shards_resumed(folder):
+    """Checkpoints are of the whole, from shards and into shards."""
+    return stopped_and_resumed(folder, lambda: sharded(network()))
+
+
+@scenario
+def dropout_resumed(folder):
+    """The masks of every process go on as well; they are not those of one process."""
+    return stopped_and_resumed(folder, lambda: network(dropout=0.3))
+
+
+@scenario
+def own_loop(folder):
+    """What one writes around `Step`."""
+    processes = join(CPU)
+    plan = Plan(sampling_rate=0.3, steps=STEPS, aggregation=propose())
+    model, (inputs, targets) = network(), records()
+    step = Step(
+        plan,
+        model,
+        cross_entropy,
+        expected_batch=0.3 * RECORDS,
+        generator=seeded_generator(CPU, SEED, 1),
+        processes=processes,
+    )
+    sampler = PoissonSampler(RECORDS, 0.3, seed=SEED, processes=processes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    drawn = []
+    for number in range(STEPS):
+        batch = sampler.batch(number)
+        outcome = step(
+            [
+                Chunk(inputs[ids], targets[ids], valid, ids)
+                for ids, valid in zip(batch.ids, batch.valid, strict=True)
+            ]
+        )
+        drawn.append(int(outcome.drawn))
+        optimizer.step()
+    return {
+        "parameters": torch.cat([p.detach().flatten() for p in model.parameters()]),
+        "drawn": drawn,
+    }
+
+
+def resumable(folder, *, optimizer=torch.optim.Adam, resume=False):
+    return result(train(propose(), out=folder, resume=resume, optimizer=optimizer, lr=0.05))
+
+
+SCENARIOS["uninterrupted"] = resumable
+
+
+def refused(name, message, function):
+    """A scenario that ends with an error in every process."""
+
+    def run(folder):
+        try:
+            function()
+        except ValueError as error:
+            return {"refused": message in str(error) or str(error)}
+        return {"refused": False}
+
+    SCENARIOS["refused_" + name] = run
+
+
+def share_a_record():
+    """The likeliest mistake in a loop of one's own: every process takes the whole batch."""
+    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
+    inputs, targets = records()
+    step = Step(plan, network(), cross_entropy, expected_batch=14.0, processes=join(CPU))
+    step([Chunk(inputs, targets, ids=torch.arange(RECORDS))])
+
+
+def forget_the_ids():
+    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
+    inputs, targets = records()
+    step = Step(plan, network(), cross_entropy, expected_batch=14.0, processes=join(CPU))
+    step([Chunk(inputs, targets)])
+
+
+def wrap_for_one():
+    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
+    model = nn.parallel.DistributedDataParallel(network())
+    Step(plan, model, cross_entropy, expected_batch=14.0)
+
+
+def another_mesh():
+    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
+    Step(plan, sharded(network()), cross_entropy, expected_batch=14.0)
+
+
+refused("compile", "Expected compile False", lambda: train(how={"compile": True}))
+refused("graph", "Expected cuda_graph False", lambda: train(how={"cuda_graph": True}))
+refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
+refused("data", "Expected records the same", lambda: train(data=records(RECORDS + rank())))
+refused("few", "Expected train_set of a record or more", lambda: train(data=records(1)))
+refused("shared", "Expected every record in one process alone", share_a_record)
+refused("ids", "Expected ids in every Chunk", forget_the_ids)
+refused("wrapped", "Expected model a DistributedDataParallel of the 1", wrap_for_one)
+refused("mesh", "Expected model divided among the 1 processes", another_mesh)
+
+
+@scenario
+def first_error(folder):
+    """What goes wrong in the first process stops all."""
+    train(out=folder / "run")
+    try:
+        train(out=folder / "run")
+    except ValueError as error:
+        return {"refused": "folder without a run" in str(error)}
+    return {"refused": False}
+
+
+def broken(name, change):
+    """A run with a mistake built in, which must not come out as one process's."""
+
+    def run(folder):
+        put_back = change() if is_together() else lambda: None
+        try:
+            return result(train(TRIMMED, data=same_norms()))
+        finally:
+            put_back()
+
+    SCENARIOS["broken_" + name] = run
+
+
+def noise_everywhere():
+    original = Step._noisy_mean
+
+    def noisy(self, total, decision):
+        rank, self.processes.rank = self.processes.rank, 0
+        try:
+            return original(self, total, decision)
+        finally:
+            self.processes.rank = rank
+
+    Step._noisy_mean = noisy
+    return lambda: setattr(Step, "_noisy_mean", original)
+
+
+def processes_that(kind):
+    def change():
+        execution.join = lambda device: kind()
+        return lambda: setattr(execution, "join", join)
+
+    return change
+
+
+class Loners(Together):
+    """Weights and test from one's own norms."""
+
+    def decide(self, norms, valid, ids, decide):
+        return Alone.decide(self, norms, valid, ids, decide)
+
+
+class Queue(Together):
+    """Ties go to the records of the first process, whatever their ids."""
+
+    def decide(self, norms, valid, ids, decide):
+        return super().decide(norms, valid, ids + self.rank * 1000, decide)
+
+
+broken("not_at_all", lambda: lambda: None)
+broken("noise", noise_everywhere)
+broken("local", processes_that(Loners))
+broken("order", processes_that(Queue))
+
+
+def run_all(folder, names):
+    """What came of each scenario, or the error it ended with."""
+    outcomes = {}
+    for name in names:
+        try:
+            outcomes[name] = SCENARIOS[name](folder / name)
+        except Exception:
+            outcomes[name] = traceback.format_exc()
+    return outcomes
+
+
+class Fatal(torch.optim.Adam):
+    """Kills the process of rank 1 in the middle of a step: nothing after it happens there."""
+
+    taken = 0
+
+    def step(self, closure=None):
+        Fatal.taken += 1
+        if Fatal.taken == 8 and rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(closure)
+
+
+def meet(folder, rank, count):
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=count,
+        timeout=timedelta(seconds=120),
+    )
+
+
+def start(folder, count, *arguments):
+    """The processes of a group, started; each leaves what it says in a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    started = []
+    for rank in range(count):
+        command = [sys.executable, "-W", "error", "-m", "tests.training.worlds"]
+        with (folder / f"{rank}.txt").open("w") as said:
+            started.append(
+                subprocess.Popen(
+                    [*command, str(folder), str(rank), str(count), *arguments],
+                    env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    return started
+
+
+def finish(started, folder):
+    """The exit statuses, and what each process left."""
+    statuses = [process.wait(timeout=300) for process in started]
+    left = [folder / f"{rank}.pt" for rank in range(len(started))]
+    return statuses, [torch.load(path) if path.exists() else None for path in left]
+
+
+def main():
+    folder, rank, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    meet(folder, rank, count)
+    match sys.argv[4:]:
+        case ["fatal", place]:
+            outcomes = resumable(Path(place), optimizer=Fatal)
+        case ["resume", place]:
+            outcomes = resumable(Path(place), resume=True)
+        case names:
+            outcomes = run_all(folder / "runs", names or SCENARIOS)
+    torch.save(outcomes, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
