@@ -79,7 +79,10 @@ def weights(model):
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize(
-    "options", [{"momentum": 0.9}, {"optimizer": torch.optim.Adam}], ids=["momentum", "adam"]
+    "options",
+    # A graph needs the form of Adam that counts its steps on the device, in single precision.
+    [{"momentum": 0.9}, {"optimizer": torch.optim.Adam, "capturable": True}],
+    ids=["momentum", "adam"],
 )
 def test_the_graph_is_the_eager_step(name, options):
     captured, eager = (

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Engine, Materialised
 from prudent.training.gradients.contributions import shortened
+from prudent.training.gradients.convolution import _strip_products
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
 ENGINES = {
@@ -90,6 +91,35 @@ def test_convolution_of_the_library(monkeypatch, layer, shape):
     )
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, *shape), 4)
+
+
+@pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
+def test_convolution_over_strips(monkeypatch, layer, shape):
+    """What runs on a GPU where patches are large, here on the CPU and small."""
+    monkeypatch.setattr(
+        "prudent.training.gradients.rules._multiplies_patches", lambda images: False
+    )
+    monkeypatch.setattr("prudent.training.gradients.convolution._LARGE", 0)
+    model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
+    check(BookKeeping, model, torch.randn(4, *shape), 4)
+
+
+def test_strips_are_used_where_patches_are_large(monkeypatch):
+    path = "prudent.training.gradients.convolution"
+    used = []
+
+    def products(*arguments):
+        used.append(arguments)
+        return _strip_products(*arguments)
+
+    monkeypatch.setattr(f"{path}._strip_products", products)
+    monkeypatch.setattr(
+        "prudent.training.gradients.rules._multiplies_patches", lambda images: False
+    )
+    for large, times in ((1 << 26, 0), (0, 1)):
+        monkeypatch.setattr(f"{path}._LARGE", large)
+        check(BookKeeping, nn.Conv2d(2, 3, 3, stride=2), torch.randn(4, 2, 9, 9), 4)
+        assert (len(used) > 0) == (times > 0)
 
 
 @pytest.mark.parametrize("sizes", [(2, 4, 6), (24, 40, 2)], ids=["formed", "kept"])
