@@ -1,4 +1,4 @@
-"""`prudent paper` writes files and prints comparisons."""
+"""`prudent paper` writes files and prints tables and comparisons."""
 
 import csv
 import json
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from prudent.accounting import LaplaceTest, Run
+from prudent.paper.report.results import COLUMNS
+from prudent.paper.tables import published
 
 Command = Callable[..., Any]
 SETTING = ("--sampling-rate=0.01", "--noise-multiplier=8", "--steps=100")
@@ -56,3 +58,77 @@ def test_the_comparison_names_a_bad_flag(run: Command, flag: str) -> None:
     assert answer.status == 2
     assert answer.err.startswith(flag.split("=")[0] + ": expected ")
     assert answer.err.count("\n") == 1
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    path = tmp_path / "results.csv"
+    row = "mnist,none,ptr,,0,3.0,pld,100,1.1,92.5,0.5,64,4.0"
+    path.write_text(f"{','.join(COLUMNS)}\n{row}\n")
+    return path
+
+
+def test_a_table_shows_the_paper_beside_ours(run: Command, results: Path) -> None:
+    lines = run("paper", "table", "1", "--results", str(results)).out.splitlines()
+    assert lines[0].strip() == "Table 1: MNIST"
+    (ours,) = (line for line in lines if "92.50" in line)
+    assert ours.split() == ["TSGD+PTR", "91.43", "not", "run", "92.50", "+1.07", "1"]
+    assert any("emnist-az, a substitute for" in line for line in lines)
+    assert "…" not in "".join(lines)
+
+
+def test_a_table_for_programs(run: Command, results: Path) -> None:
+    cells = json.loads(run("paper", "table", "1", "--results", str(results), "--json").out)
+    assert len(cells) == sum(cell.table == 1 for cell in published())
+    assert cells[1]["pld"] == {"mean": 92.5, "deviation": None, "seeds": 1}
+    assert cells[1]["rdp"] is None
+
+
+def test_a_table_of_what_is_shipped_needs_no_flag(run: Command) -> None:
+    assert run("paper", "table", "4", "--json").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "start"),
+    [
+        (["table", "5"], "TABLE: expected one of 1, 2, 3, 4, got 5."),
+        (["table", "one"], "TABLE: expected a whole number, got 'one'."),
+        (["table", "1", "--size", "tiny"], "--size: expected one of small, full, got 'tiny'."),
+        (["table", "1", "--seeds", "0"], "--seeds: expected a whole number >= 1, got 0."),
+        (["table", "1", "--results", "no.csv"], "no.csv: no such results."),
+        (["table", "1", "--results", "a.small.csv"], "--results: expected not ending in .small"),
+        (["table", "1", "--size", "small"], "runs/paper/results.small.csv: no small results yet."),
+        (["report", "--results", "no.csv"], "no.csv: no such results."),
+        (["report", "--seeds", "0"], "--seeds: expected a whole number >= 1, got 0."),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_one_line(
+    run: Command, arguments: list[str], start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = run("paper", *arguments)
+    assert answer.status == 2
+    assert answer.err.startswith(start)
+    assert answer.err.count("\n") == 1
+
+
+def test_the_report_is_a_page_and_its_tables(run: Command, results: Path, tmp_path: Path) -> None:
+    page, tables = tmp_path / "new" / "report.html", tmp_path / "tables.md"
+    answer = run(
+        "paper", "report", "--no-figures", "--results", str(results), "--out", str(page),
+        "--docs", str(tables),
+    )  # fmt: skip
+    assert answer.out.split() == [str(page), str(tables)]
+    for text in (page.read_text("utf-8"), tables.read_text("utf-8")):
+        assert "92.50" in text
+        assert "+1.07" in text
+
+
+@pytest.mark.slow
+def test_everything_goes_into_one_folder(run: Command, results: Path, tmp_path: Path) -> None:
+    answer = run("paper", "all", "--results", str(results), "--out", str(tmp_path / "all"))
+    figures = {f"figure{n}.{kind}" for n in range(1, 6) for kind in ("csv", "png", "svg")}
+    tables = {f"table{n}.{kind}" for n in range(1, 5) for kind in ("md", "json")}
+    assert {Path(line).name for line in answer.out.split()} == figures | tables | {"report.html"}
+    page = (tmp_path / "all" / "report.html").read_text("utf-8")
+    assert page.count('class="wide"') == 5

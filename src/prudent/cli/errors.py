@@ -18,6 +18,7 @@ _FLAGS = {
     "figure": "FIGURE",
     "sampling_probability": "--sampling-rate",
     "scale": "--test",
+    "table": "TABLE",
     "target_delta": "--delta",
 }
 

@@ -1,8 +1,10 @@
 """Drawing: one style for every figure, told apart without colour and in print."""
 
 import decimal
+import io
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,21 @@ _ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # a bound
 _BLACK, _GREY = "#000000", "#8c8c8c"
 _ORANGE, _SKY, _GREEN, _BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
 _VERMILION, _PURPLE = "#D55E00", "#CC79A7"
+
+# Inside a page a drawing takes its colours from it, so that both go dark together.
+_PAGE_COLOURS = {
+    _BLACK: "currentColor",
+    "#444444": "currentColor",
+    "#555555": "currentColor",
+    "#e6e6e6": "var(--line)",
+    _GREY: "var(--grey)",
+    _ORANGE: "var(--orange)",
+    _SKY: "var(--sky)",
+    _GREEN: "var(--green)",
+    _BLUE: "var(--blue)",
+    _VERMILION: "var(--vermilion)",
+    _PURPLE: "var(--purple)",
+}
 
 _SETTINGS: Any = {
     "axes.axisbelow": True,
@@ -83,6 +100,33 @@ def save_comparison(prices: Sequence[Price], title: str, directory: Path) -> lis
     directory.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_SETTINGS):
         return _write(draw_comparison(prices, title), directory, "comparison")
+
+
+def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
+    """A drawing as SVG to stand inside a page, in the page's colours.
+
+    Args:
+        draw_canvas: Draws it; called in the style of every figure.
+        name: Of the drawing; what it defines is named after it, as a page may hold many.
+    """
+    buffer = io.StringIO()
+    with mpl.rc_context(_SETTINGS):
+        unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        draw_canvas().savefig(buffer, format="svg", transparent=True, metadata=unset)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"\s*\n\s*", "\n", text)
+    for colour, variable in _PAGE_COLOURS.items():
+        text = text.replace(colour.lower(), variable)
+    return text.replace("<svg ", '<svg fill="currentColor" role="img" ', 1).strip()
+
+
+def page_colour(colour: str) -> str:
+    """What a page calls a colour of the drawings in it."""
+    return _PAGE_COLOURS[colour]
 
 
 def draw(figure: figures.Figure) -> Canvas:

@@ -1,0 +1,319 @@
+"""The page: summary first, then the tables, the curves, the worst attack, and what was chosen."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+import prudent
+from prudent.paper.experiment import Experiment
+from prudent.paper.report import drawings, words
+from prudent.paper.report.document import (
+    Block,
+    Bullets,
+    Cell,
+    Document,
+    Fold,
+    Grid,
+    Paragraph,
+    Plots,
+    Section,
+    Tile,
+    Tiles,
+    Tone,
+)
+from prudent.paper.report.frontier import frontiers
+from prudent.paper.report.grids import UNCOVERED, exceptions_grid, frontier_grid, table_grids
+from prudent.paper.report.results import Mark, Results
+from prudent.paper.report.summary import Count, Summary, summarise
+from prudent.paper.tables import published, settings
+
+TABLES = {
+    1: "random faults",
+    2: "fine-tuning, frozen features",
+    3: "severe faults",
+    4: "DP-SGD beside",
+}
+_NAMES = {"rdp": "RDP", "pld": "PLD"}
+
+
+def document(results: Results, *, curves: bool = True, figures: Sequence[int] = ()) -> Document:
+    """The whole page.
+
+    Args:
+        results: What was run.
+        curves: Whether to draw accuracy over ε and the test over time.
+        figures: Which of the paper's figures to draw.
+    """
+    sections = [
+        _summary(results),
+        *(_table(results, number) for number in TABLES),
+        *([_curves(results), _over_time(results)] if curves else []),
+        _frontier(results),
+        *([_figures(figures)] if figures else []),
+        _runs(results),
+        _choices(),
+    ]
+    return Document(_title(results), _lead(results), tuple(sections))
+
+
+def _title(results: Results) -> str:
+    size = ", at small size" if results.small else ""
+    return f"Rényi Differential Privacy of Propose-Test-Release, reproduced{size}"
+
+
+def _lead(results: Results) -> str:
+    seeds = len({mark.seed for mark in results.marks})
+    made = (
+        f"{results.runs():,} runs, up to {seeds} seeds, {len(results.marks):,} rows of results"
+        if results.marks
+        else "No run has been made yet"
+    )
+    cut = (
+        " These runs were cut short to fit a laptop: their numbers compare with each other alone, "
+        "not with the paper's."
+        if results.small
+        else ""
+    )
+    return (
+        f"Every number of the paper's tables beside ours: accuracy in percent on clean test data, "
+        f"mean ± standard deviation over seeds. {made}; prudent {prudent.__version__}.{cut}"
+    )
+
+
+def _summary(results: Results) -> Section:
+    found = summarise(results)
+    tiles = (
+        *(
+            _tile(found.paper[name], f"TSGD+PTR ≥ the paper's, MNIST and EMNIST, by {_NAMES[name]}")
+            for name in ("pld", "rdp")
+        ),
+        *(
+            _tile(found.gain[name], f"TSGD+PTR > TSGD+Gaussian, all data sets, by {_NAMES[name]}")
+            for name in ("pld", "rdp")
+        ),
+        _tile(found.best, "our best setting ≥ the paper's TSGD+PTR"),
+        _tile(found.rival, "our best setting > DP-SGD with the same tuning"),
+    )
+    return Section(
+        "Summary",
+        "summary",
+        (
+            Tiles(tiles),
+            Bullets(
+                (
+                    "Each cell of the paper counts once, though it prints some in two tables; "
+                    "means over seeds are compared, unrounded.",
+                    "By RDP a run stops where Rényi accounting reaches ε, by PLD where the exact "
+                    "accounting does, later: the same run, read at two steps.",
+                    *_substitutes(),
+                )
+            ),
+            *_exceptions(found),
+        ),
+    )
+
+
+def _tile(count: Count, label: str) -> Tile:
+    if not count.made:
+        return Tile(words.NOT_RUN, label, Tone.MISSING)
+    missing = f"; {len(count.missing)} {words.NOT_RUN}" if count.missing else ""
+    tone = Tone.BAD if count.lost else Tone.GOOD
+    return Tile(f"{len(count.won)} of {count.made}", label + missing, tone)
+
+
+def _substitutes() -> Iterator[str]:
+    for name in dict.fromkeys(cell.dataset for cell in published()):
+        note = words.substitute_note(name)
+        if note is not None:
+            yield note
+
+
+def _exceptions(found: Summary) -> Iterator[Block]:
+    counts = [
+        *(
+            (found.paper[name], f"below the paper's TSGD+PTR, by {_NAMES[name]}", "ours", "paper")
+            for name in ("pld", "rdp")
+        ),
+        *(
+            (found.gain[name], f"no gain over TSGD+Gaussian, by {_NAMES[name]}", "PTR", "Gaussian")
+            for name in ("pld", "rdp")
+        ),
+        (found.best, "our best setting below the paper's TSGD+PTR", "ours", "paper"),
+        (found.rival, "our best setting not above DP-SGD, same tuning", "ours", "DP-SGD"),
+    ]
+    for count, title, ours, other in counts:
+        if count.lost:
+            grid = exceptions_grid(count.lost, ours, other)
+            yield Fold(f"{len(count.lost)} {title}", (grid,))
+
+
+def _table(results: Results, number: int) -> Section:
+    notes: list[Block] = []
+    if number == 2:
+        notes.append(
+            Paragraph(
+                "The paper trains the last layer of networks pretrained on ImageNet. Of ResNet18 "
+                "the weights at hand end after the third of four stages (`layer3`), so its "
+                "features are those of a shallower network; of VGG11 there are none."
+            )
+        )
+    return Section(
+        f"Table {number}: {TABLES[number]}",
+        f"table-{number}",
+        (*notes, *table_grids(results, number)),
+    )
+
+
+def _curves(results: Results) -> Section:
+    datasets = dict.fromkeys(cell.dataset for cell in published())
+    found = (drawings.accuracy_over_epsilon(results, name) for name in datasets)
+    return Section(
+        "Accuracy against ε",
+        "curves",
+        (
+            Paragraph(
+                "Exact accounting (PLD). The paper's settings: one run of fixed noise, read as ε "
+                "grows; ours: each point a run with its noise solved for that ε. Shaded: a "
+                "standard deviation over seeds each way."
+            ),
+            *_or_not_run(found),
+        ),
+    )
+
+
+def _over_time(results: Results) -> Section:
+    datasets = dict.fromkeys(cell.dataset for cell in published())
+    found = (drawings.passing_over_time(results, name) for name in datasets)
+    return Section(
+        "The private test over time",
+        "test",
+        (
+            Paragraph(
+                "A failed test raises F, a passed one lowers it, so equal steps hold the pass rate "
+                "near one half (Errata 1, item 27)."
+            ),
+            *_or_not_run(found),
+        ),
+    )
+
+
+def _or_not_run(found: Iterator[Plots | None]) -> list[Block]:
+    blocks: list[Block] = [block for block in found if block is not None]
+    return blocks or [Paragraph(f"{words.NOT_RUN.capitalize()}.")]
+
+
+def _frontier(results: Results) -> Section:
+    found = frontiers(results)
+    blocks: list[Block] = [
+        Paragraph(
+            "Every method at the same (ε, δ), under every attack that was run. In each row the "
+            "worst attack stands out, and at each ratio the method whose worst is best, among "
+            "those that met every attack."
+        ),
+        Paragraph(
+            f"{UNCOVERED} These attackers read the gradients of other records, so one record "
+            "reaches the sum through more than its own gradient, and the price of the run is no "
+            "guarantee for it: ε is then that of the same run without the attack."
+        ),
+        *(frontier_grid(frontier) for frontier in found),
+    ]
+    if not found:
+        blocks.append(Paragraph(f"{words.NOT_RUN.capitalize()}."))
+    return Section("The worst attack", "frontier", tuple(blocks))
+
+
+def _figures(numbers: Sequence[int]) -> Section:
+    return Section(
+        "The figures",
+        "figures",
+        (
+            Paragraph("The paper's curves with exact ones added; they need no training."),
+            Plots(tuple(drawings.paper_figures(numbers)), wide=True),
+        ),
+    )
+
+
+def _runs(results: Results) -> Section:
+    places: dict[tuple[str, str], list[Mark]] = defaultdict(list)
+    for mark in results.marks:
+        places[mark.dataset, mark.column].append(mark)
+    rows = tuple(
+        (
+            Cell(words.dataset(dataset)),
+            Cell(words.method(column)),
+            Cell(f"{Results(tuple(marks)).runs():,}"),
+            Cell(str(len({mark.seed for mark in marks}))),
+            Cell(_range([mark.noise_multiplier for mark in marks], "{:.3f}")),
+            Cell(_range([mark.steps for mark in marks], "{:,}")),
+            Cell(f"{statistics.median(m.milliseconds_per_step for m in marks):.1f}"),
+        )
+        for (dataset, column), marks in sorted(places.items())
+    )
+    header = ("data set", "method", "runs", "seeds", "σ", "steps", "ms a step (median)")
+    grid: Block = Grid(header, rows, words=2)
+    return Section(
+        "What was run", "runs", (grid if rows else Paragraph("Nothing has been run yet."),)
+    )
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _choices() -> Section:
+    every = settings()
+    default = attrs.fields_dict(Experiment)
+    trim, up, down = (default[name].default for name in ("trim", "trim_up", "trim_down"))
+    return Section(
+        "What was chosen where the paper is silent",
+        "choices",
+        (
+            Bullets(
+                (
+                    "Steps: the paper prints none. Here a run of fixed noise goes on until the "
+                    "accountant says ε, so it is read at two steps. The paper's own accounting "
+                    "(Theorem 4.4) does not hold at its settings (Errata 0, item 2).",
+                    f"δ = {every['delta']:g} and δ₀ = {every['failure']:g}, a Laplace test of "
+                    "scale 1 whose noisy margin is shown.",
+                    f"F: starts at {trim:.0%} of the expected batch; a failed test adds "
+                    f"{up:.0%}, a passed one takes {down:.0%} off, between nothing and the whole "
+                    "batch. The paper says both this and its opposite, which runs away (Errata 1, "
+                    "items 27 and 28).",
+                    "Sums are divided by the expected batch, never by the realised one (Errata 1, "
+                    "item 31).",
+                    "σ of DP-SGD: that of TSGD+Gaussian; the paper gives none (Errata 1, item 33).",
+                    "EMNIST: the paper does not say which split; its size is that of Letters "
+                    "(Errata 1, item 33).",
+                    *_substitutes(),
+                )
+            ),
+            _settings_grid("datasets", "The paper's settings, completed"),
+            _settings_grid("ours", "Ours: noise solved for ε by the exact accounting"),
+        ),
+    )
+
+
+def _settings_grid(part: str, title: str) -> Grid:
+    """A part of the settings as it stands in the file, so that it cannot differ from the runs."""
+    flat = {name: dict(_flat(values)) for name, values in settings()[part].items()}
+    names = dict.fromkeys(name for values in flat.values() for name in values)
+    return Grid(
+        ("setting", *flat),
+        tuple((Cell(name), *(Cell(v.get(name, "–")) for v in flat.values())) for name in names),
+        title=title,
+    )
+
+
+def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            shown = value if isinstance(value, list) else [value]
+            yield (
+                prefix + name,
+                ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in shown),
+            )

@@ -1,0 +1,68 @@
+"""Running what a table still lacks, at full size or at one that a laptop does in minutes."""
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from prudent import _validate
+from prudent.paper.grid import run_jobs
+from prudent.paper.report.results import SMALL, shipped
+from prudent.paper.tables import Job, jobs, published
+
+FOLDER = Path("runs/paper")
+SIZES = ("small", "full")
+_SEEDS = {"small": 1, "full": 5}
+_STEPS = {"small": 40, "full": None}
+_CORRUPTIONS = 2  # of a small table: without any, and the first
+
+
+def results_path(size: str, given: Path | None, *, running: bool) -> Path:
+    """Where results are read from and, if runs are to be made, added to.
+
+    Full results that are added to begin as a copy of those that come with the package. Small ones
+    have a name of their own, so that the two never mix.
+
+    Raises:
+        ValueError: if a file of the other size is given.
+    """
+    _validate.one_of(SIZES, size=size)
+    if given is not None:
+        if given.name.endswith(SMALL) != (size == "small"):
+            allowed = f"ending in {SMALL}" if size == "small" else f"not ending in {SMALL}"
+            raise ValueError(f"Expected results {allowed} at size {size}, got {str(given)!r}.")
+        return given
+    if size == "small":
+        return FOLDER / f"results{SMALL}"
+    if not running:
+        return shipped()
+    own = FOLDER / "results.csv"
+    if not own.exists() and shipped().is_file():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(shipped(), own)
+    return own
+
+
+def fill(
+    tables: Collection[int], results: Path, *, size: str, seeds: int | None, device: str
+) -> None:
+    """Runs what the tables lack and adds it to the results; what is there is not run again."""
+    count = _SEEDS[size] if seeds is None else seeds
+    todo = list(wanted(set(tables), size, count))
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
+        run_jobs(todo, results, device=device, most_steps=_STEPS[size])
+
+
+def wanted(tables: set[int], size: str, seeds: int) -> Iterator[Job]:
+    """The runs of some tables; at small size those of their first corruptions."""
+    few = {
+        corrupt
+        for table in tables
+        for corrupt in list(dict.fromkeys(c.corrupt for c in published() if c.table == table))[
+            :_CORRUPTIONS
+        ]
+    }
+    for job in jobs(tables, seeds):
+        if size == "full" or job.corrupt in few:
+            yield job

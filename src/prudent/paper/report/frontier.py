@@ -1,0 +1,126 @@
+"""The worst attack: every method under every attack at one price, and the least it keeps."""
+
+import functools
+from collections import defaultdict
+
+import attrs
+
+from prudent.paper.experiment import Experiment
+from prudent.paper.report.results import Estimate, Mark, Results
+from prudent.paper.tables import published
+
+
+@attrs.frozen
+class Row:
+    """One method at one ratio of bad records.
+
+    Attributes:
+        column: The method.
+        ratio: Share of bad records.
+        clean: With none.
+        cells: By kind of attack, of those that any method met at this ratio; None: not run.
+    """
+
+    column: str
+    ratio: float
+    clean: Estimate | None
+    cells: dict[str, Estimate | None]
+
+    @property
+    def worst(self) -> str | None:
+        """The attack that leaves the least; None if none was run."""
+        known = {kind: cell.mean for kind, cell in self.cells.items() if cell is not None}
+        return min(known, key=known.__getitem__) if known else None
+
+    @property
+    def least(self) -> float | None:
+        """What the worst attack leaves."""
+        cell = None if self.worst is None else self.cells[self.worst]
+        return None if cell is None else cell.mean
+
+    @property
+    def complete(self) -> bool:
+        """Whether every attack was run; if not, the worst of them may be missing."""
+        return None not in self.cells.values()
+
+
+@attrs.frozen
+class Frontier:
+    """Methods by attacks on one data set, all at the same ε.
+
+    Attributes:
+        dataset: As in the settings.
+        epsilon: Of every run, by the exact accounting.
+        kinds: The attacks.
+        rows: From the smallest ratio up, then by method.
+    """
+
+    dataset: str
+    epsilon: float
+    kinds: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def best(self, ratio: float) -> float | None:
+        """The highest minimum at a ratio, among methods that met every attack."""
+        return max(
+            (r.least for r in self.rows if r.ratio == ratio and r.complete and r.least is not None),
+            default=None,
+        )
+
+
+def frontiers(results: Results) -> list[Frontier]:
+    """One for each data set and ε at which an attack beyond the paper's tables was run."""
+    places: dict[tuple[str, float], list[Mark]] = defaultdict(list)
+    for mark in results.marks:
+        solved = mark.target == mark.epsilon
+        passing = mark.target is None and mark.epsilon in _printed(mark.dataset)
+        if mark.accountant == "pld" and mark.corrupt != "none" and (solved or passing):
+            places[mark.dataset, mark.epsilon].append(mark)
+    found = (_frontier(results, *place, here) for place, here in sorted(places.items()))
+    return [frontier for frontier in found if frontier.rows]
+
+
+def is_covered(corrupt: str) -> bool:
+    """Whether the price of a run holds under a corruption; reading other records breaks it."""
+    return Experiment(steps=1, noise_multiplier=1.0, corrupt=corrupt).is_covered
+
+
+@functools.cache
+def _printed(dataset: str) -> set[float]:
+    """The ε of the paper's tables; at the others a run of fixed noise only draws its curve."""
+    return {cell.epsilon for cell in published() if cell.dataset == dataset}
+
+
+def _frontier(results: Results, dataset: str, epsilon: float, here: list[Mark]) -> Frontier:
+    tabled = {_kind(cell.corrupt) for cell in published()}
+    beyond = [mark for mark in here if _kind(mark.corrupt) not in tabled]
+    ratios = sorted({_ratio(mark.corrupt) for mark in beyond})
+    columns = sorted({mark.column for mark in beyond})
+    attacks = {(_kind(mark.corrupt), _ratio(mark.corrupt)): mark.corrupt for mark in here}
+    kinds = sorted(
+        {kind for kind, ratio in attacks if ratio in ratios},
+        key=lambda kind: (not is_covered(f"{kind}:0.1"), kind),  # those a price covers come first
+    )
+    rows = (
+        Row(
+            column,
+            ratio,
+            results.cell(dataset, "none", column, epsilon),
+            {
+                kind: results.cell(dataset, attacks[kind, ratio], column, epsilon)
+                for kind in kinds
+                if (kind, ratio) in attacks
+            },
+        )
+        for ratio in ratios
+        for column in columns
+    )
+    return Frontier(dataset, epsilon, tuple(kinds), tuple(rows))
+
+
+def _kind(corrupt: str) -> str:
+    return corrupt.partition(":")[0]
+
+
+def _ratio(corrupt: str) -> float:
+    return float(corrupt.partition(":")[2])

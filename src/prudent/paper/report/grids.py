@@ -1,0 +1,181 @@
+"""The tables as grids: the paper's number, ours, the difference, and what is better still."""
+
+import itertools
+from collections.abc import Iterator
+
+from prudent.paper.report import words
+from prudent.paper.report.cells import Group, Line, groups
+from prudent.paper.report.document import Cell, Grid, Tone
+from prudent.paper.report.frontier import Frontier, Row, is_covered
+from prudent.paper.report.results import Estimate, Results
+from prudent.paper.report.summary import Comparison
+
+_HEADER = (
+    "corruption",
+    "ε",
+    "method",
+    "paper",
+    "ours, RDP",
+    "difference",
+    "ours, PLD",
+    "difference",
+    "seeds",
+    "gain of PTR, PLD",
+    "our best setting",
+    "DP-SGD, same tuning",
+)
+UNCOVERED = "†"
+
+
+def table_grids(results: Results, table: int) -> list[Grid]:
+    """One grid for each data set of a table."""
+    every = groups(results, table)
+    return [
+        _table_grid(table, [group for group in every if group.dataset == name])
+        for name in dict.fromkeys(group.dataset for group in every)
+    ]
+
+
+def _table_grid(table: int, here: list[Group]) -> Grid:
+    dataset, setting = here[0].dataset, here[0].setting
+    notes = [words.substitute_note(dataset), setting and f"Our best setting: {setting}."]
+    return Grid(
+        _HEADER,
+        tuple(
+            row
+            for _, same in itertools.groupby(here, key=lambda group: group.corrupt)
+            for row in _rows(list(same))
+        ),
+        words=3,
+        title=f"Table {table}: {words.dataset(dataset)}",
+        note=" ".join(note for note in notes if note),
+    )
+
+
+def _rows(same: list[Group]) -> Iterator[tuple[Cell | None, ...]]:
+    """The rows of one corruption, its name beside the first."""
+    height = sum(len(group.lines) for group in same)
+    name: Cell | None = Cell(words.corruption(same[0].corrupt), rows=height)
+    for group in same:
+        spans = len(group.lines)
+        epsilon: Cell | None = Cell(f"{group.epsilon:g}", rows=spans)
+        last: tuple[Cell | None, ...] = (
+            _gain(group),
+            _estimate(group.best, rows=spans),
+            _estimate(group.rival, rows=spans),
+        )
+        for line in group.lines:
+            yield (name, epsilon, *_line(line), *last)
+            name, epsilon, last = None, None, (None, None, None)
+
+
+def _gain(group: Group) -> Cell:
+    """What PTR gains over TSGD+Gaussian by PLD, beside the same by RDP and in the paper."""
+    exact, renyi = (group.gain(name) for name in ("pld", "rdp"))
+    others = {"paper": group.paper_gain, "RDP": renyi}
+    detail = ", ".join(f"{k} {words.difference(v)}" for k, v in others.items() if v is not None)
+    text = words.difference(exact) or words.NOT_RUN
+    return Cell(text, _tone(exact, ties=False), detail, rows=len(group.lines))
+
+
+def _line(line: Line) -> tuple[Cell, ...]:
+    return (
+        Cell(words.method(line.paper.method)),
+        Cell(words.accuracy(line.paper.accuracy)),
+        *_against(line.rdp, line.paper.accuracy),
+        *_against(line.pld, line.paper.accuracy),
+        Cell(_seeds(line)),
+    )
+
+
+def _seeds(line: Line) -> str:
+    counts = sorted({cell.seeds for cell in (line.rdp, line.pld) if cell is not None})
+    return "–".join(map(str, counts))
+
+
+def _against(ours: Estimate | None, paper: float) -> tuple[Cell, Cell]:
+    if ours is None:
+        return Cell(words.NOT_RUN, Tone.MISSING), Cell("", Tone.MISSING)
+    difference = ours.mean - paper
+    return Cell(words.estimate(ours)), Cell(words.difference(difference), _tone(difference))
+
+
+def _estimate(cell: Estimate | None, rows: int = 1) -> Cell:
+    if cell is None:
+        return Cell(words.NOT_RUN, Tone.MISSING, rows=rows)
+    return Cell(words.estimate(cell), detail=words.seeds(cell), rows=rows)
+
+
+def _tone(difference: float | None, *, ties: bool = True) -> Tone:
+    if difference is None:
+        return Tone.MISSING
+    return Tone.GOOD if difference > 0 or (ties and difference == 0) else Tone.BAD
+
+
+def exceptions_grid(comparisons: tuple[Comparison, ...], ours: str, other: str) -> Grid:
+    """The cells in which ours lost."""
+    return Grid(
+        ("data set", "corruption", "ε", ours, other, "difference"),
+        tuple(
+            (
+                Cell(words.dataset(c.group.dataset)),
+                Cell(words.corruption(c.group.corrupt)),
+                Cell(f"{c.group.epsilon:g}"),
+                Cell("" if c.ours is None else words.accuracy(c.ours)),
+                Cell("" if c.other is None else words.accuracy(c.other)),
+                Cell(words.difference(c.difference), _tone(c.difference)),
+            )
+            for c in comparisons
+        ),
+        words=2,
+    )
+
+
+def frontier_grid(frontier: Frontier) -> Grid:
+    """Methods by attacks; the worst attack of each row and the best of the worst stand out."""
+    return Grid(
+        (
+            "bad",
+            "method",
+            "clean",
+            *(
+                words.kind(kind) + ("" if is_covered(f"{kind}:0.1") else UNCOVERED)
+                for kind in frontier.kinds
+            ),
+            "least",
+        ),
+        tuple(_frontier_rows(frontier)),
+        words=2,
+        title=f"{words.dataset(frontier.dataset)}, every run at ε = {frontier.epsilon:g}",
+        note=words.substitute_note(frontier.dataset) or "",
+    )
+
+
+def _frontier_rows(frontier: Frontier) -> Iterator[tuple[Cell | None, ...]]:
+    ratios = [row.ratio for row in frontier.rows]
+    for index, row in enumerate(frontier.rows):
+        first = index == 0 or ratios[index - 1] != row.ratio
+        yield (
+            Cell(f"{row.ratio:.0%}", rows=ratios.count(row.ratio)) if first else None,
+            Cell(words.method(row.column)),
+            _estimate(row.clean),
+            *(_attacked(row, kind) for kind in frontier.kinds),
+            _least(row, frontier.best(row.ratio)),
+        )
+
+
+def _attacked(row: Row, kind: str) -> Cell:
+    cell = row.cells.get(kind)
+    if cell is None:
+        return Cell(words.NOT_RUN, Tone.MISSING)
+    tone = Tone.WORST if kind == row.worst else Tone.PLAIN
+    return Cell(words.estimate(cell), tone, words.seeds(cell))
+
+
+def _least(row: Row, best: float | None) -> Cell:
+    if row.least is None:
+        return Cell(words.NOT_RUN, Tone.MISSING)
+    met = sum(cell is not None for cell in row.cells.values())
+    detail = "" if row.complete else f"of {met} of {len(row.cells)} attacks"
+    tone = Tone.BEST if row.complete and row.least == best else Tone.PLAIN
+    return Cell(words.accuracy(row.least), tone, detail)

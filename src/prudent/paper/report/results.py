@@ -1,0 +1,201 @@
+"""The results of the runs: one row wherever a run reached a price, and the cells they come to."""
+
+import csv
+import functools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from prudent import _validate
+from prudent.corruption import parse
+from prudent.paper.tables import ACCOUNTANTS
+
+SMALL = ".small.csv"
+_WORDS = ("dataset", "corrupt", "column", "accountant")
+_WHOLE = ("seed", "steps")
+_MAY_BE_EMPTY = ("target", "pass_rate", "trim")
+
+
+@attrs.frozen
+class Mark:
+    """One row: where a run reached an ε.
+
+    Attributes:
+        dataset: As in the settings.
+        corrupt: Kind and ratio.
+        column: A method with the paper's settings, or a setting of ours.
+        target: The ε that noise was solved for; None where noise is fixed and ε grows by steps.
+        seed: Of the run.
+        epsilon: The ε reached.
+        accountant: By which one, rdp or pld.
+        steps: After this many steps.
+        noise_multiplier: σ of the run.
+        accuracy: In percent, on clean test data.
+        pass_rate: Share of tests passed since the row before; None without a test.
+        trim: F at that step, in records.
+        milliseconds_per_step: Of the run.
+    """
+
+    dataset: str
+    corrupt: str
+    column: str
+    target: float | None
+    seed: int
+    epsilon: float
+    accountant: str
+    steps: int
+    noise_multiplier: float
+    accuracy: float
+    pass_rate: float | None
+    trim: float | None
+    milliseconds_per_step: float
+
+    def __attrs_post_init__(self) -> None:
+        _check_corruption(self.corrupt)
+        _validate.one_of(ACCOUNTANTS, accountant=self.accountant)
+        _validate.positive(epsilon=self.epsilon)
+        _validate.between(0, 100, accuracy=self.accuracy)
+        if self.pass_rate is not None:
+            _validate.between(0, 1, pass_rate=self.pass_rate)
+
+
+_check_corruption = functools.cache(parse)  # a file has few kinds and many rows
+COLUMNS = tuple(field.name for field in attrs.fields(Mark))
+
+
+@attrs.frozen
+class Estimate:
+    """An accuracy over seeds.
+
+    Attributes:
+        mean: In percent.
+        deviation: Standard deviation of one seed, from the sample; None for a single seed.
+        seeds: How many.
+    """
+
+    mean: float
+    deviation: float | None
+    seeds: int
+
+    @classmethod
+    def over(cls, values: Iterable[float]) -> "Estimate":
+        """From the accuracy of each seed."""
+        sample = list(values)
+        deviation = statistics.stdev(sample) if len(sample) > 1 else None
+        return cls(statistics.fmean(sample), deviation, len(sample))
+
+
+CellKey = tuple[str, str, str, float, str]
+
+
+@attrs.frozen
+class Results:
+    """Every row, and the cells they come to.
+
+    Attributes:
+        marks: The rows.
+        small: Whether the runs were cut short, so that they compare with nothing but each other.
+    """
+
+    marks: tuple[Mark, ...]
+    small: bool = False
+    _cells: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)
+
+    @_cells.default
+    def _(self) -> dict[CellKey, Estimate]:
+        accuracies: dict[CellKey, list[float]] = defaultdict(list)
+        for mark in self.marks:
+            # What a calibrated run passes on its way is no cell: noise was solved for its end.
+            if mark.target in (None, mark.epsilon):
+                key = mark.dataset, mark.corrupt, mark.column, mark.epsilon, mark.accountant
+                accuracies[key].append(mark.accuracy)
+        return {key: Estimate.over(values) for key, values in accuracies.items()}
+
+    def cell(
+        self, dataset: str, corrupt: str, column: str, epsilon: float, accountant: str = "pld"
+    ) -> Estimate | None:
+        """The accuracy of a method at an ε; None if it was not run."""
+        return self._cells.get((dataset, corrupt, column, epsilon, accountant))
+
+    def columns(self, dataset: str) -> list[str]:
+        """What fills cells of a data set, in alphabetical order."""
+        return sorted({key[2] for key in self._cells if key[0] == dataset})
+
+    def runs(self) -> int:
+        """How many trainings the rows come from."""
+        return len({(m.dataset, m.corrupt, m.column, m.target, m.seed) for m in self.marks})
+
+
+def shipped() -> Path:
+    """The results that come with the package."""
+    return Path(str(resources.files("prudent.paper").joinpath("results.csv")))
+
+
+def read(path: Path, *, seeds: int | None = None) -> Results:
+    """Reads a results file.
+
+    Args:
+        path: A CSV file with the columns of `Mark`; one of small runs ends in `.small.csv`.
+        seeds: Use only so many, the first ones.
+
+    Raises:
+        FileNotFoundError: saying how results are made.
+        ValueError: naming the file, the line and what is wrong there.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: no such results. Without --results those that come with the package are "
+            "shown; prudent paper table 1 --run makes new ones"
+        )
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        missing = set(COLUMNS) - set(reader.fieldnames or ())
+        if missing:
+            raise ValueError(
+                f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
+                f"{', '.join(sorted(missing))} missing."
+            )
+        marks: dict[tuple[Any, ...], Mark] = {}
+        for row in reader:
+            mark = _mark(row, f"{path}, line {reader.line_num}")
+            key = attrs.astuple(mark)[:7]
+            if key in marks:
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: expected each run and price once, got "
+                    f"{', '.join(map(str, key))} again. Take one of the two out."
+                )
+            marks[key] = mark
+    wanted = (mark for mark in marks.values() if seeds is None or mark.seed < seeds)
+    return Results(tuple(wanted), small=path.name.endswith(SMALL))
+
+
+def _mark(row: dict[str, str | None], place: str) -> Mark:
+    values: dict[str, Any] = {}
+    for name in COLUMNS:
+        text = row[name]
+        if text is None:
+            raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
+        values[name] = text if name in _WORDS else _number(name, text, place)
+    try:
+        return Mark(**values)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _number(name: str, text: str, place: str) -> float | None:
+    if not text and name in _MAY_BE_EMPTY:
+        return None
+    try:
+        number = int(text) if name in _WHOLE else float(text)
+    except ValueError:
+        kind = "a whole number" if name in _WHOLE else "a number"
+        raise ValueError(f"{place}: expected {name} {kind}, got {text!r}.") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{place}: expected {name} finite, got {text!r}.")
+    return number

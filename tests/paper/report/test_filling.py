@@ -1,0 +1,79 @@
+"""Runs that fill a table: small and full never mix, and two real ones go all the way to a page."""
+
+import csv
+import json
+
+import pytest
+
+from prudent.paper import grid
+from prudent.paper.report import content, filling, html
+from prudent.paper.report.results import read, shipped
+from prudent.paper.tables import published
+
+NEW_COLUMNS = pytest.mark.skipif(
+    "target" not in grid.COLUMNS, reason="runs do not write all columns yet"
+)
+
+
+def test_where_results_are_read_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert filling.results_path("full", None, running=False) == shipped()
+    assert not (tmp_path / "runs").exists()
+    small = filling.results_path("small", None, running=True)
+    assert small.name.endswith(".small.csv")
+    given = tmp_path / "mine.csv"
+    assert filling.results_path("full", given, running=True) == given
+
+
+def test_full_runs_are_added_to_a_copy_of_what_is_shipped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = filling.results_path("full", None, running=True)
+    assert path != shipped()
+    assert path.read_bytes() == shipped().read_bytes()
+    path.write_text("mine")
+    assert filling.results_path("full", None, running=True).read_text() == "mine"
+
+
+@pytest.mark.parametrize(("size", "name"), [("full", "a.small.csv"), ("small", "a.csv")])
+def test_small_and_full_never_mix(tmp_path, size, name):
+    with pytest.raises(ValueError, match=f"Expected results .* at size {size}"):
+        filling.results_path(size, tmp_path / name, running=True)
+
+
+def test_a_small_table_is_a_part_of_the_full_one():
+    full, small = (list(filling.wanted({1}, size, 1)) for size in ("full", "small"))
+    assert set(small) < set(full)
+    assert {job.corrupt for job in small} == {"none", "label:0.1"}
+    assert {job.dataset for job in small} == {c.dataset for c in published() if c.table == 1}
+
+
+@NEW_COLUMNS
+def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run, monkeypatch):
+    """Twenty steps of the paper's PTR and TSGD+Gaussian on MNIST, through the command line."""
+    chosen = [
+        job
+        for job in filling.wanted({1}, "small", 1)
+        if (job.dataset, job.corrupt) == ("mnist", "none") and job.column in ("ptr", "trimmed")
+    ]
+    assert len(chosen) == 2
+    path = tmp_path / "tiny.small.csv"
+    assert grid.run_jobs(chosen, path, workers=1, most_steps=20) == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    found = read(path)
+    assert found.small
+    answer = run("paper", "table", "1", "--size", "small", "--results", str(path), "--json")
+    first = {cell["method"]: cell for cell in json.loads(answer.out)[:2]}
+    for method in ("ptr", "trimmed"):
+        (accuracy,) = {
+            float(r["accuracy"])
+            for r in rows
+            if (r["column"], float(r["epsilon"]), r["accountant"]) == (method, 3.0, "pld")
+        }
+        assert first[method]["pld"] == {"mean": accuracy, "deviation": None, "seeds": 1}
+        assert 0 < accuracy < 100
+    page = html.render(content.document(found), "prudent paper report")
+    assert f"{first['ptr']['pld']['mean']:.2f}" in page
+    assert grid.run_jobs(chosen, path, workers=1, most_steps=20) == 0
+    assert list(csv.DictReader(path.read_text().splitlines())) == rows, (
+        "what is there was run again"
+    )

@@ -1,0 +1,140 @@
+"""Pages: what stands on them is what the results say, to the last digit."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from prudent.paper.report import content, html, markdown
+from prudent.paper.report.results import read, shipped
+from prudent.paper.tables import published
+from tests.paper.report.conftest import cells
+from tests.paper.report.test_summary import everywhere
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "reproduction.md"
+BY = "prudent paper report --docs"
+
+
+class Page(HTMLParser):
+    """The cells of every table, row by row, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.words: list[str] = []
+        self.outside: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.outside += [v for k, v in attributes if k.endswith(("src", "href")) and v[0] != "#"]
+        if tag not in ("meta", "line"):
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" in self._open or "svg" in self._open:
+            return
+        self.words.append(data)
+        if self._open and self._open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def test_the_page_in_the_docs_is_the_one_the_results_give():
+    """Fails when a number is typed by hand, and when results change and the page does not."""
+    page = markdown.render(content.document(read(shipped()), curves=False), BY)
+    assert PAGE.read_text("utf-8") == page, "Make it anew: prudent paper report --docs " + str(PAGE)
+
+
+def test_a_number_typed_by_hand_is_noticed(results):
+    found = results(everywhere(0.5, ptr=0.0))
+    page = markdown.render(content.document(found, curves=False), BY)
+    assert page == markdown.render(content.document(found, curves=False), BY)
+    changed = results(everywhere(0.51, ptr=0.0))
+    assert page != markdown.render(content.document(changed, curves=False), BY)
+
+
+@pytest.mark.parametrize("render", [html.render, markdown.render])
+def test_no_accuracy_stands_on_a_page_without_results(results, render):
+    """Every number with two decimals is then the paper's, or a difference of two of them."""
+    text = render(content.document(results([]), curves=False), BY)
+    text = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    text = text[: text.rindex("What was chosen")]  # below it stand the settings
+    numbers = {float(n.replace("−", "-")) for n in re.findall(r"[+−]?\d+\.\d\d(?!\d)", text)}
+    printed = {round(cell.accuracy, 2) for cell in published()}
+    by_cell = {(c.dataset, c.corrupt, c.epsilon, c.method): c.accuracy for c in published()}
+    gains = {
+        round(value - by_cell[dataset, corrupt, epsilon, "trimmed"], 2)
+        for (dataset, corrupt, epsilon, method), value in by_cell.items()
+        if method == "ptr"
+    }
+    assert numbers - printed - gains == set()
+    assert printed <= numbers
+
+
+def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
+    """Made from the rows here, by other means than there."""
+    rows = [
+        *cells({"ptr": [91.0, 92.0], "trimmed": [88.5], "ours": [96.5, 96.7]}),
+        *cells({"ptr": [90.0]}, accountant="rdp"),
+    ]
+    page = Page(html.render(content.document(results(rows), curves=False), BY))
+    first = next(n for n, row in enumerate(page.rows) if row[2:4] == ["TSGD+Gaussian", "87.53"])
+    assert page.rows[first] == [
+        "clean", "3", "TSGD+Gaussian", "87.53", "not run", "", "88.50", "+0.97", "1",
+        "+3.00", "96.60 ± 0.14", "not run",
+    ]  # fmt: skip
+    assert page.rows[first + 1] == [
+        "TSGD+PTR", "91.43", "90.00", "−1.43", "91.50 ± 0.71", "+0.07", "1–2",
+    ]  # fmt: skip
+
+
+def test_the_summary_comes_first_and_counts(results):
+    rows = everywhere(0.5, ptr=0.0, trimmed=-1.0)
+    page = Page(html.render(content.document(results(rows), curves=False), BY))
+    text = " ".join(page.words)
+    assert text.index("36 of 36") < text.index("78 of 78") < text.index("Table 1: MNIST")
+    assert "emnist-az: A substitute" in text
+
+
+def test_the_page_needs_nothing_else_and_is_the_same_again(results):
+    rows = [
+        *cells({"ptr": [91.0, 92.0], "trimmed": [88.5]}),
+        *cells({"ptr": [90.0, 90.5]}, epsilon=2.0, accountant="pld"),
+        *cells({"ours": [93.0]}),
+    ]
+    first, second = (html.render(content.document(results(rows)), BY) for _ in range(2))
+    assert first == second
+    assert Page(first).outside == []
+    assert "<script" not in first
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", first)
+    names = re.findall(r'\bid="([^"]+)"', first)
+    assert len(names) == len(set(names))
+    for used in re.findall(r'(?:url\(#|href="#)([^")]+)', first):
+        assert used in names
+
+
+def test_small_results_say_so_in_the_title(write):
+    found = read(write(cells({"ptr": [91.0]}), "results.small.csv"))
+    page = content.document(found, curves=False)
+    assert page.title.endswith("at small size")
+    assert "not with the paper" in page.lead
+
+
+def test_a_name_is_escaped(results):
+    rows = cells({"ours-<b>|x": [93.0]})
+    page = content.document(results(rows), curves=False)
+    assert "ours-<b>" not in html.render(page, BY)
+    assert "ours-<b>|x" not in markdown.render(page, BY).split("## What was run")[1]
