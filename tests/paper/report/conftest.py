@@ -28,7 +28,6 @@ def row(**changes: Any) -> Row:
         "accuracy": 90.0,
         "pass_rate": 0.5,
         "trim": 64,
-        "milliseconds_per_step": 4.0,
     }
     assert set(changes) <= set(plain)
     return plain | changes

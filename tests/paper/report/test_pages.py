@@ -93,7 +93,7 @@ def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
     page = Page(html.render(content.document(results(rows), curves=False), BY))
     first = next(n for n, row in enumerate(page.rows) if row[2:4] == ["TSGD+Gaussian", "87.53"])
     assert page.rows[first] == [
-        "clean", "3", "TSGD+Gaussian", "87.53", "not run", "", "88.50", "+0.97", "1",
+        "clean", "3", "TSGD+Gaussian", "87.53", "no step within ε", "", "88.50", "+0.97", "1",
         "+3.00", "96.60 ± 0.14", "not run",
     ]  # fmt: skip
     assert page.rows[first + 1] == [

@@ -1,6 +1,5 @@
 """The page: summary first, then the tables, the curves, the worst attack, and what was chosen."""
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -247,11 +246,10 @@ def _runs(results: Results) -> Section:
             Cell(str(len({mark.seed for mark in marks}))),
             Cell(_range([mark.noise_multiplier for mark in marks], "{:.3f}")),
             Cell(_range([mark.steps for mark in marks], "{:,}")),
-            Cell(f"{statistics.median(m.milliseconds_per_step for m in marks):.1f}"),
         )
         for (dataset, column), marks in sorted(places.items())
     )
-    header = ("data set", "method", "runs", "seeds", "σ", "steps", "ms a step (median)")
+    header = ("data set", "method", "runs", "seeds", "σ", "steps")
     grid: Block = Grid(header, rows, words=2)
     return Section(
         "What was run", "runs", (grid if rows else Paragraph("Nothing has been run yet."),)
@@ -290,15 +288,22 @@ def _choices() -> Section:
                     *_substitutes(),
                 )
             ),
-            _settings_grid("datasets", "The paper's settings, completed"),
-            _settings_grid("ours", "Ours: noise solved for ε by the exact accounting"),
+            _settings_grid(every["datasets"], "The paper's settings, completed"),
+            _settings_grid(
+                {
+                    f"{column}: {name}": values
+                    for column, datasets in every["ours"].items()
+                    for name, values in datasets.items()
+                },
+                "Ours: noise solved for ε by the exact accounting",
+            ),
         ),
     )
 
 
-def _settings_grid(part: str, title: str) -> Grid:
-    """A part of the settings as it stands in the file, so that it cannot differ from the runs."""
-    flat = {name: dict(_flat(values)) for name, values in settings()[part].items()}
+def _settings_grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
+    """Settings as they stand in the file, so that the page cannot differ from the runs."""
+    flat = {name: dict(_flat(values)) for name, values in parts.items()}
     names = dict.fromkeys(name for values in flat.values() for name in values)
     return Grid(
         ("setting", *flat),

@@ -82,8 +82,8 @@ def _line(line: Line) -> tuple[Cell, ...]:
     return (
         Cell(words.method(line.paper.method)),
         Cell(words.accuracy(line.paper.accuracy)),
-        *_against(line.rdp, line.paper.accuracy),
-        *_against(line.pld, line.paper.accuracy),
+        *_against(line, "rdp"),
+        *_against(line, "pld"),
         Cell(_seeds(line)),
     )
 
@@ -93,10 +93,14 @@ def _seeds(line: Line) -> str:
     return "–".join(map(str, counts))
 
 
-def _against(ours: Estimate | None, paper: float) -> tuple[Cell, Cell]:
+def _against(line: Line, accountant: str) -> tuple[Cell, Cell]:
+    ours = line.by(accountant)
     if ours is None:
-        return Cell(words.NOT_RUN, Tone.MISSING), Cell("", Tone.MISSING)
-    difference = ours.mean - paper
+        # A run has a row for either accountant, unless not even its first step is within ε.
+        run = line.rdp is not None or line.pld is not None
+        text = words.NOT_REACHED if run else words.NOT_RUN
+        return Cell(text, Tone.MISSING), Cell("", Tone.MISSING)
+    difference = ours.mean - line.paper.accuracy
     return Cell(words.estimate(ours)), Cell(words.difference(difference), _tone(difference))
 
 

@@ -14,9 +14,9 @@ import attrs
 
 from prudent import _validate
 from prudent.corruption import parse
-from prudent.paper.tables import ACCOUNTANTS
 
 SMALL = ".small.csv"
+ACCOUNTANTS = ("rdp", "pld")
 _WORDS = ("dataset", "corrupt", "column", "accountant")
 _WHOLE = ("seed", "steps")
 _MAY_BE_EMPTY = ("target", "pass_rate", "trim")
@@ -39,7 +39,6 @@ class Mark:
         accuracy: In percent, on clean test data.
         pass_rate: Share of tests passed since the row before; None without a test.
         trim: F at that step, in records.
-        milliseconds_per_step: Of the run.
     """
 
     dataset: str
@@ -54,7 +53,6 @@ class Mark:
     accuracy: float
     pass_rate: float | None
     trim: float | None
-    milliseconds_per_step: float
 
     def __attrs_post_init__(self) -> None:
         _check_corruption(self.corrupt)

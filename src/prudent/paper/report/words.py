@@ -5,6 +5,7 @@ from prudent.paper.sources import SOURCES
 from prudent.paper.tables import settings
 
 NOT_RUN = "not run"
+NOT_REACHED = "no step within ε"
 
 _METHODS = {
     "trimmed": "TSGD+Gaussian",
