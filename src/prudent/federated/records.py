@@ -1,0 +1,83 @@
+"""Flower's records of named arrays as one flat vector, and back."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message
+from torch import Tensor
+
+
+class _Entry(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+
+class Layout:
+    """The names, shapes and types of a model's arrays, in their order.
+
+    Args:
+        arrays: The model.
+
+    Attributes:
+        dimension: How many numbers the model has.
+    """
+
+    def __init__(self, arrays: ArrayRecord) -> None:
+        self._entries = {
+            name: _Entry(values.shape, values.dtype)
+            for name, values in ((name, array.numpy()) for name, array in arrays.items())
+        }
+        for name, entry in self._entries.items():
+            if not np.issubdtype(entry.dtype, np.floating):
+                raise ValueError(
+                    f"Expected arrays of floating-point numbers, got {entry.dtype} for {name!r}: a "
+                    "sum with noise has no meaning there. Leave it out of what is sent; layers "
+                    "that count, such as batch normalisation, are better replaced."
+                )
+        self.dimension = sum(math.prod(entry.shape) for entry in self._entries.values())
+        if not self.dimension:
+            raise ValueError("Expected initial_arrays with at least one number, got none.")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._entries == other._entries
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def flatten(self, arrays: ArrayRecord) -> Tensor:
+        """All numbers as one vector in double precision; raises where the layout is another."""
+        if list(arrays) != list(self._entries):
+            raise ValueError("Expected arrays of the model's names, got others.")
+        parts = []
+        for name, entry in self._entries.items():
+            values = arrays[name].numpy()
+            if values.shape != entry.shape or not np.issubdtype(values.dtype, np.floating):
+                raise ValueError(f"Expected {name!r} of shape {entry.shape}, got {values.shape}.")
+            parts.append(torch.from_numpy(values.astype(np.float64).reshape(-1)))
+        return torch.cat(parts)
+
+    def unflatten(self, vector: Tensor) -> ArrayRecord:
+        """A vector as named arrays of the model's shapes and types."""
+        sizes = [math.prod(entry.shape) for entry in self._entries.values()]
+        parts = torch.split(vector.detach(), sizes)
+        return ArrayRecord(
+            {
+                name: Array(part.numpy().reshape(entry.shape).astype(entry.dtype))
+                for (name, entry), part in zip(self._entries.items(), parts, strict=True)
+            }
+        )
+
+    def read(self, reply: Message) -> Tensor | None:
+        """The model a client sent back, or None for whatever cannot be one.
+
+        A client may send anything. What it sends decides about its own update alone, so nothing
+        here may raise: an error would let one client stop the round for all.
+        """
+        try:
+            if reply.has_error():
+                return None
+            (arrays,) = reply.content.array_records.values()
+            return self.flatten(arrays)
+        except Exception:
+            return None

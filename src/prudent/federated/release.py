@@ -1,0 +1,166 @@
+"""From the updates of a round's clients to one private update.
+
+The updates of a round are what the gradients of a batch are to a step: `Aggregation.decide` takes
+their norms to weights and noise. What is new is the centre, from which they are measured.
+
+| case | what happens |
+|---|---|
+| no client was drawn, or none answered | the centre plus noise |
+| an update that is NaN or infinite anywhere | counts as the centre: it adds nothing |
+| a client that failed or dropped out | its update is not there, which comes to the same |
+| fewer updates than the trim | the trimmed sum is zero: the centre plus noise |
+| the test fails and the fallback is to skip | the update is zero, the centre stays |
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prudent import _validate
+from prudent.training.aggregation import Decision, Fallback, ProposeTestRelease
+from prudent.training.plan import Plan
+from prudent.training.sampling import seeded_generator
+
+
+class RoundOutcome(NamedTuple):
+    """What a round lets be known beside its update: all of it is public.
+
+    Attributes:
+        passed: Whether the robust branch was taken.
+        trim: F, how many updates the round would trim.
+        noise: Standard deviation of the noise on the sum.
+    """
+
+    passed: bool
+    trim: int
+    noise: float
+
+
+class RoundRelease:
+    """Releases the mean update of each round: centre, norms, test, weights, one sum, noise.
+
+    With c the centre, E the expected number of clients and vᵢ = uᵢ − c, the update of a round is
+
+        c + (Σ wᵢ vᵢ + noise) / E,    wᵢ from the norms ‖vᵢ‖ by the plan's aggregation.
+
+    Without centring c = 0: the plain clipped mean, DP-FedAvg if the aggregation is a `Sum`. With
+    it, c is a running mean of the updates released so far. Honest updates that resemble those of
+    the rounds before are then short, whatever their length was, and strange ones are long: clipping
+    bounds and trimming removes what is unlike, not what is large.
+
+    Guarantee:
+        If every client joins a round independently with the plan's rate, and nothing else tells
+        who did, all rounds together are as private as `plan.event` says, for neighbours that
+        differ by one whole client. A round beyond `plan.steps` is refused.
+
+        Proof that one client moves Σ wᵢvᵢ by at most R: the updates released before are public, so
+        let them be given. Then c is a constant, and so is the division by E. Client j adds the
+        summand wⱼvⱼ, a function of uⱼ and that constant, of norm min(‖vⱼ‖, R) ≤ R, and changes no
+        other vᵢ: a sum moves by at most R. A trimmed sum keeps all but the F longest in one fixed
+        order; with j one more client may fall out or j itself be left out, and it moves by at most
+        R, and by at most τ while the margin is positive (Errata 1), which is what the test tests.
+        Nothing else depends on j. It would if the sum were divided by the number drawn, if c were
+        taken from this round, or if c were added once for every client drawn.
+
+        A client that fails, drops out or sends something unusable adds no summand, as if it had
+        not been drawn: its influence stays bounded, and failing on purpose gains nothing.
+
+    Args:
+        plan: Sampling rate, rounds (`steps`) and aggregation; one client is one record.
+        dimension: How many numbers an update has.
+        expected_clients: E, the sampling rate times the public number of clients; the plan's
+            `expected_batch` if it has one.
+        centring: How fast the centre follows the released updates, in [0, 1]. 0: not at all, the
+            centre stays 0. 1: it is the last one. Between, their noise is averaged: at γ the
+            centre has γ/(2 − γ) of the variance of one update.
+        generator: Of all noise, on the host; seeded by the operating system unless given.
+
+    Attributes:
+        centre: c of the next round.
+        trim: F of the next round, before it is rounded down.
+        taken: Rounds released so far.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        dimension: int,
+        *,
+        expected_clients: float | None = None,
+        centring: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        expected = plan.expected_batch if plan.expected_batch is not None else expected_clients
+        if expected is None:
+            raise ValueError(
+                "Expected expected_clients, here or as the plan's expected_batch: the sum is "
+                "divided by it. It is the sampling rate times the public number of clients."
+            )
+        self.plan = plan
+        self.expected_clients = _validate.positive(expected_clients=expected)
+        self.centring = _validate.between(0, 1, centring=centring)
+        self.generator = (
+            seeded_generator(torch.device("cpu"), secrets.randbits(128), 1)
+            if generator is None
+            else generator
+        )
+        self.centre = torch.zeros(_validate.count(1, dimension=dimension), dtype=torch.float64)
+        start = plan.aggregation.trim.start(self.expected_clients)
+        self.trim = torch.tensor(start, dtype=torch.float64)
+        self.taken = 0
+
+    def __call__(self, updates: Sequence[Tensor]) -> tuple[Tensor, RoundOutcome]:
+        """The private mean update of one round, in double precision, and its public outcome.
+
+        Args:
+            updates: One vector for each client that answered, in the order of client ids.
+        """
+        for update in updates:
+            if update.shape != self.centre.shape:
+                raise ValueError(
+                    f"Expected updates of shape {tuple(self.centre.shape)}, got "
+                    f"{tuple(update.shape)}."
+                )
+        if self.taken >= self.plan.steps:
+            raise ValueError(
+                f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
+                "does not pay for it. Make a plan of more steps before you begin."
+            )
+        self.taken += 1
+        aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim
+        lengths = [float(self._deviation(update).norm()) for update in updates]
+        norms = torch.tensor(lengths, dtype=torch.float64)
+        valid = torch.ones_like(norms, dtype=torch.bool)
+        trimmed = policy.records(self.trim)
+        decision = aggregation.decide(norms, valid, trimmed, self.generator)
+        released = self._noisy_mean(updates, decision)
+        if not self._skips(decision):
+            self.centre += self.centring * (released - self.centre)
+        self.trim = policy.next(self.trim, decision.passed, self.expected_clients)
+        outcome = RoundOutcome(bool(decision.passed), int(trimmed), float(decision.noise))
+        return released, outcome
+
+    def _deviation(self, update: Tensor) -> Tensor:
+        return update.to(self.centre) - self.centre
+
+    def _skips(self, decision: Decision) -> bool:
+        aggregation = self.plan.aggregation
+        skips = (
+            isinstance(aggregation, ProposeTestRelease) and aggregation.fallback is Fallback.SKIP
+        )
+        return skips and not decision.passed
+
+    def _noisy_mean(self, updates: Sequence[Tensor], decision: Decision) -> Tensor:
+        """Adds up one update at a time: no more than one deviation is held at once."""
+        total = torch.zeros_like(self.centre)
+        for update, weight in zip(updates, decision.weights, strict=True):
+            if weight > 0:  # of weight 0 are also updates that are NaN, which times 0 is NaN
+                total.add_(self._deviation(update), alpha=float(weight))
+        noise = torch.randn(total.shape, dtype=total.dtype, generator=self.generator)
+        if self._skips(decision):
+            return torch.zeros_like(total)
+        mean = (total + noise * decision.noise) / self.expected_clients
+        return (self.centre + mean) * decision.scale

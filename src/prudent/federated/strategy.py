@@ -1,0 +1,218 @@
+"""A strategy for Flower whose rounds are the steps of a plan."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from logging import INFO
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prudent import _validate
+from prudent.federated.release import RoundRelease
+from prudent.training.plan import Plan
+from prudent.training.sampling import seeded_generator
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+    from flwr.common import log
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result, Strategy
+except ImportError as error:
+    raise ImportError(
+        "prudent.federated.PrivateStrategy needs Flower: pip install 'prudent[federated]'.",
+        name=error.name,
+    ) from error
+
+from prudent.federated.records import Layout
+
+_HOST = torch.device("cpu")
+
+
+class PrivateStrategy(Strategy):
+    """Client-level private and, with `ProposeTestRelease`, robust federated learning in Flower.
+
+    Takes the place of `FedAvg` in a server app; client apps stay as they are. They receive the
+    model under "arrays" and send the model they trained back, in a record of its own; what else
+    they send (numbers of examples, losses) is never looked at, because nobody pays for it.
+
+    A round draws every connected client with probability `plan.sampling_rate`, independently of
+    the others, by coins of the server. Their updates are released by `RoundRelease`; the update is
+    then the gradient (its negative, that is) of any torch optimizer, which is post-processing.
+
+    | case | what happens |
+    |---|---|
+    | nobody is drawn | no message is sent; the update is noise |
+    | a client fails, drops out, or answers too late | as if it had not been drawn |
+    | other names, shapes or types; NaN; more than one record | as if it had not been drawn |
+    | a second answer, or one from a client that was not drawn | ignored |
+    | more rounds than `plan.steps` | refused before the first of them |
+
+    Guarantee:
+        The models sent and returned, and the metrics of every round, are together (ε, δ)-private
+        as `plan.event` says, for neighbours that differ by one client taking part at all, whatever
+        that client holds and does. Who the clients are and how many is public. The server is
+        trusted: it sees every update and knows who was drawn. Who watches its network knows the
+        latter too, and for them sampling amplifies nothing.
+
+    Args:
+        plan: Sampling rate, rounds (`steps`) and aggregation; one client is one record.
+        clients: The public number of clients. The first round waits for as many to connect.
+        centring: How fast the centre follows the released updates; see `RoundRelease`.
+        optimizer: Of the server; SGD with learning rate 1 by default, which adds the update.
+        seed: Of coins and noise. None draws it from the operating system; whoever knows a given
+            one can subtract the noise.
+        patience: How many seconds the first round waits before it begins with those there are.
+        options: Of the optimizer.
+
+    Attributes:
+        plan: As given.
+        taken: Rounds released so far.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        clients: int,
+        centring: float = 0.0,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+        seed: int | None = None,
+        patience: float = 60.0,
+        **options: Any,
+    ) -> None:
+        self.plan = plan
+        self.clients = _validate.count(1, clients=clients)
+        self.centring = _validate.between(0, 1, centring=centring)
+        self.patience = _validate.non_negative(patience=patience)
+        self._optimizer_of = optimizer
+        self._options = options or {"lr": 1.0}
+        secret = secrets.randbits(128) if seed is None else _validate.count(seed=seed)
+        self._coins = seeded_generator(_HOST, secret, 0)
+        self._noise = seeded_generator(_HOST, secret, 1)
+        self._layout: Layout | None = None
+        self._drawn: frozenset[int] | None = None
+
+    @property
+    def taken(self) -> int:
+        """Rounds released so far."""
+        return 0 if self._layout is None else self._release.taken
+
+    def epsilon(self, delta: float) -> float:
+        """The ε of the rounds released so far."""
+        return self.plan.epsilon_after(self.taken, delta)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Runs the rounds, no more than the plan has left; see Flower for the arguments."""
+        left = self.plan.steps - self.taken
+        if num_rounds > left:
+            raise ValueError(
+                f"Expected num_rounds at most {left}, which is what the plan has left, got "
+                f"{num_rounds}. Make a plan of more steps."
+            )
+        return super().start(
+            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+        )
+
+    def summary(self) -> None:
+        """Logs the plan."""
+        log(INFO, "\t├──> %s", self.plan)
+        log(INFO, "\t└──> %d clients, centring %g", self.clients, self.centring)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draws the clients of a round and addresses the model to them."""
+        if self.taken >= self.plan.steps:
+            raise ValueError(
+                f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
+                "does not pay for it."
+            )
+        self._set_model(arrays)
+        drawn = self._draw(self._connected(grid))
+        self._drawn = frozenset(drawn)
+        config["server-round"] = server_round
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [
+            Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node)
+            for node in drawn
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Releases the update of a round and takes the server's step."""
+        if self._layout is None or self._drawn is None:
+            raise ValueError(
+                f"Expected configure_train before aggregate_train of round {server_round}: every "
+                "release needs a draw of its own."
+            )
+        answers: dict[int, Message] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if node in self._drawn:
+                answers.setdefault(node, reply)
+        self._drawn = None
+        models = (self._layout.read(answers[node]) for node in sorted(answers))
+        updates = [model - self._model.detach() for model in models if model is not None]
+        released, outcome = self._release(updates)
+        self._model.grad = -released
+        self._optimizer.step()
+        public = MetricRecord(
+            {"passed": int(outcome.passed), "trim": outcome.trim, "noise": outcome.noise}
+        )
+        return self._layout.unflatten(self._model), public
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks no client: what they measured on their data would be one more release."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Nothing was asked; evaluate public data by `evaluate_fn` of `start`."""
+        return None
+
+    def _set_model(self, arrays: ArrayRecord) -> None:
+        layout = Layout(arrays)
+        if self._layout is None:
+            self._layout = layout
+            self._model = torch.nn.Parameter(layout.flatten(arrays))
+            self._optimizer = self._optimizer_of([self._model], **self._options)
+            self._release = RoundRelease(
+                self.plan,
+                layout.dimension,
+                expected_clients=self.plan.sampling_rate * self.clients,
+                centring=self.centring,
+                generator=self._noise,
+            )
+        elif layout != self._layout:
+            raise ValueError("Expected arrays of the same names and shapes in every round.")
+        self._model.data.copy_(layout.flatten(arrays))
+
+    def _connected(self, grid: Grid) -> list[int]:
+        """The clients there are, by id; the first round waits until the public number is."""
+        deadline = time.monotonic() + self.patience
+        while len(nodes := sorted(grid.get_node_ids())) < self.clients:
+            if self.taken or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        return nodes
+
+    def _draw(self, nodes: list[int]) -> list[int]:
+        """Every client with the plan's rate, independently."""
+        coins: Tensor = torch.rand(len(nodes), dtype=torch.float64, generator=self._coins)
+        chosen = coins < self.plan.sampling_rate
+        return [node for node, heads in zip(nodes, chosen.tolist(), strict=True) if heads]
