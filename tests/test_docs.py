@@ -73,6 +73,11 @@ def opacus() -> dict[str, Any]:
     return {}
 
 
+def flower() -> dict[str, Any]:
+    pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
+    return {}
+
+
 GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "README.md": learning,
     "docs/index.md": lambda: learning() | salaries(),
@@ -80,6 +85,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/training.md": learning,
     "docs/corruption.md": learning,
     "docs/opacus.md": opacus,
+    "docs/federated.md": flower,
 }
 
 

@@ -12,6 +12,10 @@ import typer
 USAGE = 2
 BUG = 1
 
+# What typer found wrong with the command line. It has had a name of its own for the base of these
+# errors since it stopped building on click; Flower holds it back to a version before that.
+COMPLAINT: type[Any] = getattr(typer, "TyperException", typer.BadParameter.__mro__[2])
+
 # What the library calls differently from the command line, or nests inside a flag.
 _FLAGS = {
     "count": "--steps",
@@ -36,7 +40,7 @@ def report(error: Exception, command: Any) -> int:
     """
     if isinstance(error, typer.Abort):
         line, status = "Stopped.", 130
-    elif isinstance(error, typer.TyperException):
+    elif isinstance(error, COMPLAINT):
         line, status = _usage(error), USAGE
     elif isinstance(error, ImportError):
         line, status = _missing(error), USAGE
@@ -79,7 +83,7 @@ def _options(command: Any) -> Iterator[str]:
         yield from _options(inner)
 
 
-def _usage(error: typer.TyperException) -> str:
+def _usage(error: Any) -> str:
     """What the command line itself found wrong; empty where it answered with help."""
     option = getattr(error, "option_name", None)
     if option and "requires an argument" in error.message:
