@@ -3,8 +3,8 @@
 A step needs the parameters of the whole model at once: the engines give every layer its parameters
 by name. So for the time of a step they are gathered, and given up again after it. What is divided
 all the time is the parameters at rest, their gradients and the state of the optimizer. With P bytes
-of parameters and W processes, Adam then holds 4P/W at rest instead of 4P, and a step needs 2P more:
-the gathered parameters and the sum of the gradients.
+of parameters and W processes, Adam then holds 4P/W at rest instead of 4P, and a step needs P more
+than it would: the gathered parameters.
 """
 
 import sys

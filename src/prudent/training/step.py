@@ -255,8 +255,8 @@ class Step:
             noise = torch.randn(
                 flat.shape, dtype=flat.dtype, device=flat.device, generator=self.generator
             )
-            flat = flat + noise * decision.noise
-        flat = flat * (decision.scale / self.expected_batch)
+            flat.add_(noise * decision.noise)
+        flat.mul_(decision.scale / self.expected_batch)
         sharded = has_shards(self.model)
         if not sharded:
             flat = self.processes.summed(flat)
