@@ -38,19 +38,27 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
-    """What the processes of a group made of a scenario: one outcome for each of them."""
+def groups(tmp_path_factory):
+    """Groups of processes, by their number; each is started once."""
     known = {}
 
-    def outcomes(count, name):
+    def group(count):
         if count not in known:
-            folder = tmp_path_factory.mktemp(f"together{count}")
-            statuses, known[count] = worlds.finish(worlds.start(folder, count), folder)
-            said = [(folder / f"{rank}.txt").read_text() for rank in range(count)]
-            assert statuses == [0] * count, "\n".join(said)
-        for outcome in known[count]:
-            assert not isinstance(outcome[name], str), outcome[name]
-        return [outcome[name] for outcome in known[count]]
+            known[count] = worlds.Group(tmp_path_factory.mktemp(f"group{count}"), count)
+        return known[count]
+
+    return group
+
+
+@pytest.fixture(scope="module")
+def together(groups):
+    """What the processes of a group made of a scenario: one outcome for each of them."""
+
+    def outcomes(count, name):
+        found = [outcome[name] for outcome in groups(count).left("all")]
+        for outcome in found:
+            assert not isinstance(outcome, str), outcome
+        return found
 
     return outcomes
 
@@ -149,52 +157,42 @@ def test_each_process_has_its_own_device(monkeypatch):
     assert placed == [torch.device("cuda", 3)]
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """A run of two processes, of which one was killed in the eighth of twelve steps."""
-    folder = tmp_path_factory.mktemp("killed")
-    started = worlds.start(folder, 2, "fatal", str(folder / "run"))
-    statuses, _ = worlds.finish(started, folder)
-    return folder, statuses
-
-
 class TestAProcessIsKilled:
-    def test_the_others_stop_and_say_so(self, killed):
-        folder, (survivor, victim) = killed
+    """Of two processes, in the eighth of twelve steps."""
+
+    def test_the_others_stop_and_say_so(self, groups):
+        survivor, victim = groups(2).statuses["killed"]
         assert victim == -9
         assert survivor == 1
-        said = (folder / "0.txt").read_text()
-        assert "ProcessLostError: A process of this run was lost, so the others stop." in said
+        expected = "ProcessLostError: A process of this run was lost, so the others stop."
+        assert expected in groups(2).said("killed", 0)
 
-    def test_what_was_taken_is_paid_for(self, killed):
-        folder, _ = killed
-        state = load_checkpoint(folder / "run", worlds.CPU)
-        assert state["step"] == 6
-        assert charged(folder / "run")[0] == 9
+    def test_what_was_taken_is_paid_for(self, groups):
+        folder = groups(2).folder / "killed" / "run"
+        assert load_checkpoint(folder, worlds.CPU)["step"] == 6
+        assert charged(folder)[0] == 9
 
     @pytest.mark.parametrize("count", [1, *COUNTS])
-    def test_any_number_goes_on(self, killed, together, tmp_path, count):
-        place = tmp_path / "run"
-        shutil.copytree(killed[0] / "run", place)
+    def test_any_number_goes_on(self, groups, tmp_path, count):
         expected = worlds.resumable(tmp_path / "whole")
         if count == 1:
+            place = tmp_path / "run"
+            shutil.copytree(groups(2).folder / "killed" / "run", place)
             resumed = [worlds.resumable(place, resume=True)]
         else:
-            folder = tmp_path / "world"
-            statuses, resumed = worlds.finish(
-                worlds.start(folder, count, "resume", str(place)), folder
-            )
-            assert statuses == [0] * count, (folder / "0.txt").read_text()
+            place = groups(count).folder / "resumed" / "run"
+            resumed = groups(count).left("resumed")
         for outcome in resumed:
             assert torch.allclose(outcome["parameters"], expected["parameters"], rtol=0, atol=1e-12)
             assert outcome["pass_rate"] == expected["pass_rate"]
-        if count == 2:  # as many as before: every bit of it
-            uninterrupted = together(2, "uninterrupted")[0]["parameters"]
-            assert torch.equal(resumed[0]["parameters"], uninterrupted)
         assert charged(place) == charged(tmp_path / "whole")
         metrics = [(p / "metrics.jsonl").read_text() for p in (place, tmp_path / "whole")]
         steps = [[json.loads(line)["step"] for line in text.splitlines()] for text in metrics]
         assert steps[0] == steps[1]
+
+    def test_as_many_as_before_end_with_the_same_bits(self, groups, together):
+        uninterrupted = together(2, "uninterrupted")[0]["parameters"]
+        assert torch.equal(groups(2).left("resumed")[0]["parameters"], uninterrupted)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
 """Runs that one process and several must carry out alike, and the processes that do.
 
-    python -m tests.training.worlds FOLDER RANK COUNT
+    python -m tests.training.worlds FOLDER COUNT
 
-runs every scenario as one process of a group and leaves what came of each in FOLDER/RANK.pt.
+runs every scenario in a group of processes and leaves what came of each in FOLDER/all/RANK.pt; then
+kills one of two processes in the middle of a run, and resumes that run with COUNT of them.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -433,45 +435,70 @@ def meet(folder, rank, count):
     )
 
 
-def start(folder, count, *arguments):
-    """The processes of a group, started; each leaves what it says in a file of its own."""
+def member(folder, rank, count, task):
+    """One process of a group: its exit status. What it says and leaves are files of its own."""
+    said = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    try:
+        meet(folder, rank, count)
+        torch.save(task(), folder / f"{rank}.pt")
+        distributed.destroy_process_group()
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stderr.flush()
+    return 0
+
+
+def world(folder, count, task):
+    """Exit statuses of the processes of a group, forked: what is imported is imported once."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    started = []
+    children = []
     for rank in range(count):
-        command = [sys.executable, "-W", "error", "-m", "tests.training.worlds"]
-        with (folder / f"{rank}.txt").open("w") as said:
-            started.append(
-                subprocess.Popen(
-                    [*command, str(folder), str(rank), str(count), *arguments],
-                    env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-                    stdout=said,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    return started
-
-
-def finish(started, folder):
-    """The exit statuses, and what each process left."""
-    statuses = [process.wait(timeout=300) for process in started]
-    left = [folder / f"{rank}.pt" for rank in range(len(started))]
-    return statuses, [torch.load(path) if path.exists() else None for path in left]
+        child = os.fork()
+        if child == 0:
+            os._exit(member(folder, rank, count, task))
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
 def main():
-    folder, rank, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder, count = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
-    meet(folder, rank, count)
-    match sys.argv[4:]:
-        case ["fatal", place]:
-            outcomes = resumable(Path(place), optimizer=Fatal)
-        case ["resume", place]:
-            outcomes = resumable(Path(place), resume=True)
-        case names:
-            outcomes = run_all(folder / "runs", names or SCENARIOS)
-    torch.save(outcomes, folder / f"{rank}.pt")
-    distributed.destroy_process_group()
+    killed, resumed = folder / "killed" / "run", folder / "resumed" / "run"
+    statuses = {
+        "all": world(folder / "all", count, lambda: run_all(folder / "runs", SCENARIOS)),
+        "killed": world(killed.parent, 2, lambda: resumable(killed, optimizer=Fatal)),
+    }
+    shutil.copytree(killed, resumed)
+    statuses["resumed"] = world(resumed.parent, count, lambda: resumable(resumed, resume=True))
+    (folder / "statuses.json").write_text(json.dumps(statuses))
+
+
+class Group:
+    """The groups of `count` processes, as they were left."""
+
+    def __init__(self, folder, count):
+        self.folder, self.count = folder, count
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-W", "error", "-m", "tests.training.worlds"]
+        subprocess.run(
+            [*command, str(folder), str(count)],
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            timeout=500,
+            check=True,
+        )
+        self.statuses = json.loads((folder / "statuses.json").read_text())
+
+    def said(self, part, rank):
+        return (self.folder / part / f"{rank}.txt").read_text()
+
+    def left(self, part):
+        """What each process of a part left behind, if all came to their end."""
+        assert self.statuses[part] == [0] * self.count, self.said(part, 0)
+        return [torch.load(self.folder / part / f"{rank}.pt") for rank in range(self.count)]
 
 
 if __name__ == "__main__":
