@@ -3,7 +3,8 @@
 python -m benchmarks
 
 The rest are named by hand: `benchmarks.mnist_accuracy` (a GPU), `benchmarks.tables speed
---rows 100000000` (a gigabyte of disk), `benchmarks.step_speed --device cuda`.
+--rows 100000000` (a gigabyte of disk), `benchmarks.step_speed --device cuda`,
+`benchmarks.communication` (cores of its own).
 """
 
 import subprocess

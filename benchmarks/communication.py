@@ -8,6 +8,7 @@ and works out on paper what a cluster would do. `--write` puts it into docs/scal
 
 import argparse
 import math
+import os
 import socket
 import statistics
 import time
@@ -239,9 +240,11 @@ def main() -> None:
         [
             *volumes(counts),
             "",
-            "Measured with gloo between processes of one machine with two cores, busy with other "
-            f"work, one thread each; the step is that of the tutorial CNN. Medians of "
-            f"{arguments.rounds} rounds:",
+            f"Measured with gloo between processes of one machine with {os.cpu_count()} cores and "
+            f"a load of {os.getloadavg()[0]:.0f} from other work, one thread each; the step is "
+            f"that of the tutorial CNN. Medians of {arguments.rounds} rounds. Where the load is "
+            "above the number of cores, further processes add no computing power, and what a step "
+            "takes longer is the price of talking and waiting:",
             "",
             *measured(counts, arguments.rounds),
             "",
@@ -252,7 +255,9 @@ def main() -> None:
             f"and {1e6 * network.latencies[0]:.0f} µs between them (NVLink), "
             f"{network.bandwidths[1] / 1e9:.0f} GB/s and {1e6 * network.latencies[1]:.0f} µs "
             "between machines (InfiniBand at 400 Gbit/s). One GPU does 12,000 records/s of "
-            "ResNet18 and is taken to do 500,000 of the tutorial CNN, without a CUDA graph.",
+            "ResNet18 (measured on an H200, as a CUDA graph) and is taken to do 500,000 of the "
+            "tutorial CNN without one. Left out: waiting for the process with the largest part of "
+            "a draw, some √(2 ln N · batch/N) records above the mean.",
             "",
             *expected(network),
         ]
