@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from prudent.paper.bounds import Price
+    from prudent.paper.figures import Figure
     from prudent.paper.report.results import Results
 
 FIGURES = (1, 2, 3, 4, 5)
@@ -166,9 +167,11 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
+    from prudent.paper.figures import figure
+
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
-    _write_page(found, out, FIGURES if figures else ())
+    _write_page(found, out, [figure(number) for number in FIGURES] if figures else [])
     typer.echo(out)
     if docs is not None:
         docs.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +200,8 @@ def everything(
     from rich.console import Console
     from rich.progress import Progress
 
-    from prudent.paper import figures, plots
+    from prudent.paper import plots
+    from prudent.paper.figures import figure
     from prudent.paper.report import grids, markdown
     from prudent.paper.report.cells import plain_table
 
@@ -205,8 +209,10 @@ def everything(
     out.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("figures", total=len(FIGURES) + len(TABLES) + 1)
+        drawn = []
         for number in FIGURES:
-            plots.save(figures.figure(number), out)
+            drawn.append(figure(number))
+            plots.save(drawn[-1], out)
             progress.advance(bar)
         progress.update(bar, description="tables")
         for number in TABLES:
@@ -216,7 +222,7 @@ def everything(
             (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
             progress.advance(bar)
         progress.update(bar, description="report")
-        _write_page(found, out / "report.html", FIGURES)
+        _write_page(found, out / "report.html", drawn)
         progress.advance(bar)
     for path in sorted(out.iterdir()):
         typer.echo(path)
@@ -241,7 +247,7 @@ def _read(path: Path, size: str, seeds: int | None) -> "Results":
     return read(path, seeds=seeds)
 
 
-def _write_page(results: "Results", path: Path, figures: "Sequence[int]") -> None:
+def _write_page(results: "Results", path: Path, figures: "Sequence[Figure]") -> None:
     from prudent.paper.report import content, html
 
     page = content.document(results, figures=figures)

@@ -7,6 +7,7 @@ import attrs
 
 import prudent
 from prudent.paper.experiment import Experiment
+from prudent.paper.figures import Figure
 from prudent.paper.report import drawings, words
 from prudent.paper.report.document import (
     Block,
@@ -24,26 +25,26 @@ from prudent.paper.report.document import (
 )
 from prudent.paper.report.frontier import frontiers
 from prudent.paper.report.grids import UNCOVERED, exceptions_grid, frontier_grid, table_grids
-from prudent.paper.report.results import Mark, Results
-from prudent.paper.report.summary import Count, Summary, summarise
+from prudent.paper.report.results import Reading, Results
+from prudent.paper.report.summary import SMALL_IMAGES, Count, Summary, summarise
 from prudent.paper.tables import published, settings
 
 TABLES = {
     1: "random faults",
     2: "fine-tuning, frozen features",
     3: "severe faults",
-    4: "DP-SGD beside",
+    4: "with DP-SGD",
 }
 _NAMES = {"rdp": "RDP", "pld": "PLD"}
 
 
-def document(results: Results, *, curves: bool = True, figures: Sequence[int] = ()) -> Document:
+def document(results: Results, *, curves: bool = True, figures: Sequence[Figure] = ()) -> Document:
     """The whole page.
 
     Args:
         results: What was run.
         curves: Whether to draw accuracy over ε and the test over time.
-        figures: Which of the paper's figures to draw.
+        figures: The paper's figures to draw.
     """
     sections = [
         _summary(results),
@@ -63,10 +64,10 @@ def _title(results: Results) -> str:
 
 
 def _lead(results: Results) -> str:
-    seeds = len({mark.seed for mark in results.marks})
+    seeds = len({reading.seed for reading in results.readings})
     made = (
-        f"{results.runs():,} runs, up to {seeds} seeds, {len(results.marks):,} rows of results"
-        if results.marks
+        f"{results.runs():,} runs, up to {seeds} seeds, {len(results.readings):,} rows of results"
+        if results.readings
         else "No run has been made yet"
     )
     cut = (
@@ -85,7 +86,10 @@ def _summary(results: Results) -> Section:
     found = summarise(results)
     tiles = (
         *(
-            _tile(found.paper[name], f"TSGD+PTR ≥ the paper's, MNIST and EMNIST, by {_NAMES[name]}")
+            _tile(
+                found.paper[name].on(*SMALL_IMAGES),
+                f"TSGD+PTR ≥ the paper's, MNIST and EMNIST, by {_NAMES[name]}",
+            )
             for name in ("pld", "rdp")
         ),
         *(
@@ -100,6 +104,7 @@ def _summary(results: Results) -> Section:
         "summary",
         (
             Tiles(tiles),
+            _by_dataset(found),
             Bullets(
                 (
                     "Each cell of the paper counts once, though it prints some in two tables; "
@@ -122,6 +127,30 @@ def _tile(count: Count, label: str) -> Tile:
     return Tile(f"{len(count.won)} of {count.made}", label + missing, tone)
 
 
+def _by_dataset(found: Summary) -> Grid:
+    counts = {
+        "PTR ≥ paper, PLD": found.paper["pld"],
+        "PTR ≥ paper, RDP": found.paper["rdp"],
+        "PTR > Gaussian, PLD": found.gain["pld"],
+        "PTR > Gaussian, RDP": found.gain["rdp"],
+        "best ≥ paper": found.best,
+        "best > DP-SGD": found.rival,
+    }
+    return Grid(
+        ("data set", *counts),
+        tuple(
+            (Cell(words.dataset(name)), *(_counted(count.on(name)) for count in counts.values()))
+            for name in dict.fromkeys(cell.dataset for cell in published())
+        ),
+        title="By data set",
+    )
+
+
+def _counted(count: Count) -> Cell:
+    tile = _tile(count, "")
+    return Cell(tile.value, tile.tone, tile.label.removeprefix("; "))
+
+
 def _substitutes() -> Iterator[str]:
     for name in dict.fromkeys(cell.dataset for cell in published()):
         note = words.substitute_note(name)
@@ -132,11 +161,16 @@ def _substitutes() -> Iterator[str]:
 def _exceptions(found: Summary) -> Iterator[Block]:
     counts = [
         *(
-            (found.paper[name], f"below the paper's TSGD+PTR, by {_NAMES[name]}", "ours", "paper")
+            (found.paper[name], f"TSGD+PTR below the paper's, by {_NAMES[name]}", "PTR", "paper")
             for name in ("pld", "rdp")
         ),
         *(
-            (found.gain[name], f"no gain over TSGD+Gaussian, by {_NAMES[name]}", "PTR", "Gaussian")
+            (
+                found.gain[name],
+                f"TSGD+PTR not above TSGD+Gaussian, by {_NAMES[name]}",
+                "PTR",
+                "Gaussian",
+            )
             for name in ("pld", "rdp")
         ),
         (found.best, "our best setting below the paper's TSGD+PTR", "ours", "paper"),
@@ -145,7 +179,7 @@ def _exceptions(found: Summary) -> Iterator[Block]:
     for count, title, ours, other in counts:
         if count.lost:
             grid = exceptions_grid(count.lost, ours, other)
-            yield Fold(f"{len(count.lost)} {title}", (grid,))
+            yield Fold(f"Exceptions: {title} ({len(count.lost)})", (grid,))
 
 
 def _table(results: Results, number: int) -> Section:
@@ -223,31 +257,31 @@ def _frontier(results: Results) -> Section:
     return Section("The worst attack", "frontier", tuple(blocks))
 
 
-def _figures(numbers: Sequence[int]) -> Section:
+def _figures(figures: Sequence[Figure]) -> Section:
     return Section(
         "The figures",
         "figures",
         (
             Paragraph("The paper's curves with exact ones added; they need no training."),
-            Plots(tuple(drawings.paper_figures(numbers)), wide=True),
+            Plots(tuple(map(drawings.paper_figure, figures)), wide=True),
         ),
     )
 
 
 def _runs(results: Results) -> Section:
-    places: dict[tuple[str, str], list[Mark]] = defaultdict(list)
-    for mark in results.marks:
-        places[mark.dataset, mark.column].append(mark)
+    places: dict[tuple[str, str], list[Reading]] = defaultdict(list)
+    for reading in results.readings:
+        places[reading.dataset, reading.column].append(reading)
     rows = tuple(
         (
             Cell(words.dataset(dataset)),
             Cell(words.method(column)),
-            Cell(f"{Results(tuple(marks)).runs():,}"),
-            Cell(str(len({mark.seed for mark in marks}))),
-            Cell(_range([mark.noise_multiplier for mark in marks], "{:.3f}")),
-            Cell(_range([mark.steps for mark in marks], "{:,}")),
+            Cell(f"{Results(tuple(readings)).runs():,}"),
+            Cell(str(len({reading.seed for reading in readings}))),
+            Cell(_range([reading.noise_multiplier for reading in readings], "{:.3f}")),
+            Cell(_range([reading.steps for reading in readings], "{:,}")),
         )
-        for (dataset, column), marks in sorted(places.items())
+        for (dataset, column), readings in sorted(places.items())
     )
     header = ("data set", "method", "runs", "seeds", "σ", "steps")
     grid: Block = Grid(header, rows, words=2)
@@ -274,17 +308,18 @@ def _choices() -> Section:
                     "Steps: the paper prints none. Here a run of fixed noise goes on until the "
                     "accountant says ε, so it is read at two steps. The paper's own accounting "
                     "(Theorem 4.4) does not hold at its settings (Errata 0, item 2).",
-                    f"δ = {every['delta']:g} and δ₀ = {every['failure']:g}, a Laplace test of "
-                    "scale 1 whose noisy margin is shown.",
-                    f"F: starts at {trim:.0%} of the expected batch; a failed test adds "
-                    f"{up:.0%}, a passed one takes {down:.0%} off, between nothing and the whole "
-                    "batch. The paper says both this and its opposite, which runs away (Errata 1, "
-                    "items 27 and 28).",
+                    f"δ = {every['delta']:g}, as in the paper's figures; of its trainings it names "
+                    "none.",
+                    f"F of TSGD+PTR: starts at {trim:.0%} of the expected batch, where "
+                    f"TSGD+Gaussian keeps it; a failed test adds {up:.0%}, a passed one takes "
+                    f"{down:.0%} off, "
+                    "between nothing and the whole batch. The paper says both this and its "
+                    "opposite, which runs away (Errata 1, items 27 and 28).",
                     "Sums are divided by the expected batch, never by the realised one (Errata 1, "
                     "item 31).",
                     "σ of DP-SGD: that of TSGD+Gaussian; the paper gives none (Errata 1, item 33).",
-                    "EMNIST: the paper does not say which split; its size is that of Letters "
-                    "(Errata 1, item 33).",
+                    "EMNIST: the paper names no split; the size and the balanced classes it names "
+                    "are those of Letters (Errata 1, item 33).",
                     *_substitutes(),
                 )
             ),

@@ -10,11 +10,12 @@ import attrs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from prudent.paper import figures, plots
+from prudent.paper import plots
+from prudent.paper.figures import Figure
 from prudent.paper.report import words
 from prudent.paper.report.cells import best_setting, tuned_dpsgd
 from prudent.paper.report.document import Key, Plots
-from prudent.paper.report.results import Estimate, Mark, Results
+from prudent.paper.report.results import Estimate, Reading, Results
 from prudent.paper.tables import published
 
 _COLOURS = {
@@ -44,12 +45,9 @@ class Line:
     marker: str = ""
 
 
-def paper_figures(numbers: Iterable[int]) -> list[str]:
-    """The paper's figures, drawn into the page."""
-    return [
-        plots.inline(functools.partial(plots.draw, figures.figure(number)), f"figure{number}")
-        for number in numbers
-    ]
+def paper_figure(figure: Figure) -> str:
+    """A figure of the paper, drawn into the page."""
+    return plots.inline(functools.partial(plots.draw, figure), f"figure{figure.number}")
 
 
 def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
@@ -92,11 +90,11 @@ def passing_over_time(results: Results, dataset: str) -> Plots | None:
             continue
         passed, trims = [], []
         for corrupt in _corruptions(dataset):
-            marks = _longest(results, dataset, corrupt, column)
+            readings = _longest(results, dataset, corrupt, column)
             kind, _, ratio = corrupt.partition(":")
             key = Key(words.corruption(corrupt), _KIND_COLOURS[kind], _RATIO_DASHES[ratio])
-            passed.append(Line(key, _over_steps(marks, "pass_rate")))
-            trims.append(Line(key, _over_steps(marks, "trim")))
+            passed.append(Line(key, _over_steps(readings, "pass_rate")))
+            trims.append(Line(key, _over_steps(readings, "trim")))
         title = words.method(column)
         for quantity, lines, limits in (
             ("share of tests passed", passed, (0.0, 1.0)),
@@ -151,35 +149,36 @@ def _curve(
     results: Results, dataset: str, corrupt: str, column: str
 ) -> tuple[tuple[float, Estimate], ...]:
     epsilons = {
-        mark.epsilon
-        for mark in results.marks
-        if (mark.dataset, mark.corrupt, mark.column) == (dataset, corrupt, column)
+        reading.epsilon
+        for reading in results.readings
+        if (reading.dataset, reading.corrupt, reading.column) == (dataset, corrupt, column)
     }
     cells = ((e, results.cell(dataset, corrupt, column, e)) for e in sorted(epsilons))
     return tuple((epsilon, cell) for epsilon, cell in cells if cell is not None)
 
 
-def _longest(results: Results, dataset: str, corrupt: str, column: str) -> list[Mark]:
+def _longest(results: Results, dataset: str, corrupt: str, column: str) -> list[Reading]:
     """The rows of the runs to the largest ε; each step of a run once."""
     here = [
-        mark
-        for mark in results.marks
-        if (mark.dataset, mark.corrupt, mark.column) == (dataset, corrupt, column)
+        reading
+        for reading in results.readings
+        if (reading.dataset, reading.corrupt, reading.column) == (dataset, corrupt, column)
     ]
-    target = max((mark.target or 0.0 for mark in here), default=0.0)
+    target = max((reading.target or 0.0 for reading in here), default=0.0)
     longest = sorted(
-        (m for m in here if (m.target or 0.0) == target), key=lambda mark: (mark.seed, mark.steps)
+        (m for m in here if (m.target or 0.0) == target),
+        key=lambda reading: (reading.seed, reading.steps),
     )
     return list({(m.seed, m.steps): m for m in reversed(longest)}.values())
 
 
-def _over_steps(marks: Iterable[Mark], name: str) -> tuple[tuple[float, Estimate], ...]:
+def _over_steps(readings: Iterable[Reading], name: str) -> tuple[tuple[float, Estimate], ...]:
     """The mean over seeds of one quantity, without a band: many lines share these axes."""
     values: dict[int, list[float]] = defaultdict(list)
-    for mark in marks:
-        value = getattr(mark, name)
+    for reading in readings:
+        value = getattr(reading, name)
         if value is not None:
-            values[mark.steps].append(value)
+            values[reading.steps].append(value)
     means = {step: statistics.fmean(values[step]) for step in sorted(values)}
     return tuple((float(step), Estimate(mean, None, 1)) for step, mean in means.items())
 

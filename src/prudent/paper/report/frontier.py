@@ -6,7 +6,7 @@ from collections import defaultdict
 import attrs
 
 from prudent.paper.experiment import Experiment
-from prudent.paper.report.results import Estimate, Mark, Results
+from prudent.paper.report.results import Estimate, Reading, Results
 from prudent.paper.tables import published
 
 
@@ -70,12 +70,12 @@ class Frontier:
 
 def frontiers(results: Results) -> list[Frontier]:
     """One for each data set and ε at which an attack beyond the paper's tables was run."""
-    places: dict[tuple[str, float], list[Mark]] = defaultdict(list)
-    for mark in results.marks:
-        solved = mark.target == mark.epsilon
-        passing = mark.target is None and mark.epsilon in _printed(mark.dataset)
-        if mark.accountant == "pld" and mark.corrupt != "none" and (solved or passing):
-            places[mark.dataset, mark.epsilon].append(mark)
+    places: dict[tuple[str, float], list[Reading]] = defaultdict(list)
+    for reading in results.readings:
+        solved = reading.target == reading.epsilon
+        passing = reading.target is None and reading.epsilon in _printed(reading.dataset)
+        if reading.accountant == "pld" and reading.corrupt != "none" and (solved or passing):
+            places[reading.dataset, reading.epsilon].append(reading)
     found = (_frontier(results, *place, here) for place, here in sorted(places.items()))
     return [frontier for frontier in found if frontier.rows]
 
@@ -91,12 +91,14 @@ def _printed(dataset: str) -> set[float]:
     return {cell.epsilon for cell in published() if cell.dataset == dataset}
 
 
-def _frontier(results: Results, dataset: str, epsilon: float, here: list[Mark]) -> Frontier:
+def _frontier(results: Results, dataset: str, epsilon: float, here: list[Reading]) -> Frontier:
     tabled = {_kind(cell.corrupt) for cell in published()}
-    beyond = [mark for mark in here if _kind(mark.corrupt) not in tabled]
-    ratios = sorted({_ratio(mark.corrupt) for mark in beyond})
-    columns = sorted({mark.column for mark in beyond})
-    attacks = {(_kind(mark.corrupt), _ratio(mark.corrupt)): mark.corrupt for mark in here}
+    beyond = [reading for reading in here if _kind(reading.corrupt) not in tabled]
+    ratios = sorted({_ratio(reading.corrupt) for reading in beyond})
+    columns = sorted({reading.column for reading in beyond})
+    attacks = {
+        (_kind(reading.corrupt), _ratio(reading.corrupt)): reading.corrupt for reading in here
+    }
     kinds = sorted(
         {kind for kind, ratio in attacks if ratio in ratios},
         key=lambda kind: (not is_covered(f"{kind}:0.1"), kind),  # those a price covers come first

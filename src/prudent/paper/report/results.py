@@ -23,7 +23,7 @@ _MAY_BE_EMPTY = ("target", "pass_rate", "trim")
 
 
 @attrs.frozen
-class Mark:
+class Reading:
     """One row: where a run reached an ε.
 
     Attributes:
@@ -64,7 +64,7 @@ class Mark:
 
 
 _check_corruption = functools.cache(parse)  # a file has few kinds and many rows
-COLUMNS = tuple(field.name for field in attrs.fields(Mark))
+COLUMNS = tuple(field.name for field in attrs.fields(Reading))
 
 
 @attrs.frozen
@@ -97,22 +97,28 @@ class Results:
     """Every row, and the cells they come to.
 
     Attributes:
-        marks: The rows.
+        readings: The rows.
         small: Whether the runs were cut short, so that they compare with nothing but each other.
     """
 
-    marks: tuple[Mark, ...]
+    readings: tuple[Reading, ...]
     small: bool = False
     _cells: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)
 
     @_cells.default
     def _(self) -> dict[CellKey, Estimate]:
         accuracies: dict[CellKey, list[float]] = defaultdict(list)
-        for mark in self.marks:
+        for reading in self.readings:
             # What a calibrated run passes on its way is no cell: noise was solved for its end.
-            if mark.target in (None, mark.epsilon):
-                key = mark.dataset, mark.corrupt, mark.column, mark.epsilon, mark.accountant
-                accuracies[key].append(mark.accuracy)
+            if reading.target in (None, reading.epsilon):
+                key = (
+                    reading.dataset,
+                    reading.corrupt,
+                    reading.column,
+                    reading.epsilon,
+                    reading.accountant,
+                )
+                accuracies[key].append(reading.accuracy)
         return {key: Estimate.over(values) for key, values in accuracies.items()}
 
     def cell(
@@ -127,7 +133,7 @@ class Results:
 
     def runs(self) -> int:
         """How many trainings the rows come from."""
-        return len({(m.dataset, m.corrupt, m.column, m.target, m.seed) for m in self.marks})
+        return len({(m.dataset, m.corrupt, m.column, m.target, m.seed) for m in self.readings})
 
 
 def shipped() -> Path:
@@ -139,7 +145,7 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
     """Reads a results file.
 
     Args:
-        path: A CSV file with the columns of `Mark`; one of small runs ends in `.small.csv`.
+        path: A CSV file with the columns of `Reading`; one of small runs ends in `.small.csv`.
         seeds: Use only so many, the first ones.
 
     Raises:
@@ -159,21 +165,21 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
                 f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
                 f"{', '.join(sorted(missing))} missing."
             )
-        marks: dict[tuple[Any, ...], Mark] = {}
+        readings: dict[tuple[Any, ...], Reading] = {}
         for row in reader:
-            mark = _mark(row, f"{path}, line {reader.line_num}")
-            key = attrs.astuple(mark)[:7]
-            if key in marks:
+            reading = _reading(row, f"{path}, line {reader.line_num}")
+            key = attrs.astuple(reading)[:7]
+            if key in readings:
                 raise ValueError(
                     f"{path}, line {reader.line_num}: expected each run and price once, got "
                     f"{', '.join(map(str, key))} again. Take one of the two out."
                 )
-            marks[key] = mark
-    wanted = (mark for mark in marks.values() if seeds is None or mark.seed < seeds)
+            readings[key] = reading
+    wanted = (reading for reading in readings.values() if seeds is None or reading.seed < seeds)
     return Results(tuple(wanted), small=path.name.endswith(SMALL))
 
 
-def _mark(row: dict[str, str | None], place: str) -> Mark:
+def _reading(row: dict[str, str | None], place: str) -> Reading:
     values: dict[str, Any] = {}
     for name in COLUMNS:
         text = row[name]
@@ -181,7 +187,7 @@ def _mark(row: dict[str, str | None], place: str) -> Mark:
             raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
         values[name] = text if name in _WORDS else _number(name, text, place)
     try:
-        return Mark(**values)
+        return Reading(**values)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
