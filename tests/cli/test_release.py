@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.cli import errors, release
-from prudent.release import columns, noise, statistics
+from prudent.release import noise, statistics, table_column
 from prudent.release.ledger import Ledger
 
 SECRET = 918273.625
@@ -148,7 +148,9 @@ def test_over_budget_exits_with_4_before_anything_is_read(
 ) -> None:
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=0.1, delta=1e-5).close()
-    monkeypatch.setattr(columns, "_answer", lambda _: pytest.fail("read before it was charged"))
+    monkeypatch.setattr(
+        table_column, "_answer", lambda _: pytest.fail("read before it was charged")
+    )
     arguments = ["median", str(files / "t.parquet"), *MEDIAN, "--ledger", book]
     status, out, err = run(*arguments)
     assert (status, out) == (4, "")
@@ -286,3 +288,22 @@ def test_no_command_line_makes_it_stumble(run: Run, files: Path) -> None:
 @pytest.mark.slow
 def test_no_command_line_makes_it_stumble_at_length(run: Run, files: Path) -> None:
     assert {2, 3} <= set(fuzz(run, files, 100_000))
+
+
+def test_explain_shows_the_queries_and_charges_nothing(
+    run: Run, files: Path, tmp_path: Path
+) -> None:
+    book = str(tmp_path / "budget.db")
+    Ledger.create(book, epsilon=0.001, delta=1e-9).close()  # would not allow the release
+    arguments = ["median", str(files / "t.parquet"), *MEDIAN, "--ledger", book, "--explain"]
+    status, out, err = run(*arguments)
+    assert status == 0
+    assert out.count("SELECT COUNT(*)") + out.count("SELECT\n  COUNT(*)") >= 1
+    assert out.startswith("-- 1 of 4: How many records there are.")
+    assert "Nothing was read or charged" in err
+    status, out, err = run(*arguments, "--json")
+    assert (status, err) == (0, "")
+    questions = json.loads(out)["questions"]
+    assert [sorted(each) for each in questions] == [["asks", "plan", "sql"]] * 4
+    with Ledger.open(book) as ledger:
+        assert not ledger.history()

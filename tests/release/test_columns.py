@@ -16,11 +16,12 @@ ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release import columns  # noqa: E402
-from prudent.release.columns import TableColumn, open_column, open_groups  # noqa: E402
+from prudent.release import columns, table_column  # noqa: E402
+from prudent.release.columns import open_column, open_groups  # noqa: E402
 from prudent.release.columns_protocol import ArrayColumn, Column  # noqa: E402
 from prudent.release.lattice import Lattice  # noqa: E402
 from prudent.release.sources import SourceError, open_source  # noqa: E402
+from prudent.release.table_column import TableColumn  # noqa: E402
 from tests.release.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     check_same_answers,
@@ -33,8 +34,9 @@ VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(columns, "FEW", 50)
-    monkeypatch.setattr(columns, "SAMPLE", 100)
+    monkeypatch.setattr(table_column, "FEW", 50)
+    monkeypatch.setattr(table_column, "SAMPLE", 100)
+    monkeypatch.setattr(table_column, "QUANTILES", 50)
 
 
 def everything(column: Column) -> list[float]:
@@ -79,14 +81,14 @@ def test_an_empty_table_has_no_values() -> None:
 @pytest.mark.usefixtures("narrowing")
 def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = columns._answer
+    ask = table_column._answer
 
     def watched(expression: Any) -> Any:
         found = ask(expression)
         taken.append(found.num_rows if isinstance(found, pa.Table) else 1)
         return found
 
-    monkeypatch.setattr(columns, "_answer", watched)
+    monkeypatch.setattr(table_column, "_answer", watched)
     values = np.random.default_rng(0).normal(size=100_000).round(4)
     column = open_column(pa.table({"x": values}), "x")
     found = column.order_statistics(50_000, 50_100)
@@ -98,9 +100,9 @@ def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_ties_come_as_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = columns._answer
+    ask = table_column._answer
     monkeypatch.setattr(
-        columns,
+        table_column,
         "_answer",
         lambda expression: (found := ask(expression), taken.append(getattr(found, "num_rows", 1)))[
             0

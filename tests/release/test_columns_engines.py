@@ -15,7 +15,7 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
 
-from prudent.release import columns, statistics  # noqa: E402
+from prudent.release import statistics, table_column  # noqa: E402
 from prudent.release.columns import open_column, open_groups  # noqa: E402
 from prudent.release.columns_protocol import ArrayColumn  # noqa: E402
 from prudent.release.mechanism import Released  # noqa: E402
@@ -60,8 +60,8 @@ def postgres_table(postgres_url: str) -> Iterator[Any]:  # noqa: F811
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(columns, "FEW", 50)
-    monkeypatch.setattr(columns, "SAMPLE", 100)
+    monkeypatch.setattr(table_column, "FEW", 50)
+    monkeypatch.setattr(table_column, "SAMPLE", 100)
 
 
 def check_words(column: Any) -> None:
@@ -244,7 +244,7 @@ def test_spark_answers_as_an_array_does(monkeypatch: pytest.MonkeyPatch) -> None
         check_words(open_column(words, "w", kind="categories"))
         table = flights(FLIGHTS).slice(0, 3_000)
         frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
-        monkeypatch.setattr(columns, "FEW", 50)
+        monkeypatch.setattr(table_column, "FEW", 50)
         check_flights(table, {"source": frame})
         delayed = frame.withColumnRenamed("dep_delay", "x")
         carriers = table["carrier"].to_pylist()

@@ -38,6 +38,7 @@ class Request(NamedTuple):
     table: str | None
     ledger: str | None
     dataset: str
+    explain: bool
     as_json: bool
 
 
@@ -98,6 +99,13 @@ def _shared(
         typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
     ] = None,
     dataset: Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")] = "default",
+    explain: Annotated[
+        bool,
+        typer.Option(
+            help="Release and charge nothing: show the SQL that would be sent, with made-up "
+            "numbers in it, and the engine's plan. The plan is for the owner of the data only.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """The options of every release, for `_command` to hand on as a `Request`."""
@@ -225,19 +233,17 @@ def _answer(request: Request, statistic: str, **own: Any) -> None:
     from prudent.release import statistics
     from prudent.release.ledger import OverBudgetError
 
-    where = {name: getattr(request, name) for name in ("connect", "table", "unit", "by", "bounds")}
-    groups = None if request.groups is None else _listed(request.groups)
+    names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds")
+    given = {name: getattr(request, name) for name in names} | own
+    given["groups"] = None if request.groups is None else _listed(request.groups)
+    given = {name: value for name, value in given.items() if value is not None}
+    ask = getattr(statistics, statistic)
+    if request.explain:
+        _explain(request, ask, given)
+        return
     try:
         with _budget(request) as ledger:
-            outcome = getattr(statistics, statistic)(
-                request.source,
-                request.column,
-                epsilon=request.epsilon,
-                delta=request.delta,
-                groups=groups,
-                ledger=ledger,
-                **{name: value for name, value in (where | own).items() if value is not None},
-            )
+            outcome = ask(request.source, request.column, ledger=ledger, **given)
     except OverBudgetError as error:
         if request.as_json:
             _print_json(request, _plain(None, "over budget"))
@@ -249,6 +255,28 @@ def _answer(request: Request, statistic: str, **own: Any) -> None:
         print("No --ledger: nobody keeps count of what releases cost.", file=sys.stderr)
     if not any(_is_released(each) for each in outcomes.values()):
         raise typer.Exit(REFUSED)
+
+
+def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Prints the questions of a release as one SQL script, the plans as remarks in it."""
+    from prudent.release.explanation import explain
+
+    questions = explain(statistic, request.source, request.column, **given)
+    if request.as_json:
+        plain = [
+            {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
+            for each in questions
+        ]
+        typer.echo(json.dumps({"questions": plain}, allow_nan=False))
+        return
+    for number, each in enumerate(questions, start=1):
+        remarks = "\n".join(f"--   {line}".rstrip() for line in each.plan.splitlines())
+        typer.echo(f"-- {number} of {len(questions)}: {each.asks}\n{each.sql};\n{remarks}\n")
+    print(
+        "Nothing was read or charged. Numbers in the SQL are made up; the plans hold statistics "
+        "of the table and are for its owner only.",
+        file=sys.stderr,
+    )
 
 
 def _budget(request: Request) -> Any:
@@ -271,7 +299,8 @@ def _listed(text: str) -> list[str]:
 
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:
     """The categories in the type of the column: the order of texts is not that of numbers."""
-    from prudent.release.columns import TableColumn, open_column
+    from prudent.release.columns import open_column
+    from prudent.release.table_column import TableColumn
 
     if categories is None:
         return None

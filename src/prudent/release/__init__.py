@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from prudent.release.baseline import exponential_quantile
     from prudent.release.columns import open_column, open_groups
     from prudent.release.columns_protocol import ArrayColumn, Column
+    from prudent.release.explanation import Question, explain
     from prudent.release.lattice import Lattice
     from prudent.release.ledger import Ledger, OverBudgetError
     from prudent.release.margin import RobustValue
@@ -47,6 +48,7 @@ _HOMES = {
     "OverBudgetError": "ledger",
     "ProposalSearch": "proposal",
     "ProposeTestRelease": "mechanism",
+    "Question": "explanation",
     "Refused": "mechanism",
     "Released": "mechanism",
     "ReproducibleNoise": "noise",
@@ -55,6 +57,7 @@ _HOMES = {
     "UnsafeMarginError": "mechanism",
     "calibrated": "pricing",
     "check_margin": "mechanism",
+    "explain": "explanation",
     "exponential_quantile": "baseline",
     "iqr": "statistics",
     "median": "statistics",
@@ -80,6 +83,7 @@ __all__ = [
     "OverBudgetError",
     "ProposalSearch",
     "ProposeTestRelease",
+    "Question",
     "Refused",
     "Released",
     "ReproducibleNoise",
@@ -88,6 +92,7 @@ __all__ = [
     "UnsafeMarginError",
     "calibrated",
     "check_margin",
+    "explain",
     "exponential_quantile",
     "iqr",
     "median",

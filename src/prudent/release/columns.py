@@ -1,10 +1,7 @@
 """The order statistics of a column in any engine: DuckDB embedded, PostgreSQL, Spark.
 
-`open_column` makes a `Column` of nearly anything. Its questions are answered where the data are:
-what comes back are counts, sums, and the few values near a rank. The window is found by narrowing.
-A random sample, drawn and sorted by the engine, suggests a bracket of values around the ranks; a
-count over all rows says which ranks the bracket holds; then the engine groups what lies inside by
-value. The sample only decides how much work is left: the answer is exact whatever it drew.
+`open_column` makes a `Column` of nearly anything. Its questions are answered where the data are, by
+the queries of `prudent.release.table_column`; here it is decided what one record counts as.
 
 One record is one value or none:
 
@@ -22,8 +19,6 @@ Each row is a function of one record (of one unit's rows), so adding or removing
 removes at most one value: adjacency of tables is adjacency of columns.
 """
 
-import functools
-import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -38,26 +33,16 @@ from prudent import _validate
 from prudent.release.columns_protocol import ArrayColumn, Column, Kind
 from prudent.release.dialects import (
     backend_name,
-    double,
     double_of_numeric,
     in_order_of_characters,
     literal,
     plain_text,
 )
-from prudent.release.lattice import FARTHEST, FloatArray, IntArray, Lattice
-from prudent.release.sources import Source, SourceError, open_source
+from prudent.release.sources import Source, open_source
+from prudent.release.table_column import TableColumn, typed
 
 Predicate = Callable[[ir.Table], ir.BooleanValue]
 
-SAMPLE = 2**18
-"""Rows sampled to suggest a bracket: their quantiles err by at most 0.5 % of the ranks."""
-
-FEW = 2**20
-"""Rows that the engine groups and sorts without narrowing them further."""
-
-_SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
-_EDGES_AT_ONCE = 200
-_HALF = 26  # bits of the lower half of a sum; both halves then hold 2**36 rows in 64 bits
 _NOT_OF_ONE_ROW = (
     ops.Reduction,
     ops.Analytic,
@@ -76,148 +61,6 @@ _PLAIN = (  # of a category: equal values look the same, and are ordered as Pyth
     dt.Timestamp,
     dt.Binary,
 )
-
-
-class TableColumn:
-    """A column of an ibis table, one row per value; see `Column`."""
-
-    def __init__(self, rows: ir.Table, *, owner: object = None) -> None:
-        """Takes a table whose column `value` has a value in every row.
-
-        Args:
-            rows: The table.
-            owner: Kept alive as long as this column is: what must stay open for it.
-        """
-        self._rows = rows
-        self._owner = owner
-
-    def count(self) -> int:
-        """See `Column`."""
-        return self._count
-
-    @functools.cached_property
-    def _count(self) -> int:
-        return int(_answer(self._rows.count()))
-
-    def order_statistics(self, first: int, last: int) -> FloatArray:
-        """See `Column`."""
-        first, last = max(first, 1), min(last, self._count)
-        if first > last:
-            return np.empty(0)
-        low, high = self._suggested(first, last)
-        below = self._below(low) if low > -math.inf else 0
-        if below >= first:  # the sample misled
-            low, below = -math.inf, 0
-        window = self._window(low, high, first - below, last - below)
-        if len(window) < last - first + 1:  # misled on the other side
-            window = self._window(low, math.inf, first - below, last - below)
-        return window
-
-    def counts_below(self, edges: FloatArray) -> IntArray:
-        """See `Column`."""
-        found: list[int] = []
-        for start in range(0, len(edges), _EDGES_AT_ONCE):
-            part = edges[start : start + _EDGES_AT_ONCE]
-            counts = {
-                f"below_{index}": self._rows.count(where=self._rows.value < double(edge))
-                for index, edge in enumerate(part)
-            }
-            row = _answer(self._rows.aggregate(**counts))
-            found.extend(row[name][0].as_py() for name in counts)
-        return np.array(found, np.int64)
-
-    def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
-        """See `Column`."""
-        first, last = max(first, 1), min(last, self._count)
-        if first > last:
-            return 0
-        low = self.order_statistics(first, first)[0]
-        high = self.order_statistics(last, last)[0]
-        low_step, high_step = (int(step) for step in lattice.steps([low, high]))
-        if low == high:
-            return (last - first + 1) * low_step
-        value = self._rows.value
-        between = (value > double(low)) & (value < double(high))
-        # Counted from the low end up and in two halves, so that sums stay inside 64 bits.
-        steps = _steps(value, lattice) + float(FARTHEST)
-        upper = (steps / float(2**_HALF)).floor().cast("int64")
-        lower = (steps - upper.cast("float64") * float(2**_HALF)).cast("int64")
-        found = _answer(
-            self._rows.aggregate(
-                at_most_low=self._rows.count(where=value <= double(low)),
-                inside=self._rows.count(where=between),
-                upper=upper.sum(where=between).cast("int64"),
-                lower=lower.sum(where=between).cast("int64"),
-            )
-        ).to_pylist()[0]
-        inside, at_low = found["inside"], found["at_most_low"] - first + 1
-        at_high = last - first + 1 - at_low - inside
-        total = ((found["upper"] or 0) << _HALF) + (found["lower"] or 0) - inside * FARTHEST
-        return int(total + at_low * low_step + at_high * high_step)
-
-    def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
-        """See `Column`."""
-        steps = self._rows.select(step=_steps(self._rows.value, lattice).cast("int64"))
-        groups = steps.group_by("step").aggregate(records=lambda t: t.count())
-        fullest = groups.mutate(most=groups.records.max().over(ibis.window()))
-        near = fullest.filter(fullest.records > fullest.most - within)
-        found = _answer(near.select("step", "records").order_by("step"))
-        return (
-            found["step"].to_numpy().astype(np.int64),
-            found["records"].to_numpy().astype(np.int64),
-        )
-
-    def most_frequent(
-        self, limit: int, among: Sequence[Hashable] | None = None
-    ) -> list[tuple[Any, int]]:
-        """See `Column`."""
-        rows = self._rows
-        if among is not None:
-            kept = self.typed(among)
-            if kept != list(among):  # an order of texts would not be the order of the values
-                raise ValueError(f"Expected among of type {rows.value.type()}, got {among!r}.")
-            rows = rows.filter(rows.value.isin(list(map(literal, kept)))) if kept else rows.limit(0)
-        groups = rows.group_by("value").aggregate(records=lambda t: t.count())
-        order = [ibis.desc(groups.records), in_order_of_characters(groups.value)]
-        found = _answer(groups.order_by(order).limit(limit))
-        return list(zip(found["value"].to_pylist(), found["records"].to_pylist(), strict=True))
-
-    def typed(self, values: Sequence[Hashable]) -> list[str | bool | int | float]:
-        """Public values, perhaps written as text, in the type of this column."""
-        return [typed(value, self._rows.value.type(), "categories") for value in values]
-
-    def _below(self, edge: float) -> int:
-        return int(_answer(self._rows.filter(self._rows.value < double(edge)).count()))
-
-    def _suggested(self, first: int, last: int) -> tuple[float, float]:
-        """Values that probably enclose ranks first..last, from a sample; infinite if few rows."""
-        if self._count <= FEW:
-            return -math.inf, math.inf
-        sample = self._rows.filter(ibis.random() < SAMPLE / self._count)
-        low, high = first / self._count - _SLACK, last / self._count + _SLACK
-        found = _answer(
-            sample.aggregate(
-                low=sample.value.quantile(max(low, 0.0)),
-                high=sample.value.quantile(min(high, 1.0)),
-            )
-        )
-        ends = found["low"][0].as_py(), found["high"][0].as_py()
-        if None in ends or any(map(math.isnan, ends)):  # no rows drawn, or between infinities
-            return -math.inf, math.inf
-        return (ends[0] if low > 0 else -math.inf), (ends[1] if high < 1 else math.inf)
-
-    def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
-        """The values of ranks first..last among those in [low, high], as far as there are any."""
-        value = self._rows.value
-        inside = self._rows.filter(value >= double(low), value <= double(high))
-        groups = inside.group_by("value").aggregate(records=lambda t: t.count())
-        upto = groups.records.sum().over(ibis.window(order_by=groups.value, rows=(None, 0)))
-        ranked = groups.mutate(upto=upto.cast("int64"))
-        near = ranked.filter(ranked.upto >= first, ranked.upto - ranked.records < last)
-        found = _answer(near.order_by("value"))
-        ends, records = found["upto"].to_numpy(), found["records"].to_numpy()
-        repeats = np.minimum(ends, last) - np.maximum(ends - records + 1, first) + 1
-        return np.repeat(found["value"].to_numpy().astype(np.float64), repeats)
 
 
 def open_column(
@@ -307,27 +150,6 @@ def open_groups(
         group: TableColumn(rows.filter(rows.member == literal(member)), owner=owner)
         for group, member in wanted.items()
     }
-
-
-def typed(value: Hashable, dtype: dt.DataType, name: str) -> str | bool | int | float:
-    """A public value, perhaps written as text, in the type of a column.
-
-    Raises:
-        ValueError: if it cannot be one.
-    """
-    given: Any = value.item() if isinstance(value, np.generic) else value
-    try:
-        if dtype.is_string():
-            return str(given)
-        if dtype.is_boolean():
-            return {"true": True, "false": False}[str(given).lower()]
-        if dtype.is_integer() and abs(number := int(given)) < 2**63 and number == float(given):
-            return number
-        if dtype.is_floating() and not math.isnan(float(given)):
-            return float(given)
-    except (TypeError, ValueError, KeyError, OverflowError):
-        pass
-    raise ValueError(f"Expected {name} of type {dtype}, as the column is, got {value!r}.")
 
 
 def _opened(
@@ -421,27 +243,3 @@ def _one_per_unit(rows: ir.Table) -> ir.Table:
     place = ibis.row_number().over(ibis.window(group_by="unit", order_by=order))
     placed = rows.mutate(place=place)
     return placed.filter(placed.place == 0).drop("place")
-
-
-def _steps(value: ir.Value, lattice: Lattice) -> ir.Value:
-    """Steps of the lattice, still as doubles: the arithmetic of `Lattice.steps`, bit for bit."""
-    low, high = lattice.value(lattice.low), lattice.value(lattice.high)
-    inside = ibis.ifelse(
-        value < double(low), double(low), ibis.ifelse(value > double(high), double(high), value)
-    )
-    # PostgreSQL calls a product that vanishes an error; what is this small is in step 0 anyway.
-    tiny = inside.abs() < double(math.ldexp(1.0, max(lattice.exponent - 60, -1070)))
-    scaled = inside * double(math.ldexp(1.0, -lattice.exponent))
-    return (ibis.ifelse(tiny, double(0.0), scaled) + double(0.5)).floor().cast("float64")
-
-
-def _answer(expression: ir.Expr) -> Any:
-    """What the engine answers; an error of the engine is not passed on, it may quote records."""
-    try:
-        found = expression.to_pyarrow()
-    except Exception as error:
-        raise SourceError(
-            f"The engine could not read the column ({type(error).__name__}). Check that the file "
-            "or table is readable as a whole; details are withheld, they may quote records."
-        ) from None
-    return found.as_py() if isinstance(expression, ir.Scalar) else found

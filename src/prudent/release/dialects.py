@@ -4,10 +4,12 @@ Every engine is to give the same answer, and none is to raise an error because o
 """
 
 import math
+from typing import Any
 
 import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
+import pyarrow as pa
 
 
 def double_of_numeric(column: ir.Column) -> ir.Value:
@@ -46,6 +48,8 @@ def plain_text(value: ir.Column) -> ir.Column:
         return _decode(_encode(value))
     if name == "postgres":  # an ENUM first becomes a text by being joined to one
         return _convert_from(_convert_to(value.concat(""), "UTF8"), "UTF8")
+    if name == "pyspark":
+        return _collate(value, "UTF8_BINARY")
     return value
 
 
@@ -69,6 +73,11 @@ def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
     """PostgreSQL's own: the bytes of a text, whose order is that of its characters."""
 
 
+@ibis.udf.scalar.builtin(name="collate")  # type: ignore[untyped-decorator]
+def _collate(text: str, collation: str) -> str:  # type: ignore[empty-body]
+    """Spark's own: the same text, compared in another way."""
+
+
 def literal(value: str | bool | int | float) -> ir.Value:
     """A public value, as every engine reads it."""
     return double(value) if isinstance(value, float) else ibis.literal(value)
@@ -85,3 +94,34 @@ def double(number: float) -> ir.Value:
 def backend_name(expression: ir.Expr) -> str:
     """Which engine answers: duckdb, postgres, pyspark."""
     return str(expression.get_backend().name)
+
+
+def fetched(expression: ir.Expr) -> pa.Table:
+    """What an engine answers, as a table.
+
+    PostgreSQL plans no work for several processes when it is read through a cursor of the server,
+    as ibis does; what is asked here has few rows, so they are taken at once.
+    """
+    table = expression.as_table()
+    if backend_name(expression) != "postgres":
+        return table.to_pyarrow()
+    rows = _rows(expression, ibis.to_sql(table))
+    return pa.Table.from_struct_array(pa.array(rows, type=table.schema().as_struct().to_pyarrow()))
+
+
+def plan(expression: ir.Expr) -> str:
+    """How the engine would answer, in its own words; nothing is read for it but its statistics."""
+    formatted = "FORMATTED " if backend_name(expression) == "pyspark" else ""
+    rows = _rows(expression, f"EXPLAIN {formatted}{ibis.to_sql(expression.as_table())}")
+    return "\n".join(str(row[-1]).rstrip() for row in rows)
+
+
+def _rows(expression: ir.Expr, sql: str) -> list[Any]:
+    """The rows that an engine answers to its own SQL."""
+    backend = expression.get_backend()
+    if backend.name == "pyspark":
+        return list(backend.raw_sql(sql).collect())
+    if backend.name == "postgres":
+        with backend.begin() as cursor:
+            return list(cursor.execute(sql).fetchall())
+    return list(backend.raw_sql(sql).fetchall())

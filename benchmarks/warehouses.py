@@ -1,0 +1,377 @@
+"""Private numbers of a large column in DuckDB, PostgreSQL and Spark, beside the engine's median.
+
+    python -m benchmarks.warehouses measure --engines duckdb,postgres,spark --rows 1e5,1e6,1e7,1e8
+    python -m benchmarks.warehouses plot
+
+`measure` makes a table of log-normal doubles inside the engine and asks it, in one client process
+per engine and size, for a private median, a private trimmed mean and the engine's own exact median,
+`--rounds` times each in turns. PostgreSQL is a server of its own with the settings it is installed
+with; Spark is a cluster of its own with two workers (`local-cluster[2,1,2048]`); DuckDB reads a
+Parquet file inside the client. Every answer is a line of `benchmarks/warehouses.csv`: a size that
+is measured again takes the place of its earlier lines. `plot` draws `docs/images/warehouses.png`
+from these lines and prints them as a table.
+
+A client that takes longer than `--minutes` is ended, and what it had answered is kept.
+"""
+
+import argparse
+import contextlib
+import csv
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "warehouses.csv"
+PICTURE = ROOT / "docs" / "images" / "warehouses.png"
+FIELDS = [
+    "engine",
+    "rows",
+    "question",
+    "seconds",
+    "queries",
+    "rows_out",
+    "bytes_out",
+    "client_megabytes",
+    "answer",
+]
+ENGINES = ("duckdb", "postgres", "postgres with index", "spark")
+QUESTIONS = ("median", "trimmed mean", "exact median")
+
+COST: Any = {"epsilon": 0.3, "delta": 1e-6}
+LOG_NORMAL = "exp(sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()))"
+CLUSTER = "local-cluster[2,1,2048]"
+
+
+# --- the client: one process per engine and size -------------------------------------------------
+
+
+class Traffic:
+    """How many queries were asked, and how much came back: what the client fetched, in Arrow."""
+
+    def __init__(self) -> None:
+        from prudent.release import table_column
+
+        self.queries = self.rows = self.bytes = 0
+        fetch = table_column.fetched
+
+        def counted(expression: Any) -> Any:
+            table = fetch(expression)
+            self.queries += 1
+            self.rows += table.num_rows
+            self.bytes += table.nbytes
+            return table
+
+        table_column.fetched = counted
+
+
+def client(engine: str, rows: int, where: str, rounds: int) -> None:
+    """Asks everything and prints a line of JSON for each answer."""
+    import numpy as np
+
+    from prudent.release.statistics import median, trimmed_mean
+
+    proposal = max(1e-4, 3e3 / rows)  # about what the gaps between records allow
+    asked: dict[str, Callable[..., Any]] = {
+        "median": lambda **table: median(**table, propose=proposal, **COST),
+        "trimmed mean": lambda **table: trimmed_mean(
+            **table, trim=1_000, propose=10 * proposal, **COST
+        ),
+    }
+    for ask in asked.values():  # calibrates, before the clock
+        ask(data=np.zeros(5_000))
+    traffic = Traffic()
+    with opened(engine, where, rows) as (table, exact):
+        for _ in range(rounds):
+            for question in QUESTIONS:
+                before = traffic.queries, traffic.rows, traffic.bytes
+                start = time.perf_counter()
+                if question == "exact median":
+                    answer = exact()
+                    traffic.queries, traffic.rows, traffic.bytes = (
+                        traffic.queries + 1,
+                        traffic.rows + 1,
+                        traffic.bytes + 8,
+                    )
+                else:
+                    answer = getattr(asked[question](**table()), "value", "refused")
+                seconds = time.perf_counter() - start
+                after = traffic.queries, traffic.rows, traffic.bytes
+                out = [now - then for now, then in zip(after, before, strict=True)]
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                line = [engine, rows, question, round(seconds, 3), *out, round(peak), answer]
+                print(json.dumps(dict(zip(FIELDS, line, strict=True))), flush=True)
+
+
+@contextlib.contextmanager
+def opened(engine: str, where: str, rows: int) -> Iterator[tuple[Callable[[], Any], Any]]:
+    """What a release is given, and a function that asks the engine for its own median."""
+    if engine == "duckdb":
+        import duckdb
+
+        duckdb.sql("SET enable_progress_bar = false")
+        question = f"SELECT quantile_disc(x, 0.5) FROM read_parquet('{where}')"
+        yield lambda: {"data": where, "column": "x"}, lambda: duckdb.sql(question).fetchone()[0]
+    elif engine.startswith("postgres"):
+        import psycopg
+
+        with psycopg.connect(where) as connection:
+            question = "SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY x) FROM t"
+            yield (
+                lambda: {"connect": where, "table": "t", "column": "x"},
+                lambda: connection.execute(question).fetchone()[0],
+            )
+    else:
+        with spark(Path(where)) as session:
+            path = f"{where}/x.parquet"
+            made = "exp(sqrt(-2 * ln(1 - rand(1))) * cos(2 * pi() * rand(2))) AS x"
+            session.range(0, rows, 1, 8).selectExpr(made).write.parquet(path)
+            frame = session.read.parquet(path)
+            yield (
+                lambda: {"data": frame, "column": "x"},
+                lambda: frame.selectExpr("percentile(x, 0.5)").collect()[0][0],
+            )
+
+
+@contextlib.contextmanager
+def spark(folder: Path) -> Iterator[Any]:
+    """A cluster of two workers with a core and 2 GB each, in processes of their own."""
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.executor.memory": "2g",
+        "spark.local.dir": str(folder),
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master(CLUSTER)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    logs = Path(pyspark.__file__).parent / "work" / session.sparkContext.applicationId
+    try:
+        yield session
+    finally:
+        session.stop()
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+# --- the benchmark: makes tables, starts clients, writes lines -----------------------------------
+
+
+def measure(engine: str, sizes: list[int], rounds: int, minutes: float) -> None:
+    with tempfile.TemporaryDirectory(prefix="prudent-warehouse-") as folder:
+        if engine.startswith("postgres"):
+            from tests.servers import postgres
+
+            with postgres() as address:
+                for rows in sizes:
+                    fill_postgres(address, rows, with_index=engine.endswith("index"))
+                    record(run(engine, rows, address, rounds, minutes))
+        for rows in sizes if not engine.startswith("postgres") else []:
+            where = Path(folder) / str(rows)
+            where.mkdir()
+            if engine == "duckdb":
+                fill_duckdb(where / "x.parquet", rows)
+            target = where / "x.parquet" if engine == "duckdb" else where
+            record(run(engine, rows, str(target), rounds, minutes))
+            shutil.rmtree(where)
+
+
+def fill_postgres(address: str, rows: int, *, with_index: bool) -> None:
+    import psycopg
+
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS t")
+        connection.execute(
+            f"CREATE UNLOGGED TABLE t AS SELECT {LOG_NORMAL} AS x FROM generate_series(1, {rows})"
+        )
+        if with_index:
+            connection.execute("CREATE INDEX ON t (x)")
+        connection.execute("VACUUM ANALYZE t")
+
+
+def fill_duckdb(path: Path, rows: int) -> None:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false")
+        made = f"SELECT {LOG_NORMAL} AS x FROM range({rows})"
+        connection.execute(f"COPY ({made}) TO '{path}' (FORMAT parquet)")
+
+
+def run(engine: str, rows: int, where: str, rounds: int, minutes: float) -> list[dict[str, object]]:
+    """What a client process answered in time."""
+    arguments = ["client", engine, str(rows), where, str(rounds)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.warehouses", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,  # so that it can be ended together with what it started
+    ) as process:
+
+        def end() -> None:
+            print(f"{engine}, {rows:.0e} rows: ended after {minutes:g} minutes", flush=True)
+            os.killpg(process.pid, signal.SIGKILL)
+
+        clock = threading.Timer(60 * minutes, end)
+        clock.start()
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            with contextlib.suppress(json.JSONDecodeError):
+                lines.append(json.loads(line))
+                print(line, end="", flush=True)
+        process.wait()
+        clock.cancel()
+    return lines
+
+
+def record(lines: list[dict[str, object]]) -> None:
+    """Puts new lines in the place of the earlier ones of the same engine and size."""
+    measured = {(line["engine"], str(line["rows"])) for line in lines}
+    kept = [line for line in recorded() if (line["engine"], line["rows"]) not in measured]
+    every = sorted(
+        [*kept, *lines],
+        key=lambda line: (ENGINES.index(line["engine"]), int(line["rows"])),
+    )
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(every)
+
+
+def recorded() -> list[dict[str, Any]]:
+    if not RESULTS.exists():
+        return []
+    with RESULTS.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# --- the picture ---------------------------------------------------------------------------------
+
+
+def typical(lines: list[dict[str, Any]], field: str) -> dict[tuple[str, str, int], float]:
+    """The median over the rounds, by engine, question and rows."""
+    groups: dict[tuple[str, str, int], list[float]] = {}
+    for line in lines:
+        key = line["engine"], line["question"], int(line["rows"])
+        groups.setdefault(key, []).append(float(line[field]))
+    return {key: statistics.median(values) for key, values in groups.items()}
+
+
+def plot() -> None:
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from prudent.paper import plots
+
+    lines = recorded()
+    seconds, memory = typical(lines, "seconds"), typical(lines, "client_megabytes")
+    strokes = {
+        "median": (plots._BLACK, "-", "o"),
+        "trimmed mean": (plots._BLUE, (0, (4, 1.5, 1, 1.5)), "s"),
+        "exact median": (plots._VERMILION, (0, (6, 2)), "^"),
+    }
+    engines = [engine for engine in ENGINES if any(key[0] == engine for key in seconds)]
+    with mpl.rc_context(plots._SETTINGS):
+        figure = Figure(figsize=(3.1 * len(engines), 5.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(2, len(engines), sharex=True, sharey="row", squeeze=False)
+        for place, engine in enumerate(engines):
+            for row, (measured, label) in enumerate(
+                [(seconds, "seconds"), (memory, "client process, MB")]
+            ):
+                panel = axes[row][place]
+                for question, (colour, dashes, marker) in strokes.items():
+                    points = sorted(
+                        (rows, value)
+                        for (who, what, rows), value in measured.items()
+                        if (who, what) == (engine, question)
+                    )
+                    if points:
+                        panel.plot(
+                            *zip(*points, strict=True),
+                            color=colour,
+                            linestyle=dashes,
+                            marker=marker,
+                            markersize=4,
+                            label=question if question == "exact median" else f"private {question}",
+                        )
+                panel.set_xscale("log")
+                panel.set_yscale("log")
+                if place == 0:
+                    panel.set_ylabel(label)
+                if row == 0:
+                    panel.set_title(engine)
+                else:
+                    panel.set_xlabel("rows")
+        axes[0][0].legend(loc="upper left", fontsize=8)
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(PICTURE, metadata={"Software": None})
+    table(lines, seconds)
+
+
+def table(lines: list[dict[str, Any]], seconds: dict[tuple[str, str, int], float]) -> None:
+    """The same lines for a page."""
+    queries, rows_out = typical(lines, "queries"), typical(lines, "rows_out")
+    bytes_out, memory = typical(lines, "bytes_out"), typical(lines, "client_megabytes")
+    print("| engine | rows | statistic | s | of the exact median's | queries | rows out | kB out ")
+    print("| client MB |\n" + "| --- " * 9 + "|")
+    for key, value in seconds.items():
+        engine, question, rows = key
+        if question == "exact median":
+            continue
+        exact = seconds.get((engine, "exact median", rows), math.nan)
+        ratio = "–" if math.isnan(exact) else f"{value / exact:.2f}"
+        print(
+            f"| {engine} | {rows:.0e} | {question} | {value:.1f} | {ratio} | {queries[key]:.0f} "
+            f"| {rows_out[key]:.0f} | {bytes_out[key] / 1000:.0f} | {memory[key]:.0f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    measured = commands.add_parser("measure")
+    measured.add_argument("--engines", default=",".join(ENGINES))
+    measured.add_argument("--rows", default="1e5,1e6,1e7,1e8")
+    measured.add_argument("--rounds", type=int, default=1)
+    measured.add_argument("--minutes", type=float, default=12.0)
+    commands.add_parser("plot")
+    asked = commands.add_parser("client")
+    for name, kind in {"engine": str, "rows": int, "where": str, "rounds": int}.items():
+        asked.add_argument(name, type=kind)
+    given = parser.parse_args()
+    if given.command == "client":
+        client(given.engine, given.rows, given.where, given.rounds)
+    elif given.command == "plot":
+        plot()
+    else:
+        for engine in given.engines.split(","):
+            sizes = [int(float(rows)) for rows in given.rows.split(",")]
+            measure(engine, sizes, given.rounds, given.minutes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What a release would ask: shown before anything is read or charged, and what it then asks."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa  # noqa: E402
+
+from prudent.release import Ledger, statistics, table_column  # noqa: E402
+from prudent.release.explanation import Question, explain  # noqa: E402
+from prudent.release.sources import SourceError  # noqa: E402
+
+COST: Any = {"epsilon": 1.0, "delta": 1e-6}
+MEDIAN: Any = {"propose": 1.0, **COST}
+TABLE = pa.table(
+    {
+        "x": np.random.default_rng(0).uniform(0.0, 100.0, 5_000),
+        "city": ["Oslo", "Bergen"] * 2_500,
+        "who": np.arange(5_000) // 2,
+    }
+)
+
+
+@pytest.fixture
+def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes small columns go the way of large ones."""
+    monkeypatch.setattr(table_column, "FEW", 50)
+    monkeypatch.setattr(table_column, "SAMPLE", 2_000)
+    monkeypatch.setattr(table_column, "_SLACK", 0.05)
+
+
+def asked(questions: list[Question]) -> list[str]:
+    return [question.asks for question in questions]
+
+
+def without_numbers(sql: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", sql))
+
+
+@pytest.mark.usefixtures("narrowing")
+@pytest.mark.parametrize(
+    ("statistic", "own", "queries"),
+    [
+        (statistics.median, {"propose": 1.0}, 4),
+        (statistics.iqr, {"propose": 1.0}, 6),
+        (statistics.trimmed_mean, {"propose": 1.0, "trim": 40}, 6),
+        (statistics.mode, {"propose": 1.0}, 1),
+        (statistics.mode, {}, 1),
+        (statistics.median, {"propose": 1.0, "unit": "who"}, 4),
+    ],
+)
+def test_a_release_asks_what_was_explained(
+    monkeypatch: pytest.MonkeyPatch, statistic: Any, own: dict[str, Any], queries: int
+) -> None:
+    """The same queries in the same order, down to the numbers in them; and how many passes."""
+    backend = ibis.duckdb.connect()
+    backend.con.register("t", TABLE)
+    table = backend.table("t")
+    explained = explain(statistic, table, "x", records=5_000, **own, **COST)
+    sent: list[str] = []
+    fetch = table_column.fetched
+    monkeypatch.setattr(
+        table_column,
+        "fetched",
+        lambda query: (sent.append(str(ibis.to_sql(query))), fetch(query))[1],
+    )
+    statistic(table, "x", **own, **COST)
+    assert [without_numbers(each.sql) for each in explained] == list(map(without_numbers, sent))
+    assert len(sent) == queries
+    assert all("READ" in each.plan or "SCAN" in each.plan for each in explained)
+
+
+def test_few_records_are_not_narrowed_down() -> None:
+    assert asked(explain(statistics.median, TABLE, "x", records=1_000, **MEDIAN)) == [
+        table_column.how_many.__doc__,
+        table_column.near_ranks.__doc__,
+    ]
+
+
+def test_the_most_frequent_category_is_one_question() -> None:
+    (question,) = explain(statistics.mode, TABLE, "city", categories=["Bergen", "Oslo"], **COST)
+    assert question.asks == table_column.largest_groups.__doc__
+    assert "LIMIT 2" in question.sql
+    (question,) = explain(
+        statistics.mode, TABLE, "city", by="city", groups=["Oslo"], **COST, ledger=None
+    )
+    assert "Oslo" in question.sql
+
+
+def test_no_record_is_read_and_nothing_is_charged(tmp_path: Path) -> None:
+    backend = ibis.duckdb.connect()
+    backend.con.register("t", TABLE)
+    trap = backend.sql(
+        "SELECT CASE WHEN x > -1 THEN error('read') ELSE x END AS x FROM t",
+        schema=ibis.schema({"x": "float64"}),
+    )
+    with Ledger.create(str(tmp_path / "budget.db"), epsilon=9.0, delta=1e-3) as ledger:
+        assert len(explain(statistics.median, trap, "x", **MEDIAN, ledger=ledger)) == 4
+        assert not ledger.history()
+        with pytest.raises(SourceError, match="could not read the column"):
+            statistics.median(trap, "x", **MEDIAN, ledger=ledger)
+        assert len(ledger.history()) == 1
+
+
+def test_made_up_records_lie_within_the_bounds() -> None:
+    questions = explain(statistics.median, TABLE, "x", bounds=(1e6, 3e6), **MEDIAN)
+    (edge,) = re.findall(r"< CAST\('([\d.]+)' AS DOUBLE\)\)", questions[2].sql)
+    assert 1.9e6 < float(edge) < 2.1e6
+
+
+def test_a_wrong_request_is_refused_as_by_the_release() -> None:
+    with pytest.raises(ValueError, match="values in memory"):
+        explain(statistics.median, [1.0, 2.0], **MEDIAN)
+    with pytest.raises(ValueError, match="Expected column"):
+        explain(statistics.median, TABLE, "nowhere", **MEDIAN)
+    with pytest.raises(ValueError, match="Expected records"):
+        explain(statistics.median, TABLE, "x", records=0, **MEDIAN)
+    with pytest.raises(TypeError, match="unknown"):
+        explain(statistics.median, TABLE, "x", epsilom=1.0, **MEDIAN)
