@@ -1,8 +1,9 @@
 """The same column in DuckDB, PostgreSQL and Spark: the same answers, on flights and on ties."""
 
-import contextlib
 import gc
 import shutil
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -15,12 +16,13 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
 
-from prudent.release import statistics, table_column  # noqa: E402
+from prudent.release import explain, statistics, table_column  # noqa: E402
 from prudent.release.columns import open_column, open_groups  # noqa: E402
 from prudent.release.columns_protocol import ArrayColumn  # noqa: E402
 from prudent.release.mechanism import Released  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.sources import SourceError  # noqa: E402
+from prudent.release.table_column import TableColumn  # noqa: E402
 from tests.release.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,
@@ -28,6 +30,7 @@ from tests.release.columns_suite import (  # noqa: E402
     check_same_window,
     flights,
 )
+from tests.release.pushdown import check_little_leaves, fetch_everything  # noqa: E402
 from tests.servers import postgres_url  # noqa: E402, F401
 
 WORDS = ["b", "Z", "é", "a", "a", "É", "Z", None]
@@ -192,9 +195,9 @@ def test_a_missing_table_is_said(postgres_url: str) -> None:  # noqa: F811
         open_column(connect=postgres_url, table="nowhere", column="x")
 
 
-@contextlib.contextmanager
-def spark() -> Iterator[Any]:
-    """A local Spark session, stopped afterwards."""
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    """A local Spark session, stopped afterwards: starting it is most of these tests."""
     pytest.importorskip("pyspark", reason="needs pip install 'prudent[spark]'")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
@@ -212,42 +215,128 @@ def spark() -> Iterator[Any]:
     builder = SparkSession.builder.master("local[1]")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
+    started = builder.getOrCreate()
+    yield started
+    started.stop()
 
 
 @pytest.mark.usefixtures("narrowing")
-def test_spark_answers_what_a_release_asks() -> None:
-    """The heart of the longer test below: starting Spark is most of it."""
-    with spark() as session:
-        numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
-        column, array = open_column(numbers, "x"), ArrayColumn(ADVERSARIAL)
-        count = array.count()
-        assert column.count() == count
-        for first, last in [(count // 2 - 5, count // 2 + 5), (count - 2, count + 5)]:
-            expected = array.order_statistics(first, last)
-            np.testing.assert_array_equal(column.order_statistics(first, last), expected)
-        assert column.sum_between(9, 900, LATTICES[0]) == array.sum_between(9, 900, LATTICES[0])
-        expected = array.frequencies(LATTICES[0], within=3)
-        np.testing.assert_array_equal(column.frequencies(LATTICES[0], within=3), expected)
+def test_spark_answers_what_a_release_asks(session: Any) -> None:
+    """The heart of the longer test below."""
+    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+    column, array = open_column(numbers, "x"), ArrayColumn(ADVERSARIAL)
+    count = array.count()
+    assert column.count() == count
+    for first, last in [(count // 2 - 5, count // 2 + 5), (count - 2, count + 5)]:
+        expected = array.order_statistics(first, last)
+        np.testing.assert_array_equal(column.order_statistics(first, last), expected)
+    assert column.sum_between(9, 900, LATTICES[0]) == array.sum_between(9, 900, LATTICES[0])
+    expected = array.frequencies(LATTICES[0], within=3)
+    np.testing.assert_array_equal(column.frequencies(LATTICES[0], within=3), expected)
+
+
+def test_spark_tells_words_apart_that_a_collation_takes_for_equal(session: Any) -> None:
+    words = session.createDataFrame(
+        [("Oslo", 1.0), ("oslo", 2.0), ("oslo", 3.0)], "w string, x double"
+    )
+    frame = words.selectExpr("w COLLATE UTF8_LCASE AS w", "x")
+    assert frame.groupBy("w").count().count() == 1  # to Spark they are one
+    column = open_column(frame, "w", kind="categories")
+    assert column.most_frequent(9) == [("oslo", 2), ("Oslo", 1)]
+    assert column.most_frequent(9, among=["Oslo", "Bergen"]) == [("Oslo", 1)]
+    cities = open_groups(frame, "x", by="w", groups=["Oslo", "oslo"])
+    assert [cities[city].count() for city in ("Oslo", "oslo")] == [1, 2]
+
+
+def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_column, "FEW", 50)
+    frame = session.range(5_000).selectExpr("id * 100 / 5000 AS x")
+    sent: list[str] = []
+    taken: list[int] = []
+    ask, take = type(session).sql, type(frame).toPandas
+
+    def asked(self: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        sent.append(query)
+        return ask(self, query, *arguments, **options)
+
+    def took(self: Any) -> Any:
+        found = take(self)
+        taken.append(len(found))
+        return found
+
+    monkeypatch.setattr(type(session), "sql", asked)
+    monkeypatch.setattr(type(frame), "toPandas", took)
+
+    def median() -> list[tuple[str, int]]:
+        sent.clear()
+        taken.clear()
+        statistics.median(frame, "x", propose=1.0, epsilon=1.0, delta=1e-6)
+        return list(zip(sent, taken, strict=True))
+
+    questions = median()
+    assert len(questions) == 4
+    check_little_leaves(questions, dialect="spark")
+    monkeypatch.setattr(TableColumn, "order_statistics", fetch_everything)
+    with pytest.raises(AssertionError):
+        check_little_leaves(median(), dialect="spark")
+
+
+def test_spark_explains_what_it_is_asked(session: Any) -> None:
+    frame = session.range(100).selectExpr("CAST(id AS DOUBLE) AS x")
+    cost: Any = {"propose": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    questions = explain(statistics.median, frame, "x", **cost)
+    assert len(questions) == 4
+    assert all("== Physical Plan ==" in question.plan for question in questions)
+    assert all("HashAggregate" in question.plan for question in questions)
 
 
 @pytest.mark.slow
-def test_spark_answers_as_an_array_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    with spark() as session:
-        numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
-        check_same_answers(open_column(numbers, "x"), ADVERSARIAL)
-        words = session.createDataFrame([(word,) for word in WORDS], "w string")
-        check_words(open_column(words, "w", kind="categories"))
-        table = flights(FLIGHTS).slice(0, 3_000)
-        frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
-        monkeypatch.setattr(table_column, "FEW", 50)
-        check_flights(table, {"source": frame})
-        delayed = frame.withColumnRenamed("dep_delay", "x")
-        carriers = table["carrier"].to_pylist()
-        check_same_releases({"data": delayed}, delays(table), ("carrier", carriers))
-        gc.collect()
-        assert not session.catalog.listTables()
+def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+    check_same_answers(open_column(numbers, "x"), ADVERSARIAL)
+    words = session.createDataFrame([(word,) for word in WORDS], "w string")
+    check_words(open_column(words, "w", kind="categories"))
+    table = flights(FLIGHTS).slice(0, 3_000)
+    frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
+    monkeypatch.setattr(table_column, "FEW", 50)
+    check_flights(table, {"source": frame})
+    delayed = frame.withColumnRenamed("dep_delay", "x")
+    carriers = table["carrier"].to_pylist()
+    check_same_releases({"data": delayed}, delays(table), ("carrier", carriers))
+    gc.collect()
+    assert not session.catalog.listTables()
+
+
+SPARK_MEMORY = """
+import resource, sys
+from pyspark.sql import SparkSession
+from prudent.release.statistics import median, trimmed_mean
+from prudent.release.table_column import TableColumn
+from tests.release.pushdown import fetch_everything
+
+if sys.argv[1] == "fetching":
+    TableColumn.order_statistics = fetch_everything
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+
+def peak(rows):
+    frame = session.range(rows).selectExpr(f"id * 100 / {rows} AS x")
+    median(frame, "x", propose=1.0, epsilon=1.0, delta=1e-6)
+    trimmed_mean(frame, "x", trim=40, propose=1.0, epsilon=1.0, delta=1e-6)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+before = peak(100_000)
+print((peak(1_000_000) - before) / 1024)
+session.stop()
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_rows_of_spark() -> None:
+    def growth(how: str) -> float:
+        command = [sys.executable, "-c", SPARK_MEMORY, how]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        return float(answer.stdout)
+
+    assert growth("asking") < 4  # MB, where a copy of the column would be 8
+    assert growth("fetching") > 8

@@ -48,8 +48,8 @@ def plain_text(value: ir.Column) -> ir.Column:
         return _decode(_encode(value))
     if name == "postgres":  # an ENUM first becomes a text by being joined to one
         return _convert_from(_convert_to(value.concat(""), "UTF8"), "UTF8")
-    if name == "pyspark":
-        return _collate(value, "UTF8_BINARY")
+    if name == "pyspark":  # bytes have no collation, and a text made of them has the binary one
+        return value.cast("binary").cast("string")
     return value
 
 
@@ -71,11 +71,6 @@ def _convert_from(content: bytes, encoding: str) -> str:  # type: ignore[empty-b
 @ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
 def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
     """PostgreSQL's own: the bytes of a text, whose order is that of its characters."""
-
-
-@ibis.udf.scalar.builtin(name="collate")  # type: ignore[untyped-decorator]
-def _collate(text: str, collation: str) -> str:  # type: ignore[empty-body]
-    """Spark's own: the same text, compared in another way."""
 
 
 def literal(value: str | bool | int | float) -> ir.Value:

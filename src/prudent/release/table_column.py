@@ -13,7 +13,10 @@ whatever it drew. It is drawn once for all windows of a column, and the last win
 | trimmed mean, a small trim | count, sample, window, count below, window, sum: 6 |
 | mode | 1 |
 
-Up to `FEW` records there is no sample and nothing is counted below.
+Up to `FEW` records there is no sample and nothing is counted below. A mode of numbers takes in
+every point of the lattice that holds nearly as many records as the fullest: few where values
+repeat, all of them where hardly any does. Other answers have at most a window's rows, or
+`QUANTILES`.
 """
 
 import functools
@@ -37,7 +40,7 @@ SAMPLE = 2**18
 QUANTILES = 2**9
 """Quantiles of the sample that leave the engine: a bracket is at most 0.4 % wider than it could."""
 
-FEW = 2**20
+FEW = 2**18
 """Rows that the engine groups and sorts without narrowing them further."""
 
 _SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
