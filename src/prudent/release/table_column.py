@@ -31,7 +31,7 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent.release.dialects import double, fetched, in_order_of_characters, literal
-from prudent.release.lattice import FARTHEST, FloatArray, IntArray, Lattice
+from prudent.release.lattice import FloatArray, IntArray, Lattice
 from prudent.release.sources import SourceError
 
 SAMPLE = 2**18
@@ -45,8 +45,6 @@ FEW = 2**18
 
 _SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
 _EDGES_AT_ONCE = 200
-_OVERFLOW = 2**62  # a sum that may be this large is made in two halves
-_HALF = 26  # bits of the lower half of a sum; both halves then hold 2**36 rows in 64 bits
 
 
 class TableColumn:
@@ -113,18 +111,23 @@ class TableColumn:
         low_step, high_step = (int(step) for step in lattice.steps([low, high]))
         if low == high:
             return (last - first + 1) * low_step
-        largest = max(abs(low_step), abs(high_step))
-        halves = largest * self._count >= _OVERFLOW
-        found = self._ask(
-            sums_between, low=low, high=high, lattice=lattice, halves=halves
-        ).to_pylist()[0]
-        inside, at_low = found["inside"], found["at_most_low"] - first + 1
+        # Each value counts from `low` up, in as many parts as keep a sum of all rows in 64 bits.
+        bits = 62 - self._count.bit_length()
+        parts = math.ceil((high_step - low_step).bit_length() / bits)
+        row = self._ask(
+            sums_between,
+            low=low,
+            high=high,
+            lattice=lattice,
+            origin=low_step,
+            bits=bits,
+            parts=parts,
+        )
+        at_most_low, inside, *sums = (column[0].as_py() or 0 for column in row.columns)
+        at_low = at_most_low - first + 1
         at_high = last - first + 1 - at_low - inside
-        if halves:
-            total = ((found["upper"] or 0) << _HALF) + (found["lower"] or 0) - inside * FARTHEST
-        else:
-            total = found["total"] or 0
-        return int(total + at_low * low_step + at_high * high_step)
+        total = sum(part << (place * bits) for place, part in enumerate(sums))
+        return int(total + (at_low + inside) * low_step + at_high * high_step)
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
@@ -213,22 +216,29 @@ def near_ranks(rows: ir.Table, *, low: float, high: float, first: int, last: int
 
 
 def sums_between(
-    rows: ir.Table, *, low: float, high: float, lattice: Lattice, halves: bool
+    rows: ir.Table,
+    *,
+    low: float,
+    high: float,
+    lattice: Lattice,
+    origin: int,
+    bits: int,
+    parts: int,
 ) -> ir.Expr:
     """The sum of all values between two, moved to the lattice, and how many there are."""
     rows = rows.filter(rows.value < double(high))
     between = rows.value > double(low)
-    steps = _steps(rows.value, lattice, below=high)
-    parts = {"total": steps.cast("int64")}
-    if halves:  # counted from the low end up, so that both halves are positive
-        steps = steps + float(FARTHEST)
-        upper = (steps / float(2**_HALF)).floor().cast("int64")
-        lower = (steps - upper.cast("float64") * float(2**_HALF)).cast("int64")
-        parts = {"upper": upper, "lower": lower}
+    rest = _steps(rows.value, lattice, below=high) - double(origin)
+    sums = {}
+    for place in range(parts):
+        upper = (rest / double(2.0**bits)).floor().cast("float64")
+        part = rest if place == parts - 1 else rest - upper * double(2.0**bits)
+        sums[f"part_{place}"] = part.cast("int64").sum(where=between).cast("int64")
+        rest = upper
     return rows.aggregate(
         at_most_low=rows.count(where=rows.value <= double(low)),
         inside=rows.count(where=between),
-        **{name: part.sum(where=between).cast("int64") for name, part in parts.items()},
+        **sums,
     )
 
 
