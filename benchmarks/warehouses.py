@@ -9,7 +9,7 @@ per engine and size, for a private median, a private trimmed mean and the engine
 with; Spark is a cluster of its own with two workers (`local-cluster[2,1,2048]`); DuckDB reads a
 Parquet file inside the client. Every answer is a line of `benchmarks/warehouses.csv`: a size that
 is measured again takes the place of its earlier lines. `plot` draws `docs/images/warehouses.png`
-from these lines and prints them as a table.
+from these lines and writes them into `docs/scaling.md` as a table.
 
 A client that takes longer than `--minutes` is ended, and what it had answered is kept.
 """
@@ -36,6 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "warehouses.csv"
 PICTURE = ROOT / "docs" / "images" / "warehouses.png"
+PAGE = ROOT / "docs" / "scaling.md"
 FIELDS = [
     "engine",
     "rows",
@@ -270,13 +271,22 @@ def recorded() -> list[dict[str, Any]]:
 # --- the picture ---------------------------------------------------------------------------------
 
 
-def typical(lines: list[dict[str, Any]], field: str) -> dict[tuple[str, str, int], float]:
-    """The median over the rounds, by engine, question and rows."""
+def typical(
+    lines: list[dict[str, Any]],
+    field: str,
+    among: Callable[[list[float]], float] = statistics.median,
+) -> dict[tuple[str, str, int], float]:
+    """One number for all rounds, by engine, question and rows."""
     groups: dict[tuple[str, str, int], list[float]] = {}
     for line in lines:
         key = line["engine"], line["question"], int(line["rows"])
         groups.setdefault(key, []).append(float(line[field]))
-    return {key: statistics.median(values) for key, values in groups.items()}
+    return {key: among(values) for key, values in groups.items()}
+
+
+def peaks(lines: list[dict[str, Any]]) -> dict[tuple[str, str, int], float]:
+    """Of the first round: a peak is never left again, whoever comes after."""
+    return typical(lines, "client_megabytes", min)
 
 
 def plot() -> None:
@@ -287,7 +297,7 @@ def plot() -> None:
     from prudent.paper import plots
 
     lines = recorded()
-    seconds, memory = typical(lines, "seconds"), typical(lines, "client_megabytes")
+    seconds, memory = typical(lines, "seconds"), peaks(lines)
     strokes = {
         "median": (plots._BLACK, "-", "o"),
         "trimmed mean": (plots._BLUE, (0, (4, 1.5, 1, 1.5)), "s"),
@@ -319,7 +329,10 @@ def plot() -> None:
                             label=question if question == "exact median" else f"private {question}",
                         )
                 panel.set_xscale("log")
-                panel.set_yscale("log")
+                if row == 0:
+                    panel.set_yscale("log")
+                else:
+                    panel.set_ylim(bottom=0)
                 if place == 0:
                     panel.set_ylabel(label)
                 if row == 0:
@@ -329,25 +342,34 @@ def plot() -> None:
         axes[0][0].legend(loc="upper left", fontsize=8)
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(PICTURE, metadata={"Software": None})
-    table(lines, seconds)
+    write(table(lines, seconds))
 
 
-def table(lines: list[dict[str, Any]], seconds: dict[tuple[str, str, int], float]) -> None:
+def table(lines: list[dict[str, Any]], seconds: dict[tuple[str, str, int], float]) -> str:
     """The same lines for a page."""
     queries, rows_out = typical(lines, "queries"), typical(lines, "rows_out")
-    bytes_out, memory = typical(lines, "bytes_out"), typical(lines, "client_megabytes")
-    print("| engine | rows | statistic | s | of the exact median's | queries | rows out | kB out ")
-    print("| client MB |\n" + "| --- " * 9 + "|")
+    bytes_out, memory = typical(lines, "bytes_out"), peaks(lines)
+    head = "engine|rows|statistic|seconds|of the exact median's|queries|rows out|kB out|client MB"
+    found = [f"|{head}|", "|---" * 9 + "|"]
     for key, value in seconds.items():
         engine, question, rows = key
         if question == "exact median":
             continue
         exact = seconds.get((engine, "exact median", rows), math.nan)
         ratio = "–" if math.isnan(exact) else f"{value / exact:.2f}"
-        print(
-            f"| {engine} | {rows:.0e} | {question} | {value:.1f} | {ratio} | {queries[key]:.0f} "
-            f"| {rows_out[key]:.0f} | {bytes_out[key] / 1000:.0f} | {memory[key]:.0f} |"
+        found.append(
+            f"|{engine}|{rows:,}|{question}|{value:.1f}|{ratio}|{queries[key]:.0f}"
+            f"|{rows_out[key]:.0f}|{bytes_out[key] / 1000:.0f}|{memory[key]:.0f}|"
         )
+    return "\n".join(found)
+
+
+def write(text: str) -> None:
+    """Puts the table into the page, between its marks."""
+    begin, end = "<!-- warehouses: begin -->", "<!-- warehouses: end -->"
+    page = PAGE.read_text()
+    before, after = page.index(begin) + len(begin), page.index(end)
+    PAGE.write_text(f"{page[:before]}\n{text}\n{page[after:]}")
 
 
 def main() -> None:

@@ -81,7 +81,7 @@ def flower() -> dict[str, Any]:
 GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "README.md": learning,
     "docs/index.md": lambda: learning() | salaries(),
-    "docs/scaling.md": salaries,
+    "docs/scaling.md": lambda: learning() | salaries(),
     "docs/tables.md": salaries,
     "docs/training.md": learning,
     "docs/corruption.md": learning,

@@ -1,6 +1,7 @@
 """The same column in DuckDB, PostgreSQL and Spark: the same answers, on flights and on ties."""
 
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -335,7 +336,8 @@ session.stop()
 def test_memory_does_not_grow_with_the_rows_of_spark() -> None:
     def growth(how: str) -> float:
         command = [sys.executable, "-c", SPARK_MEMORY, how]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # what is found here
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, env=found)
         return float(answer.stdout)
 
     assert growth("asking") < 4  # MB, where a copy of the column would be 8
