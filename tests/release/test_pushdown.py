@@ -44,7 +44,7 @@ def make_table(postgres_url: str) -> Iterator[Callable[[int], str]]:  # noqa: F8
         made.append(name)
         with psycopg.connect(postgres_url) as connection:
             connection.execute(
-                f"CREATE TABLE {name} AS SELECT 100 * i / {rows}.0::float8 AS x, i * i % 100 AS y "
+                f"CREATE TABLE {name} AS SELECT 100 * i / {rows}.0::float8 AS x, i % 100 AS y "
                 f"FROM generate_series(1, {rows}) AS i"
             )
         return name
