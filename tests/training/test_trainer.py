@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from prudent.training import (
 )
 from prudent.training.checkpoint import charged
 from prudent.training.evaluation import read_metrics
+from prudent.training.reading import reader
 from prudent.training.sampling import seeded_generator
 from prudent.training.step import Chunk
 from tests.training.gradients.oracle import cross_entropy
@@ -145,6 +147,8 @@ class TestExecution:
             {"physical_batch": 64},
             {"engine": EngineChoice.MATERIALISED},
             {"engine": "bookkeeping", "recompute": True, "physical_batch": 7},
+            {"engine": "materialised", "recompute": True, "physical_batch": 7},
+            {"recompute": True, "physical_batch": 3},
         ],
         ids=str,
     )
@@ -160,6 +164,48 @@ class TestExecution:
         torch.testing.assert_close(weights(plain.model), weights(other.model), rtol=1e-9, atol=1e-9)
         assert plain.pass_rate == other.pass_rate
 
+    def test_half_precision_is_for_the_model_alone(self):
+        single, half = (
+            train(execution=Execution(seed=3, precision=precision)).model
+            for precision in ("full", "bf16")
+        )
+        assert all(parameter.dtype == torch.float32 for parameter in half.parameters())
+        difference = (weights(single) - weights(half)).norm() / weights(single).norm()
+        assert 0 < difference < 0.05
+
+    def test_chunks_run_twice_are_read_twice_and_held_one_at_a_time(self, monkeypatch):
+        batches: list[weakref.ref] = []
+        alive: list[int] = []
+
+        def watching(*arguments):
+            count, gather = reader(*arguments)
+
+            def watched(ids):
+                alive.append(sum(batch() is not None for batch in batches))
+                inputs, targets = gather(ids)
+                batches.append(weakref.ref(inputs))
+                return inputs, targets
+
+            return count, watched
+
+        monkeypatch.setattr("prudent.training.running.reader", watching)
+        found = []
+        for recompute in (False, True):
+            batches.clear()
+            alive.clear()
+            execution = Execution(seed=3, recompute=recompute, physical_batch=3)
+            train(plan_of(steps=2), execution=execution)
+            found.append((len(batches), max(alive)))
+        (once, many), (twice, one) = found
+        assert twice == 2 * once
+        assert one <= 1 < 4 <= many
+
+    def test_running_twice_makes_no_graph_and_is_not_compiled(self):
+        assert Execution(device="cuda").captures
+        assert not Execution(device="cuda", recompute=True).captures
+        with pytest.raises(ValueError, match="Expected recompute or compile, got both"):
+            train(execution=Execution(recompute=True, compile=True))
+
     def test_seeds(self):
         first, again, other, secret, secret_too = (
             weights(train(execution=Execution(seed=seed)).model) for seed in (3, 3, 4, None, None)
@@ -173,6 +219,7 @@ class TestExecution:
         [
             ({"physical_batch": 0}, "Expected physical_batch a whole number >= 1"),
             ({"seed": -1}, "Expected seed a whole number >= 0"),
+            ({"precision": "fp8"}, "Expected Precision one of 'full', 'bf16'"),
             ({"engine": "ghost"}, "Expected EngineChoice one of 'auto', 'bookkeeping'"),
         ],
     )

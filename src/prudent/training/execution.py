@@ -20,6 +20,16 @@ class EngineChoice(_validate.Choice):
     MATERIALISED = "materialised"
 
 
+class Precision(_validate.Choice):
+    """In what the model computes; parameters, norms, clipping and noise stay as they are."""
+
+    FULL = "full"
+    """In the type of its parameters."""
+
+    BF16 = "bf16"
+    """In bfloat16 wherever torch.autocast holds that to be enough."""
+
+
 @attrs.frozen(kw_only=True)
 class Execution:
     """Where and how fast, never what.
@@ -30,7 +40,9 @@ class Execution:
         engine: How per-example norms are computed.
         physical_batch: Rows computed at a time, by each process; None: as many as nearly every draw
             has.
-        recompute: Run each chunk twice instead of keeping what its weighted sum needs.
+        recompute: Run each chunk twice instead of keeping what its weighted sum needs, reading it
+            twice as well: memory does not grow with the logical batch. No CUDA graph is made.
+        precision: In what the model computes.
         cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device. Never with
             several processes.
         compile: Let torch.compile fuse the step; pays for long runs.
@@ -44,6 +56,7 @@ class Execution:
     engine: EngineChoice = attrs.field(default=EngineChoice.AUTO, converter=EngineChoice)
     physical_batch: int | None = None
     recompute: bool = False
+    precision: Precision = attrs.field(default=Precision.FULL, converter=Precision)
     cuda_graph: bool | None = None
     compile: bool = False
     seed: int | None = None
@@ -58,6 +71,8 @@ class Execution:
     @property
     def captures(self) -> bool:
         """Whether the step becomes a CUDA graph."""
+        if self.recompute:
+            return False
         return self.device.type == "cuda" if self.cuda_graph is None else self.cuda_graph
 
     def joined(self) -> tuple["Execution", Alone]:
@@ -81,10 +96,11 @@ class Execution:
 
     def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
         """The chosen engine, for a model and its loss."""
+        autocast = torch.bfloat16 if self.precision is Precision.BF16 else None
         match self.engine:
             case EngineChoice.MATERIALISED:
-                return Materialised(model, loss)
+                return Materialised(model, loss, recompute=self.recompute, autocast=autocast)
             case EngineChoice.BOOKKEEPING:
-                return BookKeeping(model, loss, recompute=self.recompute)
+                return BookKeeping(model, loss, recompute=self.recompute, autocast=autocast)
             case EngineChoice.AUTO:
-                return choose_engine(model, loss)
+                return choose_engine(model, loss, recompute=self.recompute, autocast=autocast)

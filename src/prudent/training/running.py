@@ -1,5 +1,6 @@
 """A training run in progress: what changes from step to step, and what a checkpoint keeps of it."""
 
+import functools
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -150,7 +151,7 @@ class TrainingRun:
 
     def _update(self, ids: Tensor, valid: Tensor) -> Outcome:
         chunks = [
-            Chunk(*self.gather(rows), valid=real, ids=rows)
+            Chunk(*self._records(rows), valid=real, ids=rows)
             for rows, real in zip(ids, valid, strict=True)
         ]
         outcome = self.step(chunks)
@@ -159,6 +160,12 @@ class TrainingRun:
         self.drawn += outcome.drawn
         self.losses += outcome.loss
         return outcome
+
+    def _records(self, rows: Tensor) -> tuple[Any, Any]:
+        """Inputs and targets; how to read them, if a chunk is run twice and not held between."""
+        if self.step.engine.recompute:
+            return functools.partial(self.gather, rows), None
+        return self.gather(rows)
 
     def pass_rate(self, steps: int) -> float:
         """Share of passed tests so far."""

@@ -31,17 +31,23 @@ class Chunk(NamedTuple):
     """One physical batch.
 
     Attributes:
-        inputs: A tensor, or a tree of them, records first.
-        targets: Likewise.
+        inputs: A tensor, or a tree of them, records first. Or a function that reads the inputs and
+            the targets, the same each time: for an engine that recomputes, which then holds no more
+            than one chunk at a time.
+        targets: Likewise; not looked at if `inputs` reads them.
         valid: False where a row is padding; None: no padding.
         ids: Record ids, ascending over the chunks of a batch; needed by a corruption, and by
             several processes.
     """
 
     inputs: Any
-    targets: Any
+    targets: Any = None
     valid: Tensor | None = None
     ids: Tensor | None = None
+
+    def read(self) -> tuple[Any, Any]:
+        """The inputs and the targets."""
+        return self.inputs() if callable(self.inputs) else (self.inputs, self.targets)
 
 
 Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
@@ -127,6 +133,11 @@ class Step:
             raise ValueError(
                 f"Expected compile False, since {processes.count} processes talk to each other "
                 "within a step, got True."
+            )
+        if engine is not None and engine.recompute and compile:
+            raise ValueError(
+                "Expected recompute or compile, got both: a compiled step would draw new dropout "
+                "masks for the sum, and the norms would not bound it. Leave compile unset."
             )
         model = unwrapped(model, processes)
         rest(model)
@@ -241,8 +252,8 @@ class Step:
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
         corrupt = self.corrupt
         if corrupt is None:
-            return self.engine(values, chunk.inputs, chunk.targets)
-        formed = self.engine.formed(values, chunk.inputs, chunk.targets)
+            return self.engine.read(values, chunk.read)
+        formed = self.engine.formed(values, *chunk.read())
         return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
 
     def _noisy_mean(self, total: Values, decision: Decision) -> Values:
@@ -251,11 +262,12 @@ class Step:
         The first process adds the noise to its part; the sum of all parts then holds it once.
         """
         flat = torch.cat([value.flatten() for value in total.values()])
+        # In place: for a large model each of these is as large as its parameters.
         if self.processes.rank == 0:
             noise = torch.randn(
                 flat.shape, dtype=flat.dtype, device=flat.device, generator=self.generator
             )
-            flat.add_(noise * decision.noise)
+            flat.add_(noise.mul_(decision.noise))
         flat.mul_(decision.scale / self.expected_batch)
         sharded = has_shards(self.model)
         if not sharded:

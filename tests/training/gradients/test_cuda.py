@@ -8,6 +8,7 @@ from torch import nn
 
 from prudent.training.gradients import BookKeeping, Materialised
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -65,3 +66,34 @@ def test_step_as_a_graph():
     torch.testing.assert_close(norms, expected_norms)
     for name, value in expected.items():
         torch.testing.assert_close(total[name], value)
+
+
+@pytest.mark.parametrize("name", ["resnet", "gpt", "lora"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_no_record_adds_more_than_the_clip_in_bfloat16(name, recompute):
+    torch.manual_seed(2)
+    network = MODELS[name]()
+    loss, inputs, targets = batch(network)
+    inputs = inputs.float() if inputs.is_floating_point() else inputs
+    network, inputs, targets = network.cuda(), inputs.cuda(), targets.cuda()
+    if recompute:
+        set_checkpointed(network)
+    engine = BookKeeping(network, loss, recompute=recompute, autocast=torch.bfloat16)
+    norms = engine(network, inputs, targets).norms
+    for record in range(4):
+        weights = torch.zeros(4, device="cuda")
+        weights[record] = 0.37 / norms[record]
+        total = engine(network, inputs, targets).weighted_sum(weights)
+        size = torch.cat([value.flatten() for value in total.values()]).double().norm()
+        assert abs(size / 0.37 - 1) < 1e-4
+
+
+def test_checkpoints_in_a_graph_are_refused():
+    network = set_checkpointed(MODELS["gpt"]()).cuda()
+    loss, inputs, targets = batch(network)
+    engine = BookKeeping(network, loss)
+    inputs, targets = inputs.cuda(), targets.cuda()
+    engine(network, inputs, targets)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="cuda_graph=False"), torch.cuda.graph(graph):
+        engine(network, inputs, targets)

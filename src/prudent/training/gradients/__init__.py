@@ -8,6 +8,7 @@ A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that depend on 
     gradients.weighted_sum(weights)                  # {name: Σᵢ wᵢ gᵢ}
 """
 
+import torch
 from torch import nn
 
 from prudent.training.gradients.bookkeeping import BookKeeping
@@ -25,7 +26,13 @@ __all__ = [
 ]
 
 
-def choose_engine(model: nn.Module, loss: Loss) -> Engine:
+def choose_engine(
+    model: nn.Module,
+    loss: Loss,
+    *,
+    recompute: bool = False,
+    autocast: torch.dtype | None = None,
+) -> Engine:
     """The engine to use when nothing speaks for another: book-keeping.
 
     Measured on one thread it takes a quarter to two thirds of the time of `Materialised` in
@@ -35,5 +42,7 @@ def choose_engine(model: nn.Module, loss: Loss) -> Engine:
     Args:
         model: As for every engine.
         loss: As for every engine.
+        recompute: As for every engine.
+        autocast: As for every engine.
     """
-    return BookKeeping(model, loss)
+    return BookKeeping(model, loss, recompute=recompute, autocast=autocast)

@@ -15,15 +15,17 @@ Nothing is attached to the model or its parameters, and no module is renamed or 
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_get_level
+from torch._C._functorch import get_unwrapped, maybe_get_level
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
+from prudent.training.gradients.checkpointing import Checkpointing, Hold, checkpoints_become
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Expand
 from prudent.training.gradients.rules import RECORD_RULES, RULES, call, on_records
@@ -36,13 +38,38 @@ class Capture(TorchFunctionMode):
     Args:
         tape: Where contributions go.
         record: Any tensor that depends on the record.
+        hold: Runs a function while the model holds the parameters of the tape.
+        around: What watches the model around this part of it, if it is a checkpointed part.
     """
 
-    def __init__(self, tape: Tape, record: Tensor) -> None:
+    def __init__(
+        self, tape: Tape, record: Tensor, hold: Hold, around: "Capture | None" = None
+    ) -> None:
         super().__init__()
         self._tape = tape
         self._record = record
+        self._hold = hold
         self._level = maybe_get_level(record)
+        self._around = around
+        self._begin = None if around is None else _next_node(tape.anchor)
+        self._rests = False
+        self._contexts = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Watch, what the model checkpoints included."""
+        if self._around is not None:
+            self._around._rests = True
+        super().__enter__()  # type: ignore[no-untyped-call]
+        run = Checkpointing(self._tape, self._part, self._is_record, self._hold)
+        self._contexts.enter_context(checkpoints_become(run))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Watch no more."""
+        self._contexts.close()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._around is not None:
+            self._around._rests = False
 
     def __torch_function__(
         self,
@@ -53,6 +80,8 @@ class Capture(TorchFunctionMode):
     ) -> Any:
         """Call `func`, its parameters captured where they meet a record."""
         kwargs = kwargs or {}
+        if self._rests:
+            return func(*args, **kwargs)
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
         tensors = list(_tensors((args, kwargs)))
@@ -72,6 +101,12 @@ class Capture(TorchFunctionMode):
             result = self._expanded(func, args, kwargs, record, trained)
         return result
 
+    def _part(self, record: Tensor, again: bool) -> "Capture":
+        """Watches a checkpointed part: now, or on the way back, when nothing is around it."""
+        if again:
+            return Capture(self._tape.again(), record, self._hold)
+        return Capture(self._tape, record, self._hold, around=self)
+
     def _is_record(self, tensor: Tensor) -> bool:
         level = maybe_get_level(tensor)
         if level > self._level:
@@ -79,7 +114,15 @@ class Capture(TorchFunctionMode):
                 "The model applies torch.func transforms of its own, which book-keeping cannot "
                 "look into. Use the Materialised engine."
             )
-        return bool(level == self._level)
+        is_record = bool(level == self._level)
+        if is_record and self._begin is not None:
+            node = get_unwrapped(tensor).grad_fn
+            if node is not None and node._sequence_nr() < self._begin:
+                raise RuntimeError(
+                    "A checkpointed function uses a tensor computed outside of it, whose gradient "
+                    "would be lost. Give it to torch.utils.checkpoint.checkpoint as an argument."
+                )
+        return is_record
 
     def _expanded(
         self,
@@ -112,6 +155,14 @@ class Capture(TorchFunctionMode):
                 "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, "
                 "or freeze it with requires_grad_(False)."
             ) from error
+
+
+def _next_node(anchor: Tensor) -> int:
+    """The number of a node that is made now; all made before have smaller ones."""
+    with torch.enable_grad():
+        node = anchor.clone().grad_fn
+    assert node is not None
+    return node._sequence_nr()
 
 
 def _refuse_batch_statistics(

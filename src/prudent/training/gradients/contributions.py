@@ -4,6 +4,12 @@ A layer that multiplies by a matrix gives a record the gradient Σₜ rowₜ ⊗
 an embedding adds a row per token; everything else is small enough to be formed. Each kind answers
 three questions: its inner product with another use of the same parameter (so that norms of tied
 parameters carry their cross terms), its weighted sum over the records, and, if need be, itself.
+
+Under autocast the factors are bfloat16 numbers and are kept as such. The norm and the weighted sum
+are both functions of these very numbers: a product of two is exact in single precision, sums of
+products are single precision sums, and the weights multiply single precision copies. So what a
+record adds to the sum has weight times the announced norm, to the rounding of single precision,
+whatever the layer itself rounded on the way.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +21,29 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 Form = Callable[[Tensor], Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]
+_HALF = torch.float16, torch.bfloat16
+_PIECE = 1 << 26
+"""Numbers of a factor that are weighted at a time: what a sum needs besides the factors."""
+
+
+def precise_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right, its sums in single precision or better even where its factors are not."""
+    if left.dtype == right.dtype and multiplies_short(right):
+        shape = left.shape[:-2]
+        flat = left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
+        return summed_in_single(*flat).view(*shape, left.shape[-2], right.shape[-1])
+    return at_least_single(left) @ at_least_single(right)
+
+
+def multiplies_short(factor: Tensor) -> bool:
+    """Whether the device multiplies short factors and adds the products up in single precision."""
+    known = hasattr(torch.ops.aten.bmm, "dtype")
+    return known and factor.is_cuda and factor.dtype == torch.bfloat16
+
+
+def summed_in_single(left: Tensor, right: Tensor) -> Tensor:
+    """A batch of products of bfloat16 matrices, in single precision."""
+    return torch.bmm(left, right, out_dtype=torch.float32)
 
 
 def as_it_is(gradient: Tensor) -> Tensor:
@@ -54,12 +83,20 @@ class Outer:
         columns: Factor along its second axis.
         form: Takes (..., groups, rows, columns) to (..., *parameter shape).
         product: The matrix product, in the precision of the layer.
+        unfold: Makes the second factor of `columns` where that is something smaller, records first.
     """
 
     rows: Tensor
     columns: Tensor
     form: Form
-    product: Product = torch.matmul
+    product: Product = precise_product
+    unfold: Form | None = None
+
+    def unfolded(self, records: slice = slice(None)) -> Tensor:
+        """The second factor, of some records."""
+        if self.unfold is None:
+            return self.columns[:, records]
+        return self.unfold(self.columns[records])
 
     def per_example(self) -> Tensor:
         """The gradients, one per record: records × rows × columns of memory."""
@@ -67,18 +104,38 @@ class Outer:
 
     def formed(self) -> Dense:
         """The same, its factors multiplied."""
-        return Dense(self.product(self.rows.mT, self.columns).movedim(0, 1), self.form)
+        return Dense(self.product(self.rows.mT, self.unfolded()).movedim(0, 1), self.form)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σᵢ wᵢ gᵢ as one matrix product over all records and positions."""
-        rows = (self.rows * weights.to(self.rows.dtype)[:, None, None]).flatten(1, 2).mT
-        columns = self.columns.flatten(1, 2)
-        if self.product is torch.matmul:
-            return self.form(_finite_product(rows, columns))
+        """Σᵢ wᵢ gᵢ as one matrix product over all records and positions, in pieces if large."""
+        records = self.rows.shape[1]
+        step = max(1, records * _PIECE // max(1, self.rows.numel(), self.columns.numel()))
+        total: Tensor | None = None
+        for start in range(0, records, step):
+            piece = slice(start, start + step)
+            rows = at_least_single(self.rows[:, piece])
+            rows = (rows * weights[piece].to(rows.dtype)[:, None, None]).flatten(1, 2).mT
+            added = self._summed(rows, self.unfolded(piece).flatten(1, 2))
+            total = added if total is None else total.add_(added)
+        assert total is not None, "an engine is never run on no records"
+        return self.form(total)
+
+    def _summed(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Weighted rows times columns; exact products where the factors were short enough."""
+        if multiplies_short(columns):
+            # A weighted row has three times the digits of a short one: three exact products.
+            rows, columns = _finite(rows), _finite(columns)
+            total = self.product(high := rows.to(columns.dtype), columns)
+            for _ in range(2):
+                rows = rows - high
+                total = total.add_(self.product(high := rows.to(columns.dtype), columns))
+            return total
+        if self.product is precise_product:
+            return _finite_product(rows, at_least_single(columns))
         # The factors are short enough for exact products, weighted ones are not: in two parts.
         rows, columns = _finite(rows), _finite(columns)
         high = shortened(rows)
-        return self.form(self.product(high, columns) + self.product(rows - high, columns))
+        return self.product(high, columns) + self.product(rows - high, columns)
 
 
 @dataclass(frozen=True)
@@ -114,7 +171,7 @@ Use = Callable[[Contribution], None]
 
 def outer(rows: Tensor, columns: Tensor, form: Form) -> Dense | Outer:
     """Factors kept, or multiplied where `forms` says so."""
-    kept = Outer(at_least_single(rows), at_least_single(columns), form)
+    kept = Outer(rows, columns, form)
     return kept.formed() if forms(rows.shape[2], rows.shape[3], columns.shape[3]) else kept
 
 
@@ -157,19 +214,21 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
             norms = torch.linalg.vector_norm(by_record(first.values), dim=1)
             return norms.square()
         case Outer(), _ if first is second and first.rows.shape[2] == 1:
-            norms = torch.linalg.vector_norm(first.rows, dim=-1)
-            norms = norms * torch.linalg.vector_norm(first.columns, dim=-1)
+            norms = torch.linalg.vector_norm(at_least_single(first.rows), dim=-1)
+            norms = norms * torch.linalg.vector_norm(at_least_single(first.unfolded()), dim=-1)
             return norms.square().sum((0, 2))
         case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
             rows = _products(first.rows, second.rows, first.product)
-            return (rows * _products(first.columns, second.columns, first.product)).sum((0, 2, 3))
+            columns = first.unfolded()
+            others = columns if first is second else second.unfolded()
+            return (rows * _products(columns, others, first.product)).sum((0, 2, 3))
         case Rows(), Rows():
             same = first.indices[:, :, None] == second.indices[:, None, :]
             return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))
         case Rows(), Outer() if second.rows.shape[0] == 1:
-            columns = _products(first.values, second.columns[0])
+            columns = _products(first.values, second.unfolded()[0])
             indices = first.indices[:, :, None].expand(columns.shape)
-            rows = second.rows[0].transpose(1, 2).gather(1, indices)
+            rows = at_least_single(second.rows[0].transpose(1, 2).gather(1, indices))
             return (rows * columns).sum((1, 2))
         case Outer(), Rows():
             return inner(second, first)
@@ -182,10 +241,10 @@ def by_record(gradients: Tensor) -> Tensor:
     return gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
 
 
-def _products(first: Tensor, second: Tensor, product: Product = torch.matmul) -> Tensor:
+def _products(first: Tensor, second: Tensor, product: Product = precise_product) -> Tensor:
     """All products of positions: (..., T, size) with (..., S, size) gives (..., T, S)."""
     if first.shape[-2] == second.shape[-2] == 1:
-        return (first * second).sum(-1, keepdim=True)
+        return (at_least_single(first) * second).sum(-1, keepdim=True)
     other = second.transpose(-1, -2)
     # On the CPU a batched product with a transposed right side can cost several copies.
     return product(first, other.contiguous() if other.device.type == "cpu" else other)
@@ -218,4 +277,4 @@ def shortened(values: Tensor) -> Tensor:
 
 def at_least_single(values: Tensor) -> Tensor:
     """Half precision is enough for a layer, not for a norm that bounds a sensitivity."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+    return values.float() if values.dtype in _HALF else values

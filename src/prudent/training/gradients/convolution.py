@@ -18,14 +18,17 @@ from torch.nn import functional
 
 from prudent.training.gradients.contributions import (
     Dense,
+    Form,
     Outer,
+    Product,
     Use,
     as_it_is,
     at_least_single,
     forms,
-    outer,
+    precise_product,
     shortened,
 )
+from prudent.training.gradients.layers import autocasted
 
 _LARGE = 1 << 26
 
@@ -158,6 +161,7 @@ class Convolution(Function):
         bias_use: Use | None,
     ) -> Tensor:
         """Unfold and multiply."""
+        values = autocasted(values)
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
         patches, matrix = geometry.patches(values), geometry.matrix(weight).mT
@@ -173,9 +177,9 @@ class Convolution(Function):
         gradient = gradient.view(geometry.groups, -1, gradient.shape[-1])
         rows = at_least_single(gradient).view(len(gradient), ctx.records, -1, gradient.shape[2])
         if weight_use:
-            columns = geometry.patches(values)
-            columns = columns.view(len(columns), ctx.records, -1, columns.shape[2])
-            weight_use(outer(rows, columns, geometry.form(weight.shape)))
+            factors = _kept(rows, values, geometry, weight.shape, precise_product, as_it_is)
+            formed = forms(rows.shape[2], rows.shape[3], weight.shape[1:].numel())
+            weight_use(factors.formed() if formed else factors)
         if bias_use:
             bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
         passed = None
@@ -201,6 +205,7 @@ class NativeConvolution(Function):
         bias_use: Use | None,
     ) -> Tensor:
         """Convolve."""
+        values = autocasted(values)
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
         return torch.convolution(values, weight, bias, *_settings(geometry))
@@ -224,15 +229,13 @@ class NativeConvolution(Function):
         rows = by_record(at_least_single(gradient).reshape(*grouped, -1).transpose(0, 1))
         if weight_use:
             short = _cuts_factors(rows, values)
-            product = short_product if short else torch.matmul
+            product = short_product if short else precise_product
             shape = weight.shape
             if not forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
                 # Norm and sum multiply kept factors in different orders: cut beforehand, their
                 # products are exact and the norm is that of what is summed.
                 cut = shortened if short else as_it_is
-                columns = geometry.patches(cut(at_least_single(values)))
-                columns = columns.view(len(columns), ctx.records, -1, columns.shape[2])
-                weight_use(Outer(cut(rows), columns, geometry.form(shape), product))
+                weight_use(_kept(cut(rows), values, geometry, shape, product, cut))
             elif _unfolds_strips(geometry, rows, shape[1:].numel(), images == ctx.records):
                 strips, begins = geometry.strips(at_least_single(values))
                 formed = _strip_products(rows[0].mT, strips, begins, short)
@@ -257,6 +260,25 @@ class NativeConvolution(Function):
                 [True, False, False],
             )
         return None, passed, *[None] * 6
+
+
+def _kept(
+    rows: Tensor,
+    values: Tensor,
+    geometry: Geometry,
+    weight_shape: Sequence[int],
+    product: Product,
+    cut: Form,
+) -> Outer:
+    """Both factors, the second as images: their patches are many times as large, made when used."""
+    records = rows.shape[1]
+
+    def unfold(images: Tensor) -> Tensor:
+        patches = geometry.patches(cut(at_least_single(images.flatten(0, 1))))
+        return patches.view(len(patches), len(images), -1, patches.shape[2])
+
+    images = values.view(records, -1, *values.shape[1:])
+    return Outer(rows, images, geometry.form(weight_shape), product, unfold)
 
 
 def _grouped_product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:

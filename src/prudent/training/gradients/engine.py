@@ -7,7 +7,7 @@ An engine therefore answers two questions and nothing else sees a per-example gr
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,10 +17,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from prudent.training.gradients.contributions import Dense, by_record
+from prudent.training.gradients.randomness import Replay
 
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
 Values = dict[str, Tensor]
+Read = Callable[[], tuple[Any, Any]]
+"""Gives the inputs and targets of a batch, the same every time."""
 
 
 class Gradients(ABC):
@@ -58,6 +61,15 @@ class Engine(ABC):
             dictionaries as `model(**inputs)`; every tensor has the records on its first axis.
         loss: Takes outputs and targets of a batch to one loss per record (reduction="none"; a
             sequence is one record, so sum or average over its positions).
+        recompute: Keep nothing but the norms, and run the batch again, with the same dropout, for
+            the weighted sum: up to twice the time, the memory of one batch for a logical batch of
+            many.
+        autocast: Let the model compute in this type (torch.bfloat16). Parameters, norms, weights
+            and sums stay in the precision of the parameters.
+
+    Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, to the rounding of
+    the parameters' precision. Under autocast these are the gradients as the rounded layers have
+    them, the same numbers for both.
 
     | case | norms | weighted sum |
     |---|---|---|
@@ -69,9 +81,18 @@ class Engine(ABC):
     | parameter used several times | of the summed gradient | summed |
     """
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        recompute: bool = False,
+        autocast: torch.dtype | None = None,
+    ) -> None:
         self.model = model
         self.loss = loss
+        self.recompute = recompute
+        self.autocast = autocast
 
     def __call__(self, parameters: Parameters, inputs: Any, targets: Any) -> Gradients:
         """Run one physical batch forward and backward.
@@ -85,12 +106,32 @@ class Engine(ABC):
             ValueError: If nothing is trained, a layer mixes records, the tensors disagree on the
                 number of records, or the loss is not one value per record.
         """
+        return self.read(parameters, lambda: (inputs, targets))
+
+    def read(self, parameters: Parameters, read: Read) -> Gradients:
+        """The same for a batch that is read when needed, twice if `recompute`, and not held."""
         trained, fixed = self._split(parameters)
+        inputs, targets = read()
         _refuse_batch_statistics(self.model)
         if count_records(inputs, targets) == 0:
             return NoRecords(trained)
-        with native_products():
-            return self._run(trained, fixed, inputs, targets)
+        device = next(iter(trained.values())).device
+        with native_products(), self._precision(device):
+            if not self.recompute:
+                return self._run(trained, fixed, inputs, targets)
+            replay = Replay(device)
+            norms, losses = self._norms(trained, fixed, inputs, targets)
+
+        def run_again(weights: Tensor) -> Values:
+            with native_products(), replay.again():
+                return self._sum(trained, fixed, *read(), weights)
+
+        return Recomputed(run_again, norms, losses)
+
+    def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(device.type, self.autocast)
 
     def formed(self, parameters: Parameters, inputs: Any, targets: Any) -> "Formed":
         """The same with every record's gradient formed, for those who must see them."""
@@ -99,7 +140,7 @@ class Engine(ABC):
         if count_records(inputs, targets) == 0:
             empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
             return Formed(empty, NoRecords(trained).losses)
-        with native_products():
+        with native_products(), self._precision(next(iter(trained.values())).device):
             return self._form(trained, fixed, inputs, targets)
 
     @abstractmethod
@@ -109,6 +150,19 @@ class Engine(ABC):
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
         """Gradients of at least one record, by a way that need not form them."""
         return self._form(trained, fixed, inputs, targets)
+
+    def _norms(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Norms and losses, nothing else kept."""
+        gradients = self._run(trained, fixed, inputs, targets)
+        return gradients.norms, gradients.losses
+
+    def _sum(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
+    ) -> Values:
+        """The weighted sum, from the beginning."""
+        return self._run(trained, fixed, inputs, targets).weighted_sum(weights)
 
     def _split(self, parameters: Parameters) -> tuple[Values, Values]:
         """Trained leaves, and everything else that was given, both detached from the caller's."""
@@ -137,8 +191,7 @@ class Engine(ABC):
         else:
             arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
             keywords = {}
-        placed = _placed(self.model, values)
-        outputs = functional_call(self.model, placed, arguments, keywords, tie_weights=False)
+        outputs = self._holding(values, lambda: self.model(*arguments, **keywords))
         losses = self.loss(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -147,6 +200,37 @@ class Engine(ABC):
                 f"{shape}. Use reduction='none', and sum or average over the positions of a record."
             )
         return losses[0]
+
+    def _holding(self, values: Mapping[str, Tensor], run: Callable[[], Any]) -> Any:
+        """What `run()` returns while the model holds the values."""
+        placed = {f"model.{path}": value for path, value in _placed(self.model, values).items()}
+        return functional_call(_Running(self.model), placed, (run,), tie_weights=False)
+
+
+class _Running(nn.Module):
+    """A module around the model, to run more than its forward with other parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, run: Callable[[], Any]) -> Any:
+        """Run anything."""
+        return run()
+
+
+class Recomputed(Gradients):
+    """Gradients of which the norms are left; the batch is run again for the weighted sum."""
+
+    def __init__(
+        self, run_again: Callable[[Tensor], Values], norms: Tensor, losses: Tensor
+    ) -> None:
+        self._run_again = run_again
+        self.norms, self.losses = norms, losses
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Reads and runs the batch once more."""
+        return self._run_again(self._checked(weights))
 
 
 class NoRecords(Gradients):
@@ -191,7 +275,8 @@ class Formed(Gradients):
     def weighted_sum(self, weights: Tensor) -> Values:
         """Σᵢ wᵢ gᵢ; nothing is freed before the object is, so it may be called again."""
         weights = self._checked(weights)
-        return {name: Dense(g).weighted_sum(weights) for name, g in self.per_example.items()}
+        with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
+            return {name: Dense(g).weighted_sum(weights) for name, g in self.per_example.items()}
 
 
 def norms_and_sum(
@@ -202,8 +287,8 @@ def norms_and_sum(
 ) -> tuple[Tensor, Values]:
     """One logical batch in several physical ones: all norms first, then the weighted sums added up.
 
-    What each chunk's sum needs is stored until the weights are known; with
-    `BookKeeping(..., recompute=True)` nothing is, and each chunk is run twice.
+    What each chunk's sum needs is stored until the weights are known; with an engine that has
+    `recompute=True` nothing is, and each chunk is run twice.
 
     Args:
         engine: The engine of the model.

@@ -42,6 +42,7 @@ class Linear(Function):
         transposed: bool,
     ) -> Tensor:
         """Multiply; `transposed` says that the parameter is stored as weight.T."""
+        values = autocasted(values)
         ctx.save_for_backward(values if weight_use else None, weight)
         ctx.records, ctx.uses, ctx.transposed = records, (weight_use, bias_use), transposed
         if bias is None:
@@ -54,13 +55,13 @@ class Linear(Function):
         (gradient,) = gradients
         values, weight = ctx.saved_tensors
         weight_use, bias_use = ctx.uses
-        by_record = at_least_single(gradient).view(ctx.records, -1, gradient.shape[1])
+        by_record = gradient.view(ctx.records, -1, gradient.shape[1])
         if weight_use:
             inputs = values.view(ctx.records, -1, values.shape[1])
             rows, columns = (inputs, by_record) if ctx.transposed else (by_record, inputs)
             weight_use(outer(rows[None], columns[None], _matrix))
         if bias_use:
-            bias_use(Dense(by_record.sum(1)))
+            bias_use(Dense(total(by_record, [1])))
         passed = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[1] else None
         return None, passed, *[None] * 6
 
@@ -97,9 +98,9 @@ class Affine(Function):
         weight_use, bias_use = ctx.uses
         precise = at_least_single(gradient)
         if weight_use:
-            weight_use(Dense(_total(precise * values, ctx.summed)))
+            weight_use(Dense(total(precise * values, ctx.summed)))
         if bias_use:
-            bias_use(Dense(_total(precise, ctx.summed)))
+            bias_use(Dense(total(precise, ctx.summed)))
         passed = None
         if ctx.needs_input_grad[1]:
             passed = gradient if weight is None else gradient * weight
@@ -156,5 +157,15 @@ def _matrix(gradient: Tensor) -> Tensor:
     return gradient.squeeze(-3)
 
 
-def _total(values: Tensor, axes: list[int]) -> Tensor:
-    return values.sum(axes) if axes else values
+def total(values: Tensor, axes: Sequence[int]) -> Tensor:
+    """The sum over some axes, or none, in single precision or better."""
+    precise = torch.promote_types(values.dtype, torch.float32)
+    return values.sum(list(axes), dtype=precise) if axes else values.to(precise)
+
+
+def autocasted(values: Tensor) -> Tensor:
+    """What autocast makes of an input, made here so that the layer keeps no wider copy of it."""
+    device = values.device.type
+    if torch.is_autocast_enabled(device) and values.dtype == torch.float32:
+        return values.to(torch.get_autocast_dtype(device))
+    return values

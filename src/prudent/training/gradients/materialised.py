@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from prudent.training.gradients.checkpointing import checkpoints_become, without_checkpoint
 from prudent.training.gradients.engine import (
     Engine,
     Formed,
@@ -21,6 +22,8 @@ class Materialised(Engine):
     Args:
         model: As for every engine.
         loss: As for every engine.
+        recompute: As for every engine.
+        autocast: As for every engine.
         chunk_size: Records differentiated at a time; all of them unless given.
     """
 
@@ -29,9 +32,11 @@ class Materialised(Engine):
         model: nn.Module,
         loss: Loss,
         *,
+        recompute: bool = False,
+        autocast: torch.dtype | None = None,
         chunk_size: int | None = None,
     ) -> None:
-        super().__init__(model, loss)
+        super().__init__(model, loss, recompute=recompute, autocast=autocast)
         self.chunk_size = chunk_size
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
@@ -45,7 +50,7 @@ class Materialised(Engine):
             chunk_size=self.chunk_size,
         )
         values = {name: value.detach() for name, value in trained.items()}
-        with without_fused_attention():
+        with without_fused_attention(), checkpoints_become(without_checkpoint):
             per_example, losses = differentiate(values, inputs, targets)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
             return Formed(per_example, losses)

@@ -6,7 +6,7 @@ another place, a weight of another shape.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,12 +17,19 @@ from torch.nn import functional
 from prudent.training.gradients.convolution import Convolution, Geometry, NativeConvolution
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Affine, Embedding, Linear
+from prudent.training.gradients.normalisation import GroupNorm, LayerNorm
 from prudent.training.gradients.tape import Tape
 
+Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
-def on_records(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
-    """Leave vmap: call `function(records, *plain)` on the plain tensors, their records first."""
-    return call(_OnRecords, function, *values)
+
+def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
+    """Leave vmap: call `function(records, *plain)` on the plain tensors, their records first.
+
+    It returns a tensor or a tuple of them, records first.
+    """
+    result: Result = _OnRecords.apply(function, *values)  # type: ignore[no-untyped-call]
+    return result
 
 
 def call(function: type[Function], *args: Any) -> Tensor:
@@ -33,7 +40,7 @@ def call(function: type[Function], *args: Any) -> Tensor:
 
 class _OnRecords(Function):
     @staticmethod
-    def forward(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
+    def forward(function: Callable[..., Any], *values: Tensor) -> Any:
         raise AssertionError("Only reached under vmap, where the rule below is used instead.")
 
     @staticmethod
@@ -42,10 +49,11 @@ class _OnRecords(Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, function: Callable[..., Tensor], *values: Tensor
-    ) -> tuple[Tensor, int]:
+        info: Any, in_dims: Any, function: Callable[..., Any], *values: Tensor
+    ) -> tuple[Any, Any]:
         plain = [v.movedim(axis, 0) for v, axis in zip(values, in_dims[1:], strict=True)]
-        return function(info.batch_size, *plain), 0
+        result = function(info.batch_size, *plain)
+        return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
 def _linear(
@@ -179,8 +187,11 @@ def _layer_norm(
 ) -> Any:
     if input is not record:
         return NotImplemented
-    normal = functional.layer_norm(input, list(normalized_shape), None, None, eps)
-    return _affine(tape, normal, weight, bias, range(-len(normalized_shape), 0))
+    parameters = _detached(weight), _detached(bias)
+    settings = list(normalized_shape), eps, tape.use(weight), tape.use(bias)
+    return on_records(
+        lambda records, values: call(LayerNorm, tape.anchor, values, *parameters, *settings), input
+    )
 
 
 def _rms_norm(
@@ -208,8 +219,15 @@ def _group_norm(
 ) -> Any:
     if input is not record:
         return NotImplemented
-    normal = functional.group_norm(input, num_groups, None, None, eps)
-    return _affine(tape, normal, weight, bias, [1])
+    parameters = _detached(weight), _detached(bias)
+    uses = tape.use(weight), tape.use(bias)
+
+    def normalise(records: int, values: Tensor) -> Tensor:
+        images = values.flatten(0, 1)
+        settings = num_groups, eps, records, *uses
+        return call(GroupNorm, tape.anchor, images, *parameters, *settings).view_as(values)
+
+    return on_records(normalise, input)
 
 
 def _statistics_norm(norm: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -281,6 +299,8 @@ RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     Tensor.view: _view,
     Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
+    # What some libraries ask of the input of a checkpointed part; here parts need no such help.
+    Tensor.requires_grad_: lambda tensor, requires_grad=True: tensor,
 }
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {

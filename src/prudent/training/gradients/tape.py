@@ -1,7 +1,9 @@
 """What every parameter's per-example gradient is made of, collected on the way back."""
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,7 +28,14 @@ class Tape(ABC):
         self.parameters = dict(parameters)
         self.anchor = next(iter(self.parameters.values())).new_zeros(()).requires_grad_()
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
+        self._announces = True
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
+
+    def again(self) -> Self:
+        """This tape, for a part of the model that is run once more: its uses are announced."""
+        same = copy.copy(self)
+        same._announces = False
+        return same
 
     def use(self, shared: Tensor | None) -> Use | None:
         """Announce a use of a shared tensor; None where it is not trained."""
@@ -37,7 +46,8 @@ class Tape(ABC):
             # The tensor is held so that its id stays its own.
             _, found = self._derived.setdefault(id(shared), (shared, []))
             return found.append
-        self._announce(name)
+        if self._announces:
+            self._announce(name)
         return lambda contribution: self._receive(name, contribution)
 
     def name(self, shared: Tensor) -> str:
@@ -51,13 +61,17 @@ class Tape(ABC):
             return
         leaves = [self.anchor, *self.parameters.values()]
         _, *missed = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-        names = [n for n, g in zip(self.parameters, missed, strict=True) if g is not None]
+        self.refuse_missed(missed)
+        self._carry_back_derived()
+
+    def refuse_missed(self, gradients: Sequence[Tensor | None]) -> None:
+        """Raise an error if autograd found a way to a parameter that led around the tape."""
+        names = [n for n, g in zip(self.parameters, gradients, strict=True) if g is not None]
         if names:
             raise RuntimeError(
                 f"Parameters {names} reach the loss on a way that book-keeping cannot follow. "
                 "Use the Materialised engine."
             )
-        self._carry_back_derived()
 
     @abstractmethod
     def _announce(self, name: str) -> None: ...

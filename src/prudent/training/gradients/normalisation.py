@@ -1,0 +1,124 @@
+"""Layer and group normalisation; see `layers` for what their backward hands over.
+
+Like the library's, they keep their input and two statistics of it, not the normalised values: those
+are as large as the input, and the way back makes them again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+from torch.autograd import Function
+
+from prudent.training.gradients.contributions import Dense, Use, at_least_single
+from prudent.training.gradients.layers import total
+
+
+class LayerNorm(Function):
+    """Normalises the last axes of (records, ..., *shape), then scales and shifts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        values: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shape: Sequence[int],
+        eps: float,
+        weight_use: Use | None,
+        bias_use: Use | None,
+    ) -> Any:
+        """Normalise, in single precision at least."""
+        result, mean, scale = torch.native_layer_norm(
+            at_least_single(values), shape, weight, bias, eps
+        )
+        ctx.save_for_backward(values, weight, mean, scale)
+        ctx.shape, ctx.uses = shape, (weight_use, bias_use)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Pass the gradient to the input and its sums over positions to the parameters."""
+        (gradient,) = gradients
+        values, weight, mean, scale = ctx.saved_tensors
+        values = at_least_single(values)
+        weight_use, bias_use = ctx.uses
+        positions = range(1, values.ndim - len(ctx.shape))
+        if weight_use:
+            normal = (values - mean).mul_(scale)
+            weight_use(Dense(total(normal.mul_(gradient), positions)))
+        if bias_use:
+            bias_use(Dense(total(gradient, positions)))
+        passed = None
+        if ctx.needs_input_grad[1]:
+            passed, _, _ = torch.ops.aten.native_layer_norm_backward(
+                gradient, values, ctx.shape, mean, scale, weight, None, [True, False, False]
+            )
+        return None, passed, *[None] * 6
+
+
+class GroupNorm(Function):
+    """Normalises groups of channels of (images, channels, *size), then scales and shifts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        values: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        groups: int,
+        eps: float,
+        records: int,
+        weight_use: Use | None,
+        bias_use: Use | None,
+    ) -> Any:
+        """Normalise, in single precision at least."""
+        values = _ordered(values, values)
+        images, channels, *size = values.shape
+        ctx.sizes = images, channels, torch.Size(size).numel(), groups
+        result, mean, scale = torch.ops.aten.native_group_norm(
+            at_least_single(values), weight, bias, *ctx.sizes, eps
+        )
+        ctx.save_for_backward(values, weight, mean, scale)
+        ctx.records, ctx.uses = records, (weight_use, bias_use)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Pass the gradient to the input and its sums over positions to the parameters."""
+        (gradient,) = gradients
+        values, weight, mean, scale = ctx.saved_tensors
+        values = at_least_single(values)
+        weight_use, bias_use = ctx.uses
+        images, channels, _, groups = ctx.sizes
+        positions = range(2, values.ndim)
+        if weight_use or bias_use:
+            # The normalised values are affine in the input: two sums for each channel do.
+            shifts = total(gradient, positions)
+        if weight_use:
+            products = total(gradient * values, positions).view(images, groups, -1)
+            centred = products - mean[..., None] * shifts.view(images, groups, -1)
+            slopes = (centred * scale[..., None]).view(ctx.records, -1, channels)
+            weight_use(Dense(slopes.sum(1)))
+        if bias_use:
+            bias_use(Dense(shifts.view(ctx.records, -1, channels).sum(1)))
+        passed = None
+        if ctx.needs_input_grad[1]:
+            passed, _, _ = torch.ops.aten.native_group_norm_backward(
+                _ordered(gradient, values), values, mean, scale, weight, *ctx.sizes, _INPUT_ONLY
+            )
+        return None, passed, *[None] * 8
+
+
+_INPUT_ONLY = [True, False, False]
+
+
+def _ordered(values: Tensor, like: Tensor) -> Tensor:
+    """Values in the order of memory in which the library's kernels read `like`."""
+    # Elsewhere than on the CPU they read channels first only.
+    order = suggest_memory_format(like) if like.device.type == "cpu" else torch.contiguous_format
+    return values.contiguous(memory_format=order)

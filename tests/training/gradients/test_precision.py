@@ -1,0 +1,190 @@
+"""The model computes in bfloat16; what bounds a sensitivity does not.
+
+What each record adds to the released sum is measured, in double precision, against the clip.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from prudent.training.aggregation import clip_weights
+from prudent.training.gradients import BookKeeping, Materialised, contributions
+from prudent.training.gradients.contributions import Outer, as_it_is, shortened
+from tests.training.gradients.oracle import cross_entropy
+from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
+from tests.training.gradients.toys import Decoder, sequence_loss
+from tests.training.memory import peak_bytes
+
+ENGINES = {
+    "book-keeping": BookKeeping,
+    "recomputed": lambda *args, **options: BookKeeping(*args, recompute=True, **options),
+    "materialised": Materialised,
+    "materialised twice": lambda *args, **options: Materialised(*args, recompute=True, **options),
+}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest):
+    return ENGINES[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(11)
+
+
+def flat(total: dict[str, Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in total.values()]).double()
+
+
+def wide() -> nn.Module:
+    """Layers whose factors are kept, whose gradients are formed, and of one position."""
+    return nn.Sequential(
+        nn.Conv2d(3, 48, 3, 2, 1),
+        nn.GroupNorm(4, 48),
+        nn.ReLU(),
+        nn.Conv2d(48, 40, 3, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(40, 64),
+        nn.Tanh(),
+        nn.Linear(64, 5),
+    )
+
+
+@pytest.mark.parametrize("name", [*MODELS, "wide"])
+def test_no_record_adds_more_than_the_clip(engine, name):
+    model = wide() if name == "wide" else MODELS[name]()
+    loss, inputs, targets = batch(model)
+    inputs = inputs.float() if inputs.is_floating_point() else inputs
+    made = engine(model, loss, autocast=torch.bfloat16)
+    norms = made(model, inputs, targets).norms
+    assert norms.dtype == torch.float32
+    clip = float(norms.min()) / 2
+    weights, _ = clip_weights(norms, torch.ones(4, dtype=torch.bool), clip)
+    parts = []
+    for record in range(4):
+        alone = torch.zeros(4)
+        alone[record] = weights[record]
+        total = made(model, inputs, targets).weighted_sum(alone)
+        assert all(value.dtype == torch.float32 for value in total.values())
+        parts.append(flat(total))
+    for part in parts:
+        assert (1 - 1e-5) * clip < part.norm() < (1 + 1e-5) * clip
+    # The sum of all is rounded to single precision, never to half of it.
+    together = flat(made(model, inputs, targets).weighted_sum(weights))
+    exact = torch.stack(parts).sum(0)
+    assert (together - exact).norm() < 1e-6 * torch.stack(parts).norm()
+
+
+def test_the_model_computes_in_half_precision(engine):
+    """The numbers differ from those of single precision as bfloat16 does, so it is really used."""
+    model = wide()
+    loss, inputs, targets = batch(model)
+    half = engine(model, loss, autocast=torch.bfloat16)(model, inputs.float(), targets).norms
+    full = engine(model, loss)(model, inputs.float(), targets).norms
+    assert 1e-4 < ((half - full) / full).abs().max() < 0.05
+
+
+def test_a_rounded_sum_would_be_noticed(monkeypatch):
+    """The check above fails for products summed in half precision."""
+    monkeypatch.setattr(
+        contributions, "at_least_single", lambda values: values.bfloat16().to(values.dtype)
+    )
+    with pytest.raises(AssertionError):
+        test_no_record_adds_more_than_the_clip(BookKeeping, "wide")
+
+
+def test_checkpoints_keep_the_precision():
+    model = Decoder()
+    loss, inputs, targets = batch(model)
+    found = []
+    for on in (False, True):
+        set_checkpointed(model, on)
+        gradients = BookKeeping(model, loss, autocast=torch.bfloat16)(model, inputs, targets)
+        found.append((gradients.norms, flat(gradients.weighted_sum(torch.ones(4)))))
+    for plain, again in zip(*found, strict=True):
+        torch.testing.assert_close(plain, again, rtol=1e-6, atol=1e-6)
+
+
+def test_second_run_has_the_precision_of_the_first():
+    """Even if the caller's autocast is over by then."""
+    model = wide()
+    loss, inputs, targets = batch(model)
+    made = BookKeeping(model, loss, recompute=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        gradients = made(model, inputs.float(), targets)
+    total = gradients.weighted_sum(torch.eye(4)[1])
+    torch.testing.assert_close(flat(total).norm().float(), gradients.norms[1], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("make", [BookKeeping, Materialised])
+def test_autocast_around_the_sum_rounds_nothing(make):
+    model = wide()
+    loss, inputs, targets = batch(model)
+    made = make(model, loss)
+    expected = flat(made(model, inputs.float(), targets).weighted_sum(torch.ones(4)))
+    gradients = made(model, inputs.float(), targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        total = flat(gradients.weighted_sum(torch.ones(4)))
+    torch.testing.assert_close(total, expected)
+
+
+def test_products_of_a_device_with_short_factors(monkeypatch):
+    """What a GPU does: exact products of bfloat16 factors, weighted rows in three of them."""
+    seen = []
+
+    def summed(left, right):
+        seen.append(left.dtype)
+        assert left.dtype == right.dtype == torch.bfloat16
+        return left.float() @ right.float()
+
+    rows, columns = torch.randn(2, 5, 7, 6).bfloat16(), torch.randn(2, 5, 7, 9).bfloat16()
+    weights = torch.rand(5)
+    factors = Outer(rows, columns, as_it_is)
+    norms, total = contributions.squared_norms([factors]), factors.weighted_sum(weights)
+    monkeypatch.setattr(
+        contributions, "multiplies_short", lambda factor: factor.dtype == torch.bfloat16
+    )
+    monkeypatch.setattr(contributions, "summed_in_single", summed)
+    torch.testing.assert_close(contributions.squared_norms([factors]), norms, rtol=1e-6, atol=0)
+    exact = torch.einsum("grti,r,grtj->gij", rows.double(), weights.double(), columns.double())
+    assert len(seen) == 2
+    for found in (total, factors.weighted_sum(weights)):
+        assert (found - exact).norm() < 3e-7 * exact.norm()
+    assert len(seen) == 5
+
+
+def test_large_sums_are_added_in_pieces(monkeypatch):
+    rows, columns = torch.randn(1, 10, 3, 4).double(), torch.randn(1, 10, 3, 5).double()
+    weights = torch.rand(10)
+    factors = Outer(rows, columns, as_it_is)
+    whole = factors.weighted_sum(weights)
+    monkeypatch.setattr(contributions, "_PIECE", 3 * 5 * 4)
+    torch.testing.assert_close(factors.weighted_sum(weights), whole)
+
+
+def test_factors_are_kept_as_short_as_they_are():
+    model = Decoder(32, 3, 20, 48)
+    inputs = torch.randint(0, 20, (8, 48))
+
+    def held(autocast: torch.dtype | None) -> int:
+        engine = BookKeeping(model, sequence_loss, autocast=autocast)
+        return peak_bytes(lambda: engine(model, inputs, inputs.roll(-1, 1)))
+
+    assert held(torch.bfloat16) < 0.85 * held(None)
+
+
+def test_shortening_is_not_for_short_numbers():
+    """bfloat16 numbers are TF32 numbers: cutting them changes nothing."""
+    values = torch.randn(100).bfloat16().float()
+    assert torch.equal(shortened(values), values)
+
+
+def test_losses_of_half_precision(engine):
+    model = wide()
+    _, inputs, targets = batch(model)
+    gradients = engine(model, cross_entropy, autocast=torch.bfloat16)(
+        model, inputs.float(), targets
+    )
+    assert gradients.losses.shape == (4,)
