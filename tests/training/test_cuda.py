@@ -19,6 +19,7 @@ from prudent.training import (
     TrimmedSum,
     fit,
 )
+from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -148,3 +149,24 @@ def test_a_resumed_run_is_the_whole_one(tmp_path):
         train(network(), RULES["gaussian"], graph=True, out=tmp_path / "cut", evaluate=dying)
     cut = train(network(), RULES["gaussian"], graph=True, out=tmp_path / "cut", resume=True)
     torch.testing.assert_close(weights(cut.model), weights(whole.model), rtol=1e-8, atol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two processes that share the device; gloo carries what they say, since nccl wants two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRUDENT_TEST_DEVICE", "cuda:0")
+        yield worlds.Group(tmp_path_factory.mktemp("pair"), 2).left("all")
+
+
+@pytest.mark.parametrize(
+    "name", ["sum", "trimmed", "mixed", "ties", "sparse", "chunks", "adam", "corrupted", "items"]
+)
+def test_two_processes_are_one(pair, tmp_path, name):
+    expected = worlds.SCENARIOS[name](tmp_path)
+    for outcomes in pair:
+        assert not isinstance(outcomes[name], str), outcomes[name]
+        torch.testing.assert_close(
+            outcomes[name]["parameters"], expected["parameters"], rtol=0, atol=1e-9
+        )
+        assert outcomes[name]["trims"] == expected["trims"]

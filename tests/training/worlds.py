@@ -58,6 +58,11 @@ def propose(trim=ADAPTIVE, scale=1.0, **changes):
     return ProposeTestRelease(test=GaussianTest(scale), trim=trim, **(settings | changes))
 
 
+def device():
+    """Where runs take place, unless their model is divided."""
+    return os.environ.get("PRUDENT_TEST_DEVICE", "cpu")
+
+
 def is_together():
     return distributed.is_available() and distributed.is_initialized()
 
@@ -87,7 +92,7 @@ def same_norms():
 def result(fitted, model=None):
     model = fitted.model if model is None else model
     return {
-        "parameters": torch.cat([whole(p).flatten() for p in model.parameters()]),
+        "parameters": torch.cat([whole(p).flatten() for p in model.parameters()]).cpu(),
         "pass_rate": fitted.pass_rate,
         "trims": [entry.trim for entry in fitted.history],
         "drawn": [entry.private["mean_drawn"] for entry in fitted.history],
@@ -103,7 +108,7 @@ def train(rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, **op
         network() if model is None else model,
         cross_entropy,
         records() if data is None else data,
-        execution=Execution(seed=SEED, **(how or {})),
+        execution=Execution(**({"seed": SEED, "device": device()} | (how or {}))),
         **(settings | options),
     )
 
@@ -176,12 +181,13 @@ def wrapped(folder):
     return result(fitted)
 
 
-def sharded(model, whole_layers=False):
+def sharded(model, whole_layers=False, copies=1):
     if is_together():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+        shape = (copies, distributed.get_world_size() // copies)
+        mesh = init_device_mesh("cpu", shape if copies > 1 else shape[1:])
         for layer in [] if whole_layers else [model[0], model[4]]:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -191,11 +197,14 @@ def sharded(model, whole_layers=False):
 def looked_at(model):
     """An evaluation; with shards it gathers them, in all processes."""
     with torch.no_grad():
-        return {"mean": float(model(records()[0]).square().mean())}
+        inputs = records()[0].to(next(model.parameters()).device)
+        return {"mean": float(model(inputs).square().mean())}
 
 
 def sharded_run(folder, **options):
-    model = sharded(network(), options.pop("whole_layers", False))
+    places = {name: options.pop(name) for name in ("whole_layers", "copies") if name in options}
+    model = sharded(network(), **places)
+    options["how"] = {"device": "cpu"}
     fitted = train(propose(), model=model, evaluate=looked_at, **options)
     if is_together():
         for parameter in model.parameters():
@@ -224,7 +233,7 @@ def stopped_and_resumed(folder, make_model):
             shutil.copytree(folder / "whole", folder / "copy")
         return looked_at(model)
 
-    options = {"optimizer": torch.optim.Adam, "evaluate": copying}
+    options = {"optimizer": torch.optim.Adam, "evaluate": copying, "how": {"device": "cpu"}}
     whole_run = result(train(propose(), model=make_model(), out=folder / "whole", **options))
     looks.extend([None] * 10)
     model = make_model()
@@ -232,6 +241,13 @@ def stopped_and_resumed(folder, make_model):
     assert [entry.step for entry in resumed.history] == [9, 12]
     assert torch.equal(result(resumed)["parameters"], whole_run["parameters"])
     return whole_run
+
+
+@scenario
+def shards_copied(folder):
+    """Divided within a machine, copied between machines; two processes are one machine."""
+    copies = distributed.get_world_size() // 2 if is_together() else 1
+    return sharded_run(folder, copies=copies)
 
 
 @scenario
