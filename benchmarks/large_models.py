@@ -17,6 +17,7 @@ import json
 import math
 import statistics
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -312,9 +313,9 @@ def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dic
                 row["largest"] = capped(case, contender, half, (batch, peak), options.cap)
         except DoesNotFitError:
             row["note"] = "out of memory"
-        except Exception as error:  # a peer may fail in any way, and the table goes on
+        except Exception as error:  # whatever fails, the table goes on
             if not contender.peer:
-                raise
+                traceback.print_exc()
             row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         beside = next((r for r in found if r["engine"] == contender.beside), {})
         for key in ("ms", "GiB"):
