@@ -141,9 +141,10 @@ def _corrupted(dataset: str, corrupt: str, seed: int) -> Dataset:
 def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Dataset:
     """The data of a run on its device: the features of a fixed network, where it has one."""
     data = _corrupted(dataset, corrupt, seed)
-    if "backbone" in settings()["datasets"][dataset]:
+    mine = settings()["datasets"][dataset]
+    if "backbone" in mine:
         network = resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors"))
-        data = with_features(data, network, device=device)
+        data = with_features(data, network, size=mine["size"], device=device)
     return data.to(device)
 
 

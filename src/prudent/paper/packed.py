@@ -16,6 +16,7 @@ from torch import nn
 from prudent.training import Execution, Plan, accuracy
 from prudent.training.metrics import Metrics
 from prudent.training.running import TrainingRun
+from prudent.training.sampling import roomy_batch
 from prudent.training.step import Corrupt, Step
 
 Work = Iterator[None]
@@ -80,7 +81,13 @@ def training(
         train_set,
         torch.optim.SGD,
         {"lr": lr, "momentum": momentum},
-        Execution(device=device, seed=seed, compile=share is not None),
+        Execution(
+            device=device,
+            seed=seed,
+            compile=share is not None,
+            # Where many runs fill a GPU padding is dear, and a second chunk once in 5,000 is not.
+            physical_batch=roomy_batch(len(train_set[1]), plan.sampling_rate, 3.5),
+        ),
         corrupt,
     )
     if share is not None:
