@@ -87,6 +87,12 @@ def test_a_table_for_programs(run: Command, results: Path) -> None:
     assert cells[1]["rdp"] is None
 
 
+def test_a_table_can_be_of_one_data_set(run: Command, results: Path) -> None:
+    chosen = ("paper", "table", "1", "--dataset", "mnist", "--results", str(results))
+    assert {cell["dataset"] for cell in json.loads(run(*chosen, "--json").out)} == {"mnist"}
+    assert "CIFAR10" not in run(*chosen).out
+
+
 def test_a_table_of_what_is_shipped_needs_no_flag(run: Command) -> None:
     assert run("paper", "table", "4", "--json").status == 0
 
@@ -97,6 +103,7 @@ def test_a_table_of_what_is_shipped_needs_no_flag(run: Command) -> None:
         (["table", "5"], "TABLE: expected one of 1, 2, 3, 4, got 5."),
         (["table", "one"], "TABLE: expected a whole number, got 'one'."),
         (["table", "1", "--size", "tiny"], "--size: expected one of small, full, got 'tiny'."),
+        (["table", "1", "--dataset", "svhn"], "--dataset: expected one of cifar10, emnist, mnist"),
         (["table", "1", "--seeds", "0"], "--seeds: expected a whole number >= 1, got 0."),
         (["table", "1", "--results", "no.csv"], "no.csv: no such results."),
         (["table", "1", "--results", "a.small.csv"], "--results: expected not ending in .small"),

@@ -87,6 +87,9 @@ def table(
             help="small: few short runs, minutes on a CPU, kept apart; full: as in the paper.",
         ),
     ] = "full",
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only one of its data sets, such as mnist.")
+    ] = None,
     results: ResultsOption = None,
     run: Annotated[bool, typer.Option("--run", help="First run what is missing.")] = False,
     seeds: SeedsOption = None,
@@ -113,7 +116,7 @@ def table(
 
     $ prudent paper table 1
 
-    $ prudent paper table 3 --size small --run
+    $ prudent paper table 1 --dataset mnist --size small --run
 
     $ prudent paper table 4 --run --seeds 3 --device cuda
     """
@@ -122,21 +125,24 @@ def table(
     _validate.one_of(TABLES, table=number)
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.paper.report import filling
+    from prudent.paper.report import cells, filling
 
+    datasets = cells.datasets(number)
+    if dataset is not None:
+        datasets = [_validate.one_of(datasets, dataset=dataset)]
     path = filling.results_path(size, results, running=run)
     if run:
-        filling.fill([number], path, size=size, seeds=seeds, device=device)
+        filling.fill(number, datasets, path, size=size, seeds=seeds, device=device)
     found = _read(path, size, seeds)
     if as_json:
-        from prudent.paper.report.cells import plain_table
-
-        typer.echo(json.dumps(plain_table(found, number), allow_nan=False))
+        rows = cells.plain_table(found, number)
+        shown = [row for row in rows if row["dataset"] in datasets]
+        typer.echo(json.dumps(shown, allow_nan=False))
         return
     from prudent.paper.report import grids, terminal
 
-    for grid in grids.table_grids(found, number):
-        terminal.show(grid)
+    for name in datasets:
+        terminal.show(grids.table_grid(found, number, name))
 
 
 @app.command()

@@ -73,6 +73,11 @@ class Group:
         return None if ptr is None or trimmed is None else ptr.mean - trimmed.mean
 
 
+def datasets(table: int) -> list[str]:
+    """The data sets of a table, in its order."""
+    return list(dict.fromkeys(cell.dataset for cell in published() if cell.table == table))
+
+
 def groups(results: Results, table: int) -> list[Group]:
     """A table of the paper, in its order."""
     keys = dict.fromkeys(

@@ -45,24 +45,24 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
 
 
 def fill(
-    tables: Collection[int], results: Path, *, size: str, seeds: int | None, device: str
+    table: int,
+    datasets: Collection[str],
+    results: Path,
+    *,
+    size: str,
+    seeds: int | None,
+    device: str,
 ) -> None:
-    """Runs what the tables lack and adds it to the results; what is there is not run again."""
-    count = _SEEDS[size] if seeds is None else seeds
-    todo = list(wanted(set(tables), size, count))
+    """Runs what a table lacks and adds it to the results; what is there is not run again."""
+    todo = list(wanted(table, datasets, size, _SEEDS[size] if seeds is None else seeds))
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
         run_jobs(todo, results, device=device, most_steps=_STEPS[size])
 
 
-def wanted(tables: set[int], size: str, seeds: int) -> Iterator[Job]:
-    """The runs of some tables; at small size those of their first corruptions."""
-    few = {
-        corrupt
-        for table in tables
-        for corrupt in list(dict.fromkeys(c.corrupt for c in published() if c.table == table))[
-            :_CORRUPTIONS
-        ]
-    }
-    for job in jobs(tables, seeds):
-        if size == "full" or job.corrupt in few:
+def wanted(table: int, datasets: Collection[str], size: str, seeds: int) -> Iterator[Job]:
+    """The runs of a table on some data sets; at small size those of its first corruptions."""
+    corruptions = list(dict.fromkeys(c.corrupt for c in published() if c.table == table))
+    chosen = corruptions if size == "full" else corruptions[:_CORRUPTIONS]
+    for job in jobs([table], seeds):
+        if job.dataset in datasets and job.corrupt in chosen:
             yield job

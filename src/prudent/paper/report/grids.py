@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from prudent.paper.report import words
-from prudent.paper.report.cells import Group, Line, groups
+from prudent.paper.report.cells import Group, Line, datasets, groups
 from prudent.paper.report.document import Cell, Grid, Tone
 from prudent.paper.report.frontier import Frontier, Row, is_covered
 from prudent.paper.report.results import Estimate, Results
@@ -29,15 +29,13 @@ UNCOVERED = "†"
 
 def table_grids(results: Results, table: int) -> list[Grid]:
     """One grid for each data set of a table."""
-    every = groups(results, table)
-    return [
-        _table_grid(table, [group for group in every if group.dataset == name])
-        for name in dict.fromkeys(group.dataset for group in every)
-    ]
+    return [table_grid(results, table, dataset) for dataset in datasets(table)]
 
 
-def _table_grid(table: int, here: list[Group]) -> Grid:
-    dataset, setting = here[0].dataset, here[0].setting
+def table_grid(results: Results, table: int, dataset: str) -> Grid:
+    """The part of a table on one data set."""
+    here = [group for group in groups(results, table) if group.dataset == dataset]
+    setting = here[0].setting
     notes = [words.substitute_note(dataset), setting and f"Our best setting: {setting}."]
     return Grid(
         _HEADER,

@@ -116,12 +116,17 @@ def _classes(grid: Grid, column: int, tone: Tone = Tone.PLAIN) -> str:
 def _plots(plots: Plots) -> str:
     title = f"<h3>{_text(plots.title)}</h3>\n" if plots.title else ""
     if plots.wide:
-        return title + "\n".join(
-            f'<div class="wide" tabindex="0">{drawing}</div>' for drawing in plots.drawings
-        )
+        return title + "\n".join(map(_wide, plots.drawings))
     legend = "".join(map(_key, plots.legend))
     drawings = "\n".join(plots.drawings)
     return f'{title}<div class="legend">{legend}</div>\n<div class="plots">\n{drawings}\n</div>'
+
+
+def _wide(drawing: str) -> str:
+    """A drawing of several panels; one with few of them is not blown up to the whole width."""
+    box = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+)', drawing)
+    natural = f' style="--natural: {box[1]}px"' if box else ""
+    return f'<div class="wide" tabindex="0"{natural}>{drawing}</div>'
 
 
 def _key(key: Key) -> str:
