@@ -2,7 +2,8 @@
 
 `python -m benchmarks.federated` runs every strategy against every attack and prints accuracies;
 `--out FILE` adds them to JSON lines, `--plot FILE` draws all lines of that file instead of running,
-`--only` and `--attacks` pick some by name. Needs the extra `federated`.
+`--only` and `--attacks` pick some by name; `--track` measures centring on made-up updates. Needs
+the extra `federated`.
 
 All strategies are run by Flower's own loop on Flower's own messages. Clients are trained a hundred
 at a time by `VectorisedGrid`, which stands for the transport and the client apps; hostile clients
@@ -23,6 +24,7 @@ from pathlib import Path
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
+import attrs
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -46,7 +48,7 @@ from prudent.corruption import (
     InnerProductManipulation,
     corrupted_mask,
 )
-from prudent.federated import PrivateStrategy
+from prudent.federated import PrivateStrategy, RoundRelease
 from prudent.paper.datasets import load
 from prudent.training import Fallback, FixedTrim, Plan, ProposeTestRelease, Sum, TrimmedSum
 from prudent.training.aggregation import Aggregation
@@ -310,9 +312,60 @@ def plot(lines: list[dict[str, object]], path: Path) -> None:
             panel.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=name)
         panel.set(xlabel="hostile clients, %", title=f"{kind} collusion")
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("test accuracy")
-    figure.legend(loc="outside right center", fontsize="small")
+    panels[0].set(ylabel="test accuracy", ylim=(0.7, 0.9))  # what falls below has failed
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right center", fontsize="small")
     figure.savefig(path)
+
+
+def tracking(name: str, aggregation: Aggregation, centring: float, hostile: float) -> None:
+    """How far the released update is from the honest mean, where honest updates agree.
+
+    Made-up updates of 100 numbers: a common part of length 5, another one after half of the rounds,
+    and a spread of length 0.5 around it. Hostile clients send the common part with its sign turned.
+    """
+    expected, dimension = 200, 100
+    plan = attrs.evolve(priced(aggregation), expected_batch=expected)
+    chance = torch.Generator().manual_seed(0)
+    release = RoundRelease(plan, dimension, centring=centring, generator=chance)
+    errors, passes = [], 0
+    for number in range(ROUNDS):
+        common = torch.zeros(dimension)
+        common[0 if number < ROUNDS / 2 else 1] = 5.0
+        drawn = int(torch.poisson(torch.tensor(float(expected)), generator=chance))
+        spread = 0.5 / dimension**0.5 * torch.randn(drawn, dimension, generator=chance)
+        turned = torch.rand(drawn, 1, generator=chance) < hostile
+        released, outcome = release(list(torch.where(turned, -common, common + spread)))
+        errors.append(float((released - common).norm()))
+        passes += outcome.passed
+    first = sum(errors) / ROUNDS
+    late = errors[ROUNDS // 2 - 1]
+    print(
+        f"{name:36s} hostile {hostile:3.0%} error {first:5.2f}, before the turn {late:5.2f}, "
+        f"passed {passes / ROUNDS:4.0%}"
+    )
+
+
+def track_all() -> None:
+    trim = FixedTrim(0.4)
+    test = ProposeTestRelease(
+        clip=5.0,
+        propose=0.2,
+        noise_multiplier=1.0,
+        test=GaussianTest(4.0),
+        failure=1e-7,
+        trim=trim,
+    )
+    for hostile in (0.0, 0.2):
+        tracking("sum, clip 5", attrs.evolve(SUM, clip=5.0), 0.0, hostile)
+        tracking("sum, clip 5, centred", attrs.evolve(SUM, clip=5.0), 0.5, hostile)
+        tracking("sum, clip 1, centred", SUM, 0.5, hostile)
+        trimmed = attrs.evolve(TRIMMED, clip=1.0, trim=trim)
+        tracking("trimmed, clip 1, centred", trimmed, 0.5, hostile)
+        for fallback in (Fallback.SUM, Fallback.TRIMMED):
+            either = attrs.evolve(test, fallback=fallback)
+            tracking(f"PTR, clip 5, τ 1, {fallback.value}", either, 0.0, hostile)
+            tracking(f"PTR, clip 5, τ 1, {fallback.value}, centred", either, 0.5, hostile)
 
 
 def main() -> None:
@@ -321,11 +374,15 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS), choices=list(ATTACKS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", action="store_true")
+    parser.add_argument("--track", action="store_true", help="made-up updates that agree")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     if options.plot:
         plot([json.loads(line) for line in options.out.read_text().splitlines()], options.plot)
+        return
+    if options.track:
+        track_all()
         return
     logging.getLogger("flwr").setLevel(logging.ERROR)
     federation = federation_of(options.seed)
@@ -344,4 +401,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from benchmarks import federated  # by its name, so that processes of ray find it
+
+    federated.main()
