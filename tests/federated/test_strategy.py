@@ -82,15 +82,19 @@ def reply_of(**values):
     return replying(arrays(**values))
 
 
+ONES = np.ones((2, 3), np.float32)  # taken for an update, it would show
+BIAS = MODEL["bias"]
 NONSENSE = {
     "no answer": no_answer,
     "an error": failure,
     "no arrays": replying(),
-    "two records": replying(arrays(**MODEL), arrays(**MODEL)),
-    "names of its own": reply_of(weight=MODEL["weight"], other=MODEL["bias"]),
-    "an array missing": reply_of(weight=MODEL["weight"]),
-    "another shape": reply_of(weight=np.zeros((3, 2), np.float32), bias=MODEL["bias"]),
-    "whole numbers": reply_of(weight=np.zeros((2, 3), np.int64), bias=MODEL["bias"]),
+    "two records": replying(arrays(weight=ONES, bias=BIAS), arrays(weight=ONES, bias=BIAS)),
+    "names of its own": reply_of(weight=ONES, other=BIAS),
+    "another order": reply_of(bias=BIAS, weight=ONES),
+    "an array missing": reply_of(weight=ONES),
+    "another shape": reply_of(weight=ONES.T, bias=BIAS),
+    "another size": reply_of(weight=np.ones((4, 3), np.float32), bias=BIAS),
+    "whole numbers": reply_of(weight=ONES.astype(np.int64), bias=BIAS),
     "text": reply_of(weight=np.full((2, 3), "x"), bias=MODEL["bias"]),
     "NaN": reply_of(weight=np.full((2, 3), np.nan, np.float32), bias=MODEL["bias"]),
     "infinity": reply_of(weight=np.full((2, 3), np.inf, np.float32), bias=MODEL["bias"]),
