@@ -8,6 +8,7 @@ from torch.utils import checkpoint as library
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from prudent.training.gradients import BookKeeping, Materialised, norms_and_sum
+from prudent.training.gradients.tape import NormTape
 from tests.training.gradients.oracle import assert_agrees, cross_entropy, squares
 from tests.training.gradients.toys import (
     Decoder,
@@ -276,3 +277,20 @@ def test_chunks_with_dropout_equal_one_run(engine):
         norms, total = norms_and_sum(made, model, chunks, lambda _, weights=weights: weights)
         size = torch.stack([value.square().sum() for value in total.values()]).sum().sqrt()
         torch.testing.assert_close(size, norms[chosen])
+
+
+def test_what_is_not_kept_is_gone_at_once(monkeypatch):
+    """A token of the model's own, which is expanded, must not make all layers wait for it."""
+    waiting = []
+    receive = NormTape._receive
+
+    def watched(self, name, contribution):
+        receive(self, name, contribution)
+        waiting.append(sum(map(len, self._contributions.values())))
+
+    monkeypatch.setattr(NormTape, "_receive", watched)
+    model = VisionTransformer().double()
+    loss, inputs, targets = batch(model)
+    BookKeeping(model, loss, recompute=True)(model, inputs, targets)
+    assert len(waiting) > 10
+    assert max(waiting) <= 2

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 Form = Callable[[Tensor], Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]
 _HALF = torch.float16, torch.bfloat16
+_SMALL_MATRIX = 1 << 16
 _PIECE = 1 << 26
 """Numbers of a factor that are weighted at a time: what a sum needs besides the factors."""
 
@@ -92,11 +93,11 @@ class Outer:
     product: Product = precise_product
     unfold: Form | None = None
 
-    def unfolded(self, records: slice = slice(None)) -> Tensor:
-        """The second factor, of some records."""
+    def unfolded(self, records: slice = slice(None), before: Form = as_it_is) -> Tensor:
+        """The second factor of some records; what is done `before` is done to little."""
         if self.unfold is None:
-            return self.columns[:, records]
-        return self.unfold(self.columns[records])
+            return before(self.columns[:, records])
+        return self.unfold(before(self.columns[records]))
 
     def per_example(self) -> Tensor:
         """The gradients, one per record: records × rows × columns of memory."""
@@ -115,25 +116,26 @@ class Outer:
             piece = slice(start, start + step)
             rows = at_least_single(self.rows[:, piece])
             rows = (rows * weights[piece].to(rows.dtype)[:, None, None]).flatten(1, 2).mT
-            added = self._summed(rows, self.unfolded(piece).flatten(1, 2))
+            added = self._summed(rows, piece)
             total = added if total is None else total.add_(added)
         assert total is not None, "an engine is never run on no records"
         return self.form(total)
 
-    def _summed(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def _summed(self, rows: Tensor, piece: slice) -> Tensor:
         """Weighted rows times columns; exact products where the factors were short enough."""
-        if multiplies_short(columns):
+        short = self.unfold is None and multiplies_short(self.columns)
+        if self.product is precise_product and not short:
+            columns = at_least_single(self.unfolded(piece)).flatten(1, 2)
+            return _finite_product(rows, columns)
+        rows, columns = _finite(rows), self.unfolded(piece, _finite).flatten(1, 2)
+        if short:
             # A weighted row has three times the digits of a short one: three exact products.
-            rows, columns = _finite(rows), _finite(columns)
             total = self.product(high := rows.to(columns.dtype), columns)
             for _ in range(2):
                 rows = rows - high
                 total = total.add_(self.product(high := rows.to(columns.dtype), columns))
             return total
-        if self.product is precise_product:
-            return _finite_product(rows, at_least_single(columns))
         # The factors are short enough for exact products, weighted ones are not: in two parts.
-        rows, columns = _finite(rows), _finite(columns)
         high = shortened(rows)
         return self.product(high, columns) + self.product(rows - high, columns)
 
@@ -182,10 +184,12 @@ def forms(positions: int, row_size: int, column_size: int) -> bool:
     costs T²(r + c) products and their weighted sum T·r·c more; the formed gradient holds r·c, costs
     T·r·c, and its norm and sum come almost free. So both time and memory turn on r·c against
     T(r + c). Measured on linear and convolutional layers, forming is the faster up to a ratio of
-    three or four; two keeps the memory within twice that of the factors. A single position always
-    keeps its factors: its norm is a product of two.
+    three or four. Small matrices are formed up to two; those that fill the memory only where they
+    take no more of it than their factors. A single position always keeps its factors: its norm is
+    a product of two.
     """
-    return positions > 1 and row_size * column_size <= 2 * positions * (row_size + column_size)
+    formed, kept = row_size * column_size, positions * (row_size + column_size)
+    return positions > 1 and formed <= (2 if formed <= _SMALL_MATRIX else 1) * kept
 
 
 def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:

@@ -30,6 +30,7 @@ class Tape(ABC):
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._announces = True
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
+        self._behind: set[str] = set()
 
     def again(self) -> Self:
         """This tape, for a part of the model that is run once more: its uses are announced."""
@@ -43,9 +44,11 @@ class Tape(ABC):
             return None
         name = self._names.get(id(shared))
         if name is None:
-            # The tensor is held so that its id stays its own.
-            _, found = self._derived.setdefault(id(shared), (shared, []))
-            return found.append
+            if id(shared) not in self._derived:
+                # The tensor is held so that its id stays its own.
+                self._derived[id(shared)] = shared, []
+                self._behind |= self._parameters_behind(shared)
+            return self._derived[id(shared)][1].append
         if self._announces:
             self._announce(name)
         return lambda contribution: self._receive(name, contribution)
@@ -72,6 +75,20 @@ class Tape(ABC):
                 f"Parameters {names} reach the loss on a way that book-keeping cannot follow. "
                 "Use the Materialised engine."
             )
+
+    def _parameters_behind(self, shared: Tensor) -> set[str]:
+        """The names of the parameters that a tensor was derived from."""
+        names, seen, waiting = set(), set(), [shared.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            name = self._names.get(id(getattr(node, "variable", None)))
+            if name is not None:
+                names.add(name)
+            waiting += [before for before, _ in node.next_functions]
+        return names
 
     @abstractmethod
     def _announce(self, name: str) -> None: ...
@@ -141,7 +158,7 @@ class NormTape(Tape):
 
     def _is_alone(self, name: str) -> bool:
         """Whether no second use can follow: on the way back all uses have been announced."""
-        return self._uses[name] == 1 and not self._derived
+        return self._uses[name] == 1 and name not in self._behind
 
     def _forget(self, name: str) -> None:
         if not self._keep:
