@@ -43,7 +43,17 @@ from prudent.training.trimming import Trim
 
 HELD_OUT = 10_000
 ATTACKS = ("none", "colluding:0.2", "inner-product:0.2", "little:0.2")
-COLUMNS = ("idea", "corrupt", "batch", "steps", "lr", "noise_multiplier", "accuracy", "pass_rate")
+COLUMNS = (
+    "study",
+    "idea",
+    "corrupt",
+    "batch",
+    "steps",
+    "lr",
+    "noise_multiplier",
+    "accuracy",
+    "pass_rate",
+)
 _RUNG = 0.05
 
 
@@ -208,6 +218,7 @@ def run(name: str, corrupt: str, steps: int) -> dict[str, Any]:
         pass
     right = accuracy(data.test_features, data.test_labels)(model)["accuracy"]
     return {
+        "study": f"{steps} steps",
         "idea": name,
         "corrupt": corrupt,
         "batch": experiment.batch,
@@ -233,10 +244,12 @@ def _centring(hook: Any, names: list[str], centre: list[Tensor]) -> Any:
     return centred
 
 
-def _rows(steps: int, workers: int) -> Iterator[dict[str, Any]]:
+def _rows(
+    names: list[str], attacks: list[str], steps: int, workers: int
+) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        tasks = [pool.submit(run, name, attack, steps) for attack in ATTACKS for name in IDEAS]
+        tasks = [pool.submit(run, name, attack, steps) for attack in attacks for name in names]
         for task in as_completed(tasks):
             yield task.result()
 
@@ -245,12 +258,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("ideas.csv"))
     parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--ideas", default=";".join(IDEAS), help="separated by semicolons")
+    parser.add_argument("--attacks", default=";".join(ATTACKS), help="separated by semicolons")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     with arguments.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for row in _rows(arguments.steps, arguments.workers):
+        names, attacks = arguments.ideas.split(";"), arguments.attacks.split(";")
+        for row in _rows(names, attacks, arguments.steps, arguments.workers):
             writer.writerow(row)
             file.flush()
             print(row, flush=True)

@@ -8,7 +8,7 @@ import attrs
 import prudent
 from prudent.paper.experiment import Experiment
 from prudent.paper.figures import Figure
-from prudent.paper.report import drawings, words
+from prudent.paper.report import drawings, reasons, words
 from prudent.paper.report.document import (
     Block,
     Bullets,
@@ -48,9 +48,11 @@ def document(results: Results, *, curves: bool = True, figures: Sequence[Figure]
     """
     sections = [
         _summary(results),
+        reasons.why(),
         *(_table(results, number) for number in TABLES),
         *([_curves(results), _over_time(results)] if curves else []),
         _frontier(results),
+        reasons.ideas(),
         *([_figures(figures)] if figures else []),
         _runs(results),
         _choices(),
@@ -251,9 +253,8 @@ def _frontier(results: Results) -> Section:
             "guarantee for it: ε is then that of the same run without the attack."
         ),
         *(frontier_grid(frontier) for frontier in found),
+        reasons.how_far(results) if found else Paragraph(f"{words.NOT_RUN.capitalize()}."),
     ]
-    if not found:
-        blocks.append(Paragraph(f"{words.NOT_RUN.capitalize()}."))
     return Section("The worst attack", "frontier", tuple(blocks))
 
 
