@@ -131,7 +131,7 @@ def read_results(path: Path) -> list[Row]:
         ]
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=12)
 def _corrupted(dataset: str, corrupt: str, seed: int) -> Dataset:
     """Images as the run gets them, on the host."""
     data, corruption = _loaded(settings()["datasets"][dataset]["data"]), parse(corrupt)
