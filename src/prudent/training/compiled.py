@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from prudent.training.gradients.engine import native_products
+from prudent.training.gradients.precision import whole_products
 
 Program = Callable[..., Any]
 Traced = Callable[..., Any]  # takes the tensors among the arguments, then what was drawn
@@ -60,7 +61,8 @@ class Compiled:
         """What the function returns."""
         leaves, structure = pytree.tree_flatten(arguments)
         key = structure, tuple(map(_kind, leaves))
-        with torch.no_grad(), native_products():
+        # The program is one: what no norm may be cut to, its layers are not cut to either.
+        with torch.no_grad(), native_products(), whole_products():
             if key in self._programs:
                 return self._programs[key](*arguments)
             with _Recorded() as recorded:

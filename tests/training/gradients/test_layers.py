@@ -142,7 +142,7 @@ def test_convolution_with_short_factors(monkeypatch, sizes):
         weights = torch.zeros(3).float()
         weights[record] = 0.37
         total = gradients.weighted_sum(weights)["0.weight"] / weights[record]
-        torch.testing.assert_close(total.norm(), gradients.norms[record], rtol=2e-6, atol=0)
+        assert (1 - 1e-4) < total.norm() / gradients.norms[record] < 1 + 2e-6
         error = (total - truth[record]).norm() / truth[record].norm()
         assert 1e-5 < error < 2e-3
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prudent.training.aggregation import clip_weights
 from prudent.training.gradients import BookKeeping, Materialised, contributions
-from prudent.training.gradients.contributions import Outer, as_it_is, shortened
+from prudent.training.gradients.contributions import Dense, Outer, Rows, as_it_is, shortened
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 from tests.training.gradients.toys import Decoder, sequence_loss
@@ -188,3 +188,87 @@ def test_losses_of_half_precision(engine):
         model, inputs.float(), targets
     )
     assert gradients.losses.shape == (4,)
+
+
+def linear_with_opposite_positions() -> Outer:
+    """Long rows and columns of either sign, whose products nearly cancel."""
+    signs = torch.tensor([1.0, -1.0]).repeat(8)[:, None]
+    rows = 1e4 * signs * torch.randn(1, 6, 1, 300)
+    return Outer(
+        rows, torch.randn(1, 6, 1, 300) + 1e-4 * torch.randn(1, 6, 16, 300), lambda m: m.squeeze(-3)
+    )
+
+
+def rows_of_opposite_signs() -> Rows:
+    values = 1e4 * torch.randn(6, 1, 300)
+    values = torch.cat([values, torch.randn(6, 1, 300) - values], 1)
+    return Rows(torch.full((6, 2), 3), values, 5)
+
+
+def opposite_uses() -> list[contributions.Contribution]:
+    values = 1e4 * torch.randn(6, 300, 20)
+    return [Dense(values), Dense(0.1 * torch.randn(6, 300, 20) - values)]
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [
+        lambda: [linear_with_opposite_positions()],
+        lambda: [rows_of_opposite_signs()],
+        opposite_uses,
+        lambda: [linear_with_opposite_positions(), Dense(torch.zeros(6, 300, 300))],
+    ],
+)
+def test_a_record_whose_gradient_cancels_adds_no_more_than_the_clip(uses):
+    """Of long products that cancel rounding leaves anything, zero as well: never less than true."""
+    found = uses()
+    norms = contributions.squared_norms(found).clamp_min(0).sqrt()
+    for record in range(6):
+        weights = torch.zeros(6)
+        weights[record] = clip_weights(norms, torch.ones(6, dtype=torch.bool), 1.0)[0][record]
+        total = sum(use.weighted_sum(weights).double() for use in found)
+        assert total.norm() <= 1 + 1e-5
+
+
+def test_where_nothing_cancels_little_is_added():
+    rows, columns = torch.randn(1, 5, 20, 400), torch.randn(1, 5, 20, 400)
+    factors = Outer(rows, columns, lambda m: m.squeeze(-3))
+    exact = factors.per_example().double().square().sum((1, 2)).sqrt()
+    assert (contributions.squared_norms([factors]).sqrt() < 1.001 * exact).all()
+
+
+@pytest.mark.parametrize(
+    "allow",
+    [
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    ],
+    ids=["everywhere", "on the device"],
+)
+def test_what_layers_may_cut_norms_and_sums_do_not(allow, monkeypatch):
+    """A user who allows TF32 to the layers has not allowed it to what bounds a sensitivity."""
+    seen = []
+    multiply = Tensor.__matmul__
+
+    def watched(left, right):
+        places = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+        seen.append({place.fp32_precision for place in places})
+        return multiply(left, right)
+
+    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    allow()
+    try:
+        allowed = torch.backends.cuda.matmul.fp32_precision
+        factors = Outer(torch.randn(1, 5, 7, 6), torch.randn(1, 5, 7, 9), as_it_is)
+        with monkeypatch.context() as patch:
+            patch.setattr(Tensor, "__matmul__", watched)
+            contributions.squared_norms([factors])
+            factors.weighted_sum(torch.ones(5))
+            Dense(torch.randn(5, 6)).weighted_sum(torch.ones(5))
+        assert torch.backends.cuda.matmul.fp32_precision == allowed == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = (
+            before
+        )
+    assert len(seen) == 4
+    assert all(precisions <= {"ieee", "none"} for precisions in seen)

@@ -8,16 +8,19 @@ parameters carry their cross terms), its weighted sum over the records, and, if 
 Under autocast the factors are bfloat16 numbers and are kept as such. The norm and the weighted sum
 are both functions of these very numbers: a product of two is exact in single precision, sums of
 products are single precision sums, and the weights multiply single precision copies. So what a
-record adds to the sum has weight times the announced norm, to the rounding of single precision,
-whatever the layer itself rounded on the way.
+record adds to the sum has at most weight times the announced norm, to the rounding of single
+precision, whatever the layer itself rounded on the way.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from prudent.training.gradients.precision import whole_products
 
 Form = Callable[[Tensor], Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -68,6 +71,7 @@ class Dense:
         """The gradients, one per record."""
         return self.form(self.values)
 
+    @whole_products()
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ; a record of weight zero adds nothing even where it is not finite."""
         flat = by_record(self.values)
@@ -107,6 +111,7 @@ class Outer:
         """The same, its factors multiplied."""
         return Dense(self.product(self.rows.mT, self.unfolded()).movedim(0, 1), self.form)
 
+    @whole_products()
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ as one matrix product over all records and positions, in pieces if large."""
         records = self.rows.shape[1]
@@ -198,16 +203,23 @@ def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
     return Dense(kept.per_example()) if count <= indices.shape[1] else kept
 
 
+@whole_products()
 def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
-    """‖Σ contributions‖² per record, cross terms of a parameter used several times included.
+    """At least ‖Σ contributions‖² per record, cross terms of a parameter used twice included.
 
-    Rounding can push a sum of products a hair below zero.
+    A gradient may be short because long products cancel. What is then left of their sum is its
+    rounding, which may be far less than the truth, or below zero; and a record with a norm that is
+    too small would enter a sum with a weight that is too large. So what rounding may have taken is
+    added: a small share of what there would be if nothing had cancelled.
     """
-    first, *others = contributions
-    total = inner(first, first)
-    for other in others:
-        total = total + 2 * inner(first, other)
-    return total + squared_norms(others) if others else total
+    squares, doubts = zip(*map(_square, contributions), strict=True)
+    total = torch.stack(squares).sum(0)
+    for index, first in enumerate(contributions):
+        for second in contributions[:index]:
+            total = total + 2 * inner(first, second)
+    if len(contributions) == 1 and not _cancels(contributions[0]):
+        return total
+    return total.clamp_min(0) + torch.stack([doubt.sqrt() for doubt in doubts]).sum(0).square()
 
 
 def inner(first: Contribution, second: Contribution) -> Tensor:
@@ -238,6 +250,46 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
             return inner(second, first)
         case _:
             return by_record(first.per_example() * second.per_example()).sum(1)
+
+
+def _cancels(contribution: Contribution) -> bool:
+    """Whether its norm is found by adding products that may cancel each other."""
+    match contribution:
+        case Outer():
+            return contribution.rows.shape[2] > 1
+        case Rows():
+            return contribution.indices.shape[1] > 1
+        case Dense():
+            return False
+
+
+def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
+    """‖g‖² per record, and how much of it rounding may have taken."""
+    match contribution:
+        case Outer() if _cancels(contribution):
+            rows, columns = contribution.rows, contribution.unfolded()
+            products = _products(rows, rows, contribution.product)
+            products = products * _products(columns, columns, contribution.product)
+            reach = products.diagonal(dim1=-2, dim2=-1).sqrt().sum(-1).square().sum(0)
+            return products.sum((0, 2, 3)), _doubt(reach, rows.shape[-1] + columns.shape[-1])
+        case Rows() if _cancels(contribution):
+            lengths = torch.linalg.vector_norm(contribution.values, dim=-1)
+            same = contribution.indices[:, :, None] == contribution.indices[:, None, :]
+            reach = torch.where(same, lengths[:, :, None] * lengths[:, None, :], 0).sum((1, 2))
+            terms = contribution.values.shape[-1]
+            return inner(contribution, contribution), _doubt(reach, terms)
+        case _:
+            square = inner(contribution, contribution)
+            return square, _doubt(square, 1)
+
+
+def _doubt(reach: Tensor, terms: int) -> Tensor:
+    """What rounding may take from sums of `terms` products each, all of length `reach` together.
+
+    Rounding errors of n additions grow like √n. The factor leaves room for errors that lean to one
+    side, as those of equal numbers do, and for the sums of sums, which are added up in pairs.
+    """
+    return 8 * torch.finfo(reach.dtype).eps * math.sqrt(terms) * reach
 
 
 def by_record(gradients: Tensor) -> Tensor:

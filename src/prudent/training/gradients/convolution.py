@@ -6,8 +6,7 @@ runs, and only the backward unfolds.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -29,6 +28,7 @@ from prudent.training.gradients.contributions import (
     shortened,
 )
 from prudent.training.gradients.layers import autocasted
+from prudent.training.gradients.precision import short_products, whole_products
 
 _LARGE = 1 << 26
 
@@ -332,20 +332,9 @@ def short_product(left: Tensor, right: Tensor) -> Tensor:
     return product.view(*shape, *product.shape[1:])
 
 
-@contextmanager
-def _precision(short: bool) -> Iterator[None]:
-    """TF32 for products, if `short`. Used inside operators: a traced step keeps no settings."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = short
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
 @torch.library.custom_op("prudent::short_product", mutates_args=())
 def _short_product(left: Tensor, right: Tensor) -> Tensor:
-    with _precision(True):
+    with short_products():  # in here: a traced step keeps no settings
         return torch.bmm(left, right)
 
 
@@ -358,7 +347,7 @@ def _(left: Tensor, right: Tensor) -> Tensor:
 def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
     """For each begin, (records, outputs, positions) times that slice of the strips, transposed."""
     result = rows.new_empty(rows.shape[0], rows.shape[1], len(begins), strips.shape[1])
-    with _precision(short):
+    with short_products() if short else whole_products():
         for index, begin in enumerate(begins):
             columns = strips[:, :, begin : begin + rows.shape[2]]
             torch.bmm(rows, columns.mT, out=result[:, :, index])

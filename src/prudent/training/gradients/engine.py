@@ -68,8 +68,9 @@ class Engine(ABC):
             and sums stay in the precision of the parameters.
 
     Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, to the rounding of
-    the parameters' precision. Under autocast these are the gradients as the rounded layers have
-    them, the same numbers for both.
+    the parameters' precision, and larger where a gradient is what is left of terms that cancel: too
+    small a norm would break a sensitivity, too large a one only clips more. Under autocast these
+    are the gradients as the rounded layers have them, the same numbers for both.
 
     | case | norms | weighted sum |
     |---|---|---|
