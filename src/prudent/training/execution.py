@@ -41,7 +41,9 @@ class Execution:
         physical_batch: Rows computed at a time, by each process; None: as many as nearly every draw
             has.
         recompute: Run each chunk twice instead of keeping what its weighted sum needs, reading it
-            twice as well: memory does not grow with the logical batch. No CUDA graph is made.
+            twice as well: memory does not grow with the logical batch. No CUDA graph is made. What
+            the data set or the model draws must come from torch's default generators, which are
+            set back; a second run with other losses is refused.
         precision: In what the model computes.
         cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device. Never with
             several processes.

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
 from prudent.training.gradients import Engine, Formed
-from prudent.training.gradients.engine import Values
+from prudent.training.gradients.answers import Values
 from prudent.training.plan import Plan
 from prudent.training.step import Chunk, Outcome, Step
 

@@ -13,7 +13,8 @@ from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
 from prudent.training.distributed import Alone, unwrapped
 from prudent.training.gradients import Engine, Gradients, choose_engine
-from prudent.training.gradients.engine import Loss, Values
+from prudent.training.gradients.answers import Values
+from prudent.training.gradients.engine import Loss
 from prudent.training.plan import Plan
 from prudent.training.sampling import seeded_generator
 from prudent.training.sharding import (

@@ -85,6 +85,7 @@ def test_record_that_is_not_finite(engine, model, bad):
     inputs, targets = batch(4)
     made = engine(model, cross_entropy)
     clean = made(model, inputs, targets)
+    inputs = inputs.clone()  # the clean ones may be run again
     inputs[2, 0, 3, 3] = bad
     gradients = made(model, inputs, targets)
     assert not torch.isfinite(gradients.norms[2])
@@ -294,6 +295,35 @@ def test_dropout_is_the_same_in_norms_and_sum():
             norm = torch.stack([value.square().sum() for value in total.values()]).sum().sqrt()
             torch.testing.assert_close(norm, gradients.norms[i])
             assert torch.equal(torch.get_rng_state(), following)
+
+
+@pytest.mark.parametrize("make", [BookKeeping, Materialised])
+@pytest.mark.parametrize("shift", [0.0, 1.0], ids=["draws", "augments"])
+def test_a_data_set_that_draws_is_read_the_same_again(make, shift):
+    """Else the norms would be of other inputs than the sum, or of other dropout masks."""
+    model = nn.Sequential(nn.Linear(40, 40), nn.Dropout(0.5), nn.Linear(40, 4)).double()
+    inputs, targets = torch.randn(6, 40).double(), torch.randint(0, 4, (6,))
+    gradients = make(model, cross_entropy, recompute=True).read(
+        model, lambda: (inputs + shift * torch.randn(6, 40), targets)
+    )
+    for i in range(6):
+        total = gradients.weighted_sum(functional.one_hot(torch.tensor(i), 6).double())
+        norm = torch.stack([value.square().sum() for value in total.values()]).sum().sqrt()
+        torch.testing.assert_close(norm, gradients.norms[i])
+
+
+@pytest.mark.parametrize("make", [BookKeeping, Materialised])
+def test_a_data_set_that_draws_on_its_own_cannot_be_read_twice(make):
+    model = nn.Sequential(nn.Linear(40, 4)).double()
+    own, targets = torch.Generator().manual_seed(0), torch.randint(0, 4, (6,))
+
+    def read():
+        return torch.randn(6, 40, generator=own).double(), targets
+
+    gradients = make(model, cross_entropy, recompute=True).read(model, read)
+    with pytest.raises(ValueError, match="the same losses twice"):
+        gradients.weighted_sum(torch.ones(6).double())
+    make(model, cross_entropy).read(model, read).weighted_sum(torch.ones(6).double())
 
 
 def test_dropout_differs_between_records(engine):

@@ -11,8 +11,9 @@ A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that depend on 
 import torch
 from torch import nn
 
+from prudent.training.gradients.answers import Formed, Gradients
 from prudent.training.gradients.bookkeeping import BookKeeping
-from prudent.training.gradients.engine import Engine, Formed, Gradients, Loss, norms_and_sum
+from prudent.training.gradients.engine import Engine, Loss, norms_and_sum
 from prudent.training.gradients.materialised import Materialised
 
 __all__ = [

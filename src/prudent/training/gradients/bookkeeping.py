@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from prudent.training.gradients.answers import Formed, Gradients, Values
 from prudent.training.gradients.capture import Capture
-from prudent.training.gradients.engine import Engine, Formed, Gradients, Values, count_records
+from prudent.training.gradients.engine import Engine, count_records
 from prudent.training.gradients.tape import FormTape, NormTape, SumTape, Tape
 
 
@@ -42,10 +43,10 @@ class BookKeeping(Engine):
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
-    ) -> Values:
+    ) -> tuple[Tensor, Values]:
         tape = SumTape(trained, weights)
-        self._collect(tape, fixed, inputs, targets)
-        return tape.sums()
+        losses = self._collect(tape, fixed, inputs, targets)
+        return losses, tape.sums()
 
     def _record(
         self, tape: NormTape, fixed: Values, inputs: Any, targets: Any

@@ -16,41 +16,13 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from prudent.training.gradients.contributions import Dense, by_record
+from prudent.training.gradients.answers import Formed, Gradients, NoRecords, Recomputed, Values
 from prudent.training.gradients.randomness import Replay
 
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
-Values = dict[str, Tensor]
 Read = Callable[[], tuple[Any, Any]]
 """Gives the inputs and targets of a batch, the same every time."""
-
-
-class Gradients(ABC):
-    """The gradients of the records of one physical batch, each of its own loss.
-
-    Attributes:
-        norms: L2 norms over all trained parameters jointly, shape (records,).
-        losses: The loss of each record, shape (records,).
-    """
-
-    norms: Tensor
-    losses: Tensor
-
-    @abstractmethod
-    def weighted_sum(self, weights: Tensor) -> Values:
-        """Σᵢ wᵢ gᵢ by parameter name; what was stored for it is freed, so call it once.
-
-        A record of weight zero adds exactly nothing, even if its gradient is not finite.
-        """
-
-    def _checked(self, weights: Tensor) -> Tensor:
-        if weights.shape != self.norms.shape:
-            raise ValueError(
-                f"Expected weights of shape {tuple(self.norms.shape)}, one per record, "
-                f"got {tuple(weights.shape)}."
-            )
-        return weights.detach()
 
 
 class Engine(ABC):
@@ -112,29 +84,31 @@ class Engine(ABC):
     def read(self, parameters: Parameters, read: Read) -> Gradients:
         """The same for a batch that is read when needed, twice if `recompute`, and not held."""
         trained, fixed = self._split(parameters)
-        inputs, targets = read()
         _refuse_batch_statistics(self.model)
+        device = next(iter(trained.values())).device
+        with self._precision(device):
+            # Made before reading: a data set may draw as well, and must draw the same again.
+            replay = Replay(device) if self.recompute else None
+        inputs, targets = read()
         if count_records(inputs, targets) == 0:
             return NoRecords(trained)
-        device = next(iter(trained.values())).device
         with native_products(), self._precision(device):
-            if not self.recompute:
+            if replay is None:
                 return self._run(trained, fixed, inputs, targets)
-            replay = Replay(device)
             norms, losses = self._norms(trained, fixed, inputs, targets)
 
-        def run_again(weights: Tensor) -> Values:
+        def run_again(weights: Tensor) -> tuple[Tensor, Values]:
             with native_products(), replay.again():
                 return self._sum(trained, fixed, *read(), weights)
 
-        return Recomputed(run_again, norms, losses)
+        return Recomputed(run_again, norms, losses, replay.near)
 
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(device.type, self.autocast)
 
-    def formed(self, parameters: Parameters, inputs: Any, targets: Any) -> "Formed":
+    def formed(self, parameters: Parameters, inputs: Any, targets: Any) -> Formed:
         """The same with every record's gradient formed, for those who must see them."""
         trained, fixed = self._split(parameters)
         _refuse_batch_statistics(self.model)
@@ -145,7 +119,7 @@ class Engine(ABC):
             return self._form(trained, fixed, inputs, targets)
 
     @abstractmethod
-    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> "Formed":
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         """Every gradient of at least one record; `trained` are leaves that require a gradient."""
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
@@ -161,9 +135,10 @@ class Engine(ABC):
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
-    ) -> Values:
-        """The weighted sum, from the beginning."""
-        return self._run(trained, fixed, inputs, targets).weighted_sum(weights)
+    ) -> tuple[Tensor, Values]:
+        """Losses and the weighted sum, from the beginning."""
+        gradients = self._run(trained, fixed, inputs, targets)
+        return gradients.losses, gradients.weighted_sum(weights)
 
     def _split(self, parameters: Parameters) -> tuple[Values, Values]:
         """Trained leaves, and everything else that was given, both detached from the caller's."""
@@ -218,66 +193,6 @@ class _Running(nn.Module):
     def forward(self, run: Callable[[], Any]) -> Any:
         """Run anything."""
         return run()
-
-
-class Recomputed(Gradients):
-    """Gradients of which the norms are left; the batch is run again for the weighted sum."""
-
-    def __init__(
-        self, run_again: Callable[[Tensor], Values], norms: Tensor, losses: Tensor
-    ) -> None:
-        self._run_again = run_again
-        self.norms, self.losses = norms, losses
-
-    def weighted_sum(self, weights: Tensor) -> Values:
-        """Reads and runs the batch once more."""
-        return self._run_again(self._checked(weights))
-
-
-class NoRecords(Gradients):
-    """The gradients of an empty batch, which Poisson sampling will draw."""
-
-    def __init__(self, trained: Mapping[str, Tensor]) -> None:
-        self._trained = trained
-        self.norms = next(iter(trained.values())).new_zeros(0, requires_grad=False)
-        self.losses = self.norms.clone()
-
-    def weighted_sum(self, weights: Tensor) -> Values:
-        """Zeros."""
-        self._checked(weights)
-        return {name: torch.zeros_like(value.detach()) for name, value in self._trained.items()}
-
-
-class Formed(Gradients):
-    """Gradients that exist.
-
-    Attributes:
-        per_example: Gradients by parameter name, each of shape (records, *shape).
-    """
-
-    def __init__(self, per_example: Values, losses: Tensor) -> None:
-        self.per_example = per_example
-        self.losses = losses
-        parts = [torch.linalg.vector_norm(by_record(g), dim=1) for g in per_example.values()]
-        self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
-
-    def corrupted(self, corrupt: Callable[[Values], Values]) -> "Formed":
-        """What is left after somebody has put other gradients in their place."""
-        expected = {name: value.shape for name, value in self.per_example.items()}
-        with torch.no_grad():
-            corrupted = corrupt(self.per_example)
-            got = {name: value.shape for name, value in corrupted.items()}
-            if got != expected:
-                raise ValueError(
-                    f"Expected corrupt to keep names and shapes {expected}, got {got}."
-                )
-            return Formed(corrupted, self.losses)
-
-    def weighted_sum(self, weights: Tensor) -> Values:
-        """Σᵢ wᵢ gᵢ; nothing is freed before the object is, so it may be called again."""
-        weights = self._checked(weights)
-        with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
-            return {name: Dense(g).weighted_sum(weights) for name, g in self.per_example.items()}
 
 
 def norms_and_sum(

@@ -6,14 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from prudent.training.gradients.answers import Formed, Values
 from prudent.training.gradients.checkpointing import checkpoints_become, without_checkpoint
-from prudent.training.gradients.engine import (
-    Engine,
-    Formed,
-    Loss,
-    Values,
-    without_fused_attention,
-)
+from prudent.training.gradients.engine import Engine, Loss, without_fused_attention
 
 
 class Materialised(Engine):

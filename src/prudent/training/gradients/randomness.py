@@ -30,6 +30,11 @@ class Replay:
         self._cpu: Tensor = torch.get_rng_state()
         self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
 
+    @property
+    def near(self) -> float:
+        """How much a number may differ between both runs: some kernels add up in any order."""
+        return 0.02 if self._autocast[2] else 1e-4
+
     @contextmanager
     def again(self) -> Iterator[None]:
         """Draw once more what was drawn after this object was made."""

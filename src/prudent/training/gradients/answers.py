@@ -1,0 +1,121 @@
+"""What an engine answers for one physical batch: norms first, then one weighted sum."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from prudent.training.gradients.contributions import Dense, by_record
+
+Values = dict[str, Tensor]
+
+
+class Gradients(ABC):
+    """The gradients of the records of one physical batch, each of its own loss.
+
+    Attributes:
+        norms: L2 norms over all trained parameters jointly, shape (records,).
+        losses: The loss of each record, shape (records,).
+    """
+
+    norms: Tensor
+    losses: Tensor
+
+    @abstractmethod
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Σᵢ wᵢ gᵢ by parameter name; what was stored for it is freed, so call it once.
+
+        A record of weight zero adds exactly nothing, even if its gradient is not finite.
+        """
+
+    def _checked(self, weights: Tensor) -> Tensor:
+        if weights.shape != self.norms.shape:
+            raise ValueError(
+                f"Expected weights of shape {tuple(self.norms.shape)}, one per record, "
+                f"got {tuple(weights.shape)}."
+            )
+        return weights.detach()
+
+
+class Recomputed(Gradients):
+    """Gradients of which the norms are left; the batch is run again for the weighted sum.
+
+    Args:
+        run_again: From weights to the losses, once more, and the weighted sum.
+        norms: As for all.
+        losses: As for all.
+        near: How much the same loss may differ between two runs.
+    """
+
+    def __init__(
+        self,
+        run_again: Callable[[Tensor], tuple[Tensor, Values]],
+        norms: Tensor,
+        losses: Tensor,
+        near: float,
+    ) -> None:
+        self._run_again, self._near = run_again, near
+        self.norms, self.losses = norms, losses
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Reads and runs the batch once more; refuses a sum of other gradients than before."""
+        losses, total = self._run_again(self._checked(weights))
+        tolerance = {"rtol": self._near, "atol": self._near}
+        if losses.shape != self.losses.shape or not torch.allclose(
+            losses, self.losses, **tolerance, equal_nan=True
+        ):
+            raise ValueError(
+                "Expected a batch that is run twice (recompute=True) to have the same losses "
+                "twice, got others: its norms would not bound its sum. The data set and the model "
+                "may draw from torch's default generators, which are set back, but not from "
+                "random, numpy or a generator of their own, as some augmentations do. Leave "
+                "recompute unset for them."
+            )
+        return total
+
+
+class NoRecords(Gradients):
+    """The gradients of an empty batch, which Poisson sampling will draw."""
+
+    def __init__(self, trained: Mapping[str, Tensor]) -> None:
+        self._trained = trained
+        self.norms = next(iter(trained.values())).new_zeros(0, requires_grad=False)
+        self.losses = self.norms.clone()
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Zeros."""
+        self._checked(weights)
+        return {name: torch.zeros_like(value.detach()) for name, value in self._trained.items()}
+
+
+class Formed(Gradients):
+    """Gradients that exist.
+
+    Attributes:
+        per_example: Gradients by parameter name, each of shape (records, *shape).
+    """
+
+    def __init__(self, per_example: Values, losses: Tensor) -> None:
+        self.per_example = per_example
+        self.losses = losses
+        parts = [torch.linalg.vector_norm(by_record(g), dim=1) for g in per_example.values()]
+        self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+
+    def corrupted(self, corrupt: Callable[[Values], Values]) -> "Formed":
+        """What is left after somebody has put other gradients in their place."""
+        expected = {name: value.shape for name, value in self.per_example.items()}
+        with torch.no_grad():
+            corrupted = corrupt(self.per_example)
+            got = {name: value.shape for name, value in corrupted.items()}
+            if got != expected:
+                raise ValueError(
+                    f"Expected corrupt to keep names and shapes {expected}, got {got}."
+                )
+            return Formed(corrupted, self.losses)
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Σᵢ wᵢ gᵢ; nothing is freed before the object is, so it may be called again."""
+        weights = self._checked(weights)
+        with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
+            return {name: Dense(g).weighted_sum(weights) for name, g in self.per_example.items()}
