@@ -252,11 +252,20 @@ def test_a_ledger_without_its_checkpoint_is_refused(tmp_path):
     assert charged(tmp_path)[0] == STEPS
 
 
-def test_other_data_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda inputs, targets: (inputs[1:], targets[1:]),
+        lambda inputs, targets: (torch.cat([inputs[1:], 2 * inputs[:1]]), targets),
+        lambda inputs, targets: (inputs.flip(0), targets),
+    ],
+    ids=["fewer", "another record", "another order"],
+)
+def test_other_data_are_refused(tmp_path, monkeypatch, other):
     """The same noise on two data sets is no noise on their difference."""
     train(tmp_path)
-    inputs, targets = records()
-    monkeypatch.setitem(globals(), "records", lambda: (inputs[1:], targets[1:]))
+    changed = other(*records())
+    monkeypatch.setitem(globals(), "records", lambda: changed)
     with pytest.raises(ValueError, match="Expected the train_set this run was begun with"):
         train(tmp_path, resume=True)
 

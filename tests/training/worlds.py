@@ -345,6 +345,11 @@ refused("compile", "Expected compile False", lambda: train(how={"compile": True}
 refused("graph", "Expected cuda_graph False", lambda: train(how={"cuda_graph": True}))
 refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
 refused("data", "Expected records the same", lambda: train(data=records(RECORDS + rank())))
+refused(
+    "order",
+    "Expected train_set of the same records in the same order",
+    lambda: train(data=tuple(leaf.roll(rank(), 0) for leaf in records())),
+)
 refused("few", "Expected train_set of a record or more", lambda: train(data=records(1)))
 refused("shared", "Expected every record in one process alone", share_a_record)
 refused("ids", "Expected ids in every Chunk", forget_the_ids)

@@ -17,7 +17,7 @@ from prudent.training.execution import Execution
 from prudent.training.gradients.engine import Loss
 from prudent.training.metrics import Metrics
 from prudent.training.plan import Plan
-from prudent.training.reading import reader
+from prudent.training.reading import fingerprint, reader
 from prudent.training.sampling import PoissonSampler, seeded_generator
 from prudent.training.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.step import Chunk, Corrupt, Outcome, Step
@@ -36,6 +36,7 @@ class TrainingRun:
         step: Releases a batch.
         sampler: Draws the batches; holds the seed.
         gather: From record ids to inputs and targets.
+        data: Tells the records from others.
         passes: How many tests have passed.
         drawn: Records drawn since the last metrics. Private.
         losses: Mean losses added up since the last metrics. Private.
@@ -54,6 +55,7 @@ class TrainingRun:
     step: Step
     sampler: PoissonSampler
     gather: Callable[[Tensor], tuple[Any, Any]]
+    data: Callable[[], str]
     passes: Tensor
     drawn: Tensor
     losses: Tensor
@@ -83,6 +85,13 @@ class TrainingRun:
             model.to(device)
         records, gather = reader(train_set, device, processes)
         processes.check_same(plan=repr(plan), records=records)
+        data = functools.cache(functools.partial(fingerprint, train_set))
+        if processes.count > 1 and len(set(processes.gathered(data()))) > 1:
+            raise ValueError(
+                "Expected train_set of the same records in the same order in every process, got "
+                "others: a record that two of them hold would count twice. Shuffle and split with "
+                "the same seed in every process."
+            )
         given = execution.seed
         seed = processes.first(lambda: secrets.randbits(63) if given is None else given)
         step = Step(
@@ -128,6 +137,7 @@ class TrainingRun:
             step=step,
             sampler=sampler,
             gather=gather,
+            data=data,
             passes=zero(),
             drawn=zero(),
             losses=zero(),
@@ -216,6 +226,7 @@ class TrainingRun:
             "plan": repr(self.plan),
             "seed": self.sampler.seed,
             "records": self.sampler.records,
+            "data": self.data(),
             "model": model,
             "optimizer": optimizer,
             "trim": self.step.trim,
@@ -235,10 +246,10 @@ class TrainingRun:
                 "Expected the plan this run was begun with, got another one. Begin anew in an "
                 f"empty folder, or give the old plan: {state['plan']}"
             )
-        if state["records"] != self.sampler.records:
+        if (state["records"], state["data"]) != (self.sampler.records, self.data()):
             raise ValueError(
-                "Expected the train_set this run was begun with, got one of another length. The "
-                "same noise on other data could be subtracted. Begin anew in an empty folder."
+                "Expected the train_set this run was begun with, got other records. The same noise "
+                "on other data could be subtracted. Begin anew in an empty folder."
             )
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
