@@ -11,12 +11,11 @@ from prudent.training.gradients.contributions import (
     Dense,
     Outer,
     Rows,
-    inner,
     outer,
     shortened,
-    squared_norms,
     table_rows,
 )
+from prudent.training.gradients.norms import inner, squared_norms
 
 RECORDS, COUNT, SIZE = 4, 5, 3
 

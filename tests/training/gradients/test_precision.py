@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from prudent.training.aggregation import clip_weights
-from prudent.training.gradients import BookKeeping, Materialised, contributions
+from prudent.training.gradients import BookKeeping, Formed, Materialised, contributions
 from prudent.training.gradients.contributions import Dense, Outer, Rows, as_it_is, shortened
+from prudent.training.gradients.norms import squared_norms
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 from tests.training.gradients.toys import Decoder, sequence_loss
@@ -142,12 +143,12 @@ def test_products_of_a_device_with_short_factors(monkeypatch):
     rows, columns = torch.randn(2, 5, 7, 6).bfloat16(), torch.randn(2, 5, 7, 9).bfloat16()
     weights = torch.rand(5)
     factors = Outer(rows, columns, as_it_is)
-    norms, total = contributions.squared_norms([factors]), factors.weighted_sum(weights)
+    norms, total = squared_norms([factors]), factors.weighted_sum(weights)
     monkeypatch.setattr(
         contributions, "multiplies_short", lambda factor: factor.dtype == torch.bfloat16
     )
     monkeypatch.setattr(contributions, "summed_in_single", summed)
-    torch.testing.assert_close(contributions.squared_norms([factors]), norms, rtol=1e-6, atol=0)
+    torch.testing.assert_close(squared_norms([factors]), norms, rtol=1e-6, atol=0)
     exact = torch.einsum("grti,r,grtj->gij", rows.double(), weights.double(), columns.double())
     assert len(seen) == 2
     for found in (total, factors.weighted_sum(weights)):
@@ -222,7 +223,7 @@ def opposite_uses() -> list[contributions.Contribution]:
 def test_a_record_whose_gradient_cancels_adds_no_more_than_the_clip(uses):
     """Of long products that cancel rounding leaves anything, zero as well: never less than true."""
     found = uses()
-    norms = contributions.squared_norms(found).clamp_min(0).sqrt()
+    norms = squared_norms(found).clamp_min(0).sqrt()
     for record in range(6):
         weights = torch.zeros(6)
         weights[record] = clip_weights(norms, torch.ones(6, dtype=torch.bool), 1.0)[0][record]
@@ -234,7 +235,7 @@ def test_where_nothing_cancels_little_is_added():
     rows, columns = torch.randn(1, 5, 20, 400), torch.randn(1, 5, 20, 400)
     factors = Outer(rows, columns, lambda m: m.squeeze(-3))
     exact = factors.per_example().double().square().sum((1, 2)).sqrt()
-    assert (contributions.squared_norms([factors]).sqrt() < 1.001 * exact).all()
+    assert (squared_norms([factors]).sqrt() < 1.001 * exact).all()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_what_layers_may_cut_norms_and_sums_do_not(allow, monkeypatch):
         factors = Outer(torch.randn(1, 5, 7, 6), torch.randn(1, 5, 7, 9), as_it_is)
         with monkeypatch.context() as patch:
             patch.setattr(Tensor, "__matmul__", watched)
-            contributions.squared_norms([factors])
+            squared_norms([factors])
             factors.weighted_sum(torch.ones(5))
             Dense(torch.randn(5, 6)).weighted_sum(torch.ones(5))
         assert torch.backends.cuda.matmul.fp32_precision == allowed == "tf32"
@@ -272,3 +273,13 @@ def test_what_layers_may_cut_norms_and_sums_do_not(allow, monkeypatch):
         )
     assert len(seen) == 4
     assert all(precisions <= {"ieee", "none"} for precisions in seen)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3333, None], ids=["equal", "equal too", "random"])
+def test_norms_of_millions_of_numbers(value):
+    """Squares added up one after another in single precision lose a hundredth of such a norm."""
+    gradients = torch.randn(1, 10_000_001) if value is None else torch.full((1, 10_000_001), value)
+    exact = gradients.double().square().sum().sqrt()
+    formed = Formed({"weight": gradients}, torch.zeros(1)).norms[0]
+    for norm in (formed, squared_norms([Dense(gradients)])[0].sqrt()):
+        assert abs(norm / exact - 1) < 2e-5

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from prudent.training.gradients.contributions import Dense, by_record
+from prudent.training.gradients.norms import lengths
 
 Values = dict[str, Tensor]
 
@@ -99,7 +100,7 @@ class Formed(Gradients):
     def __init__(self, per_example: Values, losses: Tensor) -> None:
         self.per_example = per_example
         self.losses = losses
-        parts = [torch.linalg.vector_norm(by_record(g), dim=1) for g in per_example.values()]
+        parts = [lengths(by_record(gradient)) for gradient in per_example.values()]
         self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
 
     def corrupted(self, corrupt: Callable[[Values], Values]) -> "Formed":

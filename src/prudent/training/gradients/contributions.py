@@ -12,8 +12,7 @@ record adds to the sum has at most weight times the announced norm, to the round
 precision, whatever the layer itself rounded on the way.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -203,107 +202,9 @@ def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
     return Dense(kept.per_example()) if count <= indices.shape[1] else kept
 
 
-@whole_products()
-def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
-    """At least ‖Σ contributions‖² per record, cross terms of a parameter used twice included.
-
-    A gradient may be short because long products cancel. What is then left of their sum is its
-    rounding, which may be far less than the truth, or below zero; and a record with a norm that is
-    too small would enter a sum with a weight that is too large. So what rounding may have taken is
-    added: a small share of what there would be if nothing had cancelled.
-    """
-    squares, doubts = zip(*map(_square, contributions), strict=True)
-    total = torch.stack(squares).sum(0)
-    for index, first in enumerate(contributions):
-        for second in contributions[:index]:
-            total = total + 2 * inner(first, second)
-    if len(contributions) == 1 and not _cancels(contributions[0]):
-        return total
-    return total.clamp_min(0) + torch.stack([doubt.sqrt() for doubt in doubts]).sum(0).square()
-
-
-def inner(first: Contribution, second: Contribution) -> Tensor:
-    """Inner products ⟨first, second⟩ of the gradients of each record, shape (records,)."""
-    norms: Tensor
-    match first, second:
-        case Dense(), _ if first is second:
-            norms = torch.linalg.vector_norm(by_record(first.values), dim=1)
-            return norms.square()
-        case Outer(), _ if first is second and first.rows.shape[2] == 1:
-            norms = torch.linalg.vector_norm(at_least_single(first.rows), dim=-1)
-            norms = norms * torch.linalg.vector_norm(at_least_single(first.unfolded()), dim=-1)
-            return norms.square().sum((0, 2))
-        case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
-            rows = _products(first.rows, second.rows, first.product)
-            columns = first.unfolded()
-            others = columns if first is second else second.unfolded()
-            return (rows * _products(columns, others, first.product)).sum((0, 2, 3))
-        case Rows(), Rows():
-            same = first.indices[:, :, None] == second.indices[:, None, :]
-            return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))
-        case Rows(), Outer() if second.rows.shape[0] == 1:
-            columns = _products(first.values, second.unfolded()[0])
-            indices = first.indices[:, :, None].expand(columns.shape)
-            rows = at_least_single(second.rows[0].transpose(1, 2).gather(1, indices))
-            return (rows * columns).sum((1, 2))
-        case Outer(), Rows():
-            return inner(second, first)
-        case _:
-            return by_record(first.per_example() * second.per_example()).sum(1)
-
-
-def _cancels(contribution: Contribution) -> bool:
-    """Whether its norm is found by adding products that may cancel each other."""
-    match contribution:
-        case Outer():
-            return contribution.rows.shape[2] > 1
-        case Rows():
-            return contribution.indices.shape[1] > 1
-        case Dense():
-            return False
-
-
-def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
-    """‖g‖² per record, and how much of it rounding may have taken."""
-    match contribution:
-        case Outer() if _cancels(contribution):
-            rows, columns = contribution.rows, contribution.unfolded()
-            products = _products(rows, rows, contribution.product)
-            products = products * _products(columns, columns, contribution.product)
-            reach = products.diagonal(dim1=-2, dim2=-1).sqrt().sum(-1).square().sum(0)
-            return products.sum((0, 2, 3)), _doubt(reach, rows.shape[-1] + columns.shape[-1])
-        case Rows() if _cancels(contribution):
-            lengths = torch.linalg.vector_norm(contribution.values, dim=-1)
-            same = contribution.indices[:, :, None] == contribution.indices[:, None, :]
-            reach = torch.where(same, lengths[:, :, None] * lengths[:, None, :], 0).sum((1, 2))
-            terms = contribution.values.shape[-1]
-            return inner(contribution, contribution), _doubt(reach, terms)
-        case _:
-            square = inner(contribution, contribution)
-            return square, _doubt(square, 1)
-
-
-def _doubt(reach: Tensor, terms: int) -> Tensor:
-    """What rounding may take from sums of `terms` products each, all of length `reach` together.
-
-    Rounding errors of n additions grow like √n. The factor leaves room for errors that lean to one
-    side, as those of equal numbers do, and for the sums of sums, which are added up in pairs.
-    """
-    return 8 * torch.finfo(reach.dtype).eps * math.sqrt(terms) * reach
-
-
 def by_record(gradients: Tensor) -> Tensor:
     """Gradients of any parameter, a scalar included, as one vector per record."""
     return gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
-
-
-def _products(first: Tensor, second: Tensor, product: Product = precise_product) -> Tensor:
-    """All products of positions: (..., T, size) with (..., S, size) gives (..., T, S)."""
-    if first.shape[-2] == second.shape[-2] == 1:
-        return (at_least_single(first) * second).sum(-1, keepdim=True)
-    other = second.transpose(-1, -2)
-    # On the CPU a batched product with a transposed right side can cost several copies.
-    return product(first, other.contiguous() if other.device.type == "cpu" else other)
 
 
 def _finite_product(left: Tensor, right: Tensor) -> Tensor:

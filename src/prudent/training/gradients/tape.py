@@ -13,8 +13,8 @@ from prudent.training.gradients.contributions import (
     Dense,
     Use,
     at_least_single,
-    squared_norms,
 )
+from prudent.training.gradients.norms import squared_norms
 
 
 class Tape(ABC):
