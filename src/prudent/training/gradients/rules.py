@@ -14,8 +14,9 @@ from torch._C._functorch import maybe_get_level
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent.training.gradients.convolution import Convolution, Geometry, NativeConvolution
+from prudent.training.gradients.convolution import Convolution, NativeConvolution
 from prudent.training.gradients.engine import without_fused_attention
+from prudent.training.gradients.geometry import Geometry
 from prudent.training.gradients.layers import Affine, Embedding, Linear
 from prudent.training.gradients.normalisation import GroupNorm, LayerNorm
 from prudent.training.gradients.tape import Tape
