@@ -202,7 +202,7 @@ def test_steps_of_one_kind_share_a_program():
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("other", ["rule", "model", "eager"])
+@pytest.mark.parametrize("other", ["rule", "model", "batch", "eager"])
 def test_steps_of_another_kind_share_nothing(other):
     first = step_of(network(), RULES["sum"])
     traced(first)
@@ -210,6 +210,8 @@ def test_steps_of_another_kind_share_nothing(other):
     second = step_of(model, RULES["gaussian" if other == "rule" else "sum"])
     if other != "eager":
         traced(second)
+    if other == "batch":
+        second.expected_batch += 1
     with pytest.raises(ValueError, match="Expected"):
         second.share_programs(first)
 

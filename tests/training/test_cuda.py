@@ -19,6 +19,7 @@ from prudent.training import (
     TrimmedSum,
     fit,
 )
+from prudent.training.running import TrainingRun
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
 
@@ -170,3 +171,24 @@ def test_two_processes_are_one(pair, tmp_path, name):
             outcomes[name]["parameters"], expected["parameters"], rtol=0, atol=1e-9
         )
         assert outcomes[name]["trims"] == expected["trims"]
+
+
+def test_what_a_data_set_draws_on_the_host_is_drawn_again():
+    """Dropout has the generator of the device, a data set that of the host: both are put back."""
+    plan = Plan(sampling_rate=RATE, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    options = {"lr": 0.1}
+    run = TrainingRun.prepare(
+        plan,
+        network(),
+        cross_entropy,
+        records(),
+        torch.optim.SGD,
+        options,
+        Execution(device="cuda"),
+        None,
+    )
+    state = run.state(0)
+    drawn = torch.rand(5), torch.rand(5, device="cuda")
+    run.restore(state)
+    assert torch.equal(torch.rand(5), drawn[0])
+    assert torch.equal(torch.rand(5, device="cuda"), drawn[1])

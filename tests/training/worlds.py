@@ -330,6 +330,13 @@ def forget_the_ids():
     step([Chunk(inputs, targets)])
 
 
+def divide_by_its_own():
+    """The size of a process's own records: the smaller, the more each of them would count."""
+    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
+    batch = 14.0 - rank()
+    Step(plan, network(), cross_entropy, expected_batch=batch, processes=join(CPU))
+
+
 def wrap_for_one():
     plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
     model = nn.parallel.DistributedDataParallel(network())
@@ -350,6 +357,12 @@ refused(
     "Expected train_set of the same records in the same order",
     lambda: train(data=tuple(leaf.roll(rank(), 0) for leaf in records())),
 )
+refused(
+    "sampler",
+    "Expected rate the same",
+    lambda: PoissonSampler(RECORDS, 0.3 + 0.1 * rank(), seed=SEED, processes=join(CPU)),
+)
+refused("divisor", "Expected expected_batch the same", divide_by_its_own)
 refused("few", "Expected train_set of a record or more", lambda: train(data=records(1)))
 refused("shared", "Expected every record in one process alone", share_a_record)
 refused("ids", "Expected ids in every Chunk", forget_the_ids)

@@ -234,6 +234,7 @@ class TrainingRun:
             "dropout": self.processes.gathered(
                 _default_generator(self.execution.device).get_state()
             ),
+            "reading": self.processes.gathered(torch.get_rng_state()),  # a data set may draw
             "passes": self.passes,
         }
 
@@ -255,8 +256,10 @@ class TrainingRun:
         load_optimizer(self.optimizer, state["optimizer"])
         self.step.trim.copy_(state["trim"])
         self.step.taken = int(state["step"])
-        self.step.generator.set_state(self._random_state(state, "noise", 1))
-        _default_generator(self.execution.device).set_state(self._random_state(state, "dropout", 2))
+        device = self.execution.device
+        self.step.generator.set_state(self._random_state(state, "noise", 1, device))
+        torch.set_rng_state(self._random_state(state, "reading", 3, torch.device("cpu")))
+        _default_generator(device).set_state(self._random_state(state, "dropout", 2, device))
         self.passes.copy_(state["passes"])
         self.sampler = PoissonSampler(
             self.sampler.records,
@@ -269,13 +272,15 @@ class TrainingRun:
         self.recorded, self.recorded_passes = int(state["step"]), float(self.passes)
         return self.recorded
 
-    def _random_state(self, state: dict[str, Any], name: str, purpose: int) -> Tensor:
+    def _random_state(
+        self, state: dict[str, Any], name: str, purpose: int, device: torch.device
+    ) -> Tensor:
         """What this process would have drawn next; of other processes than before, the first."""
         rank, kept = self.processes.rank, state[name]
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()
         words = int(state["seed"]), *_words(purpose, rank), int(state["step"])
-        return seeded_generator(self.execution.device, *words).get_state()
+        return seeded_generator(device, *words).get_state()
 
 
 def _words(purpose: int, rank: int) -> tuple[int, ...]:

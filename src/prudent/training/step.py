@@ -140,6 +140,9 @@ class Step:
                 "Expected recompute or compile, got both: a compiled step would draw new dropout "
                 "masks for the sum, and the norms would not bound it. Leave compile unset."
             )
+        batch = _validate.positive(expected_batch=batch)
+        # Each process divides its own part: another divisor would be another weight of its records.
+        processes.check_same(plan=repr(plan), expected_batch=batch)
         model = unwrapped(model, processes)
         rest(model)
         check_mesh(model, processes.count)
@@ -154,7 +157,7 @@ class Step:
         self.plan = plan
         self.model = model
         self.loss = loss
-        self.expected_batch = _validate.positive(expected_batch=batch)
+        self.expected_batch = batch
         self.engine = choose_engine(model, loss) if engine is None else engine
         self.corrupt = corrupt
         self.processes = processes
@@ -178,9 +181,11 @@ class Step:
         """
         if self._compiled is None or other._compiled is None:
             raise ValueError("Expected two steps with compile=True, got one without.")
-        if self.plan.aggregation != other.plan.aggregation or str(self.model) != str(other.model):
+        mine, its = ((s.plan, s.expected_batch, str(s.model)) for s in (self, other))
+        if mine != its:
             raise ValueError(
-                "Expected other a step of the same aggregation and a model of the same layers."
+                "Expected other a step of the same plan and expected batch, and a model of the "
+                "same layers."
             )
         self._compiled.share(other._compiled)
 
