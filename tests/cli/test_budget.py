@@ -60,7 +60,7 @@ def test_verify(ledger: Path) -> None:
     answer = run("verify", ledger, "--digest", digest, "--json")
     assert answer.exit_code == 0
     assert json.loads(answer.stdout) == {"verified": True, "charges": 2, "digest": digest}
-    assert "2 charges" in run("verify", ledger).stdout
+    assert "Charges: 2;" in run("verify", ledger).stdout
     lost = run("verify", ledger, "--digest", "f" * 64, "--json")
     assert lost.exit_code == 1
     assert json.loads(lost.stdout)["verified"] is False

@@ -77,6 +77,7 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
         (["epsilon", *flags(GOOD), "more"], "Got unexpected extra argument"),
         (["calibrat"], "No such command 'calibrat'"),
         (["paper", "figure", "6"], "FIGURE: expected one of 1, 2, 3, 4, 5, got 6."),
+        (["paper", "table", "5"], "TABLE: expected one of 1, 2, 3, 4, got 5."),
         (["paper", "figure", "one"], "FIGURE: expected a whole number, got 'one'."),
         (
             ["calibrate", "--solve=steps", "--epsilon=1", "--delta=1e-5", "--test=none"],
@@ -175,7 +176,8 @@ def test_help_teaches_and_needs_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["epsilon"], ["calibrate"], ["paper", "figure"], ["paper", "compare"]]
+    "command",
+    [["epsilon"], ["calibrate"], *(["paper", each] for each in ("figure", "table", "compare"))],
 )
 def test_every_command_has_an_example(run: Command, command: list[str]) -> None:
     answer = run(*command, "--help")

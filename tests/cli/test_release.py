@@ -183,9 +183,9 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["median", "no.csv", *MEDIAN], "no such file"),
-        (["median", "t.xlsx", *MEDIAN], "Expected source a .parquet, .csv, .tsv or .duckdb file"),
-        (["median", *MEDIAN], "Expected either a source or connect"),
+        (["median", "no.csv", *MEDIAN], "FILE: expected an existing file, got 'no.csv'."),
+        (["median", "t.xlsx", *MEDIAN], "FILE: expected a .parquet, .csv, .tsv or .duckdb file"),
+        (["median", *MEDIAN], "(an address with table), got neither."),
         (["median", "T", *PRICELESS, "--epsilon", "x", "--delta", "1e-6"], "--epsilon: expected"),
         (["median", "T", *PRICELESS, "--epsilon", "-1", "--delta", "1e-6"], "--epsilon: expected"),
         (["median", "T", *PRICELESS, "--epsilon", "1", "--delta", "2"], "--delta: expected"),

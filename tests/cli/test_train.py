@@ -132,7 +132,7 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--seed", "-1", "--steps", "5"], "--seed: expected"),
         (["--device", "abacus", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
         (["--device", "meta", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
-        (["--resume", "--steps", "5", "--noise-multiplier", "1"], "Expected out, the folder"),
+        (["--resume", "--steps", "5", "--noise-multiplier", "1"], "--out: expected the folder"),
         (["--method", "sgd"], "--steps: expected for sgd, which no budget stops, got None."),
         ([], "Expected two of epsilon, steps and noise_multiplier"),
         (["nowhere.toml"], "nowhere.toml: No such file or directory."),
@@ -148,7 +148,7 @@ def test_one_line_for_what_is_wrong(capsys, archive, flags, line):
 def test_a_data_set_that_is_not_there(capsys):
     common = ("--method", "sgd", "--steps", "1")
     assert "npz:nowhere.npz" in error(capsys, "--dataset", "npz:nowhere.npz", *common)
-    assert "mnist" in error(capsys, "--dataset", "imagenet", *common)
+    assert "--dataset: expected one of mnist" in error(capsys, "--dataset", "imagenet", *common)
 
 
 @pytest.mark.parametrize(
@@ -178,3 +178,11 @@ def test_help_names_the_flags(capsys):
         assert f"--{flag}" in shown
     for flag in ("corrupt", "seed", "device", "out", "resume", "json"):
         assert f"--{flag}" in shown
+
+
+def test_help_shows_the_defaults_of_the_experiment(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for default in ("mnist", "ptr", "gaussian:4", "monotone-branch", "sum", "none", "pld"):
+        assert f" [{default}] " in shown

@@ -271,7 +271,7 @@ def test_other_data_are_refused(tmp_path, monkeypatch, other):
 
 
 def test_resuming_needs_a_folder():
-    with pytest.raises(ValueError, match="Expected out, the folder to resume from"):
+    with pytest.raises(ValueError, match="Expected out the folder to resume from"):
         train(None, resume=True)
 
 

@@ -140,7 +140,7 @@ def verify(
     if as_json:
         typer.echo(json.dumps({"verified": True, "charges": charges, "digest": last}))
     else:
-        typer.echo(f"All is well: {charges} charges, digest {last}.")
+        typer.echo(f"All is well. Charges: {charges}; digest: {last}.")
 
 
 def _print_balance(balance: "Balance", as_json: bool) -> None:

@@ -20,9 +20,11 @@ COMPLAINT: type[Any] = getattr(typer, "TyperException", typer.BadParameter.__mro
 _FLAGS = {
     "count": "--steps",
     "figure": "FIGURE",
+    "name": "--dataset",
+    "paper_table": "TABLE",
     "sampling_probability": "--sampling-rate",
     "scale": "--test",
-    "table": "TABLE",
+    "source": "FILE",
     "target_delta": "--delta",
 }
 
@@ -114,4 +116,4 @@ def _missing(error: ImportError) -> str:
 
 def _file(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}."
+    return f"{where}{error.strerror or error}".rstrip(".") + "."

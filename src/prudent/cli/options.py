@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 AccountantName = Literal["pld", "rdp"]
 RevealsName = Literal["margin", "branch", "monotone-branch"]
-TEST_FORMS = "laplace:B, gaussian:S, discrete-laplace:B, discrete-gaussian:S or none"
+TESTS = "laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S"
+TEST_FORMS = f"{TESTS.replace(' or', ',')} or none"
 
 # Far beyond any use, and well inside what the accountants can represent.
 _SIZES = {

@@ -27,10 +27,7 @@ ResultsOption = Annotated[
         "small runs ends in .small.csv.",
     ),
 ]
-SeedsOption = Annotated[
-    int | None,
-    options.whole_number("Use only so many seeds; with --run, run so many (1 small, 5 full)."),
-]
+SeedsOption = Annotated[int | None, options.whole_number("Use only so many seeds.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -92,7 +89,10 @@ def table(
     ] = None,
     results: ResultsOption = None,
     run: Annotated[bool, typer.Option("--run", help="First run what is missing.")] = False,
-    seeds: SeedsOption = None,
+    seeds: Annotated[
+        int | None,
+        options.whole_number("Use only so many seeds; with --run, run so many (1 small, 5 full)."),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu or cuda.")] = "cpu",
     as_json: options.Json = False,
 ) -> None:
@@ -122,7 +122,7 @@ def table(
     """
     from prudent import _validate
 
-    _validate.one_of(TABLES, table=number)
+    _validate.one_of(TABLES, paper_table=number)
     if seeds is not None:
         _validate.count(1, seeds=seeds)
     from prudent.paper.report import cells, filling

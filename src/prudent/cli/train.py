@@ -25,11 +25,11 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH. [mnist]",
+            help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH. \\[mnist]",
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="ptr, trimmed, dpsgd or sgd. [ptr]")
+        str | None, typer.Option(metavar="NAME", help="ptr, trimmed, dpsgd or sgd. \\[ptr]")
     ] = None,
     epsilon: Annotated[float | None, options.number("Target ε.")] = None,
     delta: Annotated[float | None, options.number("Target δ. [1e-5]")] = None,
@@ -40,15 +40,15 @@ def train(
     propose: Annotated[float | None, options.number("τ/R, the proposed sensitivity. [0.5]")] = None,
     test: Annotated[
         str | None,
-        typer.Option(metavar="KIND:SCALE", help=f"The test: {options.TEST_FORMS}. [gaussian:4]"),
+        typer.Option(metavar="KIND:SCALE", help=f"The test: {options.TESTS}. \\[gaussian:4]"),
     ] = None,
     failure: Annotated[float | None, options.number("δ₀ of the test. [1e-8]")] = None,
     reveals: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", help="margin, branch or monotone-branch. [monotone-branch]"),
+        typer.Option(metavar="WHAT", help="margin, branch or monotone-branch. \\[monotone-branch]"),
     ] = None,
     fallback: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="sum, trimmed or skip. [sum]")
+        str | None, typer.Option(metavar="WHAT", help="sum, trimmed or skip. \\[sum]")
     ] = None,
     trim: Annotated[float | None, options.number("Share trimmed at first. [0.25]")] = None,
     trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
@@ -60,12 +60,12 @@ def train(
         typer.Option(
             metavar="KIND:RATIO",
             help="Make some records bad: label, label-targeted, feature, gradient, sign-flip, "
-            "colluding, inner-product, little or mimic, with a ratio up to 0.5. [none]",
+            "colluding, inner-product, little or mimic, with a ratio up to 0.5. \\[none]",
         ),
     ] = None,
     seed: Annotated[int | None, options.whole_number("Seed of everything. [0]")] = None,
     accountant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="pld or rdp. [pld]")
+        str | None, typer.Option(metavar="NAME", help="pld or rdp. \\[pld]")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     out: Annotated[
@@ -152,8 +152,8 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
         test = options.parse_test(str(values["test"]))
         if test is None:
             raise ValueError(
-                "Expected test laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S to "
-                "train with, got 'none'. For training without a test choose another --method."
+                f"Expected test {options.TESTS} to train with, got 'none'. For training without a "
+                "test choose another --method."
             )
         values["test"] = test
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):

@@ -140,10 +140,11 @@ def _fetch(
         reason = f"fetching it failed ({error})"
     if (found := _find(name, source, data_dir)) is not None:
         return found
+    places = ", ".join(dict.fromkeys(map(str, folders)))
     forms = " or ".join(", ".join(form.train + form.test) for form in source.forms)
     raise FileNotFoundError(
         f"Expected the files of {name} on this machine, and {reason}. Put {forms} into one of "
-        f"{', '.join(map(str, folders))}, or name their folder by data_dir or PRUDENT_DATA."
+        f"{places}, or name their folder by data_dir or PRUDENT_DATA."
     )
 
 

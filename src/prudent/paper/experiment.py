@@ -121,7 +121,7 @@ class Experiment:
         elif len(given) < 2:
             raise ValueError(
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
-                f"got {given}."
+                f"got only {', '.join(given) or 'none'}."
             )
         parse(self.corrupt)
         _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test

@@ -60,7 +60,10 @@ def open_source(
         SourceError: if there is no such table.
     """
     if (source is None) == (connect is None):
-        raise SourceError("Expected either a source or connect (an address with table), not both.")
+        given = "neither" if source is None else "both"
+        raise SourceError(
+            f"Expected either a source or connect (an address with table), got {given}."
+        )
     if connect is not None:
         return _from_address(connect, table)
     if isinstance(source, str | Path):
@@ -80,7 +83,7 @@ def _from_path(path: str, table: str | None) -> Source:
     if not known:
         raise SourceError(f"Expected source {_KINDS}, got {path!r}.")
     if "\0" in path or not ("*" in path or Path(path).is_file()):
-        raise SourceError(f"Expected source an existing file, got {path!r}: no such file.")
+        raise SourceError(f"Expected source an existing file, got {path!r}.")
     if suffix in _DATABASE:
         backend = _quietly(lambda: _duckdb(path, read_only=True), f"open {path!r}")
         return _table_of(backend, table, path)
@@ -126,7 +129,7 @@ def _header(path: str, delimiter: str) -> dict[str, str]:
 
     first = next(iter(sorted(glob.glob(path))), None)
     if first is None:
-        raise SourceError(f"Expected source an existing file, got {path!r}: no such file.")
+        raise SourceError(f"Expected source an existing file, got {path!r}.")
     # What follows the first line is read along with it, and may hold anything.
     with open(first, encoding="utf-8-sig", errors="replace", newline="") as file:
         names = next(csv.reader(file, delimiter=delimiter), [])

@@ -174,7 +174,7 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
 def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]:
     """Takes over the run of a folder: the step of its checkpoint, and the steps it has paid for."""
     if folder is None:
-        raise ValueError("Expected out, the folder to resume from, got None.")
+        raise ValueError("Expected out the folder to resume from, got None.")
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
     paid, _ = run.processes.first(partial(charged, folder)) or (0, None)
     if paid and state is None:
