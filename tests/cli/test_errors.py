@@ -129,7 +129,7 @@ def test_whatever_is_given_the_answer_is_a_price_or_one_line(
         assert answer.err.count("\n") == 1
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     st.dictionaries(
         st.sampled_from([*GOOD, "epsilon", "failure", "propose", "sampling-rate"]), ODD_NUMBERS

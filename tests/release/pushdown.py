@@ -1,5 +1,9 @@
 """How to tell whether little leaves an engine, and a release that has it all."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,24 @@ def check_little_leaves(sent: list[tuple[str, int]], dialect: str = "postgres") 
         query = sqlglot.parse_one(sql, dialect=dialect)
         assert query.find(expressions.AggFunc), f"no aggregate: {sql}"
         assert rows <= MOST_ROWS, f"{rows} rows: {sql}"
+
+
+def peak_memory() -> float:
+    """The most memory this program has had so far, in MB.
+
+    Not `ru_maxrss`, which begins at what the process had that started this one.
+    """
+    status = Path("/proc/self/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 1024
+
+
+def growth(script: str, *arguments: str) -> float:
+    """The number that a script prints, run in a process of its own."""
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # what is found here
+    command = [sys.executable, "-c", script, *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env=found)
+    return float(answer.stdout)
 
 
 def fetch_everything(column: Any, first: int, last: int) -> npt.NDArray[np.float64]:

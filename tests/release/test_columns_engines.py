@@ -1,10 +1,7 @@
 """The same column in DuckDB, PostgreSQL and Spark: the same answers, on flights and on ties."""
 
 import gc
-import os
 import shutil
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +28,7 @@ from tests.release.columns_suite import (  # noqa: E402
     check_same_window,
     flights,
 )
-from tests.release.pushdown import check_little_leaves, fetch_everything  # noqa: E402
+from tests.release.pushdown import check_little_leaves, fetch_everything, growth  # noqa: E402
 from tests.servers import postgres_url  # noqa: E402, F401
 
 WORDS = ["b", "Z", "é", "a", "a", "É", "Z", None]
@@ -309,11 +306,11 @@ def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.Monkey
 
 
 SPARK_MEMORY = """
-import resource, sys
+import sys
 from pyspark.sql import SparkSession
 from prudent.release.statistics import median, trimmed_mean
 from prudent.release.table_column import TableColumn
-from tests.release.pushdown import fetch_everything
+from tests.release.pushdown import fetch_everything, peak_memory
 
 if sys.argv[1] == "fetching":
     TableColumn.order_statistics = fetch_everything
@@ -324,21 +321,15 @@ def peak(rows):
     frame = session.range(rows).selectExpr(f"id * 100 / {rows} AS x")
     median(frame, "x", propose=1.0, epsilon=1.0, delta=1e-6)
     trimmed_mean(frame, "x", trim=40, propose=1.0, epsilon=1.0, delta=1e-6)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_memory()
 
 before = peak(100_000)
-print((peak(1_000_000) - before) / 1024)
+print(peak(1_000_000) - before)
 session.stop()
 """
 
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows_of_spark() -> None:
-    def growth(how: str) -> float:
-        command = [sys.executable, "-c", SPARK_MEMORY, how]
-        found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # what is found here
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, env=found)
-        return float(answer.stdout)
-
-    assert growth("asking") < 4  # MB, where a copy of the column would be 8
-    assert growth("fetching") > 8
+    assert growth(SPARK_MEMORY, "asking") < 4  # MB, where a copy of the column would be 8
+    assert growth(SPARK_MEMORY, "fetching") > 8

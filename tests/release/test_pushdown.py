@@ -1,10 +1,7 @@
 """What leaves an engine: counts and a window, never the rows; told by the engine itself."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +14,7 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 from prudent.release import explain, statistics, table_column
 from prudent.release.table_column import TableColumn
-from tests.release.pushdown import check_little_leaves, fetch_everything
+from tests.release.pushdown import check_little_leaves, fetch_everything, growth
 from tests.servers import postgres_url  # noqa: F401
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
@@ -141,10 +138,10 @@ def test_postgres_uses_an_index_on_the_column(
 
 
 MEMORY = """
-import resource, sys
+import sys
 from prudent.release.statistics import median, trimmed_mean
 from prudent.release.table_column import TableColumn
-from tests.release.pushdown import fetch_everything
+from tests.release.pushdown import fetch_everything, peak_memory
 
 address, few, many, how = sys.argv[1:]
 if how == "fetching":
@@ -154,10 +151,10 @@ def peak(table):
     where = {"connect": address, "table": table, "column": "x"}
     median(**where, propose=1.0, epsilon=1.0, delta=1e-6)
     trimmed_mean(**where, trim=40, propose=1.0, epsilon=1.0, delta=1e-6)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_memory()
 
 before = peak(few)
-print((peak(many) - before) / 1024)
+print(peak(many) - before)
 """
 
 
@@ -166,15 +163,9 @@ def test_memory_does_not_grow_with_the_rows(
     postgres_url: str,  # noqa: F811
 ) -> None:
     few, many = make_table(100_000), make_table(1_000_000)
-
-    def growth(how: str) -> float:
-        command = [sys.executable, "-c", MEMORY, postgres_url, few, many, how]
-        found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # what is found here
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, env=found)
-        return float(answer.stdout)
-
-    assert growth("asking") < 4  # MB, where a copy of the column would be 8
-    assert growth("fetching") > 8
+    asking = growth(MEMORY, postgres_url, few, many, "asking")
+    assert asking < 4  # MB, where a copy of the column would be 8
+    assert growth(MEMORY, postgres_url, few, many, "fetching") > 8
 
 
 def test_what_leaves_is_judged() -> None:

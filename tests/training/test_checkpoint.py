@@ -135,7 +135,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, seed):
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(seed), str(6 * seed)],
+        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(seed), str(4 * seed)],
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -53,10 +53,10 @@ def test_one_data_set_can_be_run_without_the_others():
 
 
 def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
-    """Twenty steps of the paper's PTR and TSGD+Gaussian on MNIST, through the command line."""
+    """Five steps of the paper's PTR and TSGD+Gaussian on MNIST, through the command line."""
     chosen = [Job("mnist", "none", column, (3.0,), 0) for column in ("ptr", "trimmed")]
     path = tmp_path / "tiny.small.csv"
-    assert grid.run_jobs(chosen, path, at_once=1, most_steps=20) == 0
+    assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
     rows = list(csv.DictReader(path.read_text().splitlines()))
     found = read(path)
     assert found.small
@@ -72,7 +72,7 @@ def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
         assert 0 < accuracy < 100
     page = html.render(content.document(found), "prudent paper report")
     assert f"{first['ptr']['pld']['mean']:.2f}" in page
-    assert grid.run_jobs(chosen, path, at_once=1, most_steps=20) == 0
+    assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
     assert list(csv.DictReader(path.read_text().splitlines())) == rows, (
         "what is there was run again"
     )
