@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
 GROUND = {"_validate"}
-WORKERS = {"release", "training", "corruption", "audit"}
+WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
