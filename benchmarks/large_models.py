@@ -11,6 +11,7 @@ for: predicted from two batches, then tried.
 """
 
 import argparse
+import functools
 import gc
 import importlib.util
 import json
@@ -37,6 +38,7 @@ from benchmarks.large_networks import (
     resnet50,
     set_checkpointed,
 )
+from benchmarks.step_speed import opacus_ghost
 from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping
 
@@ -149,30 +151,6 @@ def plain(*, bf16: bool = False, checkpointed: bool = False) -> Build:
     return build
 
 
-def opacus_ghost(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-    from opacus.optimizers import DPOptimizerFastGradientClipping
-    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-
-    wrapped = GradSampleModuleFastGradientClipping(
-        model, max_grad_norm=CLIP, use_ghost_clipping=True
-    )
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD([p for p in wrapped.parameters() if p.requires_grad], lr=RATE),
-        noise_multiplier=NOISE,
-        max_grad_norm=CLIP,
-        expected_batch_size=len(targets),
-    )
-    criterion = DPLossFastGradientClipping(wrapped, optimizer, PeerLoss())
-
-    def step() -> None:
-        optimizer.zero_grad()
-        criterion(wrapped(inputs), targets).backward()
-        optimizer.step()
-
-    return step
-
-
 @dataclass(frozen=True)
 class Contender:
     """How to build a step, and the name of the ordinary training it is compared with."""
@@ -194,7 +172,9 @@ CONTENDERS = {
         ours(checkpointed=True, recompute=True), "plain, checkpointed", capped=True
     ),
     "ours, 4 chunks, run twice": Contender(ours(recompute=True, chunks=4), "plain"),
-    "opacus ghost": Contender(opacus_ghost, "plain", capped=True, peer=True),
+    "opacus ghost": Contender(
+        functools.partial(opacus_ghost, loss=PeerLoss()), "plain", capped=True, peer=True
+    ),
 }
 
 

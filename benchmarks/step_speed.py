@@ -95,7 +95,9 @@ def opacus_hooks(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
     return step
 
 
-def opacus_ghost(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
+def opacus_ghost(
+    model: nn.Module, inputs: Tensor, targets: Tensor, loss: nn.Module | None = None
+) -> Step:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.optimizers import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
@@ -104,12 +106,12 @@ def opacus_ghost(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
         model, max_grad_norm=CLIP, use_ghost_clipping=True
     )
     optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD(wrapped.parameters(), lr=RATE),
+        torch.optim.SGD([p for p in wrapped.parameters() if p.requires_grad], lr=RATE),
         noise_multiplier=NOISE,
         max_grad_norm=CLIP,
         expected_batch_size=len(targets),
     )
-    criterion = DPLossFastGradientClipping(wrapped, optimizer, nn.CrossEntropyLoss())
+    criterion = DPLossFastGradientClipping(wrapped, optimizer, loss or nn.CrossEntropyLoss())
 
     def step() -> None:
         optimizer.zero_grad()

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 
 import prudent
@@ -24,3 +25,16 @@ def pytest_configure() -> None:
             f"PRUDENT_TEST_WHEEL=1, but `import prudent` found the source tree: {location}. "
             "Put the directory the wheel was installed into on PYTHONPATH, as `make test` does."
         )
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three easy classes of a table with six columns, as `npz:PATH` takes them."""
+    path, chance = tmp_path_factory.mktemp("data") / "easy.npz", np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 600), ("test", 150)):
+        labels = np.arange(count) % 3
+        features = chance.normal(size=(count, 6)) + 3 * np.eye(6)[labels]
+        arrays |= {f"{part}_features": features.astype(np.float32), f"{part}_labels": labels}
+    np.savez(path, **arrays)
+    return path

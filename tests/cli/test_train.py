@@ -2,25 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from prudent.cli import main
 
 KEYS = {"accuracy", "epsilon", "delta", "steps", "noise_multiplier", "pass_rate"}
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    """Three easy classes of a table with six columns."""
-    path, chance = tmp_path_factory.mktemp("data") / "easy.npz", np.random.default_rng(0)
-    arrays = {}
-    for part, count in (("train", 600), ("test", 150)):
-        labels = np.arange(count) % 3
-        features = chance.normal(size=(count, 6)) + 3 * np.eye(6)[labels]
-        arrays |= {f"{part}_features": features.astype(np.float32), f"{part}_labels": labels}
-    np.savez(path, **arrays)
-    return path
 
 
 def run(capsys, archive, *flags, status=0):

@@ -315,7 +315,9 @@ from tests.release.pushdown import fetch_everything, peak_memory
 if sys.argv[1] == "fetching":
     TableColumn.order_statistics = fetch_everything
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+for name in ("host", "bindAddress"):
+    builder = builder.config(f"spark.driver.{name}", "127.0.0.1")
+session = builder.getOrCreate()
 
 def peak(rows):
     frame = session.range(rows).selectExpr(f"id * 100 / {rows} AS x")

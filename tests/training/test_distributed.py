@@ -195,18 +195,6 @@ class TestAProcessIsKilled:
         assert torch.equal(groups(2).left("resumed")[0]["parameters"], uninterrupted)
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    path, chance = tmp_path_factory.mktemp("data") / "easy.npz", np.random.default_rng(0)
-    arrays = {}
-    for part, count in (("train", 300), ("test", 90)):
-        labels = np.arange(count) % 3
-        features = chance.normal(size=(count, 6)) + 3 * np.eye(6)[labels]
-        arrays |= {f"{part}_features": features.astype(np.float32), f"{part}_labels": labels}
-    np.savez(path, **arrays)
-    return path
-
-
 def test_the_command_line_under_torchrun(archive, tmp_path, capsys):
     given = ["train", "--dataset", f"npz:{archive}", "--batch", "40", "--json"]
     given += ["--method", "trimmed", "--noise-multiplier", "2", "--steps", "12"]

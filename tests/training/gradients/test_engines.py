@@ -13,17 +13,6 @@ from prudent.training.gradients import BookKeeping, Materialised, choose_engine,
 from prudent.training.gradients.tape import NormTape
 from tests.training.gradients.oracle import alone, assert_agrees, cross_entropy
 
-ENGINES = {
-    "book-keeping": BookKeeping,
-    "recomputed": lambda model, loss: BookKeeping(model, loss, recompute=True),
-    "materialised": Materialised,
-}
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest):
-    return ENGINES[request.param]
-
 
 @pytest.fixture
 def model() -> nn.Module:

@@ -20,13 +20,6 @@ from tests.training.gradients.toys import (
 )
 from tests.training.memory import peak_bytes
 
-ENGINES = {
-    "book-keeping": BookKeeping,
-    "recomputed": lambda model, loss: BookKeeping(model, loss, recompute=True),
-    "materialised": Materialised,
-    "materialised twice": lambda model, loss: Materialised(model, loss, recompute=True),
-}
-
 MODELS = {
     "resnet": resnet,
     "vit": VisionTransformer,
@@ -34,11 +27,6 @@ MODELS = {
     "gpt, few tokens": lambda: Decoder(vocabulary=5),
     "lora": lambda: adapted(Decoder()),
 }
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest):
-    return ENGINES[request.param]
 
 
 @pytest.fixture(autouse=True)

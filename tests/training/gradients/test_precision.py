@@ -16,18 +16,6 @@ from tests.training.gradients.test_large_models import MODELS, batch, set_checkp
 from tests.training.gradients.toys import Decoder, sequence_loss
 from tests.training.memory import peak_bytes
 
-ENGINES = {
-    "book-keeping": BookKeeping,
-    "recomputed": lambda *args, **options: BookKeeping(*args, recompute=True, **options),
-    "materialised": Materialised,
-    "materialised twice": lambda *args, **options: Materialised(*args, recompute=True, **options),
-}
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest):
-    return ENGINES[request.param]
-
 
 @pytest.fixture(autouse=True)
 def _seeded():
