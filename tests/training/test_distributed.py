@@ -39,12 +39,14 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory):
-    """Groups of processes, by their number; each is started once."""
-    known = {}
+    """Groups of processes, by their number; each is started once, for all workers of pytest."""
+    folder, known = tmp_path_factory.getbasetemp(), {}
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
 
     def group(count):
         if count not in known:
-            known[count] = worlds.Group(tmp_path_factory.mktemp(f"group{count}"), count)
+            known[count] = worlds.Group(folder / f"group{count}", count)
         return known[count]
 
     return group

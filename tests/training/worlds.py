@@ -6,6 +6,7 @@ runs every scenario in a group of processes and leaves what came of each in FOLD
 kills one of two processes in the middle of a run, and resumes that run with COUNT of them.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -512,19 +513,29 @@ def main():
 
 
 class Group:
-    """The groups of `count` processes, as they were left."""
+    """The groups of `count` processes, as they were left.
+
+    Whoever asks first for a folder starts them; others wait, and find what they left.
+    """
 
     def __init__(self, folder, count):
         self.folder, self.count = folder, count
+        folder.mkdir(exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "statuses.json").exists():
+                self._start()
+        self.statuses = json.loads((folder / "statuses.json").read_text())
+
+    def _start(self):
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-W", "error", "-m", "tests.training.worlds"]
         subprocess.run(
-            [*command, str(folder), str(count)],
+            [*command, str(self.folder), str(self.count)],
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
             timeout=500,
             check=True,
         )
-        self.statuses = json.loads((folder / "statuses.json").read_text())
 
     def said(self, part, rank):
         return (self.folder / part / f"{rank}.txt").read_text()
