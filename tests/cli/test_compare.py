@@ -96,7 +96,7 @@ def test_public_data(run: Run, tmp_path: Path) -> None:
         (["--delta", "2"], "--delta: expected"),
         (["--out", "a.txt"], "--out: expected one of"),
         (["--records", "10", "--epsilons", "0.1"], "No proposal passes"),
-        (["nowhere.csv", "--column", "x"], "no such file"),
+        (["nowhere.csv", "--column", "x"], "FILE: expected an existing file"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, arguments: list[str], line: str) -> None:
