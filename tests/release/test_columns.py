@@ -198,11 +198,11 @@ def test_an_array_needs_no_engine() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"source": "nowhere.parquet", "column": "x"}, "no such file"),
-        ({"source": "nowhere/*.csv", "column": "x"}, "no such file"),
+        ({"source": "nowhere.parquet", "column": "x"}, "Expected source an existing file"),
+        ({"source": "nowhere/*.csv", "column": "x"}, "Expected source an existing file"),
         ({"source": "nowhere/*.parquet", "column": "x"}, "Could not read"),
         ({"source": "salaries.xlsx", "column": "x"}, r"Expected source a \.parquet, \.csv"),
-        ({"source": "a\0.csv", "column": "x"}, "no such file"),
+        ({"source": "a\0.csv", "column": "x"}, "Expected source an existing file"),
         ({"source": 3, "column": "x"}, "an ibis table or a Spark data frame, got int"),
         ({"column": "x"}, "either a source or connect"),
         ({"source": "t.csv", "connect": "postgres://h/d", "column": "x"}, "either a source or"),
