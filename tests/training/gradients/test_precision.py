@@ -3,12 +3,15 @@
 What each record adds to the released sum is measured, in double precision, against the clip.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from prudent.training.aggregation import clip_weights
-from prudent.training.gradients import BookKeeping, Formed, Materialised, contributions
+from prudent.training.gradients import BookKeeping, Formed, Materialised, contributions, precision
 from prudent.training.gradients.contributions import Dense, Outer, Rows, as_it_is, shortened
 from prudent.training.gradients.norms import squared_norms
 from tests.training.gradients.oracle import cross_entropy
@@ -271,3 +274,51 @@ def test_norms_of_millions_of_numbers(value):
     formed = Formed({"weight": gradients}, torch.zeros(1)).norms[0]
     for norm in (formed, squared_norms([Dense(gradients)])[0].sqrt()):
         assert abs(norm / exact - 1) < 2e-5
+
+
+ALLOWED = """
+pass
+torch.set_float32_matmul_precision('high')
+torch.set_float32_matmul_precision('medium')
+torch.backends.cuda.matmul.allow_tf32 = True
+torch.backends.cuda.matmul.fp32_precision = 'tf32'
+torch.backends.fp32_precision = 'tf32'
+"""
+
+SETTINGS = f"""
+import os, torch
+exec(open({precision.__file__!r}).read())
+
+def settings():
+    try:
+        one = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        one = None
+    places = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    return one, [place.fp32_precision not in ("ieee", "none") for place in places]
+
+def check(allow):
+    exec(allow)
+    before = settings()
+    with whole_products():
+        assert settings()[1] == [False, False]
+        with short_products():
+            assert settings()[1] == [True, False]
+        assert settings()[1] == [False, False]
+    assert settings() == before
+    with short_products():
+        assert settings()[1][0]
+    assert settings() == before
+
+for allow in {ALLOWED.split(chr(10))[1:-1]!r}:
+    child = os.fork()
+    if child == 0:
+        check(allow)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, allow
+"""
+
+
+def test_settings_of_products_are_put_back():
+    """Each in a process of its own: what one interface set, another cannot always undo."""
+    subprocess.run([sys.executable, "-c", SETTINGS], check=True)

@@ -13,48 +13,53 @@ import torch
 
 _DEVICE: Any = torch.backends.cuda.matmul
 _HOST: Any = getattr(torch.backends.mkldnn, "matmul", None)
+_PLACES = [place for place in (_DEVICE, _HOST) if hasattr(place, "fp32_precision")]
 _WHOLE = "ieee", "none"  # "none" is the default, which is not to cut
-_EACH_ITS_OWN = hasattr(_DEVICE, "fp32_precision")  # older releases have one setting for all
 
 
 @contextmanager
 def whole_products() -> Iterator[None]:
     """Products of single precision numbers, with all their digits."""
-    if not _EACH_ITS_OWN:
-        with _everywhere("highest"):
-            yield
+    before, own = _setting(), [place.fp32_precision for place in _PLACES]
+    if before in (None, "highest") and all(precision in _WHOLE for precision in own):
+        yield
         return
-    cut = [(place, place.fp32_precision) for place in (_DEVICE, _HOST)]
-    cut = [(place, precision) for place, precision in cut if precision not in _WHOLE]
-    for place, _ in cut:
-        place.fp32_precision = "ieee"
     try:
+        if before is not None:
+            torch.set_float32_matmul_precision("highest")
+        for place in _PLACES:
+            if place.fp32_precision not in _WHOLE:
+                place.fp32_precision = "ieee"
         yield
     finally:
-        for place, precision in cut:
-            place.fp32_precision = precision
+        if before is not None:
+            torch.set_float32_matmul_precision(before)
+        for place, precision in zip(_PLACES, own, strict=True):
+            if place.fp32_precision != precision:
+                place.fp32_precision = precision
 
 
 @contextmanager
 def short_products() -> Iterator[None]:
     """On a GPU, products of numbers that TF32 takes as they are: see `shortened`."""
-    if not _EACH_ITS_OWN:
-        with _everywhere("high"):
-            yield
+    name, short = ("fp32_precision", "tf32") if _setting() is None else ("allow_tf32", True)
+    before = getattr(_DEVICE, name)
+    if before == short:  # to say it again would change another setting, "medium", to "high"
+        yield
         return
-    before = _DEVICE.fp32_precision
-    _DEVICE.fp32_precision = "tf32"
+    setattr(_DEVICE, name, short)
     try:
         yield
     finally:
-        _DEVICE.fp32_precision = before
+        setattr(_DEVICE, name, before)
 
 
-@contextmanager
-def _everywhere(precision: str) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
+def _setting() -> str | None:
+    """The one setting for all products; None where each place has been given its own.
+
+    The library refuses to tell the one where it cannot be squared with the others.
+    """
     try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
