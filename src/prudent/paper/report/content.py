@@ -46,13 +46,14 @@ def document(results: Results, *, curves: bool = True, figures: Sequence[Figure]
         curves: Whether to draw accuracy over ε and the test over time.
         figures: The paper's figures to draw.
     """
+    full = bool(results.readings) and not results.small
     sections = [
         _summary(results),
-        reasons.why(),
+        *([reasons.why()] if full else []),
         *(_table(results, number) for number in TABLES),
         *([_curves(results), _over_time(results)] if curves else []),
         _frontier(results),
-        reasons.ideas(),
+        *([reasons.ideas()] if full else []),
         *([_figures(figures)] if figures else []),
         _runs(results),
         _choices(),
