@@ -73,6 +73,8 @@ class TestPlans:
         assert marks[-1] == Mark(settings()["ours"]["ours-dpsgd"]["mnist"]["steps"], 3.0, "pld")
         assert [mark.step for mark in marks] == sorted({mark.step for mark in marks})
         assert 0.99 * 3 < plan.epsilon(1e-5) <= 3
+        for mark in marks:  # rounded, but never below what was spent
+            assert 0 <= mark.epsilon - plan.epsilon_after(mark.step, 1e-5) < 1e-2
 
 
 class TestJobs:

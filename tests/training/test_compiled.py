@@ -184,38 +184,6 @@ def test_a_corruption_is_part_of_the_trace():
     assert len(graphs) == 1
 
 
-def test_steps_of_one_kind_share_a_program():
-    def moved():
-        model = network()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(1.5)
-        return model
-
-    first = step_of(network(), RULES["gaussian"])
-    graphs = traced(first)
-    assert_same_releases(first, step_of(network(), RULES["gaussian"]), range(2))
-    second = step_of(moved(), RULES["gaussian"])
-    traced(second)
-    second.share_programs(first)
-    assert_same_releases(second, step_of(moved(), RULES["gaussian"]), range(3))
-    assert len(graphs) == 1
-
-
-@pytest.mark.parametrize("other", ["rule", "model", "batch", "eager"])
-def test_steps_of_another_kind_share_nothing(other):
-    first = step_of(network(), RULES["sum"])
-    traced(first)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)) if other == "model" else network()
-    second = step_of(model, RULES["gaussian" if other == "rule" else "sum"])
-    if other != "eager":
-        traced(second)
-    if other == "batch":
-        second.expected_batch += 1
-    with pytest.raises(ValueError, match="Expected"):
-        second.share_programs(first)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.filterwarnings("ignore")  # of the compiler

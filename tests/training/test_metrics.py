@@ -141,3 +141,15 @@ def test_lines_are_json(tmp_path):
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line) == entry(1).plain()
     assert "private" not in line
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "shown"), [(1.4541, "ε 1.455"), (2.0, "ε 2.000"), (math.inf, "ε inf")]
+)
+def test_the_bar_never_shows_less_than_was_spent(epsilon, shown):
+    recorder = Recorder(None, 0, 1, progress=False, tensorboard=False)
+    entry = Metrics(
+        step=1, epsilon=epsilon, delta=1e-5, pass_rate=0.5, trim=1, noise=1.0, evaluation={}
+    )
+    recorder.record(entry)
+    assert recorder._progress.tasks[0].fields["shown"].startswith(shown)

@@ -51,7 +51,7 @@ def demo(
         table.add_row(
             row["title"],
             f"{row['accuracy']:.2%}",
-            f"{row['epsilon']:.3f}",
+            options.rounded_up(row["epsilon"]),
             f"{row['noise_multiplier']:.3f}",
             f"{row['pass_rate']:.0%}" if row["key"].startswith("ptr") else "no test",
         )

@@ -202,7 +202,9 @@ def _show(result: "Result", out: Path | None) -> None:
             why = "in this simulated attack bad records read others, which no accounting covers"
         console.print(f"guarantee     none: {why}")
     else:
-        console.print(f"guarantee     ({plain['epsilon']:.4f}, {plain['delta']:g})-DP")
+        console.print(
+            f"guarantee     ({options.rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP"
+        )
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:

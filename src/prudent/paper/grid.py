@@ -34,7 +34,6 @@ from prudent.paper.plans import Mark, Plans
 from prudent.paper.tables import Job, settings
 from prudent.training import Plan
 from prudent.training.metrics import Metrics
-from prudent.training.step import Step
 
 COLUMNS = (
     "dataset",
@@ -64,7 +63,6 @@ def run_jobs(
     *,
     device: str = "cpu",
     at_once: int | None = None,
-    compile: bool = False,
     seconds: float = float("inf"),
     most_steps: int | None = None,
 ) -> int:
@@ -75,7 +73,6 @@ def run_jobs(
         results: A CSV file; made if it is not there. Solved plans are kept beside it.
         device: Where to train.
         at_once: How many are under way at a time: processes on the host, streams on a GPU.
-        compile: On a GPU, compile the step of each plan; pays for many runs of few plans.
         seconds: Begin no further run after this long.
         most_steps: Cut every run short, for a smoke run. Its rows say how many steps were taken
             and name the ε of the whole run: never mix them with those of full runs.
@@ -104,7 +101,7 @@ def run_jobs(
             progress.advance(bar)
 
         if torch.device(device).type == "cuda":
-            _run_on_streams(planned(), finished, torch.device(device), at_once or 16, compile)
+            _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
         else:
             _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
     return left
@@ -164,17 +161,13 @@ def _run_on_streams(
     finished: Finished,
     device: torch.device,
     at_once: int,
-    compile: bool,
 ) -> None:
-    shared: dict[Any, Step] = {}
     featured = functools.lru_cache(maxsize=at_once)(_featured)
 
     def works(prefetched: Iterable[Planned]) -> Iterator[Work]:
         for job, plan, marks in prefetched:
             data = featured(job.dataset, *_data_corruption(job), device)
-            # A compiled corruption would know the bad records of one seed.
-            share = shared if compile and not _corrupts_gradients(job) else None
-            yield _work(job, plan, marks, data, finished, device, share)
+            yield _work(job, plan, marks, data, finished, device)
 
     with ThreadPoolExecutor(4) as pool:
         in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
@@ -224,7 +217,6 @@ def _work(
     data: Dataset,
     finished: Finished,
     device: torch.device,
-    share: dict[Any, Step] | None = None,
 ) -> Work:
     experiment = job.experiment
     featured = "backbone" in settings()["datasets"][job.dataset]
@@ -241,7 +233,6 @@ def _work(
         seed=job.seed,
         corrupt=gradient_hook(parse(job.corrupt), len(data.train_labels), job.seed, device),
         device=device,
-        share=share,
     )
 
 
@@ -276,11 +267,6 @@ def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, l
 def _record_counts(todo: Iterable[Job]) -> dict[str, int]:
     names = {settings()["datasets"][job.dataset]["data"] for job in todo}
     return {name: len(_loaded(name).train_labels) for name in names}
-
-
-def _corrupts_gradients(job: Job) -> bool:
-    corruption = parse(job.corrupt)
-    return corruption is not None and not isinstance(corruption, DataCorruption)
 
 
 def _append(path: Path, rows: list[Row]) -> None:

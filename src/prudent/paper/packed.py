@@ -1,8 +1,8 @@
 """Many training runs at once on one GPU, each on a stream of its own, from a single process.
 
 A step of a small network leaves most of a GPU idle. Every run is captured as a graph and replayed
-on its own stream, one step of each in turn, so that the kernels of different runs overlap. Runs of
-one plan share what the compiler makes of their step.
+on its own stream, one step of each in turn, so that the kernels of different runs overlap. To
+compile their steps gains a few percent and takes longer than most of them: not worth it.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from prudent.training import Execution, Plan, accuracy
 from prudent.training.metrics import Metrics
 from prudent.training.running import TrainingRun
 from prudent.training.sampling import roomy_batch
-from prudent.training.step import Corrupt, Step
+from prudent.training.step import Corrupt
 
 Work = Iterator[None]
 """Takes a step whenever it is asked for the next item."""
@@ -56,7 +56,6 @@ def training(
     seed: int,
     corrupt: Corrupt | None = None,
     device: torch.device,
-    share: dict[Any, Step] | None = None,
 ) -> Work:
     """A run of `plan` that is evaluated at `marks`, then hands its metrics over.
 
@@ -72,7 +71,6 @@ def training(
         seed: Of sampling and noise.
         corrupt: As for `fit`.
         device: Where to train.
-        share: Steps compiled so far, by what they compute; None: do not compile.
     """
     run = TrainingRun.prepare(
         plan,
@@ -84,14 +82,12 @@ def training(
         Execution(
             device=device,
             seed=seed,
-            compile=share is not None,
+            distributed=False,  # each run is one process's own, whoever started it
             # Where many runs fill a GPU padding is dear, and a second chunk once in 5,000 is not.
             physical_batch=roomy_batch(len(train_set[1]), plan.sampling_rate, 3.5),
         ),
         corrupt,
     )
-    if share is not None:
-        run.step.share_programs(share.setdefault((plan, str(model)), run.step))
     evaluate = accuracy(*test_set, batch=10_000)
     history, step = [], 0
     for mark in marks:

@@ -20,7 +20,6 @@ from prudent.training.gradients.engine import native_products
 from prudent.training.gradients.precision import whole_products
 
 Program = Callable[..., Any]
-Traced = Callable[..., Any]  # takes the tensors among the arguments, then what was drawn
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
 
 
@@ -51,11 +50,6 @@ class Compiled:
         self._function = function
         self._backend = backend
         self._programs: dict[Any, Program] = {}
-        self._traces: dict[Any, Traced] = {}
-
-    def share(self, other: "Compiled") -> None:
-        """Use what another has compiled, or will, whose function computes the same."""
-        self._traces = other._traces
 
     def __call__(self, *arguments: Any) -> Any:
         """What the function returns."""
@@ -68,7 +62,7 @@ class Compiled:
             with _Recorded() as recorded:
                 result = self._function(*arguments)
             try:
-                self._programs[key] = self._compile(key, arguments, recorded.draws)
+                self._programs[key] = self._compile(arguments, recorded.draws)
             except Exception as error:  # whatever a model does that cannot be traced or compiled
                 message = " ".join(str(error).split())[:300]
                 warnings.warn(
@@ -80,18 +74,7 @@ class Compiled:
                 self._programs[key] = self._function
         return result
 
-    def _compile(self, key: Any, arguments: tuple[Any, ...], draws: "Sequence[_Draw]") -> Program:
-        if key not in self._traces:
-            self._traces[key] = self._trace(arguments, draws)
-        traced = self._traces[key]
-
-        def program(*arguments: Any) -> Any:
-            leaves = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-            return traced(*leaves, *(draw() for draw in draws))
-
-        return program
-
-    def _trace(self, arguments: tuple[Any, ...], draws: "Sequence[_Draw]") -> Traced:
+    def _compile(self, arguments: tuple[Any, ...], draws: "Sequence[_Draw]") -> Program:
         leaves, structure = pytree.tree_flatten(arguments)
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         shape: pytree.TreeSpec | None = None
@@ -108,9 +91,13 @@ class Compiled:
 
         examples = [*(leaves[place] for place in places), *(draw.example for draw in draws)]
         compiled = self._backend(make_fx(on_tensors)(*examples), examples)
-        assert shape is not None
-        result_shape = shape
-        return lambda *tensors: pytree.tree_unflatten(compiled(*tensors), result_shape)
+
+        def program(*arguments: Any) -> Any:
+            assert shape is not None
+            given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
+            return pytree.tree_unflatten(compiled(*given, *(draw() for draw in draws)), shape)
+
+        return program
 
 
 class _Draw:

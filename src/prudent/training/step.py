@@ -172,23 +172,6 @@ class Step:
             device=device,
         )
 
-    def share_programs(self, other: "Step") -> None:
-        """Saves compiling again what another step has compiled, or will.
-
-        Args:
-            other: A compiled step of the same plan, whose model, loss, engine and corruption
-                compute the same from other parameters.
-        """
-        if self._compiled is None or other._compiled is None:
-            raise ValueError("Expected two steps with compile=True, got one without.")
-        mine, its = ((s.plan, s.expected_batch, str(s.model)) for s in (self, other))
-        if mine != its:
-            raise ValueError(
-                "Expected other a step of the same plan and expected batch, and a model of the "
-                "same layers."
-            )
-        self._compiled.share(other._compiled)
-
     def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
         """Releases one batch, given in one or more chunks in the order of record ids."""
         _check_chunks(chunks)

@@ -36,7 +36,10 @@ def table_grid(results: Results, table: int, dataset: str) -> Grid:
     """The part of a table on one data set."""
     here = [group for group in groups(results, table) if group.dataset == dataset]
     setting = here[0].setting
-    notes = [words.substitute_note(dataset), setting and f"Our best setting: {setting}."]
+    notes = [
+        words.substitute_note(dataset),
+        f"Our best setting: {setting}." if setting not in (None, "ours") else None,
+    ]
     return Grid(
         _HEADER,
         tuple(
