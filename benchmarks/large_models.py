@@ -4,10 +4,11 @@
     python -m benchmarks.large_models --device cpu --tiny
 
 A step is `prudent.training.Step` with `ProposeTestRelease` and an SGD update on one synthetic
-physical batch, eager on all sides. Peaks are of memory allocated beyond the batch itself: model,
-gradients, activations. Each row is compared with ordinary training in the same precision, with the
-same parts checkpointed. The largest batch is what a cap on the memory of the process leaves room
-for: predicted from two batches, then tried.
+physical batch. Peaks are of memory allocated beyond the batch itself: model, gradients,
+activations. Each row is compared with ordinary training in the same precision, with the same parts
+checkpointed, as a CUDA graph or not; memory is compared without graphs, which have pools of their
+own. The largest batch is the largest tried whose peak is within the cap, each next one predicted
+from the last two.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from benchmarks.large_networks import (
     resnet50,
     set_checkpointed,
 )
-from benchmarks.step_speed import opacus_ghost
+from benchmarks.step_speed import graphed, opacus_ghost
 from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping
 
@@ -46,6 +47,7 @@ CLIP, NOISE, RATE = 1.0, 1.1, 0.01
 AGGREGATION = prudent.training.ProposeTestRelease(
     clip=CLIP, propose=0.5, noise_multiplier=NOISE, test=GaussianTest(4.0)
 )
+_TRIES = 3
 PLAN = prudent.training.Plan(sampling_rate=RATE, steps=10**9, aggregation=AGGREGATION)
 
 Step = Callable[[], object]
@@ -129,6 +131,7 @@ def ours(
             release(batch)
             optimizer.step()
 
+        step.generator = release.generator  # a graph must know it
         return step
 
     return build
@@ -159,15 +162,20 @@ class Contender:
     beside: str
     capped: bool = False
     peer: bool = False
+    graph: bool = False
 
 
 CONTENDERS = {
     "plain": Contender(plain(), "plain", capped=True),
     "plain, bf16": Contender(plain(bf16=True), "plain, bf16"),
+    "plain, graph": Contender(graphed(plain()), "plain, graph", graph=True),
+    "plain, bf16, graph": Contender(graphed(plain(bf16=True)), "plain, bf16, graph", graph=True),
     "plain, checkpointed": Contender(plain(checkpointed=True), "plain, checkpointed"),
     "ours": Contender(ours(), "plain", capped=True),
     "ours, run twice": Contender(ours(recompute=True), "plain"),
     "ours, bf16": Contender(ours(bf16=True), "plain, bf16", capped=True),
+    "ours, graph": Contender(graphed(ours()), "plain, graph", graph=True),
+    "ours, bf16, graph": Contender(graphed(ours(bf16=True)), "plain, bf16, graph", graph=True),
     "ours, checkpointed, run twice": Contender(
         ours(checkpointed=True, recompute=True), "plain, checkpointed", capped=True
     ),
@@ -257,18 +265,17 @@ def host_peak(step: Step) -> float:
 
 def largest_batch(
     case: Case, contender: Contender, low: tuple[int, float], high: tuple[int, float], cap: float
-) -> int | None:
-    """The largest batch of one step under the cap, predicted from two peaks and then tried."""
-    slope = (high[1] - low[1]) / (high[0] - low[0])
-    predicted = (cap - (low[1] - slope * low[0])) / max(slope, 1e-9)
-    for share in (0.97, 0.92, 0.85, 0.75, 0.6, 0.45, 0.3):
-        batch = max(1, int(predicted * share))
-        try:
-            once(case, contender, batch, 0, "cuda", False)
-        except DoesNotFitError:
-            continue
-        return batch
-    return None
+) -> int:
+    """The largest batch tried whose peak is within the cap; the first two are given with theirs."""
+    tried = [low, high]
+    for _ in range(_TRIES):
+        (one, peak), (other, other_peak) = tried[-2:]
+        slope = (other_peak - peak) / (other - one)
+        batch = max(1, int(other + (cap - other_peak) / max(slope, 1e-9)))
+        if batch in dict(tried):
+            break
+        tried.append((batch, once(case, contender, batch, 0, "cuda", False)[1]))
+    return max(batch for batch, peak in tried if peak <= cap)
 
 
 def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dict[str, object]]:
@@ -280,6 +287,8 @@ def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dic
             continue
         if contender.peer and not importlib.util.find_spec("opacus"):
             continue
+        if contender.graph and device == "cpu":
+            continue
         row: dict[str, object] = {"model": name, "engine": label, "batch": batch}
         found.append(row)
         if time.monotonic() > deadline:
@@ -287,10 +296,10 @@ def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dic
             continue
         try:
             seconds, peak = once(case, contender, batch, options.steps, device, tiny)
-            row |= {"ms": 1e3 * seconds, "GiB": peak}
+            row |= {"ms": 1e3 * seconds} | ({} if contender.graph else {"GiB": peak})
             if contender.capped and device == "cuda" and not options.quick:
                 half = batch // 2, once(case, contender, batch // 2, 0, device, tiny)[1]
-                row["largest"] = capped(case, contender, half, (batch, peak), options.cap)
+                row["largest"] = largest_batch(case, contender, half, (batch, peak), options.cap)
         except DoesNotFitError:
             row["note"] = "out of memory"
         except Exception as error:  # whatever fails, the table goes on
@@ -302,17 +311,6 @@ def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dic
             if key in row and key in beside:
                 row[f"{key} ratio"] = row[key] / beside[key]
     return found
-
-
-def capped(
-    case: Case, contender: Contender, low: tuple[int, float], high: tuple[int, float], cap: float
-) -> int | None:
-    total = torch.cuda.get_device_properties(0).total_memory / 2**30
-    torch.cuda.set_per_process_memory_fraction(min(1.0, cap / total))
-    try:
-        return largest_batch(case, contender, low, high, cap)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def table(rows: list[dict[str, object]], cap: float) -> str:

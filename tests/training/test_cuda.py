@@ -165,10 +165,12 @@ def pair(tmp_path_factory):
 )
 def test_two_processes_are_one(pair, tmp_path, name):
     expected = worlds.SCENARIOS[name](tmp_path)
+    # One process captures its step, and a captured Adam counts steps in single precision.
+    tolerance = 1e-4 if name == "adam" else 1e-9
     for outcomes in pair:
         assert not isinstance(outcomes[name], str), outcomes[name]
         torch.testing.assert_close(
-            outcomes[name]["parameters"], expected["parameters"], rtol=0, atol=1e-9
+            outcomes[name]["parameters"], expected["parameters"], rtol=0, atol=tolerance
         )
         assert outcomes[name]["trims"] == expected["trims"]
 

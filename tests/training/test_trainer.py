@@ -27,6 +27,7 @@ from prudent.training import (
 from prudent.training.checkpoint import charged
 from prudent.training.evaluation import read_metrics
 from prudent.training.reading import reader
+from prudent.training.running import TrainingRun
 from prudent.training.sampling import seeded_generator
 from prudent.training.step import Chunk
 from tests.training.gradients.oracle import cross_entropy
@@ -127,6 +128,15 @@ class TestData:
         parts = {"left": inputs[:, :1], "right": inputs[:, 1:]}
         named = train(data=(parts, targets), model=Named(network()))
         torch.testing.assert_close(weights(named.model), expected)
+
+    def test_no_graph_is_made_of_what_is_read_on_the_host(self):
+        for data, captures in ((records(), True), (Items(*records()), False)):
+            execution = Execution(cuda_graph=True)
+            options = {"lr": 0.1}
+            run = TrainingRun.prepare(
+                plan_of(), network(), cross_entropy, data, torch.optim.SGD, options, execution, None
+            )
+            assert run.captures is captures
 
     @pytest.mark.parametrize("data", [5, [(1, 2), (3, 4), (5, 6)], iter([])])
     def test_other_forms_are_refused(self, data):

@@ -46,7 +46,7 @@ class Execution:
             set back; a second run with other losses is refused.
         precision: In what the model computes.
         cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device. Never with
-            several processes.
+            several processes, nor with a data set that is read on the host.
         compile: Let torch.compile fuse the step; pays for long runs.
         seed: Of sampling and noise. None draws one from the operating system. A known seed makes
             the noise predictable: give one only where reproducing matters more than privacy.

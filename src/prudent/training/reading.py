@@ -29,6 +29,11 @@ def reader(
     return records, gather
 
 
+def is_on_device(train_set: Any) -> bool:
+    """Whether batches are taken from tensors; else they are read on the host, item by item."""
+    return _tensors(train_set) is not None
+
+
 def fingerprint(train_set: Any) -> str:
     """Tells one sequence of records from another; empty for a data set that must be read for it.
 

@@ -17,7 +17,7 @@ from prudent.training.execution import Execution
 from prudent.training.gradients.engine import Loss
 from prudent.training.metrics import Metrics
 from prudent.training.plan import Plan
-from prudent.training.reading import fingerprint, reader
+from prudent.training.reading import fingerprint, is_on_device, reader
 from prudent.training.sampling import PoissonSampler, seeded_generator
 from prudent.training.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.step import Chunk, Corrupt, Outcome, Step
@@ -107,7 +107,7 @@ class TrainingRun:
         )
         trained = [p for p in model.parameters() if p.requires_grad]
         chosen = optimizer(trained, **options)
-        captures = execution.captures and is_capturable(chosen)
+        captures = execution.captures and is_capturable(chosen) and is_on_device(train_set)
         if captures:
             for group in chosen.param_groups:
                 if "capturable" in group:
