@@ -282,8 +282,10 @@ def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dic
     case, device, tiny = CASES[name], options.device, options.tiny
     batch = 4 if tiny else options.batch or case.batch
     found: list[dict[str, object]] = []
+    asked = options.only.split(";") if options.only else list(CONTENDERS)
+    wanted = {*asked, *(CONTENDERS[label].beside for label in asked)}
     for label, contender in CONTENDERS.items():
-        if options.only and label not in options.only.split(";") and label != contender.beside:
+        if label not in wanted:
             continue
         if contender.peer and not importlib.util.find_spec("opacus"):
             continue

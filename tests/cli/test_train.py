@@ -113,6 +113,7 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--fallback", "x", "--steps", "5"], "--fallback: expected one of"),
         (["--trim", "2", "--steps", "5"], "--trim: expected in [0, 1], got 2.0."),
         (["--trim-up", "2", "--steps", "5"], "--trim-up: expected in [0, 1], got 2.0."),
+        (["--trim-most", "2", "--steps", "5"], "--trim-most: expected in [0, 1], got 2.0."),
         (["--corrupt", "meteor:0.1", "--steps", "5"], "label:RATIO"),
         (["--corrupt", "label:0.9", "--steps", "5"], "RATIO in [0, 0.5]"),
         (["--seed", "-1", "--steps", "5"], "--seed: expected"),

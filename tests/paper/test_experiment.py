@@ -61,7 +61,9 @@ def test_the_rules_of_the_methods():
     assert rules[Method.TRIMMED] == TrimmedSum(clip=1.0, noise_multiplier=1.5, trim=FixedTrim(0.25))
     ptr = rules[Method.PTR]
     assert isinstance(ptr, ProposeTestRelease)
-    assert ptr.trim == AdaptiveTrim(first=0.25, up=0.02, down=0.02)
+    assert ptr.trim == AdaptiveTrim(first=0.25, up=0.02, down=0.02, most=0.5)
+    whole = attrs.evolve(FIXED, trim_most=1.0).aggregation(1.5)
+    assert whole == attrs.evolve(ptr, trim=attrs.evolve(ptr.trim, most=1.0))
 
 
 def test_two_of_three_give_the_plan():

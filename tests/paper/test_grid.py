@@ -94,6 +94,13 @@ class TestJobs:
         for job in jobs({1, 3, 4}, 1):
             assert (job.target is None) == (job.column in PAPER_COLUMNS)
 
+    def test_one_column_may_trim_the_whole_batch(self):
+        bounded, whole = (
+            Job("mnist", "none", column, (3.0,), 0).experiment for column in ("ptr", "ptr-whole")
+        )
+        assert bounded.trim_most == 0.5
+        assert whole == attrs.evolve(bounded, trim_most=1.0)
+
     def test_the_settings_of_every_job_are_valid(self):
         for job in {job.alike for job in [*jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]}:
             assert job.experiment.epsilon == max(job.epsilons)

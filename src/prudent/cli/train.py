@@ -53,6 +53,7 @@ def train(
     trim: Annotated[float | None, options.number("Share trimmed at first. [0.25]")] = None,
     trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
     trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
+    trim_most: Annotated[float | None, options.number("Never above this. [0.5]")] = None,
     lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
     momentum: Annotated[float | None, options.number("Of SGD. [0]")] = None,
     corrupt: Annotated[
@@ -105,6 +106,7 @@ def train(
         "trim": trim,
         "trim_up": trim_up,
         "trim_down": trim_down,
+        "trim_most": trim_most,
         "lr": lr,
         "momentum": momentum,
         "corrupt": corrupt,

@@ -68,6 +68,7 @@ class Experiment:
         trim: Share of the batch trimmed, at first.
         trim_up: Added after a failed test.
         trim_down: Taken off after a passed one.
+        trim_most: Never above this share.
         lr: Learning rate.
         momentum: Of SGD.
         corrupt: As for `prudent.corruption.parse`.
@@ -91,6 +92,7 @@ class Experiment:
     trim: float = 0.25
     trim_up: float = 0.02
     trim_down: float = 0.02
+    trim_most: float = 0.5
     lr: float = 0.5
     momentum: float = 0.0
     corrupt: str = "none"
@@ -108,7 +110,7 @@ class Experiment:
         for name in ("epsilon", "noise_multiplier"):
             if getattr(self, name) is not None:
                 _validate.positive(**{name: getattr(self, name)})
-        for name in ("trim", "trim_up", "trim_down"):
+        for name in ("trim", "trim_up", "trim_down", "trim_most"):
             _validate.between(0, 1, **{name: getattr(self, name)})
         given = {
             name: getattr(self, name)
@@ -157,7 +159,12 @@ class Experiment:
                     failure=self.failure,
                     reveals=self.reveals,
                     fallback=self.fallback,
-                    trim=AdaptiveTrim(first=self.trim, up=self.trim_up, down=self.trim_down),
+                    trim=AdaptiveTrim(
+                        first=self.trim,
+                        up=self.trim_up,
+                        down=self.trim_down,
+                        most=self.trim_most,
+                    ),
                 )
 
     def plan(self, records: int) -> Plan:

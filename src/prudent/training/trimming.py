@@ -66,14 +66,14 @@ class AdaptiveTrim(Trim):
         up: Added after a failure, as a share of the expected batch.
         down: Taken off after a pass.
         least: Never below this share.
-        most: Never above this share.
+        most: Never above this share: what more trimming would leave speaks for few.
     """
 
     first: float = 0.25
     up: float = 0.02
     down: float = 0.02
     least: float = 0.0
-    most: float = 1.0
+    most: float = 0.5
 
     def __attrs_post_init__(self) -> None:
         share = partial(_validate.between, 0, 1)

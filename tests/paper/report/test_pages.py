@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from prudent.paper.report import content, html, markdown
+from prudent.paper.report.grids import passing_grid
 from prudent.paper.report.results import read, shipped
 from prudent.paper.tables import published
-from tests.paper.report.conftest import cells
+from tests.paper.report.conftest import cells, row
 from tests.paper.report.test_summary import everywhere
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -138,3 +139,16 @@ def test_a_name_is_escaped(results):
     page = content.document(results(rows), curves=False)
     assert "ours-<b>" not in html.render(page, BY)
     assert "ours-<b>|x" not in markdown.render(page, BY).split("## What was run")[1]
+
+
+def test_tests_are_counted_over_whole_runs(results):
+    """The share of a row is of the steps since the row before: 50 of 100, then 40 of 200."""
+    rows = [
+        row(steps=100, pass_rate=0.5, epsilon=1.0),
+        row(steps=300, pass_rate=0.2, trim=128),
+        row(steps=300, pass_rate=0.0, accountant="rdp", trim=128),
+        row(seed=1, steps=300, pass_rate=0.5, trim=0),
+        row(column="trimmed", steps=300, pass_rate=1.0),
+    ]
+    (line,) = passing_grid(results(rows)).rows
+    assert [cell.text for cell in line] == ["MNIST", "clean", "40%", "25%"]

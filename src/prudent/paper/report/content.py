@@ -24,7 +24,13 @@ from prudent.paper.report.document import (
     Tone,
 )
 from prudent.paper.report.frontier import frontiers
-from prudent.paper.report.grids import UNCOVERED, exceptions_grid, frontier_grid, table_grids
+from prudent.paper.report.grids import (
+    UNCOVERED,
+    exceptions_grid,
+    frontier_grid,
+    passing_grid,
+    table_grids,
+)
 from prudent.paper.report.results import Reading, Results
 from prudent.paper.report.summary import SMALL_IMAGES, Count, Summary, summarise
 from prudent.paper.tables import published, settings
@@ -51,7 +57,8 @@ def document(results: Results, *, curves: bool = True, figures: Sequence[Figure]
         _summary(results),
         *([reasons.why()] if full else []),
         *(_table(results, number) for number in TABLES),
-        *([_curves(results), _over_time(results)] if curves else []),
+        *([_curves(results)] if curves else []),
+        _test(results, curves),
         _frontier(results),
         *([reasons.ideas()] if full else []),
         *([_figures(figures)] if figures else []),
@@ -219,18 +226,20 @@ def _curves(results: Results) -> Section:
     )
 
 
-def _over_time(results: Results) -> Section:
+def _test(results: Results, curves: bool) -> Section:
     datasets = dict.fromkeys(cell.dataset for cell in published())
     found = (drawings.passing_over_time(results, name) for name in datasets)
     return Section(
-        "The private test over time",
+        "The private test",
         "test",
         (
             Paragraph(
                 "A failed test raises F, a passed one lowers it, so equal steps hold the pass rate "
-                "near one half (Errata 1, item 27)."
+                "near one half (Errata 1, item 27), unless F meets its bound first. Where no test "
+                "passes the method is DP-SGD, with the noise and the steps of TSGD+PTR."
             ),
-            *_or_not_run(found),
+            passing_grid(results),
+            *(_or_not_run(found) if curves else []),
         ),
     )
 
@@ -314,9 +323,9 @@ def _choices() -> Section:
                     "none.",
                     f"F of TSGD+PTR: starts at {trim:.0%} of the expected batch, where "
                     f"TSGD+Gaussian keeps it; a failed test adds {up:.0%}, a passed one takes "
-                    f"{down:.0%} off, "
-                    "between nothing and the whole batch. The paper says both this and its "
-                    "opposite, which runs away (Errata 1, items 27 and 28).",
+                    f"{down:.0%} off, between nothing and trim_most of the batch. The paper says "
+                    "both this and its opposite, which runs away (Errata 1, items 27 and 28), and "
+                    "no bounds.",
                     "Sums are divided by the expected batch, never by the realised one (Errata 1, "
                     "item 31).",
                     "σ of DP-SGD: that of TSGD+Gaussian; the paper gives none (Errata 1, item 33).",

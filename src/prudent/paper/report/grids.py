@@ -1,14 +1,17 @@
 """The tables as grids: the paper's number, ours, the difference, and what is better still."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
+from statistics import fmean
 
 from prudent.paper.report import words
 from prudent.paper.report.cells import Group, Line, datasets, groups
 from prudent.paper.report.document import Cell, Grid, Tone
 from prudent.paper.report.frontier import Frontier, Row, is_covered
-from prudent.paper.report.results import Estimate, Results
+from prudent.paper.report.results import Estimate, Reading, Results
 from prudent.paper.report.summary import Comparison
+from prudent.paper.tables import published, settings
 
 _HEADER = (
     "corruption",
@@ -115,6 +118,44 @@ def _tone(difference: float | None, *, ties: bool = True) -> Tone:
     if difference is None:
         return Tone.MISSING
     return Tone.GOOD if difference > 0 or (ties and difference == 0) else Tone.BAD
+
+
+def passing_grid(results: Results) -> Grid:
+    """How often the test of TSGD+PTR passed in whole runs, and what was trimmed at their end."""
+    runs: dict[tuple[str, str], list[list[Reading]]] = defaultdict(list)
+    by_run: dict[tuple[str, str, int], list[Reading]] = defaultdict(list)
+    for reading in results.readings:
+        if reading.column == "ptr":
+            by_run[reading.dataset, reading.corrupt, reading.seed].append(reading)
+    for (dataset, corrupt, _), readings in by_run.items():
+        runs[dataset, corrupt].append(sorted(readings, key=lambda reading: reading.steps))
+    cells = dict.fromkeys((cell.dataset, cell.corrupt) for cell in published())
+    batches = {name: values["batch"] for name, values in settings()["datasets"].items()}
+    return Grid(
+        ("data set", "corruption", "tests passed", "F at the end, of the batch"),
+        tuple(
+            (
+                Cell(words.dataset(dataset)),
+                Cell(words.corruption(corrupt)),
+                Cell(f"{fmean(map(_share_passed, found)):.0%}"),
+                Cell(f"{fmean(run[-1].trim or 0 for run in found) / batches[dataset]:.0%}"),
+            )
+            for dataset in batches
+            for corrupt in (corrupt for name, corrupt in cells if name == dataset)
+            if (found := runs[dataset, corrupt])
+        ),
+        words=2,
+    )
+
+
+def _share_passed(run: list[Reading]) -> float:
+    """Of a whole run, from the shares between its readings."""
+    before = [0, *(reading.steps for reading in run[:-1])]
+    passed = (
+        (reading.pass_rate or 0) * (reading.steps - start)
+        for start, reading in zip(before, run, strict=True)
+    )
+    return sum(passed) / run[-1].steps
 
 
 def exceptions_grid(comparisons: tuple[Comparison, ...], ours: str, other: str) -> Grid:

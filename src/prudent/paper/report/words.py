@@ -11,6 +11,7 @@ _METHODS = {
     "trimmed": "TSGD+Gaussian",
     "dpsgd": "DP-SGD",
     "ptr": "TSGD+PTR",
+    "ptr-whole": "TSGD+PTR, F up to the whole batch",
     "ours": "ours",
     "ours-dpsgd": "DP-SGD, our tuning",
 }
