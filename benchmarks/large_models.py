@@ -21,7 +21,7 @@ import statistics
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -278,7 +278,8 @@ def largest_batch(
     return max(batch for batch, peak in tried if peak <= cap)
 
 
-def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dict[str, object]]:
+def measure(name: str, options: argparse.Namespace, deadline: float) -> Iterator[dict[str, object]]:
+    """One row for each engine, as soon as it is there."""
     case, device, tiny = CASES[name], options.device, options.tiny
     batch = 4 if tiny else options.batch or case.batch
     found: list[dict[str, object]] = []
@@ -295,6 +296,7 @@ def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dic
         found.append(row)
         if time.monotonic() > deadline:
             row["note"] = "no time left"
+            yield row
             continue
         try:
             seconds, peak = once(case, contender, batch, options.steps, device, tiny)
@@ -312,28 +314,23 @@ def measure(name: str, options: argparse.Namespace, deadline: float) -> list[dic
         for key in ("ms", "GiB"):
             if key in row and key in beside:
                 row[f"{key} ratio"] = row[key] / beside[key]
-    return found
+        yield row
 
 
-def table(rows: list[dict[str, object]], cap: float) -> str:
-    lines = [
-        f"| {rows[0]['model']}, batch {rows[0]['batch']} | ms | ratio | peak GiB | ratio "
-        f"| largest batch in {cap:g} GiB |",
-        "|---|---|---|---|---|---|",
+def header(name: str, batch: int, cap: float) -> str:
+    return (
+        f"\n| {name}, batch {batch} | ms | ratio | peak GiB | ratio "
+        f"| largest batch in {cap:g} GiB |\n|---|---|---|---|---|---|"
+    )
+
+
+def line(row: dict[str, object]) -> str:
+    cells = [
+        f"{row[key]:{form}}" if key in row else "–"
+        for key, form in (("ms", ".1f"), ("ms ratio", ".2f"), ("GiB", ".3g"), ("GiB ratio", ".2f"))
     ]
-    for row in rows:
-        cells = [
-            f"{row[key]:{form}}" if key in row else "–"
-            for key, form in (
-                ("ms", ".1f"),
-                ("ms ratio", ".2f"),
-                ("GiB", ".3g"),
-                ("GiB ratio", ".2f"),
-            )
-        ]
-        last = row.get("note") or row.get("largest") or "–"
-        lines.append(f"| {row['engine']} | {' | '.join(cells)} | {last} |")
-    return "\n".join(lines)
+    last = row.get("note") or row.get("largest") or "–"
+    return f"| {row['engine']} | {' | '.join(cells)} | {last} |"
 
 
 def main() -> None:
@@ -356,8 +353,11 @@ def main() -> None:
     for name in CASES:
         if wanted and not any(part.lower() in name.lower() for part in wanted):
             continue
-        rows += (found := measure(name, options, deadline))
-        print(f"\n{table(found, options.cap)}", flush=True)
+        for number, row in enumerate(measure(name, options, deadline)):
+            if number == 0:
+                print(header(name, row["batch"], options.cap))
+            print(line(row), flush=True)
+            rows.append(row)
     print(f"\n{json.dumps(rows)}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
