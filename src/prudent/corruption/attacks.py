@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent.corruption.gradients import Gradients, bad_and_known, masked_mean, overwrite
-from prudent.corruption.records import VALUES, seeded_generator, valid_ratio
+from prudent.corruption.gradients import GradientCorruption, Gradients, masked_mean
+from prudent.corruption.records import VALUES, seeded_generator
 
 
 @functools.lru_cache(maxsize=8)
@@ -32,7 +32,7 @@ def _unit_direction(
 
 
 @dataclass(frozen=True)
-class ColludingDirection:
+class ColludingDirection(GradientCorruption):
     """Bad records all send the same vector, at every step: one constant direction.
 
     Attributes:
@@ -42,12 +42,11 @@ class ColludingDirection:
         direction_seed: the seed of the direction, uniform on the sphere.
     """
 
-    ratio: float
     norm: float | None = None
     direction_seed: int = 0
 
     def __post_init__(self) -> None:
-        valid_ratio(self.ratio)
+        super().__post_init__()
         if self.norm is not None:
             _validate.positive(norm=self.norm)
         _validate.count(direction_seed=self.direction_seed)
@@ -57,18 +56,10 @@ class ColludingDirection:
         """A given norm is a constant; a matched one is read from the honest."""
         return self.norm is not None
 
-    def __call__(
-        self,
-        gradients: Gradients,
-        mask: Tensor,
-        *,
-        valid: Tensor | None = None,
-        generator: torch.Generator | None = None,
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See `GradientCorruption`."""
-        if not gradients:
-            return {}
-        bad, known = bad_and_known(gradients, mask, valid)
+        """See base class."""
         first = next(iter(gradients.values()))
         directions = _unit_direction(
             self.direction_seed,
@@ -85,13 +76,13 @@ class ColludingDirection:
         else:
             norm = torch.full((), self.norm, dtype=first.dtype, device=first.device)
         return {
-            name: overwrite(bad, gradient, (norm * direction).to(gradient.dtype))
+            name: (norm * direction).to(gradient.dtype)
             for (name, gradient), direction in zip(gradients.items(), directions, strict=True)
         }
 
 
 @dataclass(frozen=True)
-class InnerProductManipulation:
+class InnerProductManipulation(GradientCorruption):
     """Bad records send −scale times the mean of the honest gradients (Xie et al., 2020).
 
     With scale at most 1 the vector is no longer than the honest mean, so it passes as small; the
@@ -102,11 +93,10 @@ class InnerProductManipulation:
         scale: the factor, the ε of that paper.
     """
 
-    ratio: float
     scale: float = 0.5
 
     def __post_init__(self) -> None:
-        valid_ratio(self.ratio)
+        super().__post_init__()
         _validate.positive(scale=self.scale)
 
     @property
@@ -114,24 +104,17 @@ class InnerProductManipulation:
         """The mean is of the honest records."""
         return False
 
-    def __call__(
-        self,
-        gradients: Gradients,
-        mask: Tensor,
-        *,
-        valid: Tensor | None = None,
-        generator: torch.Generator | None = None,
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See `GradientCorruption`."""
-        bad, known = bad_and_known(gradients, mask, valid)
+        """See base class."""
         return {
-            name: overwrite(bad, gradient, -self.scale * masked_mean(known, gradient))
-            for name, gradient in gradients.items()
+            name: -self.scale * masked_mean(known, gradient) for name, gradient in gradients.items()
         }
 
 
 @dataclass(frozen=True)
-class ALittleIsEnough:
+class ALittleIsEnough(GradientCorruption):
     """Bad records send mean − deviations·std of the honest, by coordinate (Baruch et al., 2019).
 
     Each coordinate stays inside the spread of the honest ones, all of them on the same side.
@@ -141,11 +124,10 @@ class ALittleIsEnough:
         deviations: how many standard deviations from the mean, the z of that paper.
     """
 
-    ratio: float
     deviations: float = 1.0
 
     def __post_init__(self) -> None:
-        valid_ratio(self.ratio)
+        super().__post_init__()
         _validate.positive(deviations=self.deviations)
 
     @property
@@ -153,59 +135,34 @@ class ALittleIsEnough:
         """Mean and deviation are of the honest records."""
         return False
 
-    def __call__(
-        self,
-        gradients: Gradients,
-        mask: Tensor,
-        *,
-        valid: Tensor | None = None,
-        generator: torch.Generator | None = None,
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See `GradientCorruption`."""
-        bad, known = bad_and_known(gradients, mask, valid)
-        corrupted = {}
+        """See base class."""
+        sent = {}
         for name, gradient in gradients.items():
             mean = masked_mean(known, gradient)
             deviation = masked_mean(known, (gradient - mean).square()).sqrt()
-            corrupted[name] = overwrite(bad, gradient, mean - self.deviations * deviation)
-        return corrupted
+            sent[name] = mean - self.deviations * deviation
+        return sent
 
 
 @dataclass(frozen=True)
-class Mimic:
+class Mimic(GradientCorruption):
     """Bad records all copy one honest record of the batch (Karimireddy et al., 2022).
 
     Nothing they send is an outlier; they make one record count many times. They copy the first
     honest row, which in a batch ordered by record id is the honest record of lowest id.
-
-    Attributes:
-        ratio: the share of bad records, in [0, 0.5].
     """
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        valid_ratio(self.ratio)
 
     @property
     def per_record(self) -> bool:
         """The copy is of an honest record."""
         return False
 
-    def __call__(
-        self,
-        gradients: Gradients,
-        mask: Tensor,
-        *,
-        valid: Tensor | None = None,
-        generator: torch.Generator | None = None,
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See `GradientCorruption`."""
-        bad, known = bad_and_known(gradients, mask, valid)
-        if not len(mask):
-            return dict(gradients)
+        """See base class."""
         first = known.to(torch.int32).argmax(0, keepdim=True)
-        return {
-            name: overwrite(bad, gradient, gradient.index_select(0, first))
-            for name, gradient in gradients.items()
-        }
+        return {name: gradient.index_select(0, first) for name, gradient in gradients.items()}

@@ -17,9 +17,9 @@ never asked for a number.
 | one honest record | its standard deviation is 0: a little is enough sends the mean |
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,20 +30,39 @@ from prudent.corruption.records import valid_ratio
 Gradients = Mapping[str, Tensor]
 
 
-@runtime_checkable
-class GradientCorruption(Protocol):
-    """Something that makes the bad records of a batch send wrong gradients."""
+@dataclass(frozen=True)
+class GradientCorruption(ABC):
+    """Something that makes the bad records of a batch send wrong gradients.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        valid_ratio(self.ratio)
 
     @property
-    def ratio(self) -> float:
-        """The share of records that are bad."""
-
-    @property
+    @abstractmethod
     def per_record(self) -> bool:
         """Whether what a bad record sends depends on no other record.
 
         Only then does the accounting of the training cover the corrupted run as well: it counts
         on one record reaching the sum through one gradient.
+        """
+
+    @abstractmethod
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        """What bad records send in place of their gradients: one for each row, or one for all.
+
+        Args:
+            gradients: as for a call.
+            bad: (m,) booleans, the rows that will be overwritten.
+            known: (m,) booleans, the rows an attacker takes for honest.
+            generator: as for a call.
         """
 
     def __call__(
@@ -63,9 +82,17 @@ class GradientCorruption(Protocol):
             generator: of what the corruption draws anew each step, on the gradients' device; the
                 default generator of that device if not given.
         """
+        bad, known = _bad_and_known(gradients, mask, valid)
+        if not gradients or not len(mask):
+            return dict(gradients)
+        sent = self.sent(gradients, bad, known, generator)
+        return {
+            name: torch.where(by_row(bad, gradient), sent[name], gradient)
+            for name, gradient in gradients.items()
+        }
 
 
-def bad_and_known(
+def _bad_and_known(
     gradients: Gradients, mask: Tensor, valid: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The rows to overwrite, and the rows an attacker takes for honest."""
@@ -91,11 +118,6 @@ def by_row(rows: Tensor, gradient: Tensor) -> Tensor:
     return rows.view(-1, *[1] * (gradient.ndim - 1))
 
 
-def overwrite(bad: Tensor, gradient: Tensor, replacement: Tensor) -> Tensor:
-    """The gradients with the bad rows replaced."""
-    return torch.where(by_row(bad, gradient), replacement, gradient)
-
-
 def masked_mean(known: Tensor, gradient: Tensor) -> Tensor:
     """The mean over the known rows; zero if there are none."""
     # Zero times NaN is NaN: what may not count is removed before it is summed.
@@ -104,7 +126,7 @@ def masked_mean(known: Tensor, gradient: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GradientNoise:
+class GradientNoise(GradientCorruption):
     """Bad records send their gradient plus Gaussian noise on every coordinate, anew each step.
 
     Attributes:
@@ -112,11 +134,10 @@ class GradientNoise:
         variance: of the noise on one coordinate.
     """
 
-    ratio: float
     variance: float = 100.0
 
     def __post_init__(self) -> None:
-        valid_ratio(self.ratio)
+        super().__post_init__()
         _validate.positive(variance=self.variance)
 
     @property
@@ -124,16 +145,10 @@ class GradientNoise:
         """The noise is independent of every record."""
         return True
 
-    def __call__(
-        self,
-        gradients: Gradients,
-        mask: Tensor,
-        *,
-        valid: Tensor | None = None,
-        generator: torch.Generator | None = None,
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See `GradientCorruption`."""
-        bad, _ = bad_and_known(gradients, mask, valid)
+        """See base class."""
         return {name: self._noisy(bad, gradient, generator) for name, gradient in gradients.items()}
 
     def _noisy(self, bad: Tensor, gradient: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -145,36 +160,20 @@ class GradientNoise:
                 len(rows), *gradient.shape[1:], dtype=gradient.dtype, generator=generator
             )
             return gradient.index_add(0, rows, noise.mul_(deviation))
-        noise = torch.empty_like(gradient).normal_(0, deviation, generator=generator)
-        return overwrite(bad, gradient, gradient + noise)
+        return gradient + torch.empty_like(gradient).normal_(0, deviation, generator=generator)
 
 
 @dataclass(frozen=True)
-class GradientSignFlip:
-    """Bad records send the negative of their gradient: a flipped sign bit.
-
-    Attributes:
-        ratio: the share of bad records, in [0, 0.5].
-    """
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        valid_ratio(self.ratio)
+class GradientSignFlip(GradientCorruption):
+    """Bad records send the negative of their gradient: a flipped sign bit."""
 
     @property
     def per_record(self) -> bool:
         """The gradient is the record's own."""
         return True
 
-    def __call__(
-        self,
-        gradients: Gradients,
-        mask: Tensor,
-        *,
-        valid: Tensor | None = None,
-        generator: torch.Generator | None = None,
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See `GradientCorruption`."""
-        bad, _ = bad_and_known(gradients, mask, valid)
-        return {name: overwrite(bad, gradient, -gradient) for name, gradient in gradients.items()}
+        """See base class."""
+        return {name: -gradient for name, gradient in gradients.items()}
