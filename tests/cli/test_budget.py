@@ -8,6 +8,7 @@ import dp_accounting as dp
 import pytest
 from typer.testing import CliRunner, Result
 
+from prudent.cli import options
 from prudent.cli.budget import app
 from prudent.release.ledger import Ledger
 
@@ -41,7 +42,7 @@ def test_show(ledger: Path) -> None:
     }
     assert answer["spent"] + answer["remaining"] == pytest.approx(1.0)
     table = run("show", ledger).stdout
-    assert f"ε = {answer['spent']:.4f}" in table
+    assert f"ε = {options.rounded_up(answer['spent'])}" in table
     assert "Gaussian noise with multiplier" in " ".join(table.split())
 
 
@@ -53,6 +54,22 @@ def test_history(ledger: Path) -> None:
     table = run("history", ledger).stdout
     assert "[bold]age" in table
     assert "Laplace" in table
+
+
+@pytest.mark.parametrize("scale", [20.0, 23.0, 31.0])
+def test_no_less_is_shown_as_spent_than_is(tmp_path: Path, scale: float) -> None:
+    """Rounded to the nearest digit, about half of these would be."""
+    path = tmp_path / "budget.db"
+    with Ledger(path, epsilon=1.0, delta=1e-6) as opened:
+        for multiplier in (scale, 1.1 * scale):
+            charge = opened.charge(dp.GaussianDpEvent(multiplier))
+            balance = opened.balance()
+            lines = [line.split() for line in run("show", path).stdout.splitlines()]
+            shown = {words[0]: float(words[-1]) for words in lines if "=" in words[:3]}
+            assert charge.spent <= shown["spent"] < charge.spent * 1.001
+            assert balance.remaining * 0.999 < shown["remaining"] <= balance.remaining
+            *_, last = (line for line in run("history", path).stdout.splitlines() if line.strip())
+            assert charge.spent <= float(last.split()[-1]) < charge.spent * 1.001
 
 
 def test_verify(ledger: Path) -> None:

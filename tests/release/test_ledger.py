@@ -44,6 +44,20 @@ def test_a_charge_is_noted_and_paid_for(ledger: Ledger) -> None:
     assert ledger.remaining == pytest.approx(1 - ledger.spent)
 
 
+@pytest.mark.parametrize("multiplier", [7.0, 8.0, 9.0, 10.0])
+def test_a_refusal_shows_no_less_as_spent_than_is(ledger: Ledger, multiplier: float) -> None:
+    ledger.charge(dp.GaussianDpEvent(multiplier))
+    with pytest.raises(OverBudgetError, match="is spent") as caught:
+        ledger.charge(dp.GaussianDpEvent(1.0))
+    refusal = caught.value
+    words = str(refusal).replace(",", "").split()
+    asked, spent = float(words[words.index("asked") + 3]), float(words[words.index("spent") - 2])
+    remaining = float(words[words.index("remains.") - 1])
+    assert refusal.asked <= asked < refusal.asked * 1.01
+    assert refusal.spent <= spent < refusal.spent * 1.01
+    assert refusal.remaining * 0.99 < remaining <= refusal.remaining
+
+
 def test_a_charge_beyond_the_budget_is_refused_and_leaves_no_trace(ledger: Ledger) -> None:
     ledger.charge(MUCH)
     before = ledger.balance()

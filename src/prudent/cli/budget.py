@@ -98,7 +98,7 @@ def history(
             f"{charge.time:%Y-%m-%d %H:%M:%S}",
             charge.label,
             describe(charge.event),
-            f"{charge.spent:.4f}",
+            options.rounded_up(charge.spent),
         )
         for charge in charges
     ]
@@ -153,8 +153,8 @@ def _print_balance(balance: "Balance", as_json: bool) -> None:
         ("budget", f"ε = {balance.epsilon:g}, δ = {balance.delta:g}"),
         ("releases chosen", chosen),
         ("charges", str(balance.charges)),
-        ("spent", f"ε = {balance.spent:.4f}"),
-        ("remaining", f"ε = {balance.remaining:.4f}"),
+        ("spent", f"ε = {options.rounded_up(balance.spent)}"),
+        ("remaining", f"ε = {options.rounded_down(balance.remaining)}"),
         ("would fit", str(balance.fits)),
         ("digest", balance.digest),
     ]

@@ -7,6 +7,7 @@ was fixed before the first answer. docs/budget.md has the proofs.
 """
 
 import abc
+import decimal
 import functools
 import math
 from collections import Counter
@@ -40,21 +41,27 @@ class Room:
     def __str__(self) -> str:
         choices = []
         if self.epsilon > 0:
-            choices.append(f"a release with ε <= {_down(self.epsilon)} at δ <= {_down(self.delta)}")
+            epsilon, delta = rounded_down(self.epsilon), rounded_down(self.delta)
+            choices.append(f"a release with ε <= {epsilon} at δ <= {delta}")
         if self.noise_multiplier < math.inf:
-            choices.append(f"Gaussian noise with multiplier >= {_up(self.noise_multiplier)}")
+            choices.append(f"Gaussian noise with multiplier >= {rounded_up(self.noise_multiplier)}")
         return " or ".join(choices) if choices else "nothing"
 
 
-def _down(value: float) -> str:
-    """Three digits, rounded so that what is printed is not more than there is."""
-    text = f"{value:.3g}"
-    return text if float(text) <= value else f"{value * (1 - 5e-3):.3g}"
+def rounded_up(value: float, digits: int = 3) -> str:
+    """A bound from above in a few digits, rounded up so that it stays one."""
+    return _rounded(value, digits, decimal.ROUND_CEILING)
 
 
-def _up(value: float) -> str:
-    text = f"{value:.3g}"
-    return text if float(text) >= value else f"{value * (1 + 5e-3):.3g}"
+def rounded_down(value: float, digits: int = 3) -> str:
+    """What there is in a few digits, rounded so that what is printed is not more than that."""
+    return _rounded(value, digits, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    if math.isinf(value):
+        return f"{value:g}"
+    return f"{decimal.Context(prec=digits, rounding=rounding).create_decimal(value):g}"
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ import dp_accounting as dp
 
 from prudent.accounting import records
 from prudent.release.chain import decoded, reading
-from prudent.release.filters import Room
+from prudent.release.filters import Room, rounded_down, rounded_up
 from prudent.release.storage import LedgerError, Row
 
 
@@ -114,9 +114,10 @@ class OverBudgetError(LedgerError):
         self.remaining = balance.remaining
         self.fits = balance.fits
         super().__init__(
-            f"Over budget: asked ε = {asked:.4g}, but of ε = {balance.epsilon:g} at "
-            f"δ = {balance.delta:g} for {balance.dataset!r} {balance.spent:.4g} is spent and "
-            f"{balance.remaining:.4g} remains. What would fit: {balance.fits}."
+            f"Over budget: asked ε = {rounded_up(asked, 4)}, but of ε = {balance.epsilon:g} at "
+            f"δ = {balance.delta:g} for {balance.dataset!r} {rounded_up(balance.spent, 4)} is "
+            f"spent and {rounded_down(balance.remaining, 4)} remains. What would fit: "
+            f"{balance.fits}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
