@@ -58,6 +58,7 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
         "checkpoint.pt",
         "ledger.json",
         "metrics.jsonl",
+        "running.lock",
     ]
     # A finished run, resumed, is the same run; another plan is refused.
     again = run(capsys, archive, *flags, *test, "--lr", "0.2", "--out", str(out), "--resume")

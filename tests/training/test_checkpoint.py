@@ -13,7 +13,7 @@ from torch import nn
 
 from prudent.accounting import GaussianTest
 from prudent.training import AdaptiveTrim, Execution, Plan, ProposeTestRelease, fit
-from prudent.training.checkpoint import charge, charged, load_checkpoint, save_checkpoint
+from prudent.training.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from prudent.training.checkpoint import charged, load_checkpoint
+from prudent.training.checkpoint import charged, held, load_checkpoint
 from tests.training import test_checkpoint as suite
 
 folder, chance, kills = Path(sys.argv[1]), random.Random(int(sys.argv[2])), 0
@@ -268,6 +268,80 @@ def test_other_data_are_refused(tmp_path, monkeypatch, other):
     monkeypatch.setitem(globals(), "records", lambda: changed)
     with pytest.raises(ValueError, match="Expected the train_set this run was begun with"):
         train(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_runs_at_once_are_refused(tmp_path, resume):
+    """Each would draw noise of its own, and the ledger would tell of one of them."""
+    ledger, away = tmp_path / "ledger.json", tmp_path / "away.json"
+    looked = []
+
+    def meanwhile(_):
+        ledger.rename(away)  # as if the other had looked before there was one
+        with pytest.raises(ValueError, match="Expected out a folder that no other run is at work"):
+            train(tmp_path, resume, execution=Execution())
+        looked.append(ledger.exists())
+        away.rename(ledger)
+        return {}
+
+    train(tmp_path, evaluate=meanwhile, evaluate_every=STEPS // 2)
+    assert looked == [False, False]
+    train(tmp_path, resume=True)  # a run that has ended holds nothing
+
+
+ELSEWHERE = """
+import sys
+from pathlib import Path
+from prudent.training.checkpoint import held
+
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_run_lets_go_of_its_folder(tmp_path):
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="no other run"), held(tmp_path):
+            pass
+        other.kill()
+    with held(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders cannot be opened here")
+def test_files_stay_in_their_places_when_the_power_fails(tmp_path, monkeypatch):
+    """A new name is on disk only once its folder is."""
+    calls, replace, sync = [], os.replace, os.fsync
+
+    def replacing(source, target):
+        calls.append(target)
+        replace(source, target)
+
+    def syncing(number):
+        if os.path.samestat(os.fstat(number), tmp_path.stat()):
+            calls.append("folder")
+        sync(number)
+
+    monkeypatch.setattr(os, "replace", replacing)
+    monkeypatch.setattr(os, "fsync", syncing)
+    save_checkpoint(tmp_path, {"step": 0})
+    charge(tmp_path, PLAN, 1)
+    assert calls == [tmp_path / "checkpoint.pt", "folder", tmp_path / "ledger.json", "folder"]
+
+
+def test_another_kind_of_device_is_refused(tmp_path):
+    """It would draw other noise: of the steps since the checkpoint there would be two releases."""
+    train(tmp_path)
+    state = load_checkpoint(tmp_path, CPU)
+    save_checkpoint(tmp_path, state | {"device": "a larger GPU"})
+    with pytest.raises(ValueError, match="Expected the kind of device this run was begun on"):
+        train(tmp_path, resume=True)
+    save_checkpoint(tmp_path, state)
+    train(tmp_path, resume=True)
 
 
 def test_resuming_needs_a_folder():

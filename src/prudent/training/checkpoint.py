@@ -9,8 +9,11 @@ Whoever reads a checkpoint can subtract the noise, past and future. It is as sec
 its file is for its owner alone.
 """
 
+import contextlib
 import json
 import os
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,29 @@ from prudent.training.plan import Plan
 
 _CHECKPOINT = "checkpoint.pt"
 _LEDGER = "ledger.json"
+_LOCK = "running.lock"
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keeps every other run out of a folder until this one has ended, or was killed.
+
+    Two at once would each take steps with noise of its own, and the ledger would tell of one.
+    """
+    # The lock of a SQLite file is the system's own: it is there on every system, and a process
+    # that dies lets go of it.
+    file = sqlite3.connect(folder / _LOCK, timeout=0, isolation_level=None)
+    with contextlib.closing(file):
+        try:
+            file.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY":
+                raise
+            raise ValueError(
+                f"Expected out a folder that no other run is at work in, got {str(folder)!r}. Wait "
+                "for that run to end, or name another folder."
+            ) from error
+        yield
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
@@ -30,7 +56,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         torch.save(state, file)
         _settle(file)
-    os.replace(temporary, folder / _CHECKPOINT)
+    _replace(temporary, folder / _CHECKPOINT)
 
 
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
@@ -48,7 +74,7 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
     with temporary.open("w") as file:
         json.dump({"steps": steps, "event": to_plain(plan.event_after(steps))}, file, indent=1)
         _settle(file)
-    os.replace(temporary, folder / _LEDGER)
+    _replace(temporary, folder / _LEDGER)
 
 
 def charged(folder: Path) -> tuple[int, Any] | None:
@@ -63,3 +89,18 @@ def charged(folder: Path) -> tuple[int, Any] | None:
 def _settle(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    """Puts a file in its place for good: without the folder, a power loss may bring the old back.
+
+    A charge would be undone after its steps were shown, or a seed forgotten that they were taken
+    with.
+    """
+    os.replace(temporary, target)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -18,7 +18,7 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.metrics import Metrics
 from prudent.training.plan import Plan
 from prudent.training.reading import fingerprint, is_on_device, reader
-from prudent.training.sampling import PoissonSampler, seeded_generator
+from prudent.training.sampling import PoissonSampler, device_kind, seeded_generator
 from prudent.training.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.step import Chunk, Corrupt, Outcome, Step
 
@@ -227,6 +227,7 @@ class TrainingRun:
             "seed": self.sampler.seed,
             "records": self.sampler.records,
             "data": self.data(),
+            "device": device_kind(self.execution.device),
             "model": model,
             "optimizer": optimizer,
             "trim": self.step.trim,
@@ -251,6 +252,13 @@ class TrainingRun:
             raise ValueError(
                 "Expected the train_set this run was begun with, got other records. The same noise "
                 "on other data could be subtracted. Begin anew in an empty folder."
+            )
+        kind = device_kind(self.execution.device)
+        if state.get("device") != kind:
+            raise ValueError(
+                f"Expected the kind of device this run was begun on, {state.get('device')}, got "
+                f"{kind}: it would draw other batches and other noise for steps that are paid for "
+                "once. Resume on the old kind, or begin anew in an empty folder."
             )
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])

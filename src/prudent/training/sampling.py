@@ -70,7 +70,9 @@ class PoissonSampler:
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
         self.processes = Alone() if processes is None else processes
-        self.processes.check_same(records=records, rate=rate, device=_kind(torch.device(device)))
+        self.processes.check_same(
+            records=records, rate=rate, device=device_kind(torch.device(device))
+        )
         own = -(-records // self.processes.count)
         self.physical_batch = (
             roomy_batch(own, rate, 2.5 if torch.device(device).type == "cpu" else 5.0)
@@ -130,7 +132,7 @@ class PoissonSampler:
         return gaps.clamp_max(self.records + 1).to(torch.int64)
 
 
-def _kind(device: torch.device) -> str:
+def device_kind(device: torch.device) -> str:
     """What decides about a draw besides the seed: GPUs of different size draw differently."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 

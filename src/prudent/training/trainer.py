@@ -1,6 +1,7 @@
 """Training: a plan, a model and data in, a private model out."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from prudent import _validate
-from prudent.training.checkpoint import charge, charged, load_checkpoint, save_checkpoint
+from prudent.training.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
 from prudent.training.evaluation import Evaluate
 from prudent.training.execution import Execution
 from prudent.training.gradients.engine import Loss
@@ -83,8 +84,8 @@ def fit(
         evaluate_at: Further steps after which to do the same.
         delta: δ at which ε is shown.
         budget: Stop before ε at `delta` would exceed this.
-        out: Folder for metrics.jsonl, ledger.json and checkpoint.pt. The checkpoint holds the seed
-            of the noise: it is as secret as the data.
+        out: Folder for metrics.jsonl, ledger.json and checkpoint.pt, of one run at a time. The
+            checkpoint holds the seed of the noise: it is as secret as the data.
         resume: Go on from the checkpoint in `out`, if there is one.
         progress: Show a progress bar.
         tensorboard: Also write TensorBoard files to `out`.
@@ -106,43 +107,45 @@ def fit(
     every = _validate.count(1, evaluate_every=every)
     evaluate_at = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else Path(out)
-    if folder is not None:
-        processes.first(partial(folder.mkdir, parents=True, exist_ok=True))
-    start = paid = 0
-    if resume:
-        start, paid = _go_on(run, folder, plan)
-    elif folder is not None and processes.first(partial(charged, folder)) is not None:
-        raise ValueError(
-            f"Expected out a folder without a run, got {str(folder)!r}, whose ledger would be "
-            "forgotten. Give resume=True to go on with that run, or name another folder."
+    with ExitStack() as stack:
+        if folder is not None:
+            processes.first(partial(folder.mkdir, parents=True, exist_ok=True))
+            processes.first(lambda: stack.enter_context(held(folder)))
+        start = paid = 0
+        if resume:
+            start, paid = _go_on(run, folder, plan)
+        elif folder is not None and processes.first(partial(charged, folder)) is not None:
+            raise ValueError(
+                f"Expected out a folder without a run, got {str(folder)!r}, whose ledger would be "
+                "forgotten. Give resume=True to go on with that run, or name another folder."
+            )
+        if folder is not None and start == 0:
+            # A run killed before its first evaluation must come back with the same noise as well.
+            _save(run, folder, 0)
+        speaks = processes.rank == 0
+        recorder = Recorder(
+            folder if speaks else None,
+            start,
+            plan.steps,
+            progress=progress and speaks,
+            tensorboard=tensorboard and speaks,
         )
-    if folder is not None and start == 0:
-        # A run killed before its first evaluation must come back with the same noise as well.
-        _save(run, folder, 0)
-    speaks = processes.rank == 0
-    recorder = Recorder(
-        folder if speaks else None,
-        start,
-        plan.steps,
-        progress=progress and speaks,
-        tensorboard=tensorboard and speaks,
-    )
-    with recorder:
-        step = start
-        while step < plan.steps:
-            marks = [mark for mark in evaluate_at if mark > step]
-            stop = min(plan.steps, step + every - step % every, *marks)
-            if folder is not None:
-                processes.first(partial(charge, folder, plan, max(paid, stop)))
-            for _ in run.steps(step, stop):
-                recorder.advance()
-            step = stop
-            shown = {} if evaluate is None else _numbers(evaluate(run.model))
-            rest(run.model)
-            recorder.record(run.metrics(step, shown, delta, private=private_diagnostics))
-            if folder is not None:
-                _save(run, folder, step)
-    return Fitted(model, plan, recorder.history, run.pass_rate(plan.steps))
+        with recorder:
+            step = start
+            while step < plan.steps:
+                marks = [mark for mark in evaluate_at if mark > step]
+                stop = min(plan.steps, step + every - step % every, *marks)
+                if folder is not None:
+                    processes.first(partial(charge, folder, plan, max(paid, stop)))
+                for _ in run.steps(step, stop):
+                    recorder.advance()
+                step = stop
+                shown = {} if evaluate is None else _numbers(evaluate(run.model))
+                rest(run.model)
+                recorder.record(run.metrics(step, shown, delta, private=private_diagnostics))
+                if folder is not None:
+                    _save(run, folder, step)
+        return Fitted(model, plan, recorder.history, run.pass_rate(plan.steps))
 
 
 def _save(run: TrainingRun, folder: Path, step: int) -> None:
