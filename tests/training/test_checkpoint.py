@@ -27,7 +27,7 @@ PLAN = Plan(
         noise_multiplier=1.0,
         test=GaussianTest(2.0),
         failure=1e-3,
-        trim=AdaptiveTrim(first=0.5, up=0.1, down=0.1),
+        trim=AdaptiveTrim(first=0.5, up=0.1, down=0.1, most=1.0),
     ),
 )
 

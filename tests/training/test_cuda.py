@@ -47,7 +47,7 @@ def rule(test):
         noise_multiplier=1.0,
         test=test,
         failure=1e-3,
-        trim=AdaptiveTrim(first=0.4, up=0.1, down=0.1),
+        trim=AdaptiveTrim(first=0.4, up=0.1, down=0.1, most=1.0),
     )
 
 

@@ -50,7 +50,7 @@ CPU = torch.device("cpu")
 RECORDS, STEPS, SEED = 47, 12, 3
 SCENARIOS: dict[str, Callable[[Path], dict]] = {}
 SUM = Sum(clip=1.0, noise_multiplier=0.8)
-ADAPTIVE = AdaptiveTrim(first=0.4, up=0.1, down=0.1)
+ADAPTIVE = AdaptiveTrim(first=0.4, up=0.1, down=0.1, most=1.0)
 TRIMMED = TrimmedSum(clip=1.0, noise_multiplier=0.8, trim=FixedTrim(0.3))
 
 
