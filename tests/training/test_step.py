@@ -224,7 +224,8 @@ class TestTrim:
 
     def test_it_follows_the_branches(self):
         model, (inputs, targets) = network(), data()
-        trim = AdaptiveTrim(first=0.125, up=0.125, down=0.0625)  # 2, 2 and 1 of a batch of 16
+        # Of a batch of 16: 2 at first, 2 up, 1 down.
+        trim = AdaptiveTrim(first=0.125, up=0.125, down=0.0625, most=1.0)
         rule = propose(0.0, propose=0.99999, trim=trim)
         step = Step(plan_of(rule), model, cross_entropy)
         level, seen = 2.0, []
@@ -289,6 +290,28 @@ def test_the_plan_pays_for_no_step_beyond_its_last() -> None:
         step([Chunk(inputs, targets)])
     with pytest.raises(ValueError, match=r"plan\.steps = 2"):
         step([Chunk(inputs, targets)])
+
+
+class Spectral(nn.Module):
+    """A complex weight beside real ones, as in networks that learn in the frequency domain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3, dtype=torch.cfloat))
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head((inputs.to(torch.cfloat) @ self.weight).abs())
+
+
+def test_complex_parameters_are_refused() -> None:
+    """torch draws complex noise of variance 1/2 in each part, and takes real weights with it."""
+    plan = plan_of(Sum(clip=1.0, noise_multiplier=1.0))
+    with pytest.raises(ValueError, match=r"float32 or float64, got torch.complex64 for 'weight'"):
+        Step(plan, Spectral(), cross_entropy)
+    frozen = Spectral()
+    frozen.weight.requires_grad_(False)
+    Step(plan, frozen, cross_entropy)([Chunk(torch.ones(2, 4), torch.tensor([0, 1]))])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

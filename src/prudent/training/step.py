@@ -146,7 +146,7 @@ class Step:
         model = unwrapped(model, processes)
         rest(model)
         check_mesh(model, processes.count)
-        _refuse_half_precision(model)
+        _refuse_other_numbers(model)
         processes.align(model)
         device = next(model.parameters()).device
         if corrupt is not None and compile and device.type == "cpu":
@@ -277,15 +277,21 @@ class Step:
             return scattered(part, parameter)
 
 
-def _refuse_half_precision(model: nn.Module) -> None:
-    """Sums and noise have the precision of the parameters, and half of it does not hold a bound."""
+def _refuse_other_numbers(model: nn.Module) -> None:
+    """Sums and noise are of the type of the parameters, and not every type holds a bound."""
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype in (torch.float16, torch.bfloat16):
+        if not parameter.requires_grad or parameter.dtype in (torch.float32, torch.float64):
+            continue
+        given = f"Expected trained parameters in float32 or float64, got {parameter.dtype} for "
+        if parameter.is_complex():
             raise ValueError(
-                f"Expected trained parameters in float32 or float64, got {parameter.dtype} for "
-                f"{name!r}: rounding would let one record change the sum by more than the clip. "
-                "Keep the parameters in float32 and run the layers under torch.autocast."
+                f"{given}{name!r}: of a complex noise both parts have half the variance. Train "
+                "torch.view_as_real of it, and take torch.view_as_complex in the model."
             )
+        raise ValueError(
+            f"{given}{name!r}: rounding would let one record change the sum by more than the clip. "
+            "Keep the parameters in float32 and run the layers under torch.autocast."
+        )
 
 
 def _check_chunks(chunks: Sequence[Chunk]) -> None:
