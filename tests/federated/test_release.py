@@ -270,7 +270,7 @@ def test_a_skipped_round_moves_nothing():
 
 
 def test_the_trim_adapts_to_branches():
-    adaptive = attrs.evolve(PTR, trim=AdaptiveTrim(first=0.25, up=0.25, down=0.125))
+    adaptive = attrs.evolve(PTR, trim=AdaptiveTrim(first=0.25, up=0.25, down=0.125, most=1.0))
     release = release_of(adaptive, centring=0.0)
     trims = [release([torch.tensor([5.0, 0.0])] * 4)[1].trim for _ in range(4)]
     assert trims == [2, 4, 6, 5]
