@@ -36,9 +36,9 @@ def why() -> Section:
                     "50.2 % (ε = 7, 10) against 45.3 % and 49.2 % of TSGD+Gaussian; with batch "
                     "2,048, rate 2, 2,000 steps and clip 1 besides, 60.5 % at ε = 7, as with "
                     "DP-SGD. The paper prints 56.3 % there. These settings await their runs.",
-                    "The last layer on frozen features: noise on a fifth of the features or gradients "
-                    "is long, and TSGD+Gaussian trims it at every step; TSGD+PTR falls back to "
-                    "the sum of all in every second step, and is behind there.",
+                    "The last layer on frozen features: noise on a fifth of the features or "
+                    "gradients is long, and TSGD+Gaussian trims it at every step; TSGD+PTR falls "
+                    "back to the sum of all in every second step, and is behind there.",
                     "DP-SGD: with the same tuning it is ahead of TSGD+PTR on the paper's "
                     "corruptions. Clipping alone bounds what a bad record does, and what is "
                     "trimmed is also what the model has yet to learn.",
