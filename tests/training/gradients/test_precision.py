@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from prudent.training.aggregation import clip_weights
 from prudent.training.gradients import BookKeeping, Formed, Materialised, contributions, precision
 from prudent.training.gradients.contributions import Dense, Outer, Rows, as_it_is, shortened
-from prudent.training.gradients.norms import squared_norms
+from prudent.training.gradients.norms import lengths, squared_norms
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 from tests.training.gradients.toys import Decoder, sequence_loss
@@ -220,6 +220,30 @@ def test_a_record_whose_gradient_cancels_adds_no_more_than_the_clip(uses):
         weights[record] = clip_weights(norms, torch.ones(6, dtype=torch.bool), 1.0)[0][record]
         total = sum(use.weighted_sum(weights).double() for use in found)
         assert total.norm() <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("tiny", [1e-23, 2.5e-23, 1e-22, 1e-21])
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize("uses", [1, 2])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_factor_whose_squares_vanish_hides_no_gradient(tiny, positions, uses, swapped):
+    """Inputs near 1e-23 have squares of zero; an error of 1e18 makes a gradient of them."""
+    clip, size = 1e-3, 40_000
+    columns = torch.full((1, 2, positions, size), tiny)
+    rows = torch.full((1, 2, positions, 3), 1e18)
+    factors = (columns, rows) if swapped else (rows, columns)
+    found = [Outer(*factors, lambda m: m.squeeze(-3)) for _ in range(uses)]
+    norms = squared_norms(found).sqrt()
+    weights, _ = clip_weights(norms, torch.tensor([True, False]), clip)
+    total = sum(use.weighted_sum(weights).double() for use in found)
+    assert total.norm() <= clip * (1 + 1e-5)
+
+
+def test_where_nothing_is_small_nothing_is_added():
+    factors = torch.randn(1, 5, 1, 400), torch.zeros(1, 5, 1, 400)
+    assert (squared_norms([Outer(*factors, lambda m: m.squeeze(-3))]) < 1e-30).all()
+    vectors = torch.randn(5, 400)
+    assert torch.equal(lengths(vectors), vectors.norm(dim=1))
 
 
 def test_where_nothing_cancels_little_is_added():

@@ -46,10 +46,6 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
     match first, second:
         case Dense(), _ if first is second:
             return lengths(by_record(first.values)).square()
-        case Outer(), _ if first is second and first.rows.shape[2] == 1:
-            norms = lengths(at_least_single(first.rows))
-            norms = norms * lengths(at_least_single(first.unfolded()))
-            return norms.square().sum((0, 2))
         case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
             rows = _products(first.rows, second.rows, first.product)
             columns = first.unfolded()
@@ -85,10 +81,16 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
     match contribution:
         case Outer() if _cancels(contribution):
             rows, columns = contribution.rows, contribution.unfolded()
-            products = _products(rows, rows, contribution.product)
-            products = products * _products(columns, columns, contribution.product)
-            reach = products.diagonal(dim1=-2, dim2=-1).sqrt().sum(-1).square().sum(0)
-            return products.sum((0, 2, 3)), _doubt(reach, rows.shape[-1] + columns.shape[-1])
+            sizes = rows.shape[-1], columns.shape[-1]
+            left, right = (_products(x, x, contribution.product) for x in (rows, columns))
+            sides = [x.diagonal(dim1=-2, dim2=-1).sqrt() for x in (left, right)]
+            reach = (sides[0] * sides[1]).sum(-1).square().sum(0)
+            return (left * right).sum((0, 2, 3)), _doubt(reach, sum(sizes)) + _lost(sides, sizes)
+        case Outer():
+            factors = contribution.rows, contribution.unfolded()
+            sides = [lengths(at_least_single(factor)) for factor in factors]
+            square = (sides[0] * sides[1]).square().sum((0, 2))
+            return square, _doubt(square, 1) + _lost(sides, [x.shape[-1] for x in factors])
         case Rows() if _cancels(contribution):
             each = lengths(contribution.values)
             same = contribution.indices[:, :, None] == contribution.indices[:, None, :]
@@ -109,12 +111,34 @@ def _doubt(reach: Tensor, terms: int) -> Tensor:
     return 8 * torch.finfo(reach.dtype).eps * math.sqrt(terms) * reach
 
 
+def _lost(sides: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """What may be missing since products too small for their type are zero.
+
+    They are small in one factor of a gradient, and the other may be large.
+
+    Args:
+        sides: Lengths of both factors at each position, (groups, records, positions).
+        sizes: How many numbers a position of each factor has.
+    """
+    tiny = torch.finfo(sides[0].dtype).tiny
+    sums = [
+        (x * math.sqrt(tiny * n)).sum(-1).square() for x, n in zip(sides, sizes[::-1], strict=True)
+    ]
+    return (sums[0] + sums[1]).sum(0)
+
+
 def lengths(vectors: Tensor) -> Tensor:
-    """L2 norms over the last axis, of pieces first and then of their norms.
+    """At least the L2 norms over the last axis, of pieces first and then of their norms.
 
     The library's norm adds squares up one after another on the CPU, and of ten million of them
-    loses a thousandth, of equal ones far more: a bound must not.
+    loses a thousandth, of equal ones far more: a bound must not. Squares too small for their type
+    are zero; as much as they may have been is added.
     """
+    lost = math.sqrt(vectors.shape[-1] * torch.finfo(vectors.dtype).tiny)
+    return _lengths(vectors) + lost
+
+
+def _lengths(vectors: Tensor) -> Tensor:
     norm = torch.linalg.vector_norm
     count = vectors.shape[-1] // _RUN
     if count < 2:
