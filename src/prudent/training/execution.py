@@ -43,7 +43,7 @@ class Execution:
         recompute: Run each chunk twice instead of keeping what its weighted sum needs, reading it
             twice as well: memory does not grow with the logical batch. No CUDA graph is made. What
             the data set or the model draws must come from torch's default generators, which are
-            set back; a second run with other losses is refused.
+            set back; a second run with other records or losses is refused.
         precision: In what the model computes.
         cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device. Never with
             several processes, nor with a data set that is read on the host.

@@ -315,6 +315,35 @@ def test_a_data_set_that_draws_on_its_own_cannot_be_read_twice(make):
     make(model, cross_entropy).read(model, read).weighted_sum(torch.ones(6).double())
 
 
+@pytest.mark.parametrize("make", [BookKeeping, Materialised])
+@pytest.mark.parametrize("where", ["inputs", "order", "targets"])
+def test_other_records_of_the_same_losses_are_noticed(make, where):
+    """A feature without weight changes no loss, and a gradient without bound."""
+    model = nn.Sequential(nn.Linear(3, 2, bias=False)).double()
+    nn.init.zeros_(model[0].weight)
+    inputs, targets = torch.randn(6, 3).double(), torch.arange(6) % 2
+    readings = iter(
+        {
+            "inputs": [(inputs, targets), (1e3 * inputs, targets)],
+            "order": [(inputs, targets), (inputs.flip(1), targets)],
+            "targets": [(inputs, targets), (inputs, 1 - targets)],
+        }[where]
+    )
+    gradients = make(model, cross_entropy, recompute=True).read(model, lambda: next(readings))
+    with pytest.raises(ValueError, match="Expected a batch that is run twice"):
+        gradients.weighted_sum(torch.ones(6).double())
+
+
+@pytest.mark.parametrize("make", [BookKeeping, Materialised])
+def test_records_that_are_not_finite_are_read_twice(make):
+    model = nn.Linear(3, 2).double()
+    odd = torch.tensor([[torch.nan, 1, 2], [torch.inf, 1, -torch.inf], [1, 2, 3]]).double()
+    gradients = make(model, cross_entropy, recompute=True)(model, odd, torch.tensor([0, 1, 1]))
+    weights = gradients.norms.isfinite().double()
+    assert weights.tolist() == [0, 0, 1]
+    assert all(value.isfinite().all() for value in gradients.weighted_sum(weights).values())
+
+
 def test_dropout_differs_between_records(engine):
     model = nn.Sequential(nn.Linear(40, 40), nn.Dropout(0.5), nn.Linear(40, 4)).double()
     inputs, targets = torch.randn(1, 40).double().expand(5, 40), torch.zeros(5).long()

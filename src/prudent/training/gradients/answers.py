@@ -1,13 +1,14 @@
 """What an engine answers for one physical batch: norms first, then one weighted sum."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from prudent.training.gradients.contributions import Dense, by_record
 from prudent.training.gradients.norms import lengths
+from prudent.training.gradients.randomness import is_same
 
 Values = dict[str, Tensor]
 
@@ -62,18 +63,20 @@ class Recomputed(Gradients):
     def weighted_sum(self, weights: Tensor) -> Values:
         """Reads and runs the batch once more; refuses a sum of other gradients than before."""
         losses, total = self._run_again(self._checked(weights))
-        tolerance = {"rtol": self._near, "atol": self._near}
-        if losses.shape != self.losses.shape or not torch.allclose(
-            losses, self.losses, **tolerance, equal_nan=True
-        ):
-            raise ValueError(
-                "Expected a batch that is run twice (recompute=True) to have the same losses "
-                "twice, got others: its norms would not bound its sum. The data set and the model "
-                "may draw from torch's default generators, which are set back, but not from "
-                "random, numpy or a generator of their own, as some augmentations do. Leave "
-                "recompute unset for them."
-            )
+        check_same([losses], [self.losses], self._near)
         return total
+
+
+def check_same(again: Sequence[Tensor], before: Sequence[Tensor], near: float) -> None:
+    """Refuses a second run of a batch that shows other numbers than the first."""
+    if not is_same(again, before, near):
+        raise ValueError(
+            "Expected a batch that is run twice (recompute=True) to have the same records and the "
+            "same losses twice, got others: its norms would not bound its sum. The data set and "
+            "the model may draw from torch's default generators, which are set back, but not from "
+            "random, numpy or a generator of their own, as some augmentations do. Leave recompute "
+            "unset for them."
+        )
 
 
 class NoRecords(Gradients):

@@ -16,8 +16,15 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from prudent.training.gradients.answers import Formed, Gradients, NoRecords, Recomputed, Values
-from prudent.training.gradients.randomness import Replay
+from prudent.training.gradients.answers import (
+    Formed,
+    Gradients,
+    NoRecords,
+    Recomputed,
+    Values,
+    check_same,
+)
+from prudent.training.gradients.randomness import Replay, sketch
 
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
@@ -96,10 +103,13 @@ class Engine(ABC):
             if replay is None:
                 return self._run(trained, fixed, inputs, targets)
             norms, losses = self._norms(trained, fixed, inputs, targets)
+            before = sketch((inputs, targets))
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
             with native_products(), replay.again():
-                return self._sum(trained, fixed, *read(), weights)
+                batch = read()
+                check_same(sketch(batch), before, 1e-5)
+                return self._sum(trained, fixed, *batch, weights)
 
         return Recomputed(run_again, norms, losses, replay.near)
 

@@ -1,11 +1,15 @@
 """Running a batch again with the same dropout and in the same precision."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils import _pytree as pytree
+
+from prudent.training.gradients.contributions import by_record
 
 
 class Replay:
@@ -43,3 +47,27 @@ class Replay:
             for device, state in zip(self._devices, self._cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
             yield
+
+
+def sketch(batch: Any) -> list[Tensor]:
+    """One number for each record and tensor of a batch, which other values would hardly have.
+
+    Losses do not tell: of a feature that has no weight yet, anything may be read.
+    """
+    found = []
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor):
+            rows = by_record(leaf.detach())
+            rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+            places = torch.arange(rows.shape[1], device=rows.device, dtype=torch.float64)
+            with torch.autocast(rows.device.type, enabled=False):
+                found.append(rows @ (places + 1).sin().to(rows.dtype))
+    return found
+
+
+def is_same(one: Sequence[Tensor], other: Sequence[Tensor], near: float) -> bool:
+    """Whether numbers of two runs are the same, up to what the order of sums may change."""
+    return len(one) == len(other) and all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=near, atol=near, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+    )
