@@ -102,4 +102,5 @@ class Choice(enum.Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        _fail(cls.__name__, "one of " + ", ".join(repr(member.value) for member in cls), value)
+        name = cls.__name__.removesuffix("Choice").lower()
+        _fail(name, "one of " + ", ".join(repr(member.value) for member in cls), value)

@@ -150,7 +150,7 @@ def test_events_are_values():
     assert propose(reveals="branch").reveals is Reveals.BRANCH
     assert not propose().refuses
     assert propose().sigma_over_global == pytest.approx(0.55)
-    with pytest.raises(ValueError, match="Expected Reveals one of 'margin', 'branch'"):
+    with pytest.raises(ValueError, match="Expected reveals one of 'margin', 'branch'"):
         propose(reveals="everything")
     with pytest.raises(AttributeError):
         propose().failure = 0.1

@@ -14,6 +14,7 @@ from prudent.cli.errors import with_flag
 
 Command = Callable[..., Any]
 GOOD = {"noise-multiplier": "1.1", "test": "laplace:1", "delta": "1e-5", "steps": "10"}
+PRICE = ["--epsilon=1", "--delta=1e-6"]
 ODD_NUMBERS = st.one_of(
     st.sampled_from(
         ["nan", "inf", "-inf", "-0.0", "0", "1e-400", "1e400", "1e308", "1e-12", "", "x"]
@@ -74,6 +75,10 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
         (["epsilon"], "--noise-multiplier: expected a value, got nothing."),
         (["epsilon", "--steps"], "--steps: expected a value, got nothing."),
         (["epsilon", "--stepz", "3"], "No such option: --stepz"),
+        (["epsilon", "--noise", "3"], "No such option: --noise (Possible options: --noise-mult"),
+        (["epsilon", *flags(GOOD), "--sampling-rate=1/0"], "--sampling-rate: expected a number"),
+        (["budget", "creat"], "No such command 'creat'. Did you mean 'create'? See prudent bud"),
+        (["release", "median", "--column=x", "--propose=1", *PRICE], "FILE: expected a file, or"),
         (["epsilon", *flags(GOOD), "more"], "Got unexpected extra argument"),
         (["calibrat"], "No such command 'calibrat'"),
         (["paper", "figure", "6"], "FIGURE: expected one of 1, 2, 3, 4, 5, got 6."),

@@ -185,7 +185,7 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
     [
         (["median", "no.csv", *MEDIAN], "FILE: expected an existing file, got 'no.csv'."),
         (["median", "t.xlsx", *MEDIAN], "FILE: expected a .parquet, .csv, .tsv or .duckdb file"),
-        (["median", *MEDIAN], "(an address with table), got neither."),
+        (["median", *MEDIAN], "FILE: expected a file, or --connect with --table, got nothing."),
         (["median", "T", *PRICELESS, "--epsilon", "x", "--delta", "1e-6"], "--epsilon: expected"),
         (["median", "T", *PRICELESS, "--epsilon", "-1", "--delta", "1e-6"], "--epsilon: expected"),
         (["median", "T", *PRICELESS, "--epsilon", "1", "--delta", "2"], "--delta: expected"),

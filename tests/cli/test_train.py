@@ -93,6 +93,9 @@ def test_for_a_person(capsys, archive, tmp_path):
     assert "on the clean test part" in shown
     assert "1e-05)-DP" in shown
     assert "10/10" in shown
+    assert "seed          0: whoever knows it knows the noise" in shown
+    assert main(given) == 2
+    assert "Give --resume to go on with that run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -115,14 +118,15 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--trim", "2", "--steps", "5"], "--trim: expected in [0, 1], got 2.0."),
         (["--trim-up", "2", "--steps", "5"], "--trim-up: expected in [0, 1], got 2.0."),
         (["--trim-most", "2", "--steps", "5"], "--trim-most: expected in [0, 1], got 2.0."),
-        (["--corrupt", "meteor:0.1", "--steps", "5"], "label:RATIO"),
+        (["--trim", "0.7", "--steps", "5"], "--trim: expected in [least, most] = [0.0, 0.5]"),
+        (["--corrupt", "meteor:0.1", "--steps", "5"], "--corrupt: expected to be none or one of"),
         (["--corrupt", "label:0.9", "--steps", "5"], "RATIO in [0, 0.5]"),
         (["--seed", "-1", "--steps", "5"], "--seed: expected"),
         (["--device", "abacus", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
         (["--device", "meta", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
         (["--resume", "--steps", "5", "--noise-multiplier", "1"], "--out: expected the folder"),
         (["--method", "sgd"], "--steps: expected for sgd, which no budget stops, got None."),
-        ([], "Expected two of epsilon, steps and noise_multiplier"),
+        ([], "noise_multiplier (the third is solved for), got only epsilon = 3."),
         (["nowhere.toml"], "nowhere.toml: No such file or directory."),
         (["--flag"], "No such option: --flag"),
     ],

@@ -223,6 +223,18 @@ def test_what_cannot_be_opened_is_said(arguments: dict[str, Any], message: str) 
         open_column(**arguments)
 
 
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")  # ibis calls it
+@pytest.mark.parametrize("table", [None, "paye"])
+def test_the_tables_of_a_database_are_named(tmp_path: Path, table: str | None) -> None:
+    path = tmp_path / "hr.duckdb"
+    backend = ibis.duckdb.connect(path)
+    for name in ("people", "pay"):
+        backend.raw_sql(f"CREATE TABLE {name} (x DOUBLE)")
+    backend.disconnect()
+    with pytest.raises(SourceError, match=r"Tables there: pay, people\.$"):
+        open_column(path, "x", table=table)
+
+
 def test_an_empty_text_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("")
     with pytest.raises(SourceError, match="first line of distinct column names"):

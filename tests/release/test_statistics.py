@@ -45,6 +45,22 @@ class Unreadable(ArrayColumn):
         return super().count()
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_series_is_as_good_as_an_array(library: str) -> None:
+    series = pytest.importorskip(library).Series("minutes", SAMPLE)
+    if library == "pandas":
+        series = pytest.importorskip(library).Series(SAMPLE, name="minutes")
+    pytest.importorskip("ibis")
+    options = {"propose": 0.1, **BUDGET, "noise": ReproducibleNoise(1)}
+    given = median(series, **options)
+    assert given == median(SAMPLE, **options | {"noise": ReproducibleNoise(1)})
+
+
+def test_the_path_of_a_ledger_is_no_ledger() -> None:
+    with pytest.raises(ValueError, match=r"Expected ledger an open prudent.Ledger, got 'a.db'"):
+        median(Unreadable(Book()), propose=0.1, **BUDGET, ledger="a.db")
+
+
 CASES = {
     "median": (median, {"propose": 0.1}, SORTED[9_999]),
     "quantile": (functools.partial(quantile, p=0.9), {"propose": 0.2}, SORTED[17_999]),

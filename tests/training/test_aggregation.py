@@ -193,9 +193,9 @@ class TestPrice:
             propose(**changes)
 
     def test_a_choice_that_there_is_not_is_answered_with_those_there_are(self):
-        with pytest.raises(ValueError, match="Expected Fallback one of 'sum', 'trimmed', 'skip'"):
+        with pytest.raises(ValueError, match="Expected fallback one of 'sum', 'trimmed', 'skip'"):
             propose(fallback="nothing")
-        with pytest.raises(ValueError, match="Expected Reveals one of 'margin', 'branch'"):
+        with pytest.raises(ValueError, match="Expected reveals one of 'margin', 'branch'"):
             propose(reveals="everything")
 
     def test_noise_can_be_replaced_but_not_where_there_is_none(self):

@@ -229,8 +229,8 @@ class TestExecution:
         [
             ({"physical_batch": 0}, "Expected physical_batch a whole number >= 1"),
             ({"seed": -1}, "Expected seed a whole number >= 0"),
-            ({"precision": "fp8"}, "Expected Precision one of 'full', 'bf16'"),
-            ({"engine": "ghost"}, "Expected EngineChoice one of 'auto', 'bookkeeping'"),
+            ({"precision": "fp8"}, "Expected precision one of 'full', 'bf16'"),
+            ({"engine": "ghost"}, "Expected engine one of 'auto', 'bookkeeping'"),
         ],
     )
     def test_what_is_refused(self, options, message):
@@ -282,6 +282,11 @@ class TestGuarantee:
         inputs, targets = records()
         fitted = train(data=(torch.full_like(inputs, math.nan), targets))
         assert weights(fitted.model).isfinite().all()
+
+    @pytest.mark.parametrize("wrong", [{"optimizer": "sgd"}, {"device": "cpu"}, {"epochs": 3}])
+    def test_an_option_that_nobody_knows_is_explained(self, wrong):
+        with pytest.raises(TypeError, match=r"Expected optimizer a class.*prudent\.Execution"):
+            train(**wrong)
 
     def test_layers_that_mix_records_are_refused(self):
         mixing = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))

@@ -18,8 +18,10 @@ COMPLAINT: type[Any] = getattr(typer, "TyperException", typer.BadParameter.__mro
 
 # What the library calls differently from the command line, or nests inside a flag.
 _FLAGS = {
+    "corruption": "--corrupt",
     "count": "--steps",
     "figure": "FIGURE",
+    "first": "--trim",
     "name": "--dataset",
     "paper_table": "TABLE",
     "sampling_probability": "--sampling-rate",
@@ -29,6 +31,7 @@ _FLAGS = {
 }
 
 _EXPECTED = re.compile(r"Expected (?P<name>\w+) (?P<rest>.*)", re.DOTALL)
+_SWITCH = re.compile(r"\b(?P<name>\w+)=True")
 _UNREACHABLE = re.compile(r"No (?P<name>\w+) (?=in \[)")
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
 
@@ -66,6 +69,12 @@ def with_flag(message: str, options: frozenset[str]) -> str:
     `Expected noise_multiplier finite and > 0, got -1.0.` becomes
     `--noise-multiplier: expected finite and > 0, got -1.0.`
     """
+
+    def switch(match: re.Match[str]) -> str:
+        flag = "--" + match["name"].replace("_", "-")
+        return flag if flag in options else match[0]
+
+    message = _SWITCH.sub(switch, message)
     match = _EXPECTED.fullmatch(message)
     if match:
         name = match["name"]
@@ -91,10 +100,15 @@ def _usage(error: Any) -> str:
     if option and "requires an argument" in error.message:
         return f"{option}: expected a value, got nothing."
     if not isinstance(error, typer.BadParameter):
-        message = error.format_message().rstrip(".")
         context: Any = getattr(error, "ctx", None)
+        if context and hasattr(error, "possibilities"):  # the beginning of a flag is close to it
+            flags = [flag for each in context.command.params for flag in each.opts]
+            begun = [flag for flag in flags if flag.startswith(option)]
+            error.possibilities = begun or error.possibilities
+        message = error.format_message()
         where = context.command_path if context else "prudent"
-        return f"{message}. See {where} --help." if message else ""
+        end = "" if message.endswith((".", "?")) else "."
+        return f"{message}{end} See {where} --help." if message else ""
     parameter: Any = error.param
     if parameter is None:
         return error.format_message()

@@ -37,10 +37,11 @@ def whole_number(help: str) -> Any:
 
 
 def read_number(text: str | float) -> float:
-    """Parses a number, as typer wants it."""
+    """Parses a number or a fraction such as 256/60000, as typer wants it."""
     try:
-        return float(text)
-    except ValueError:
+        above, slash, below = str(text).partition("/")
+        return float(above) / float(below) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
         raise typer.BadParameter(f"expected a number, got {text!r}.") from None
 
 

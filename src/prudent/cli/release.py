@@ -190,7 +190,12 @@ def iqr(request: Request, propose: Propose) -> None:
 @_command
 def trimmed_mean(
     request: Request,
-    trim: Annotated[int, options.whole_number("Records left out at either end; public.")],
+    trim: Annotated[
+        int,
+        options.whole_number(
+            "Records left out at either end; public. Well above 2·ln(1/δ)/ε, or the test refuses."
+        ),
+    ],
     propose: Propose,
 ) -> None:
     r"""Release the mean without the --trim least and largest records.
@@ -198,7 +203,7 @@ def trimmed_mean(
     [b]Example[/b]
 
     $ prudent release trimmed-mean salaries.parquet --column salary \
-        --trim 100 --propose 20 --epsilon 0.5 --delta 1e-7 --bounds 0,1000000
+        --trim 100 --propose 30 --epsilon 0.5 --delta 1e-7 --bounds 0,1000000
     """
     _answer(request, "trimmed_mean", trim=trim, propose=propose)
 
@@ -233,6 +238,8 @@ def _answer(request: Request, statistic: str, **own: Any) -> None:
     from prudent.release import statistics
     from prudent.release.ledger import OverBudgetError
 
+    if request.source is None and request.connect is None:
+        raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
     names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds")
     given = {name: getattr(request, name) for name in names} | own
     given["groups"] = None if request.groups is None else _listed(request.groups)

@@ -31,7 +31,7 @@ def train(
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="ptr, trimmed, dpsgd or sgd. \\[ptr]")
     ] = None,
-    epsilon: Annotated[float | None, options.number("Target ε.")] = None,
+    epsilon: Annotated[float | None, options.number("Target ε. [3]")] = None,
     delta: Annotated[float | None, options.number("Target δ. [1e-5]")] = None,
     steps: Annotated[int | None, options.whole_number("Steps; solved for if not given.")] = None,
     noise_multiplier: Annotated[float | None, options.number("σ; solved for if not given.")] = None,
@@ -64,7 +64,12 @@ def train(
             "colluding, inner-product, little or mimic, with a ratio up to 0.5. \\[none]",
         ),
     ] = None,
-    seed: Annotated[int | None, options.whole_number("Seed of everything. [0]")] = None,
+    seed: Annotated[
+        int | None,
+        options.whole_number(
+            "Seed of everything, also of the noise: keep it secret if the data are. [0]"
+        ),
+    ] = None,
     accountant: Annotated[
         str | None, typer.Option(metavar="NAME", help="pld or rdp. \\[pld]")
     ] = None,
@@ -77,17 +82,22 @@ def train(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train a private, robust model, and say what it costs.
+    r"""Train a private, robust model, and say what it costs.
 
-    Of --epsilon, --steps and --noise-multiplier give two; the third is solved for.
+    Of --epsilon, --steps and --noise-multiplier give two; the third is
+    solved for. An archive npz:PATH holds train_features, train_labels,
+    test_features and test_labels.
 
-    [bold]Examples[/bold]
+    [b]Examples[/b]
 
-      prudent train --dataset mnist --method ptr --epsilon 3 --steps 2000 --corrupt label:0.1
+    $ prudent train --dataset mnist --method ptr --epsilon 3 --steps 2000 \
+        --corrupt label:0.1
 
-      prudent train --method dpsgd --epsilon 3 --noise-multiplier 1.1 --out runs/dpsgd --resume
+    $ prudent train --method dpsgd --epsilon 3 --noise-multiplier 1.1 \
+        --out runs/dpsgd --resume
 
-      torchrun --nproc-per-node 4 -m prudent train --epsilon 3 --steps 2000 --device cuda
+    $ torchrun --nproc-per-node 4 -m prudent train --epsilon 3 --steps 2000 \
+        --device cuda
     """
     flags = {
         "dataset": dataset,
@@ -208,6 +218,7 @@ def _show(result: "Result", out: Path | None) -> None:
             f"guarantee     ({options.rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP"
         )
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
+        console.print(f"seed          {result.experiment.seed}: whoever knows it knows the noise")
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:
         console.print(f"saved         {out}/metrics.jsonl, ledger.json, checkpoint.pt")

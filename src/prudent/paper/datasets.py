@@ -151,7 +151,7 @@ def _fetch(
 def _load_npz(name: str) -> Dataset:
     path = Path(name.removeprefix("npz:"))
     if not path.is_file():
-        raise FileNotFoundError(f"Expected npz:PATH to name a numpy archive, got {name!r}.")
+        raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {name!r}.")
     spellings = (
         ("train_features", "train_labels", "test_features", "test_labels"),
         ("x_train", "y_train", "x_test", "y_test"),

@@ -112,11 +112,11 @@ class Experiment:
                 _validate.positive(**{name: getattr(self, name)})
         for name in ("trim", "trim_up", "trim_down", "trim_most"):
             _validate.between(0, 1, **{name: getattr(self, name)})
-        given = {
-            name: getattr(self, name)
+        given = [
+            f"{name} = {getattr(self, name):g}"
             for name in ("epsilon", "steps", "noise_multiplier")
             if getattr(self, name) is not None
-        }
+        ]
         if self.method is Method.SGD:
             if self.steps is None:
                 raise ValueError("Expected steps for sgd, which no budget stops, got None.")

@@ -208,7 +208,7 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
     if not dtype.is_numeric():
         raise ValueError(
             f"Expected column of numbers, got {name!r} of type {dtype}. "
-            "Only the mode of categories can be released from it."
+            "Only its mode can be released, without propose."
         )
     if dtype.is_decimal() and backend_name(column) == "postgres":
         return double_of_numeric(column)

@@ -21,7 +21,7 @@ from prudent.release import margin
 from prudent.release.columns_protocol import Column
 from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Released
 from prudent.release.noise import Noise, ReproducibleNoise
-from prudent.release.statistics import Budget, Options, check_names, open_records
+from prudent.release.statistics import Budget, Options, charge, check_names, open_records
 
 _STEP = 2**0.25  # proposals are found to within a fifth; a little too large is the safe side
 _FINEST = 1e-3  # of the spread: proposals below it are not tried
@@ -88,7 +88,8 @@ def suggest_proposal(
             return propose
     raise ValueError(
         f"No proposal passes with {count} records of this shape at epsilon = "
-        f"{budget['epsilon']:g}, delta = {budget['delta']:g}. Spend more, or expect more records."
+        f"{budget['epsilon']:g}, delta = {budget['delta']:g}. Spend more, expect more "
+        "records, or trim more."
     )
 
 
@@ -209,9 +210,7 @@ def search_quantile(
     )
     records = open_records(data, column, options, "numbers")
     assert not isinstance(records, dict)
-    ledger = options.get("ledger")
-    if ledger is not None:
-        ledger.charge(search.event, f"search for a {exact}-quantile", delta=options["delta"])
+    charge(options, search.event, f"search for a {exact}-quantile")
 
     def measure(mechanism: ProposeTestRelease, records: Column) -> margin.RobustValue:
         return margin.quantile(

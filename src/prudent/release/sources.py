@@ -17,6 +17,7 @@ import ibis.expr.types as ir
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _PARQUET = {".parquet", ".pq"}
 _DATABASE = {".duckdb", ".ddb"}
+_LISTED = 20  # tables named in an error
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
 
@@ -221,18 +222,27 @@ def _postgres(address: str) -> Any:
 
 
 def _table_of(backend: Any, table: str | None, where: str) -> Source:
+    schema, _, name = (table or "").rpartition(".")
     try:
         if table is None:
             raise SourceError(f"Expected table the name of a table in {where}, got nothing.")
-        schema, _, name = table.rpartition(".")
         opened = _quietly(
             lambda: backend.table(name, database=schema or None),
             f"find table {table!r} in {where}",
         )
-    except SourceError:
+    except SourceError as error:
+        there = _tables(backend, schema)
         backend.disconnect()
-        raise
+        raise SourceError(f"{error} {there}".rstrip()) from None
     return Source(opened, backend.disconnect)
+
+
+def _tables(backend: Any, schema: str) -> str:
+    """Which tables there are, in words; nothing if they cannot be listed."""
+    with contextlib.suppress(Exception):  # a help, whose failure is not what went wrong
+        if names := sorted(backend.list_tables(database=schema or None)):
+            return f"Tables there: {', '.join(names[:_LISTED])}{', …' * (len(names) > _LISTED)}."
+    return ""
 
 
 def _quietly(act: Callable[[], Any], what: str) -> Any:

@@ -94,8 +94,8 @@ def median(
     """The lower median, the value of rank ceil(m/2).
 
     Args:
-        data: An array, a path, a frame, an ibis table, or a `Column`.
-        column: Its name, unless `data` is an array or a `Column`.
+        data: An array, a series, a path, a frame, an ibis table, or a `Column`.
+        column: Its name, unless `data` is an array, a series or a `Column`.
         propose: τ: how far one record may move the median, in the unit of the data.
         **options: See `Budget` and `Source`.
 
@@ -283,7 +283,7 @@ def trimmed_sum(
     def everything(rows: npt.NDArray[np.float64]) -> tuple[int, ...]:
         return tuple(np.sum(trimming.shortened(rows, mechanism.lattice), axis=0).tolist())
 
-    _charge(given, mechanism.event, "trimmed sum")
+    charge(given, mechanism.event, "trimmed sum")
     return mechanism.release(rows, measure, everything, noise=given.get("noise"))
 
 
@@ -343,7 +343,7 @@ def _release(
     opened = open_records(data, column, options, kind)
     if among is not None:
         _check_categories(among, opened)
-    _charge(options, mechanism.event, name if column is None else f"{name} of {column}")
+    charge(options, mechanism.event, name if column is None else f"{name} of {column}")
 
     def release(records: Column) -> Outcome:
         measured = functools.partial(measure, mechanism)
@@ -355,10 +355,14 @@ def _release(
     return release(opened)
 
 
-def _charge(options: Options, event: dp.DpEvent, label: str) -> None:
+def charge(options: Budget, event: dp.DpEvent, label: str) -> None:
+    """Charges the ledger, if one is given; what it raises must stop the release."""
     ledger = options.get("ledger")
-    if ledger is not None:
-        ledger.charge(event, label, delta=options["delta"])
+    if ledger is None:
+        return
+    if not hasattr(ledger, "charge"):
+        raise ValueError(f"Expected ledger an open prudent.Ledger, got {ledger!r}.")
+    ledger.charge(event, label, delta=options["delta"])
 
 
 def open_records(
@@ -368,6 +372,9 @@ def open_records(
     kind: Kind,
 ) -> Column | dict[Hashable, Column]:
     """The column to release from, or one for each group; arrays need no engine."""
+    if column is None and hasattr(data, "to_frame"):  # a series, of pandas or polars
+        column = "value"
+        data = data.to_frame(column)
     asked: dict[str, Any] = {
         name: source[name] for name in Source.__optional_keys__ if source.get(name) is not None
     }

@@ -66,8 +66,7 @@ class Recorder:
         if self._path is not None:
             self._keep_until(self._path, start)
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=10),  # what is shown after it shall fit into 80 columns
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[shown]}"),
@@ -97,7 +96,7 @@ class Recorder:
     def record(self, metrics: Metrics) -> None:
         """Shows and writes an entry."""
         self.history.append(metrics)
-        shown = [f"pass {metrics.pass_rate:.0%}", f"F {metrics.trim}", f"noise {metrics.noise:.3g}"]
+        shown = [f"pass {metrics.pass_rate:.0%}", f"F {metrics.trim}"]
         if metrics.epsilon is not None:
             shown.insert(0, f"ε {_rounded_up(metrics.epsilon):.3f}")
         shown += [f"{name} {value:.4g}" for name, value in metrics.evaluation.items()]

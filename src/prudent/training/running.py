@@ -106,7 +106,14 @@ class TrainingRun:
             processes=processes,
         )
         trained = [p for p in model.parameters() if p.requires_grad]
-        chosen = optimizer(trained, **options)
+        try:
+            chosen = optimizer(trained, **options)
+        except TypeError as error:
+            raise TypeError(
+                "Expected optimizer a class such as torch.optim.SGD, and by name its options: "
+                f"{error}. Whatever fit itself does not know is taken for one of these; device, "
+                "seed and precision belong into prudent.Execution."
+            ) from error
         captures = execution.captures and is_capturable(chosen) and is_on_device(train_set)
         if captures:
             for group in chosen.param_groups:
