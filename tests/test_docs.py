@@ -6,6 +6,8 @@ above it: `<!-- not run: needs a GPU -->`; it is skipped with that reason, never
 """
 
 import re
+import subprocess
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable
@@ -104,6 +106,16 @@ def test_the_code_on_a_page_runs(
         if name == page and not block.reason:
             padding = "\n" * (block.line - 1)  # so that an error names the line of the page
             exec(compile(padding + block.code, PAGES[page], "exec"), names)
+
+
+@pytest.mark.slow
+def test_the_script_for_many_processes_runs_in_two(tmp_path: Path) -> None:
+    learning()
+    (code,) = [block.code for _, block in BLOCKS if block.code.startswith("# train.py")]
+    (tmp_path / "train.py").write_text(code)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", "2", "train.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

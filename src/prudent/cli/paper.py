@@ -173,11 +173,16 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
+    from rich.console import Console
+    from rich.progress import track
+
     from prudent.paper.figures import figure
 
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
-    _write_page(found, out, [figure(number) for number in FIGURES] if figures else [])
+    console = Console(stderr=True, quiet=not figures)
+    numbers = track(FIGURES if figures else (), "figures", console=console)
+    _write_page(found, out, [figure(number) for number in numbers])
     typer.echo(out)
     if docs is not None:
         docs.parent.mkdir(parents=True, exist_ok=True)

@@ -58,8 +58,9 @@ class FixedTrim(Trim):
 class AdaptiveTrim(Trim):
     """Trims more after a failed test, less after a passed one.
 
-    The pass rate tends to up/(up + down). Passing says that few gradients are large, so fewer need
-    to go; failing says that many are (Errata 27). The other way round feeds on itself (Errata 28).
+    The pass rate tends to up/(up + down), unless F meets a bound. Passing says that few gradients
+    are large, so fewer need to go; failing says that many are (Errata 27). The other way round
+    feeds on itself (Errata 28).
 
     Attributes:
         first: Share of the expected batch trimmed at first.
