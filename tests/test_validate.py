@@ -63,5 +63,5 @@ def test_a_choice_says_what_it_allows():
 
     assert isinstance(Colour.RED, enum.Enum)
     assert Colour("red") is Colour(Colour.RED) is Colour.RED
-    with pytest.raises(ValueError, match=r"Expected Colour one of 'red', 'blue', got 'green'\."):
+    with pytest.raises(ValueError, match=r"Expected colour one of 'red', 'blue', got 'green'\."):
         Colour("green")

@@ -72,7 +72,7 @@ class Recorder:
             TextColumn("{task.fields[shown]}"),
             disable=not progress,
         )
-        self._task = self._progress.add_task("training", total=steps, completed=start, shown="")
+        self._task = self._progress.add_task("", total=steps, completed=start, shown="")
         self._writer = _summary_writer(folder) if tensorboard else None
 
     def __enter__(self) -> "Recorder":
