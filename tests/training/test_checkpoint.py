@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from prudent.accounting import GaussianTest
 from prudent.training import AdaptiveTrim, Execution, Plan, ProposeTestRelease, fit
@@ -43,7 +44,7 @@ def records():
 
 
 def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
-    model, (inputs, targets) = network(), records()
+    model, train_set = network(), records()
 
     def evaluate(model):
         return {"weight": float(model[0].weight.detach().double().sum())}
@@ -60,7 +61,7 @@ def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
         changes.pop("plan", PLAN),
         model,
         cross_entropy,
-        (inputs, targets),
+        train_set,
         optimizer=optimizer,
         out=out,
         resume=resume,
@@ -268,6 +269,34 @@ def test_other_data_are_refused(tmp_path, monkeypatch, other):
     monkeypatch.setitem(globals(), "records", lambda: changed)
     with pytest.raises(ValueError, match="Expected the train_set this run was begun with"):
         train(tmp_path, resume=True)
+
+
+class Items(Dataset):
+    """Records that must be read to be known."""
+
+    def __len__(self):
+        return 220
+
+    def __getitem__(self, index):
+        return torch.full((5,), float(index)), index % 3
+
+
+@pytest.mark.parametrize(
+    "whole", [Items(), TensorDataset(torch.randn(220, 5), torch.arange(220) % 3)]
+)
+def test_another_part_of_the_data_is_refused(tmp_path, monkeypatch, whole):
+    """`random_split` draws another part in every process that does not seed it."""
+
+    def part(first):
+        return Subset(whole, range(first, first + 200))
+
+    monkeypatch.setitem(globals(), "records", lambda: part(0))
+    few = Plan(sampling_rate=0.1, steps=2, aggregation=PLAN.aggregation)
+    train(tmp_path, plan=few)
+    train(tmp_path, plan=few, resume=True)
+    monkeypatch.setitem(globals(), "records", lambda: part(20))
+    with pytest.raises(ValueError, match="Expected the train_set this run was begun with"):
+        train(tmp_path, plan=few, resume=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])

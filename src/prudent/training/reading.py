@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from prudent.training.distributed import Alone
 
@@ -39,11 +39,18 @@ def fingerprint(train_set: Any) -> str:
 
     Two processes that divide differently ordered records may both get one of them, which then
     counts twice; and a run resumed on other records would give their sums the noise of the old.
+    Of a part of a data set it tells at least which part, such as `random_split` draws anew.
     """
+    found = hashlib.blake2b(digest_size=16)
+    if isinstance(train_set, Subset):
+        found.update(repr([int(index) for index in train_set.indices]).encode())
+        whole: Any = train_set.dataset
+        # A list is a pair of tensors only where it is the data set itself.
+        found.update(b"" if isinstance(whole, tuple | list) else fingerprint(whole).encode())
+        return found.hexdigest()
     tensors = _tensors(train_set)
     if tensors is None:
         return ""
-    found = hashlib.blake2b(digest_size=16)
     for leaf in pytree.tree_leaves(tensors):
         found.update(repr((leaf.dtype, tuple(leaf.shape))).encode())
         found.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

@@ -73,8 +73,8 @@ def fit(
         loss: Takes outputs and targets to one loss per record (reduction="none").
         train_set: A pair (inputs, targets) of tensors, a `TensorDataset`, or any map-style data set
             of (input, target) items. A record is one item. Every process, and every run that is
-            resumed, needs the same records in the same order; tensors are compared, a data set
-            that must be read for it is taken at its word.
+            resumed, needs the same records in the same order; tensors are compared, and which part
+            a `Subset` is; a data set that must be read for it is taken at its word.
         optimizer: Any torch optimizer; what it does with released gradients is free.
         execution: Device, engine, seed: what cannot change the guarantee.
         corrupt: Replaces per-example gradients, to simulate faults and attacks.
