@@ -349,6 +349,20 @@ def test_learns_with_a_scheduler_and_resumes() -> None:
         private(network(), other)[1].load_state_dict(optimizer.state_dict())
 
 
+def test_going_back_to_a_saved_state_takes_back_no_step() -> None:
+    """A model of the steps since then was there to be seen, and nobody can forget it."""
+    module, optimizer = private(network(), Sum(clip=1.0, noise_multiplier=1.0))
+    saved = copy.deepcopy(optimizer.state_dict())
+    for inputs, targets in loader():
+        optimizer.zero_grad()
+        backward(module, inputs, targets)
+        optimizer.step()
+    taken, price = optimizer.steps, optimizer.epsilon(1e-5)
+    assert taken > 1
+    optimizer.load_state_dict(saved)
+    assert (optimizer.steps, optimizer.epsilon(1e-5)) == (taken, price)
+
+
 def test_step_after_the_last_is_refused() -> None:
     model = network()
     module = GradSampleModule(model)

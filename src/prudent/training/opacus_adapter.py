@@ -51,7 +51,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         plan: What is released. Its `sampling_rate` is the loader's `sample_rate`.
         module: The `GradSampleModule` (or `GradSampleHooks`), in any mode that forms gradients.
         data_loader: The `DPDataLoader` the batches come from.
-        generator: Of the noise, on the module's device. The device's default one unless given.
+        generator: Of the noise, on the module's device; seeded by the operating system unless
+            given.
 
     Attributes:
         plan: The plan at the rate the loader really draws with, see `realised_rate`.
@@ -159,7 +160,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a saved state of the same plan."""
+        """Goes on from a saved state of the same plan; steps taken here since then stay taken."""
         if state_dict["plan"] != repr(self.plan):
             raise ValueError(
                 "Expected the state of a run of this plan, got one of another: "
@@ -168,7 +169,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
         self._release.trim.copy_(state_dict["trim"])
-        self.steps = int(state_dict["steps"])
+        self.steps = max(self.steps, int(state_dict["steps"]))
 
     def _share(self) -> None:
         """Lets schedulers of the learning rate reach the wrapped optimizer's groups."""
