@@ -3,15 +3,18 @@
 import json
 
 import pytest
+import torch
 
 from prudent.cli import main
+from prudent.training.checkpoint import load_checkpoint
 
 KEYS = {"accuracy", "epsilon", "delta", "steps", "noise_multiplier", "pass_rate"}
 
 
 def run(capsys, archive, *flags, status=0):
     """The last line of a JSON run."""
-    given = ["train", "--dataset", f"npz:{archive}", "--batch", "60", "--json", *flags]
+    seed = () if any(flag.endswith(".toml") for flag in flags) else ("--seed", "0")
+    given = ["train", "--dataset", f"npz:{archive}", "--batch", "60", "--json", *seed, *flags]
     assert main(given) == status, capsys.readouterr().err
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -85,8 +88,24 @@ def test_a_file_and_flags_that_win_over_it(capsys, archive, tmp_path):
     assert run(capsys, archive, *flags) == first
 
 
+def test_noise_on_data_of_ones_own_is_nobodys_to_know(capsys, archive, tmp_path):
+    """With seed 0 for all, everybody could subtract it."""
+    seeds = []
+    for name in ("first", "second"):
+        flags = ["--method", "dpsgd", "--steps", "4", "--noise-multiplier", "1"]
+        out = tmp_path / name
+        given = ["train", "--dataset", f"npz:{archive}", *flags, "--out", str(out)]
+        assert main(given) == 0
+        assert main([*given, "--resume"]) == 0
+        seeds.append(load_checkpoint(out, torch.device("cpu"))["seed"])
+        assert str(seeds[-1]) not in capsys.readouterr().out
+    assert 0 not in seeds
+    assert seeds[0] != seeds[1]
+
+
 def test_for_a_person(capsys, archive, tmp_path):
     flags = ["--method", "dpsgd", "--steps", "10", "--noise-multiplier", "1"]
+    flags += ["--seed", "0"]
     given = ["train", "--dataset", f"npz:{archive}", *flags, "--out", str(tmp_path)]
     assert main(given) == 0
     shown = capsys.readouterr().out

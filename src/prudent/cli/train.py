@@ -1,6 +1,7 @@
 """`prudent train`: any experiment of the library, from flags or from a file."""
 
 import json
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,7 +68,8 @@ def train(
     seed: Annotated[
         int | None,
         options.whole_number(
-            "Seed of everything, also of the noise: keep it secret if the data are. [0]"
+            "Seed of everything, also of the noise: keep it secret if the data are. [0; for "
+            "npz:PATH drawn by the operating system]"
         ),
     ] = None,
     accountant: Annotated[
@@ -134,7 +136,7 @@ def train(
     if as_json:
         typer.echo(json.dumps(result.plain()))
     else:
-        _show(result, out)
+        _show(result, out, seeded="seed" in chosen)
 
 
 def _from_file(path: Path | None) -> dict[str, Any]:
@@ -160,6 +162,9 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
             f"Expected settings among {', '.join(sorted(known))}, got {', '.join(unknown)}."
         )
     values = dict(chosen)
+    if str(values.get("dataset")).startswith("npz:"):
+        # Nobody's data but the user's own may be secret, and then so must the noise be.
+        values.setdefault("seed", secrets.randbits(63))
     if "test" in values:
         test = options.parse_test(str(values["test"]))
         if test is None:
@@ -202,7 +207,7 @@ def _device(name: str) -> str:
     return str(local_device(device))
 
 
-def _show(result: "Result", out: Path | None) -> None:
+def _show(result: "Result", out: Path | None, *, seeded: bool) -> None:
     from rich.console import Console
 
     plain = result.plain()
@@ -218,7 +223,9 @@ def _show(result: "Result", out: Path | None) -> None:
             f"guarantee     ({options.rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP"
         )
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
-        console.print(f"seed          {result.experiment.seed}: whoever knows it knows the noise")
+        seed = result.experiment.seed
+        if seeded or not result.experiment.dataset.startswith("npz:"):
+            console.print(f"seed          {seed}: whoever knows it knows the noise")
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:
         console.print(f"saved         {out}/metrics.jsonl, ledger.json, checkpoint.pt")
