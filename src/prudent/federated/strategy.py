@@ -100,7 +100,10 @@ class PrivateStrategy(Strategy):
         return 0 if self._layout is None else self._release.taken
 
     def epsilon(self, delta: float) -> float:
-        """The ε of the rounds released so far."""
+        """The ε of the rounds released so far.
+
+        Where the decision to stop looked at the model, `plan.epsilon` is the one that holds.
+        """
         return self.plan.epsilon_after(self.taken, delta)
 
     def start(
