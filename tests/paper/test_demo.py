@@ -32,13 +32,14 @@ def test_the_entries_differ_in_the_method_alone():
 
 
 @pytest.mark.slow
-def test_the_demo(tmp_path):
+def test_the_demo(tmp_path, capsys):
     chance, path = np.random.default_rng(0), tmp_path / "easy.npz"
     labels = np.arange(300) % 3
     features = (chance.normal(size=(300, 4)) + 3 * np.eye(4)[labels]).astype(np.float32)
     np.savez(path, x_train=features, y_train=labels, x_test=features[:60], y_test=labels[:60])
     common = attrs.evolve(COMMON, dataset=f"npz:{path}", accountant=RdpAccountant)
     rows = run_demo(common, tmp_path / "demo", workers=1)
+    assert capsys.readouterr().out == ""  # which a program reads
     assert [row["key"] for row in rows] == ["ptr", "ptr-paper", "trimmed", "dpsgd"]
     assert all(len(row["curve"]) == 12 for row in rows)
     with (tmp_path / "demo" / "demo.csv").open() as file:

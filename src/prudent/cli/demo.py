@@ -24,13 +24,17 @@ def demo(
 ) -> None:
     """Train private models on MNIST with a tenth of the labels wrong, method beside method.
 
-    Every method gets the same (ε, δ), priced by the same accountant. This is a small run: at full
-    size each method trains for thousands of steps (an hour on a laptop, a minute on a GPU).
+    Every method gets the same (ε, δ), priced by the same accountant. This is
+    a small run: at full size each method trains for thousands of steps (an
+    hour on a laptop, a minute on a GPU).
 
-    [bold]Example[/bold]
+    [b]Example[/b]
 
-      prudent demo --epsilon 3 --steps 300 --out runs/demo
+    $ prudent demo --epsilon 3 --steps 300 --out runs/demo
     """
+    from prudent import _validate
+
+    _validate.count(1, steps=steps)
     from prudent.paper.demo import run_demo
     from prudent.paper.experiment import Experiment
 

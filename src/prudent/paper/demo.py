@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prudent.accounting import LaplaceTest
@@ -94,7 +95,8 @@ def _train(entry: Entry, folder: Path) -> dict[str, Any]:
 def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -> None:
     """Shows how far each training is, from the metrics it writes."""
     columns = (TextColumn("{task.description:46s}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress:
+    console = Console(stderr=True)  # standard output is for the result
+    with Progress(*columns, console=console) as progress:
         tasks = {e.key: progress.add_task(e.title, total=_EVALUATIONS) for e in methods}
         while True:
             done = all(future.done() for future in futures.values())
@@ -123,7 +125,8 @@ def plot(rows: list[dict[str, Any]], common: Experiment, path: Path) -> None:
     axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
     axes.set_ylabel("accuracy on clean test data, %")
     kind, _, ratio = common.corrupt.partition(":")
-    axes.set_title(f"{common.dataset.upper()}, {float(ratio or 0):.0%} of the {kind}s wrong")
+    fault = f"{float(ratio):.0%} of the {kind}s wrong" if ratio else "nothing wrong"
+    axes.set_title(f"{common.dataset.upper()}, {fault}")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower right")
     figure.savefig(path, dpi=150)
