@@ -161,6 +161,16 @@ def test_a_bug_is_reported_as_one() -> None:
     assert (answer.returncode, answer.stderr) == (1, "A bug in prudent: KeyError: 'x'\n")
 
 
+def test_what_is_stopped_by_the_keyboard_says_so(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prudent.cli.pricing._print_price", interrupted)
+    assert run("epsilon", *flags(GOOD)) == (130, "", "Stopped.\n")
+
+
 def test_messages_of_the_library_get_the_name_of_the_flag() -> None:
     options = frozenset({"--noise-multiplier", "--delta"})
     assert with_flag("Expected noise_multiplier > 0, got -1.", options) == (

@@ -74,4 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = app(args=given, prog_name="prudent", standalone_mode=False)
     except Exception as error:
         return errors.report(error, typer.main.get_command(app))
+    if status == errors.STOPPED:  # by the keyboard, which typer says nothing about
+        print("Stopped.", file=sys.stderr)
     return status if isinstance(status, int) else 0

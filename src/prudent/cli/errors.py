@@ -11,6 +11,7 @@ import typer
 
 USAGE = 2
 BUG = 1
+STOPPED = 130
 
 # What typer found wrong with the command line. It has had a name of its own for the base of these
 # errors since it stopped building on click; Flower holds it back to a version before that.
@@ -44,7 +45,7 @@ def report(error: Exception, command: Any) -> int:
         command: The whole command line, whose options are the flags there are.
     """
     if isinstance(error, typer.Abort):
-        line, status = "Stopped.", 130
+        line, status = "Stopped.", STOPPED
     elif isinstance(error, COMPLAINT):
         line, status = _usage(error), USAGE
     elif isinstance(error, ImportError):
