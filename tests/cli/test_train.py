@@ -146,6 +146,10 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--resume", "--steps", "5", "--noise-multiplier", "1"], "--out: expected the folder"),
         (["--method", "sgd"], "--steps: expected for sgd, which no budget stops, got None."),
         ([], "noise_multiplier (the third is solved for), got only epsilon = 3."),
+        (
+            ["--steps", "5", "--corrupt", "label:0.1", "--out", "nowhere"],
+            "--seed: expected with corrupt and out on data of your own, got nothing",
+        ),
         (["nowhere.toml"], "nowhere.toml: No such file or directory."),
         (["--flag"], "No such option: --flag"),
     ],

@@ -127,6 +127,11 @@ def train(
     }
     chosen = _from_file(settings) | {k: v for k, v in flags.items() if v is not None}
     experiment = _experiment(chosen)
+    if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
+        raise ValueError(
+            "Expected seed with corrupt and out on data of your own, got nothing: which records "
+            "are bad comes from it, and a run that is resumed must find the same ones."
+        )
     from prudent.paper.experiment import run
     from prudent.training.distributed import is_first
 
@@ -136,7 +141,7 @@ def train(
     if as_json:
         typer.echo(json.dumps(result.plain()))
     else:
-        _show(result, out, seeded="seed" in chosen)
+        _show(result, out, seed_is_drawn=_seed_is_drawn(chosen))
 
 
 def _from_file(path: Path | None) -> dict[str, Any]:
@@ -162,9 +167,8 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
             f"Expected settings among {', '.join(sorted(known))}, got {', '.join(unknown)}."
         )
     values = dict(chosen)
-    if str(values.get("dataset")).startswith("npz:"):
-        # Nobody's data but the user's own may be secret, and then so must the noise be.
-        values.setdefault("seed", secrets.randbits(63))
+    if _seed_is_drawn(chosen):
+        values["seed"] = secrets.randbits(63)
     if "test" in values:
         test = options.parse_test(str(values["test"]))
         if test is None:
@@ -191,6 +195,11 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
     return Experiment(**values)
 
 
+def _seed_is_drawn(chosen: dict[str, Any]) -> bool:
+    """Nobody's data but the user's own may be secret, and then so must the noise be."""
+    return "seed" not in chosen and str(chosen.get("dataset")).startswith("npz:")
+
+
 def _device(name: str) -> str:
     import torch
 
@@ -207,7 +216,7 @@ def _device(name: str) -> str:
     return str(local_device(device))
 
 
-def _show(result: "Result", out: Path | None, *, seeded: bool) -> None:
+def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
     from rich.console import Console
 
     plain = result.plain()
@@ -223,8 +232,8 @@ def _show(result: "Result", out: Path | None, *, seeded: bool) -> None:
             f"guarantee     ({options.rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP"
         )
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
-        seed = result.experiment.seed
-        if seeded or not result.experiment.dataset.startswith("npz:"):
+        if not seed_is_drawn:
+            seed = result.experiment.seed
             console.print(f"seed          {seed}: whoever knows it knows the noise")
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:
