@@ -410,7 +410,7 @@ def test_where_may_not_look_at_other_rows(where: Any) -> None:
 
 @pytest.mark.parametrize("where", [lambda t: t.nothing, lambda t: t.x, "x > 0", 3])
 def test_where_must_be_true_or_false(where: Any) -> None:
-    with pytest.raises(ValueError, match="true-or-false expression"):
+    with pytest.raises(ValueError, match="function of the table that says which rows"):
         open_column(CITIES, "x", where=where)
 
 

@@ -226,7 +226,10 @@ def _of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
     except Exception:
         boolean = False
     if not boolean:
-        raise ValueError("Expected where a true-or-false expression of the table's columns.")
+        raise ValueError(
+            "Expected where a function of the table that says which rows to keep, such as "
+            "lambda t: t.year == 2024, got another."
+        )
     if predicate.op().find(_NOT_OF_ONE_ROW):
         raise ValueError(
             "Expected where to look at one row at a time, got an aggregate, a window, a subquery "
