@@ -74,8 +74,9 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
     [
         (["epsilon"], "--noise-multiplier: expected a value, got nothing."),
         (["epsilon", "--steps"], "--steps: expected a value, got nothing."),
-        (["epsilon", "--stepz", "3"], "No such option: --stepz"),
-        (["epsilon", "--noise", "3"], "No such option: --noise (Possible options: --noise-mult"),
+        (["epsilon", "--stepz", "3"], "No such option: --stepz. Did you mean --"),
+        (["epsilon", "--noise", "3"], "No such option: --noise. Did you mean --noise-multiplier?"),
+        (["epsilon", "--qqqq", "3"], "No such option: --qqqq. See prudent epsilon --help."),
         (["epsilon", *flags(GOOD), "--sampling-rate=1/0"], "--sampling-rate: expected a number"),
         (["budget", "creat"], "No such command 'creat'. Did you mean 'create'? See prudent bud"),
         (["release", "median", "--column=x", "--propose=1", *PRICE], "FILE: expected a file, or"),

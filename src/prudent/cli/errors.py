@@ -102,12 +102,15 @@ def _usage(error: Any) -> str:
         return f"{option}: expected a value, got nothing."
     if not isinstance(error, typer.BadParameter):
         context: Any = getattr(error, "ctx", None)
-        if context and hasattr(error, "possibilities"):  # the beginning of a flag is close to it
+        where = context.command_path if context else "prudent"
+        if option and context and hasattr(error, "possibilities"):
+            # The beginning of a flag is close to it, however much is missing.
             flags = [flag for each in context.command.params for flag in each.opts]
             begun = [flag for flag in flags if flag.startswith(option)]
-            error.possibilities = begun or error.possibilities
+            near = " or ".join(begun or error.possibilities or ())
+            hint = f" Did you mean {near}?" if near else ""
+            return f"No such option: {option}.{hint} See {where} --help."
         message = error.format_message()
-        where = context.command_path if context else "prudent"
         end = "" if message.endswith((".", "?")) else "."
         return f"{message}{end} See {where} --help." if message else ""
     parameter: Any = error.param
