@@ -8,7 +8,7 @@ import dp_accounting as dp
 import pytest
 from typer.testing import CliRunner, Result
 
-from prudent.cli import options
+from prudent._rounding import rounded_up
 from prudent.cli.budget import app
 from prudent.release.ledger import Ledger
 
@@ -42,7 +42,7 @@ def test_show(ledger: Path) -> None:
     }
     assert answer["spent"] + answer["remaining"] == pytest.approx(1.0)
     table = run("show", ledger).stdout
-    assert f"ε = {options.rounded_up(answer['spent'])}" in table
+    assert f"ε = {rounded_up(answer['spent'])}" in table
     assert "Gaussian noise with multiplier" in " ".join(table.split())
 
 

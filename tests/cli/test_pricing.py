@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -18,7 +19,7 @@ from prudent.accounting import (
     Run,
 )
 from prudent.accounting.records import from_plain
-from prudent.cli.options import parse_test, rounded_down, rounded_up
+from prudent.cli.options import parse_test
 
 Command = Callable[..., Any]
 RUN = Run(

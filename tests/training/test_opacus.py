@@ -362,6 +362,13 @@ def test_going_back_to_a_saved_state_takes_back_no_step() -> None:
     optimizer.load_state_dict(saved)
     assert (optimizer.steps, optimizer.epsilon(1e-5)) == (taken, price)
 
+    _, other = private(network(), Sum(clip=1.0, noise_multiplier=1.0))
+    other.steps = 2  # of a run of its own, which the state knows nothing of
+    other.load_state_dict(optimizer.state_dict())
+    assert other.steps == taken + 2
+    other.load_state_dict(optimizer.state_dict())
+    assert other.steps == taken + 2
+
 
 def test_step_after_the_last_is_refused() -> None:
     model = network()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent._rounding import rounded_down, rounded_up
 from prudent.cli import options
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def history(
             f"{charge.time:%Y-%m-%d %H:%M:%S}",
             charge.label,
             describe(charge.event),
-            options.rounded_up(charge.spent),
+            rounded_up(charge.spent),
         )
         for charge in charges
     ]
@@ -153,8 +154,8 @@ def _print_balance(balance: "Balance", as_json: bool) -> None:
         ("budget", f"ε = {balance.epsilon:g}, δ = {balance.delta:g}"),
         ("releases chosen", chosen),
         ("charges", str(balance.charges)),
-        ("spent", f"ε = {options.rounded_up(balance.spent)}"),
-        ("remaining", f"ε = {options.rounded_down(balance.remaining)}"),
+        ("spent", f"ε = {rounded_up(balance.spent)}"),
+        ("remaining", f"ε = {rounded_down(balance.remaining)}"),
         ("would fit", str(balance.fits)),
         ("digest", balance.digest),
     ]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from prudent._rounding import rounded_up
 from prudent.cli import options
 
 
@@ -55,7 +56,7 @@ def demo(
         table.add_row(
             row["title"],
             f"{row['accuracy']:.2%}",
-            options.rounded_up(row["epsilon"]),
+            rounded_up(row["epsilon"]),
             f"{row['noise_multiplier']:.3f}",
             f"{row['pass_rate']:.0%}" if row["key"].startswith("ptr") else "no test",
         )

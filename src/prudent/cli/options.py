@@ -1,7 +1,5 @@
 """Options that several commands share, and how their texts are read."""
 
-import decimal
-import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -135,22 +133,6 @@ def check_sizes(**arguments: float | None) -> None:
         if not low <= value <= high:
             zero = "0 or " if name in _MAY_BE_ZERO else ""
             raise ValueError(f"Expected {name} {zero}in [{low:g}, {high:g}], got {value!r}.")
-
-
-def rounded_up(value: float) -> str:
-    """A bound from above in five digits, rounded up so that it stays one."""
-    return _rounded(value, decimal.ROUND_CEILING)
-
-
-def rounded_down(value: float) -> str:
-    """A bound from below in five digits, rounded down."""
-    return _rounded(value, decimal.ROUND_FLOOR)
-
-
-def _rounded(value: float, rounding: str) -> str:
-    if math.isinf(value):
-        return "∞"
-    return f"{decimal.Context(prec=5, rounding=rounding).create_decimal(value):g}"
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from prudent._rounding import rounded_up
 from prudent.cli import options
 
 if TYPE_CHECKING:
@@ -333,6 +334,6 @@ def _print_prices(prices: "Sequence[Price]") -> None:
     table.add_column("ε", justify="right")
     table.add_column("", style="dim")
     for price in prices:
-        shown = "–" if price.epsilon is None else options.rounded_up(price.epsilon)
+        shown = "–" if price.epsilon is None else rounded_up(price.epsilon)
         table.add_row(price.analysis, shown, price.note)
     Console(highlight=False).print(table)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from prudent._rounding import rounded_down, rounded_up
 from prudent.cli import options
 
 if TYPE_CHECKING:
@@ -195,14 +196,12 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
     from prudent.accounting import describe
 
     upper, lower, delta = price["epsilon"], price["epsilon_lower"], price["delta"]
-    bracket = f"(exact ε ≥ {options.rounded_down(lower)})"
-    typer.echo(f"ε ≤ {options.rounded_up(upper)} at δ = {delta:g}  {bracket}")
+    bracket = f"(exact ε ≥ {rounded_down(lower)})"
+    typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {delta:g}  {bracket}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])
         )
         share = max(0.0, 1 - bare / upper)
-        typer.echo(
-            f"the test costs {share:.1%} of it; without a test ε ≤ {options.rounded_up(bare)}"
-        )
+        typer.echo(f"the test costs {share:.1%} of it; without a test ε ≤ {rounded_up(bare)}")
     typer.echo(describe(run.event))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent._rounding import rounded_up
 from prudent.cli import options
 
 if TYPE_CHECKING:
@@ -228,9 +229,7 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
             why = "in this simulated attack bad records read others, which no accounting covers"
         console.print(f"guarantee     none: {why}")
     else:
-        console.print(
-            f"guarantee     ({options.rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP"
-        )
+        console.print(f"guarantee     ({rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP")
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
         if not seed_is_drawn:
             seed = result.experiment.seed

@@ -5,12 +5,12 @@ are kept in a file beside the results.
 """
 
 import json
-import math
 from pathlib import Path
 from typing import NamedTuple
 
 import attrs
 
+from prudent._rounding import rounded_up
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.paper.tables import Job, settings
@@ -69,14 +69,9 @@ class Plans:
             marks = {mark for e, a in wanted if (mark := _reached(plan, e, a, delta))}
         else:
             parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]
-            spent = [Mark(s, _rounded_up(plan.epsilon_after(s, delta)), "pld") for s in parts]
+            spent = [Mark(s, float(rounded_up(plan.epsilon_after(s, delta))), "pld") for s in parts]
             marks = {*spent, Mark(plan.steps, job.target, "pld")}
         return {"noise": plan.aggregation.noise_multiplier, "marks": sorted(marks)}  # type: ignore[attr-defined]
-
-
-def _rounded_up(epsilon: float) -> float:
-    """To four digits; a bound stays a bound."""
-    return math.ceil(1e4 * epsilon) / 1e4
 
 
 def _reached(plan: Plan, epsilon: float, accountant: str, delta: float) -> Mark | None:

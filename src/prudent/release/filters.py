@@ -7,7 +7,6 @@ was fixed before the first answer. docs/budget.md has the proofs.
 """
 
 import abc
-import decimal
 import functools
 import math
 from collections import Counter
@@ -18,6 +17,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent import _validate
+from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import PldAccountant, calibration, records
 
 State = TypeVar("State")
@@ -41,27 +41,13 @@ class Room:
     def __str__(self) -> str:
         choices = []
         if self.epsilon > 0:
-            epsilon, delta = rounded_down(self.epsilon), rounded_down(self.delta)
+            epsilon, delta = rounded_down(self.epsilon, 3), rounded_down(self.delta, 3)
             choices.append(f"a release with ε <= {epsilon} at δ <= {delta}")
         if self.noise_multiplier < math.inf:
-            choices.append(f"Gaussian noise with multiplier >= {rounded_up(self.noise_multiplier)}")
+            choices.append(
+                f"Gaussian noise with multiplier >= {rounded_up(self.noise_multiplier, 3)}"
+            )
         return " or ".join(choices) if choices else "nothing"
-
-
-def rounded_up(value: float, digits: int = 3) -> str:
-    """A bound from above in a few digits, rounded up so that it stays one."""
-    return _rounded(value, digits, decimal.ROUND_CEILING)
-
-
-def rounded_down(value: float, digits: int = 3) -> str:
-    """What there is in a few digits, rounded so that what is printed is not more than that."""
-    return _rounded(value, digits, decimal.ROUND_FLOOR)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> str:
-    if math.isinf(value):
-        return f"{value:g}"
-    return f"{decimal.Context(prec=digits, rounding=rounding).create_decimal(value):g}"
 
 
 @attrs.frozen

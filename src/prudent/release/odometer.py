@@ -6,9 +6,10 @@ from typing import Any, Self
 import attrs
 import dp_accounting as dp
 
+from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import records
 from prudent.release.chain import decoded, reading
-from prudent.release.filters import Room, rounded_down, rounded_up
+from prudent.release.filters import Room
 from prudent.release.storage import LedgerError, Row
 
 

@@ -7,13 +7,14 @@ only when asked for, under a key of their own.
 """
 
 import json
-import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from prudent._rounding import rounded_up
 
 
 @attrs.frozen(kw_only=True)
@@ -98,7 +99,7 @@ class Recorder:
         self.history.append(metrics)
         shown = [f"pass {metrics.pass_rate:.0%}", f"F {metrics.trim}"]
         if metrics.epsilon is not None:
-            shown.insert(0, f"ε {_rounded_up(metrics.epsilon):.3f}")
+            shown.insert(0, f"ε {rounded_up(metrics.epsilon, 4)}")
         shown += [f"{name} {value:.4g}" for name, value in metrics.evaluation.items()]
         self._progress.update(self._task, shown=" · ".join(shown))
         if self._path is not None:
@@ -116,11 +117,6 @@ class Recorder:
         lines = path.read_text().splitlines() if step else []
         kept = [line for line in lines if _step_of(line) <= step]
         path.write_text("".join(line + "\n" for line in kept))
-
-
-def _rounded_up(epsilon: float) -> float:
-    """To three digits; a bound stays a bound."""
-    return epsilon if math.isinf(epsilon) else math.ceil(1e3 * epsilon) / 1e3
 
 
 def _step_of(line: str) -> float:

@@ -6,6 +6,7 @@ and what that costs come from a `Plan`. Needs the extra `opacus`.
 """
 
 import math
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer = optimizer
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
         self.steps = 0
+        self._run = secrets.token_hex(8)
         self.outcome: Outcome | None = None
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._release = Step(
@@ -154,13 +156,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """The wrapped optimizer's state, the trim, and how many steps were paid for."""
         return {
             "plan": repr(self.plan),
+            "run": self._run,
             "steps": self.steps,
             "trim": self._release.trim.clone(),
             "optimizer": self.original_optimizer.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a saved state of the same plan; steps taken here since then stay taken."""
+        """Goes on from a saved state of the same plan; steps that were taken here stay taken.
+
+        Those of this run's own past are among them already, those of another run are not.
+        """
         if state_dict["plan"] != repr(self.plan):
             raise ValueError(
                 "Expected the state of a run of this plan, got one of another: "
@@ -169,7 +175,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
         self._release.trim.copy_(state_dict["trim"])
-        self.steps = max(self.steps, int(state_dict["steps"]))
+        loaded, run = int(state_dict["steps"]), state_dict.get("run")
+        self.steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
+        self._run = run or self._run
 
     def _share(self) -> None:
         """Lets schedulers of the learning rate reach the wrapped optimizer's groups."""
