@@ -19,9 +19,9 @@ WHEEL_SITE := build/wheel-site
 
 # One thread per worker: on a small machine two layers of parallelism only get in each other's way.
 export OMP_NUM_THREADS ?= 1
-ifdef PRUDENT_DATA
+# Without a folder of data sets, the one that ships: tests of a wheel run far from it.
+PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
-endif
 
 .PHONY: venv demo test test-slow test-federated lint docs bench clean
 .NOTPARALLEL:

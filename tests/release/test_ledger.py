@@ -213,7 +213,7 @@ def test_bad_charges_are_named(ledger: Ledger) -> None:
         ledger.charge(SMALL, delta=math.nan)
     with pytest.raises(ValueError, match="that an accountant supports"):
         ledger.charge(dp.UnsupportedDpEvent())
-    with pytest.raises(OverBudgetError, match="asked ε = inf"):
+    with pytest.raises(OverBudgetError, match="asked ε = ∞"):
         ledger.charge(dp.NonPrivateDpEvent())
     assert ledger.history() == []
 

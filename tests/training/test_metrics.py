@@ -145,7 +145,7 @@ def test_lines_are_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "shown"), [(1.4541, "ε 1.455"), (2.0, "ε 2.000"), (math.inf, "ε inf")]
+    ("epsilon", "shown"), [(1.4541, "ε 1.455"), (2.0, "ε 2"), (math.inf, "ε ∞")]
 )
 def test_the_bar_never_shows_less_than_was_spent(epsilon, shown):
     recorder = Recorder(None, 0, 1, progress=False, tensorboard=False)
