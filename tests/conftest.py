@@ -36,5 +36,5 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         labels = np.arange(count) % 3
         features = chance.normal(size=(count, 6)) + 3 * np.eye(6)[labels]
         arrays |= {f"{part}_features": features.astype(np.float32), f"{part}_labels": labels}
-    np.savez(path, **arrays)
+    np.savez(path, **arrays, classes=3)
     return path

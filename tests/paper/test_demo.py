@@ -36,7 +36,8 @@ def test_the_demo(tmp_path, capsys):
     chance, path = np.random.default_rng(0), tmp_path / "easy.npz"
     labels = np.arange(300) % 3
     features = (chance.normal(size=(300, 4)) + 3 * np.eye(4)[labels]).astype(np.float32)
-    np.savez(path, x_train=features, y_train=labels, x_test=features[:60], y_test=labels[:60])
+    test = {"x_test": features[:60], "y_test": labels[:60]}
+    np.savez(path, x_train=features, y_train=labels, **test, classes=3)
     common = attrs.evolve(COMMON, dataset=f"npz:{path}", accountant=RdpAccountant)
     rows = run_demo(common, tmp_path / "demo", workers=1)
     assert capsys.readouterr().out == ""  # which a program reads

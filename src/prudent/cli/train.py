@@ -89,7 +89,7 @@ def train(
 
     Of --epsilon, --steps and --noise-multiplier give two; the third is
     solved for. An archive npz:PATH holds train_features, train_labels,
-    test_features and test_labels.
+    test_features, test_labels and classes, how many there are.
 
     [b]Examples[/b]
 

@@ -100,8 +100,8 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
     Args:
         name: one of `NAMES`. An `npz:PATH` holds train_features, train_labels, test_features and
-            test_labels (or x_train, y_train, x_test, y_test), and may hold a number `classes`;
-            without it there are as many classes as the largest label says.
+            test_labels (or x_train, y_train, x_test, y_test), and a number `classes`: a model
+            made for the largest label of the records would tell of them.
         data_dir: a folder to look in before all others.
 
     Raises:
@@ -168,20 +168,20 @@ def _load_npz(name: str) -> Dataset:
         labels = np.concatenate([arrays[1].ravel(), arrays[3].ravel()])
         if not np.issubdtype(labels.dtype, np.integer):
             raise ValueError(f"Expected labels in {path} to be integers, got {labels.dtype}.")
-        classes = (
-            int(archive["classes"]) if "classes" in archive else int(labels.max(initial=0)) + 1
-        )
+        if "classes" not in archive:
+            raise ValueError(
+                f"Expected {path} to hold classes, how many there are, known without a look at the "
+                f"labels: the model is made for it. Save it beside the arrays, as a number."
+            )
+        classes = int(archive["classes"])
     train, test = (arrays[0], arrays[1]), (arrays[2], arrays[3])
     return _dataset(name, train, test, classes, f"From the archive {path.name}.")
 
 
 def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) -> Dataset:
     for part, (_, labels) in (("train", train), ("test", test)):
-        low, high = labels.min(initial=0), labels.max(initial=0)
-        if not 0 <= low <= high < classes:
-            raise ValueError(
-                f"Expected labels of {name} ({part}) in 0 to {classes - 1}, got {low} to {high}."
-            )
+        if not 0 <= labels.min(initial=0) <= labels.max(initial=0) < classes:
+            raise ValueError(f"Expected every label of {name} ({part}) in 0 to {classes - 1}.")
     return Dataset(
         name=name,
         train_features=_features(train[0]),
