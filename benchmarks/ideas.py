@@ -5,11 +5,16 @@
 MNIST at ε = 3, δ = 1e-5, noise solved for each idea by the exact accounting; accuracy on 10,000
 training records held out, one seed. What helped is in the library; what did not lives only here, so
 that nobody has to try it again. Ideas that only change what is done with released gradients are
-post-processing and cost nothing. The two that change the release:
+post-processing and cost nothing. The three that change the release:
 
 Centring. Every gradient is reduced by c, a mean of gradients released before, then clipped; c is
 added back to the released mean. c is public, so adding or removing a record changes the sum by its
 own clipped vector and no other: sensitivity R, and margins as before.
+
+Bounded along the way. Every gradient is clipped, then its part in the span of a few decaying sums
+of what was released before is shortened to a share of R. The sums are public, so each vector
+depends on its own record alone, and none is longer than R: sensitivity R, and margins as before,
+those of the shortened vectors.
 
 Proposal adapted. τ moves down after a passed test and up after a failed one, F stays. Each step is
 the mechanism at some τ between its bounds, chosen by what was released. A smaller τ is dearer (a
@@ -55,6 +60,7 @@ COLUMNS = (
     "pass_rate",
 )
 _RUNG = 0.05
+_PACES = (0.9, 0.99, 1.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -112,6 +118,20 @@ class Centred(torch.optim.SGD):
         super().step(closure)
 
 
+class Remembering(torch.optim.SGD):
+    """SGD that keeps sums of what was released, each decaying at its own pace; 1: never."""
+
+    def __init__(self, parameters: Any, sums: Tensor, paces: Tensor, **options: Any) -> None:
+        super().__init__(parameters, **options)
+        self._sums, self._paces = sums, paces
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        released = torch.cat([p.grad.flatten() for p in self.param_groups[0]["params"]])
+        self._sums.mul_(self._paces[:, None]).add_(released)
+        super().step(closure)
+
+
 class Tethered(torch.optim.SGD):
     """SGD that stays within a distance of where it began."""
 
@@ -135,33 +155,40 @@ class Idea:
     """Changes to the base: an experiment, and what an experiment has no word for."""
 
     changes: dict[str, Any] = attrs.field(factory=dict)
+    rate: float = 1.0
     weight_decay: float = 0.0
     centre: float | None = None
     adapts_proposal: bool = False
     radius: float | None = None
+    along: float | None = None
 
 
+DPSGD = {"method": "dpsgd"}
 IDEAS = {
     "TSGD+PTR": Idea(),
-    "DP-SGD": Idea(changes={"method": "dpsgd"}),
-    "a quarter of the rate": Idea(changes={"lr": 0.5}),
+    "DP-SGD": Idea(changes=DPSGD),
+    "a quarter of the rate": Idea(rate=1 / 4),
     "weight decay 0.003": Idea(weight_decay=0.003),
     "within 10 of the start": Idea(radius=10.0),
     "within 5 of the start": Idea(radius=5.0),
     "centred": Idea(centre=0.9),
-    "momentum 0.9": Idea(changes={"momentum": 0.9, "lr": 0.2}),
+    "bounded along the way": Idea(along=0.1),
+    "bounded along the way, a quarter of the rate": Idea(rate=1 / 4, along=0.1),
+    "DP-SGD, bounded along the way": Idea(changes=DPSGD, along=0.1),
+    "momentum 0.9": Idea(changes={"momentum": 0.9}, rate=1 / 10),
     "proposal adapted": Idea(changes={"propose": 0.05}, adapts_proposal=True),
     "clip 4, proposal 0.5": Idea(changes={"clip": 4.0, "propose": 0.125}),
-    "four times the batch": Idea(changes={"batch": 1024, "steps": 125, "lr": 8.0}),
+    "DP-SGD, clip 3, a third of the rate": Idea(changes=DPSGD | {"clip": 3.0}, rate=1 / 3),
+    "DP-SGD, clip 8, an eighth of the rate": Idea(changes=DPSGD | {"clip": 8.0}, rate=1 / 8),
+    "four times the batch": Idea(changes={"batch": 1024}, rate=4.0),
 }
 
 
-def experiment_of(idea: Idea, corrupt: str, steps: int) -> Experiment:
-    base = {"steps": steps, "batch": 256, "lr": 2.0, "test": GaussianTest(4.0), "epsilon": 3.0}
-    changes = dict(idea.changes)
-    if "steps" in changes:
-        changes["steps"] = steps // 4
-    return Experiment(**(base | changes), corrupt=corrupt)
+def experiment_of(idea: Idea, corrupt: str, steps: int, rate: float) -> Experiment:
+    base = {"steps": steps, "batch": 256, "lr": rate * idea.rate}
+    if "batch" in idea.changes:
+        base["steps"] = steps * 256 // idea.changes["batch"]  # as many epochs
+    return Experiment(**(base | idea.changes), test=GaussianTest(4.0), epsilon=3.0, corrupt=corrupt)
 
 
 def split() -> Dataset:
@@ -176,10 +203,10 @@ def split() -> Dataset:
     )
 
 
-def run(name: str, corrupt: str, steps: int) -> dict[str, Any]:
+def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
     torch.set_num_threads(1)
     idea, device = IDEAS[name], torch.device("cpu")
-    experiment, data = experiment_of(idea, corrupt, steps), split()
+    experiment, data = experiment_of(idea, corrupt, steps, rate), split()
     corruption = parse(corrupt)
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
@@ -191,10 +218,15 @@ def run(name: str, corrupt: str, steps: int) -> dict[str, Any]:
     centre = [torch.zeros_like(p) for p in model.parameters()]
     if idea.centre is not None:
         hook = _centring(hook, [name for name, _ in model.named_parameters()], centre)
+    sums = torch.zeros(len(_PACES), sum(p.numel() for p in model.parameters()))
+    if idea.along is not None:
+        hook = _bounded(hook, sums, idea.along, experiment.clip)
 
     def optimizer(parameters: Any, **options: Any) -> torch.optim.Optimizer:
         if idea.centre is not None:
             return Centred(parameters, centre, idea.centre, **options)
+        if idea.along is not None:
+            return Remembering(parameters, sums, torch.tensor(_PACES), **options)
         if idea.radius is not None:
             return Tethered(parameters, idea.radius, **options)
         return torch.optim.SGD(parameters, **options)
@@ -244,12 +276,35 @@ def _centring(hook: Any, names: list[str], centre: list[Tensor]) -> Any:
     return centred
 
 
+def _bounded(hook: Any, sums: Tensor, share: float, clip: float) -> Any:
+    def bounded(gradients: Any, chunk: Any, generator: Any) -> Any:
+        gradients = gradients if hook is None else hook(gradients, chunk, generator)
+        flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1)
+        flat = flat * _shortening(flat, clip)
+        basis = torch.linalg.qr(sums.T).Q
+        along = flat @ basis
+        flat = flat - (along * (1 - _shortening(along, share * clip))) @ basis.T
+        parts = flat.split([gradient[0].numel() for gradient in gradients.values()], 1)
+        return {
+            name: part.view_as(gradient)
+            for (name, gradient), part in zip(gradients.items(), parts, strict=True)
+        }
+
+    return bounded
+
+
+def _shortening(rows: Tensor, most: float) -> Tensor:
+    return (most / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+
+
 def _rows(
-    names: list[str], attacks: list[str], steps: int, workers: int
+    names: list[str], attacks: list[str], steps: int, rate: float, workers: int
 ) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        tasks = [pool.submit(run, name, attack, steps) for attack in attacks for name in names]
+        tasks = [
+            pool.submit(run, name, attack, steps, rate) for attack in attacks for name in names
+        ]
         for task in as_completed(tasks):
             yield task.result()
 
@@ -258,6 +313,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("ideas.csv"))
     parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--rate", type=float, default=2.0)
     parser.add_argument("--ideas", default=";".join(IDEAS), help="separated by semicolons")
     parser.add_argument("--attacks", default=";".join(ATTACKS), help="separated by semicolons")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
@@ -266,7 +322,7 @@ def main() -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         names, attacks = arguments.ideas.split(";"), arguments.attacks.split(";")
-        for row in _rows(names, attacks, arguments.steps, arguments.workers):
+        for row in _rows(names, attacks, arguments.steps, arguments.rate, arguments.workers):
             writer.writerow(row)
             file.flush()
             print(row, flush=True)

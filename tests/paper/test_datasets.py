@@ -244,6 +244,14 @@ def test_only_the_training_part_is_corrupted(kind):
     assert (bad.name, bad.classes, bad.note) == (data.name, data.classes, data.note)
 
 
+def test_centring_spreads_both_parts_over_minus_one_to_one():
+    data = small()
+    centred = data.centred()
+    torch.testing.assert_close((centred.train_features + 1) / 2, data.train_features)
+    torch.testing.assert_close((centred.test_features + 1) / 2, data.test_features)
+    assert centred.train_features.min() < -0.9
+
+
 def test_moving_moves_everything():
     moved = small().to("meta")
     tensors = (moved.train_features, moved.train_labels, moved.test_features, moved.test_labels)

@@ -4,8 +4,10 @@ from typing import ClassVar
 
 import attrs
 import pytest
+import torch
 
 from prudent.paper import grid
+from prudent.paper.datasets import Dataset
 from prudent.paper.grid import COLUMNS, read_results, run_jobs
 from prudent.paper.plans import Mark, Plans
 from prudent.paper.tables import PAPER_COLUMNS, Job, frontier_jobs, jobs, published, settings
@@ -43,6 +45,17 @@ def test_no_run_begins_after_the_time_is_up(results):
     before = results.read_text()
     assert run_jobs(QUICK, results, at_once=1, most_steps=6, seconds=0) == 1
     assert results.read_text() == before
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_features_are_centred_where_the_settings_say_so(dataset, monkeypatch):
+    pixels, labels = torch.rand(4, 3), torch.zeros(4, dtype=torch.long)
+    data = Dataset(dataset, pixels, labels, pixels, labels, 1, "made here")
+    monkeypatch.setattr(grid, "_corrupted", lambda *_: data)
+    seen = grid._featured(dataset, "none", 0, torch.device("cpu"))
+    centred = settings()["datasets"][dataset].get("centred", False)
+    assert seen.train_features.equal(2 * pixels - 1 if centred else pixels)
+    assert centred == (dataset == "cifar10")
 
 
 class TestPlans:
@@ -93,13 +106,6 @@ class TestJobs:
     def test_only_our_columns_have_a_target(self):
         for job in jobs({1, 3, 4}, 1):
             assert (job.target is None) == (job.column in PAPER_COLUMNS)
-
-    def test_one_column_may_trim_the_whole_batch(self):
-        bounded, whole = (
-            Job("mnist", "none", column, (3.0,), 0).experiment for column in ("ptr", "ptr-whole")
-        )
-        assert bounded.trim_most == 0.5
-        assert whole == attrs.evolve(bounded, trim_most=1.0)
 
     def test_the_settings_of_every_job_are_valid(self):
         for job in {job.alike for job in [*jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]}:

@@ -80,6 +80,14 @@ class Dataset:
         )
         return replace(self, train_features=features, train_labels=labels)
 
+    def centred(self) -> "Dataset":
+        """The same data with features from 0 to 1 spread over −1 to 1; uses nothing of the data."""
+        return replace(
+            self,
+            train_features=2 * self.train_features - 1,
+            test_features=2 * self.test_features - 1,
+        )
+
     def to(self, device: torch.device | str) -> "Dataset":
         """The same data on another device."""
         return replace(

@@ -142,6 +142,8 @@ def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Da
     if "backbone" in mine:
         network = resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors"))
         data = with_features(data, network, size=mine["size"], device=device)
+    if mine.get("centred"):
+        data = data.centred()
     return data.to(device)
 
 

@@ -17,8 +17,8 @@ import attrs
 from prudent.accounting import GaussianTest, LaplaceTest
 from prudent.paper.experiment import Experiment
 
-PAPER_COLUMNS = ("ptr", "ptr-whole", "trimmed", "dpsgd")
-"""With the paper's settings; ptr-whole may trim the whole batch, wherever ptr may not."""
+PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
+"""With the paper's settings."""
 OUR_COLUMNS = ("ours", "ours-dpsgd")
 
 
@@ -106,14 +106,13 @@ class Job:
             "epsilon": max(self.epsilons),
         }
         if self.column in PAPER_COLUMNS:
-            method = self.column.removesuffix("-whole")
             return Experiment(
                 **common,
-                method=method,
-                noise_multiplier=mine["noise"][method],
+                method=self.column,
+                noise_multiplier=mine["noise"][self.column],
                 test=LaplaceTest(1.0),
                 reveals="margin",
-                trim_most=mine["trim_most"] if self.column == method else 1.0,
+                trim_most=mine["trim_most"],
                 batch=mine["batch"],
                 lr=mine["lr"],
             )

@@ -2,12 +2,13 @@
 
 import functools
 from collections import defaultdict
+from statistics import mode
 
 import attrs
 
 from prudent.paper.experiment import Experiment
 from prudent.paper.report.results import Estimate, Reading, Results
-from prudent.paper.tables import published
+from prudent.paper.tables import published, settings
 
 
 @attrs.frozen
@@ -60,6 +61,12 @@ class Frontier:
     kinds: tuple[str, ...]
     rows: tuple[Row, ...]
 
+    @property
+    def usual_seeds(self) -> int:
+        """How many seeds most cells have."""
+        cells = (cell for row in self.rows for cell in (row.clean, *row.cells.values()))
+        return mode(cell.seeds for cell in cells if cell is not None)
+
     def best(self, ratio: float) -> float | None:
         """The highest minimum at a ratio, among methods that met every attack."""
         return max(
@@ -95,7 +102,8 @@ def _frontier(results: Results, dataset: str, epsilon: float, here: list[Reading
     tabled = {_kind(cell.corrupt) for cell in published()}
     beyond = [reading for reading in here if _kind(reading.corrupt) not in tabled]
     ratios = sorted({_ratio(reading.corrupt) for reading in beyond})
-    columns = sorted({reading.column for reading in beyond})
+    listed: list[str] = settings()["frontier"]["columns"]
+    columns = [column for column in listed if column in {reading.column for reading in beyond}]
     attacks = {
         (_kind(reading.corrupt), _ratio(reading.corrupt)): reading.corrupt for reading in here
     }

@@ -108,10 +108,14 @@ def _against(line: Line, accountant: str) -> tuple[Cell, Cell]:
     return Cell(words.estimate(ours)), Cell(words.difference(difference), _tone(difference))
 
 
-def _estimate(cell: Estimate | None, rows: int = 1) -> Cell:
+def _estimate(
+    cell: Estimate | None, *, tone: Tone = Tone.PLAIN, rows: int = 1, usual_seeds: int | None = None
+) -> Cell:
+    """A cell; seeds are told unless they are as many as usual."""
     if cell is None:
         return Cell(words.NOT_RUN, Tone.MISSING, rows=rows)
-    return Cell(words.estimate(cell), detail=words.seeds(cell), rows=rows)
+    detail = "" if cell.seeds == usual_seeds else words.seeds(cell)
+    return Cell(words.estimate(cell), tone, detail, rows=rows)
 
 
 def _tone(difference: float | None, *, ties: bool = True) -> Tone:
@@ -193,29 +197,37 @@ def frontier_grid(frontier: Frontier) -> Grid:
         tuple(_frontier_rows(frontier)),
         words=2,
         title=f"{words.dataset(frontier.dataset)}, every run at ε = {frontier.epsilon:g}",
-        note=words.substitute_note(frontier.dataset) or "",
+        note=" ".join(
+            filter(
+                None,
+                (
+                    f"Seeds: {frontier.usual_seeds}, where no other number is told.",
+                    words.substitute_note(frontier.dataset),
+                ),
+            )
+        ),
     )
 
 
 def _frontier_rows(frontier: Frontier) -> Iterator[tuple[Cell | None, ...]]:
     ratios = [row.ratio for row in frontier.rows]
+    usual = frontier.usual_seeds
     for index, row in enumerate(frontier.rows):
         first = index == 0 or ratios[index - 1] != row.ratio
         yield (
             Cell(f"{row.ratio:.0%}", rows=ratios.count(row.ratio)) if first else None,
             Cell(words.method(row.column)),
-            _estimate(row.clean),
-            *(_attacked(row, kind) for kind in frontier.kinds),
+            _estimate(row.clean, usual_seeds=usual),
+            *(
+                _estimate(
+                    row.cells.get(kind),
+                    tone=Tone.WORST if kind == row.worst else Tone.PLAIN,
+                    usual_seeds=usual,
+                )
+                for kind in frontier.kinds
+            ),
             _least(row, frontier.best(row.ratio)),
         )
-
-
-def _attacked(row: Row, kind: str) -> Cell:
-    cell = row.cells.get(kind)
-    if cell is None:
-        return Cell(words.NOT_RUN, Tone.MISSING)
-    tone = Tone.WORST if kind == row.worst else Tone.PLAIN
-    return Cell(words.estimate(cell), tone, words.seeds(cell))
 
 
 def _least(row: Row, best: float | None) -> Cell:

@@ -19,29 +19,36 @@ def why() -> Section:
                 (
                     "EMNIST: the letters at hand are other images than the paper's, and not "
                     "balanced. At the paper's rate the runs end while accuracy still rises with "
-                    "every step (the curves against ε). A larger batch and rate, at the same ε and "
-                    "δ, lift TSGD+PTR above the paper in every cell that was run.",
+                    "every step (the curves against ε). What is below the paper is so by half a "
+                    "point, but for a fifth of the signs flipped: there, as on clean letters, "
+                    "tests begin to pass late in the run, and half a batch trimmed is worse than "
+                    "none. A larger batch and rate and F up to a quarter, at the same ε and δ, "
+                    "lift TSGD+PTR above the paper in every cell.",
                     "How far F may rise matters most of all that the paper leaves open. Up to the "
                     "whole batch, half of the tests pass, and what they release is what little is "
                     "left: on held-out letters 72.3 % after 8,000 steps, against 77.5 % where F "
                     "stays at a quarter and hardly a test passes. Half of the batch was chosen. "
-                    "How often it let the test pass is told below.",
+                    "How often it let the test pass is told below. In our best setting a quarter "
+                    "was: on held-out letters with 10 % random labels, clean and with 10 % feature "
+                    "noise it keeps 88.5, 87.6 and 87.6 %, half 88.3, 86.3 and 86.2 %, the whole "
+                    "batch 87.1, 86.4 and 85.9 %; on MNIST a quarter is ahead by up to 0.6 points.",
                     "CIFAR10: the paper trains the tutorial's network, which was made for grey "
                     "images of 28 × 28; how it takes colour ones is not said. Here pixels go from "
-                    "0 to 1 and F up to the whole batch. Every gradient is longer than the "
-                    "proposed τ, so that a test passes only if next to nothing is left to "
-                    "release: TSGD+PTR comes out behind TSGD+Gaussian in every cell, and both far "
-                    "behind the paper. On 10,000 held-out records, one seed, 10 % of labels "
-                    "random: with F up to half of the batch and pixels from −1 to 1, 45.8 % and "
-                    "50.2 % (ε = 7, 10) against 45.3 % and 49.2 % of TSGD+Gaussian; with batch "
-                    "2,048, rate 2, 2,000 steps and clip 1 besides, 60.5 % at ε = 7, as with "
-                    "DP-SGD. The paper prints 56.3 % there. These settings await their runs.",
-                    "The last layer on frozen features: noise on a fifth of the features or "
-                    "gradients is long, and TSGD+Gaussian trims it at every step; TSGD+PTR falls "
-                    "back to the sum of all in every second step, and is behind there.",
-                    "DP-SGD: with the same tuning it is ahead of TSGD+PTR on the paper's "
-                    "corruptions. Clipping alone bounds what a bad record does, and what is "
-                    "trimmed is also what the model has yet to learn.",
+                    "−1 to 1 and F up to half of the batch. More than half of the gradients are "
+                    "longer than the proposed τ, so that no test passes, and TSGD+PTR is DP-SGD "
+                    "with its own noise and steps: ahead of TSGD+Gaussian in every cell, by less "
+                    "than a point, and both behind the paper. (Pixels from 0 to 1 and F up to the "
+                    "whole batch came first: a quarter of the tests passed, and released next to "
+                    "nothing; 38.1 % on clean images at ε = 7, and 39.4 % for TSGD+Gaussian.) A "
+                    "larger batch and rate and a clip of 1, at the same ε and δ, reach the paper "
+                    "in every cell.",
+                    "The last layer on frozen features: noise on a fifth of the gradients is long, "
+                    "and TSGD+Gaussian trims it at every step; TSGD+PTR falls back to the sum of "
+                    "all in every second step, and is behind there.",
+                    "DP-SGD: with the same tuning it is level with TSGD+PTR on the paper's "
+                    "corruptions, or ahead. Clipping alone bounds what a bad record does, and what "
+                    "is trimmed is also what the model has yet to learn: the less F may rise, the "
+                    "closer the two come.",
                     "Five seeds were planned. Where there are fewer, and where a cell says "
                     f"“{words.NOT_RUN}”, the time on a GPU ran out.",
                 )
@@ -91,9 +98,10 @@ def ideas() -> Section:
         (
             Paragraph(
                 "Each alone, on MNIST at ε = 3, one seed, accuracy on training records held out. "
-                "The base is TSGD+PTR with a Gaussian test of which only the branch is known. What "
-                "changes the release has its price and its proof beside its code, in "
-                "`benchmarks/ideas.py`; the rest is post-processing and free."
+                "The base is TSGD+PTR with a Gaussian test of which only the branch is known, F up "
+                "to the whole batch (where the way is bounded, to half). What changes the release "
+                "has its price and its proof beside its code, in `benchmarks/ideas.py`; the rest "
+                "is post-processing and free."
             ),
             *map(_study, studies.values()),
             Bullets(
@@ -110,8 +118,18 @@ def ideas() -> Section:
                     "single records do not gather around their mean, and the attackers move the "
                     "centre. A proposal that follows the branches hurts likewise: it falls as low "
                     "as they let it.",
+                    "Bounded along the way, what one record may add in the directions the model "
+                    "has been moving in is a share of the clip: a tenth in 400 steps, a twentieth "
+                    "in 1,500. It costs nothing on clean data and takes most of the force out of a "
+                    "constant push where the model goes far, since a push cannot last without "
+                    "showing in what was released. An inner product cancels the very mean that "
+                    "would show it, and a little is enough turns as the model does: the worst "
+                    "attack stays where it was, so this was not kept either.",
                     "A clip far above the honest norms lets the trim see large vectors, and the "
-                    "attackers send none.",
+                    "attackers send none. A larger clip with a rate smaller by as much changes "
+                    "nothing: under attack gradients are 5 to 40 long, nearly all are cut at any "
+                    "of these clips, and the mean of honest ones, which point many ways, is then a "
+                    "tenth to a third of the clip. A fifth of the records that agree outweigh it.",
                 )
             ),
         ),

@@ -11,7 +11,6 @@ _METHODS = {
     "trimmed": "TSGD+Gaussian",
     "dpsgd": "DP-SGD",
     "ptr": "TSGD+PTR",
-    "ptr-whole": "TSGD+PTR, F up to the whole batch",
     "ours": "ours",
     "ours-dpsgd": "DP-SGD, our tuning",
 }
