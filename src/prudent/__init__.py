@@ -31,7 +31,9 @@ if TYPE_CHECKING:
         trimmed_mean,
     )
     from prudent.training import (
+        AdaptiveScale,
         AdaptiveTrim,
+        DirectionBound,
         Execution,
         FixedTrim,
         Plan,
@@ -56,7 +58,9 @@ _HOMES = {
     "Run": "prudent.accounting",
     "best_test": "prudent.accounting",
     "calibrate": "prudent.accounting",
+    "AdaptiveScale": "prudent.training",
     "AdaptiveTrim": "prudent.training",
+    "DirectionBound": "prudent.training",
     "Execution": "prudent.training",
     "FixedTrim": "prudent.training",
     "Plan": "prudent.training",
@@ -76,7 +80,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdaptiveScale",
     "AdaptiveTrim",
+    "DirectionBound",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "Execution",

@@ -13,7 +13,15 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from prudent.accounting import GaussianTest
-from prudent.training import AdaptiveTrim, Execution, Plan, ProposeTestRelease, fit
+from prudent.training import (
+    AdaptiveScale,
+    AdaptiveTrim,
+    DirectionBound,
+    Execution,
+    Plan,
+    ProposeTestRelease,
+    fit,
+)
 from prudent.training.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 
@@ -30,6 +38,8 @@ PLAN = Plan(
         failure=1e-3,
         trim=AdaptiveTrim(first=0.5, up=0.1, down=0.1, most=1.0),
     ),
+    scale=AdaptiveScale(speed=0.5, noise=2.0),
+    bound=DirectionBound(),
 )
 
 
@@ -55,6 +65,7 @@ def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
         "evaluate_every": EVERY,
         "progress": False,
         "private_diagnostics": True,
+        "average": 0.9,
         "lr": 0.01,
     }
     return fit(

@@ -8,8 +8,10 @@ from torch import nn
 
 from prudent.accounting import DiscreteLaplaceTest, GaussianTest, LaplaceTest
 from prudent.training import (
+    AdaptiveScale,
     AdaptiveTrim,
     Chunk,
+    DirectionBound,
     Execution,
     Plan,
     PoissonSampler,
@@ -60,8 +62,8 @@ RULES = {
 }
 
 
-def train(model, aggregation, *, graph, optimizer=torch.optim.SGD, **options):
-    plan = Plan(sampling_rate=RATE, steps=30, aggregation=aggregation)
+def train(model, aggregation, *, graph, optimizer=torch.optim.SGD, policies=None, **options):
+    plan = Plan(sampling_rate=RATE, steps=30, aggregation=aggregation, **(policies or {}))
     execution = Execution(device="cuda", seed=3, cuda_graph=graph)
     return fit(
         plan,
@@ -93,6 +95,17 @@ def test_the_graph_is_the_eager_step(name, options):
     torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
     assert captured.pass_rate == eager.pass_rate
     assert captured.history == eager.history
+
+
+def test_the_graph_follows_scale_bound_and_average():
+    policies = {"scale": AdaptiveScale(speed=1.0, noise=1.0), "bound": DirectionBound()}
+    options = {"policies": policies, "average": 0.9}
+    captured, eager = (
+        train(network(), RULES["gaussian"], graph=graph, **options) for graph in (True, False)
+    )
+    torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
+    assert captured.history == eager.history
+    assert captured.history[-1].scale != 1
 
 
 def test_dropout_in_a_graph_is_that_of_the_eager_step():
@@ -161,7 +174,21 @@ def pair(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", ["sum", "trimmed", "mixed", "ties", "sparse", "chunks", "adam", "corrupted", "items"]
+    "name",
+    [
+        "sum",
+        "trimmed",
+        "mixed",
+        "ties",
+        "sparse",
+        "chunks",
+        "adam",
+        "corrupted",
+        "items",
+        "scaled",
+        "bounded",
+        "averaged",
+    ],
 )
 def test_two_processes_are_one(pair, tmp_path, name):
     expected = worlds.SCENARIOS[name](tmp_path)

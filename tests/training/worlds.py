@@ -24,8 +24,10 @@ from torch.utils.data import Dataset
 
 from prudent.accounting import GaussianTest
 from prudent.training import (
+    AdaptiveScale,
     AdaptiveTrim,
     Chunk,
+    DirectionBound,
     EngineChoice,
     Execution,
     Fallback,
@@ -102,10 +104,12 @@ def result(fitted, model=None):
     }
 
 
-def train(rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, **options):
+def train(
+    rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, policies=None, **options
+):
     settings = {"evaluate_every": 3, "progress": False, "private_diagnostics": True, "lr": 0.3}
     return fit(
-        Plan(sampling_rate=rate, steps=steps, aggregation=rule),
+        Plan(sampling_rate=rate, steps=steps, aggregation=rule, **(policies or {})),
         network() if model is None else model,
         cross_entropy,
         records() if data is None else data,
@@ -163,6 +167,9 @@ simple("materialised", TRIMMED, how={"engine": EngineChoice.MATERIALISED})
 simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
+simple("scaled", propose(), policies={"scale": AdaptiveScale(speed=1.0, noise=1.0)})
+simple("bounded", propose(), policies={"bound": DirectionBound()})
+simple("averaged", SUM, average=0.8)
 simple("budget", Sum(clip=1.0, noise_multiplier=3.0), budget=0.5, delta=1e-3)
 
 

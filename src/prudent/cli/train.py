@@ -56,8 +56,20 @@ def train(
     trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
     trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
     trim_most: Annotated[float | None, options.number("Never above this. [0.5]")] = None,
+    quantile: Annotated[
+        float | None,
+        options.number("Share of gradients the clip leaves whole, by following them; else fixed."),
+    ] = None,
+    along: Annotated[
+        float | None,
+        options.number("Share of the clip a record may add along the way so far; else all."),
+    ] = None,
     lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
     momentum: Annotated[float | None, options.number("Of SGD. [0]")] = None,
+    average: Annotated[
+        float | None,
+        options.number("Average the weights; a step keeps this share, such as 0.97."),
+    ] = None,
     corrupt: Annotated[
         str | None,
         typer.Option(
@@ -120,8 +132,11 @@ def train(
         "trim_up": trim_up,
         "trim_down": trim_down,
         "trim_most": trim_most,
+        "quantile": quantile,
+        "along": along,
         "lr": lr,
         "momentum": momentum,
+        "average": average,
         "corrupt": corrupt,
         "seed": seed,
         "accountant": accountant,

@@ -18,9 +18,11 @@ from prudent.corruption import DataCorruption, GradientCorruption, corrupted_mas
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.models import multilayer_perceptron, tutorial_cnn
 from prudent.training import (
+    AdaptiveScale,
     AdaptiveTrim,
     Aggregation,
     Chunk,
+    DirectionBound,
     Execution,
     Fallback,
     Fitted,
@@ -69,8 +71,14 @@ class Experiment:
         trim_up: Added after a failed test.
         trim_down: Taken off after a passed one.
         trim_most: Never above this share.
+        quantile: Share of the gradients the clip shall leave whole: it follows them. None: it is
+            fixed.
+        along: Share of the clip that one record may add in the directions the model has been moving
+            in; None: all of it.
         lr: Learning rate.
         momentum: Of SGD.
+        average: Share of the running average of the weights that a step keeps; None: the last
+            weights count.
         corrupt: As for `prudent.corruption.parse`.
         seed: Of the model, the sampling, the noise and the corruption.
         accountant: Which one solves; by default by privacy-loss distributions.
@@ -93,8 +101,11 @@ class Experiment:
     trim_up: float = 0.02
     trim_down: float = 0.02
     trim_most: float = 0.5
+    quantile: float | None = None
+    along: float | None = None
     lr: float = 0.5
     momentum: float = 0.0
+    average: float | None = None
     corrupt: str = "none"
     seed: int = 0
     accountant: Accountant = PldAccountant
@@ -103,6 +114,12 @@ class Experiment:
         _validate.count(1, batch=self.batch)
         _validate.positive(lr=self.lr)
         _validate.between(0, 1, ends="[)", momentum=self.momentum)
+        if self.average is not None:
+            _validate.between(0, 1, ends="[)", average=self.average)
+        if self.quantile is not None:
+            _validate.between(0, 1, ends="()", quantile=self.quantile)
+        if self.along is not None:
+            _validate.between(0, 1, along=self.along)
         _validate.between(0, 1, ends="()", delta=self.delta)
         _validate.count(seed=self.seed)
         if self.steps is not None:
@@ -174,6 +191,8 @@ class Experiment:
             steps=1000 if self.steps is None else self.steps,
             expected_batch=self.batch,
             aggregation=self.aggregation(self.noise_multiplier or 1.0),
+            scale=None if self.quantile is None else AdaptiveScale(quantile=self.quantile),
+            bound=None if self.along is None else DirectionBound(share=self.along),
         )
         if self.method is Method.SGD or self.epsilon is None:
             return plan
@@ -245,6 +264,7 @@ def run(
             (data.train_features, data.train_labels),
             lr=experiment.lr,
             momentum=experiment.momentum,
+            average=experiment.average,
             execution=Execution(device=device, seed=experiment.seed),
             corrupt=gradient_hook(
                 corruption, len(data.train_labels), experiment.seed, torch.device(device)

@@ -234,6 +234,7 @@ def _work(
         momentum=experiment.momentum,
         seed=job.seed,
         corrupt=gradient_hook(parse(job.corrupt), len(data.train_labels), job.seed, device),
+        average=experiment.average,
         device=device,
     )
 

@@ -55,6 +55,7 @@ def training(
     momentum: float,
     seed: int,
     corrupt: Corrupt | None = None,
+    average: float | None = None,
     device: torch.device,
 ) -> Work:
     """A run of `plan` that is evaluated at `marks`, then hands its metrics over.
@@ -70,6 +71,7 @@ def training(
         momentum: Of SGD.
         seed: Of sampling and noise.
         corrupt: As for `fit`.
+        average: Likewise.
         device: Where to train.
     """
     run = TrainingRun.prepare(
@@ -87,6 +89,7 @@ def training(
             physical_batch=roomy_batch(len(train_set[1]), plan.sampling_rate, 3.5),
         ),
         corrupt,
+        average,
     )
     evaluate = accuracy(*test_set, batch=10_000)
     history, step = [], 0
@@ -94,7 +97,9 @@ def training(
         for _ in run.steps(step, mark):
             yield
         step = mark
-        history.append(run.metrics(step, dict(evaluate(run.model)), None, private=False))
+        with run.averaged() as model:
+            shown = dict(evaluate(model))
+        history.append(run.metrics(step, shown, None, private=False))
     record(history)
 
 

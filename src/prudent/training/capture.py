@@ -86,7 +86,10 @@ class _State:
         counters: Sequence[Tensor],
     ) -> None:
         self._step, self._model, self._optimizer = step, model, optimizer
-        self._tensors = [(tensor, tensor.clone()) for tensor in (step.trim, *counters)]
+        changing = [step.trim, step.exponent, *counters]
+        if step.sums is not None:
+            changing.append(step.sums)
+        self._tensors = [(tensor, tensor.clone()) for tensor in changing]
         self._parameters = copy.deepcopy(model.state_dict())
         self._moments = copy.deepcopy(optimizer.state_dict())
         self._noise = step.generator.get_state()

@@ -153,12 +153,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return self.plan.epsilon_after(self.steps, delta, accountant=accountant)
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's state, the trim, and how many steps were paid for."""
+        """The wrapped optimizer's state, the step's own, and how many steps were paid for."""
         return {
             "plan": repr(self.plan),
             "run": self._run,
             "steps": self.steps,
             "trim": self._release.trim.clone(),
+            "exponent": self._release.exponent.clone(),
+            "sums": None if self._release.sums is None else self._release.sums.clone(),
             "optimizer": self.original_optimizer.state_dict(),
         }
 
@@ -175,6 +177,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
         self._release.trim.copy_(state_dict["trim"])
+        self._release.exponent.copy_(state_dict["exponent"])
+        if self._release.sums is not None:
+            self._release.sums.copy_(state_dict["sums"])
         loaded, run = int(state_dict["steps"]), state_dict.get("run")
         self.steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
         self._run = run or self._run

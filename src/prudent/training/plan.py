@@ -9,6 +9,8 @@ from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Aggregation, Mean
+from prudent.training.bounding import DirectionBound
+from prudent.training.scaling import AdaptiveScale
 
 
 @attrs.frozen(kw_only=True)
@@ -25,12 +27,17 @@ class Plan:
         expected_batch: Sampling rate times the public size of the data. The sum is divided by it
             and trims are shares of it. None: `sampling_rate` times the size of the training set,
             which is then treated as public.
+        scale: Follows the lengths of gradients with the unit they are measured in; None: gradients
+            are taken as they are.
+        bound: On what one record may add in the directions the model has been moving in.
     """
 
     sampling_rate: float
     steps: int
     aggregation: Aggregation
     expected_batch: float | None = None
+    scale: AdaptiveScale | None = None
+    bound: DirectionBound | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -42,6 +49,9 @@ class Plan:
                 "Expected aggregation one of Sum, TrimmedSum, ProposeTestRelease, Mean, got "
                 f"{self.aggregation!r}."
             )
+        for name in ("scale", "bound"):
+            if getattr(self, name) is not None and isinstance(self.aggregation, Mean):
+                raise ValueError(f"Expected {name} None with Mean, which has no clip, got one.")
 
     @property
     def event(self) -> dp.DpEvent:
@@ -52,9 +62,12 @@ class Plan:
         """The first `steps` steps."""
         if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
-        sampled = dp.PoissonSampledDpEvent(self.sampling_rate, self.aggregation.event)
+        release = self.aggregation.event
         if isinstance(self.aggregation, Mean):
-            sampled = self.aggregation.event
+            return dp.SelfComposedDpEvent(release, int(steps))
+        if self.scale is not None:
+            release = dp.ComposedDpEvent([release, dp.GaussianDpEvent(self.scale.noise)])
+        sampled = dp.PoissonSampledDpEvent(self.sampling_rate, release)
         return dp.SelfComposedDpEvent(sampled, int(steps))
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
