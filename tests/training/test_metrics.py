@@ -62,6 +62,7 @@ def test_the_numbers():
         assert exact <= entry.epsilon <= exact * 1.02
         assert (entry.delta, entry.trim) == (1e-4, 12)
         assert entry.noise in (pytest.approx(1.5), pytest.approx(3.0))
+    assert fitted.history[-1].epsilon == exact  # what was asked for, not more
     weighted = sum(
         entry.pass_rate * steps for entry, steps in zip(fitted.history, (5, 5, 2), strict=True)
     )

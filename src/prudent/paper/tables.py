@@ -118,8 +118,7 @@ class Job:
             )
         ours = dict(settings()["ours"][self.column][self.dataset])
         test = GaussianTest(ours.pop("test_scale", 4.0))
-        method = "dpsgd" if self.column == "ours-dpsgd" else "ptr"
-        return Experiment(**(common | {"method": method, "test": test} | ours))
+        return Experiment(**(common | {"test": test} | ours))
 
     @property
     def alike(self) -> "Job":

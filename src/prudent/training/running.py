@@ -239,7 +239,13 @@ class TrainingRun:
         return float(self.passes) / steps if steps else 0.0
 
     def metrics(
-        self, step: int, shown: dict[str, float], delta: float | None, *, private: bool
+        self,
+        step: int,
+        shown: dict[str, float],
+        delta: float | None,
+        *,
+        private: bool,
+        ends: bool = False,
     ) -> Metrics:
         """What is known at a step; asks the device for the first time since the last such call."""
         since = max(1, step - self.recorded)
@@ -247,7 +253,7 @@ class TrainingRun:
         assert self.last is not None
         entry = Metrics(
             step=step,
-            epsilon=self._epsilon(step, delta),
+            epsilon=self._epsilon(step, delta, exact=ends),
             delta=delta,
             pass_rate=(passes - self.recorded_passes) / since,
             trim=int(self.last.trim),
@@ -266,12 +272,12 @@ class TrainingRun:
         self.losses.zero_()
         return entry
 
-    def _epsilon(self, step: int, delta: float | None) -> float | None:
+    def _epsilon(self, step: int, delta: float | None, *, exact: bool) -> float | None:
         if delta is None or isinstance(self.plan.aggregation, Mean):
             return None
-        # A coarser grid of losses is quicker and, like the fine one, an upper bound.
-        coarse = PldAccountant(1e-3)
-        return coarse.compose(self.plan.event_after(step)).get_epsilon(delta)
+        # On the way a coarser grid of losses is quicker and, like the fine one, an upper bound.
+        accountant = PldAccountant() if exact else PldAccountant(1e-3)
+        return accountant.compose(self.plan.event_after(step)).get_epsilon(delta)
 
     def state(self, step: int) -> dict[str, Any]:
         """Everything needed to go on, as tensors and plain values; whole in the first process."""

@@ -149,7 +149,10 @@ def fit(
                     with run.averaged() as shown_model:
                         shown = _numbers(evaluate(shown_model))
                 rest(run.model)
-                recorder.record(run.metrics(step, shown, delta, private=private_diagnostics))
+                ends = step == plan.steps
+                recorder.record(
+                    run.metrics(step, shown, delta, private=private_diagnostics, ends=ends)
+                )
                 if folder is not None:
                     _save(run, folder, step)
         run.end()

@@ -13,6 +13,7 @@ _METHODS = {
     "ptr": "TSGD+PTR",
     "ours": "ours",
     "ours-dpsgd": "DP-SGD, our tuning",
+    "steady": "ours, steady",
 }
 _DATASETS = {
     "mnist": "MNIST",
