@@ -160,12 +160,12 @@ IDEAS = {
     "four times the batch": Idea(changes={"batch": 1024}, rate=4.0),
     "averaged": Idea(changes={"average": 0.97}),
     "DP-SGD, averaged": Idea(changes=DPSGD | {"average": 0.97}),
-    "bounded along the way": Idea(changes={"along": 0.05}),
+    "TSGD+PTR, bounded along the way": Idea(changes={"along": 0.05}),
     "DP-SGD, bounded along the way": Idea(changes=DPSGD | {"along": 0.05}),
     "clip that follows": Idea(changes={"quantile": 0.8}),
     "DP-SGD, clip that follows": Idea(changes=DPSGD | {"quantile": 0.8}),
     "DP-SGD, clip that follows, averaged": Idea(changes=DPSGD | {"quantile": 0.8, "average": 0.97}),
-    "all three": Idea(changes=STEADY),
+    "TSGD+PTR, all three": Idea(changes=STEADY),
     "DP-SGD, all three": Idea(changes=DPSGD | STEADY),
 }
 

@@ -99,9 +99,9 @@ def ideas() -> Section:
             Paragraph(
                 "On MNIST at ε = 3, one seed, accuracy on training records held out. The base is "
                 "TSGD+PTR with a Gaussian test of which only the branch is known, F up to the "
-                "whole batch (in 300 steps, to half). What was kept is told in Training, with its "
-                "price and proof; of the rest, what changes the release has them beside its code, "
-                "in `benchmarks/ideas.py`, and all else is post-processing and free."
+                "whole batch (in the last two tables to half). What was kept is told in Training, "
+                "with its price and proof; of the rest, what changes the release has them beside "
+                "its code, in `benchmarks/ideas.py`, and all else is post-processing and free."
             ),
             *map(_study, studies.values()),
             Bullets(
@@ -119,7 +119,8 @@ def ideas() -> Section:
                     "average of the weights: what turns as the model does, as a little is enough "
                     "does, swings, and the average does not. Together they are the column "
                     f"“{words.method('steady')}” of the frontier. With DP-SGD they do better than "
-                    "with TSGD+PTR.",
+                    "with TSGD+PTR. The attacks were not made against them: one that knows of them "
+                    "may do more.",
                     "A shorter way helps against all: a quarter of the rate holds better, and "
                     "costs accuracy on clean data.",
                     "Not kept: momentum and a bound on the distance from the start help a little "
