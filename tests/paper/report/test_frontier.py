@@ -49,10 +49,23 @@ def test_a_method_that_missed_an_attack_is_never_the_best(results):
     ours, _ = frontier.rows
     assert (ours.complete, ours.least) == (False, 85.0)
     assert frontier.best(0.2) == 50.0
-    row = frontier_grid(frontier).rows[0]
-    assert row[-1].detail == "of 2 of 3 attacks"
-    assert row[-1].tone is Tone.PLAIN
+    grid = frontier_grid(frontier)
+    row = grid.rows[0]
+    least = row[grid.header.index("least")]
+    assert least.detail == "of 2 of 3 attacks"
+    assert least.tone is Tone.PLAIN
     assert "not run" in [cell.text for cell in row]
+
+
+def test_seeds_are_told_where_they_are_not_as_many_as_usual(results):
+    extra = cells({"ours": [95.0]}, corrupt="label:0.2", epsilon=3.0)
+    rows = attacked(**ROWS) + [row | {"seed": 1, "target": 3.0} for row in extra]
+    (frontier,) = frontiers(results(rows))
+    assert frontier.usual_seeds == 1
+    grid = frontier_grid(frontier)
+    assert "Seeds: 1," in grid.note
+    details = {cell.detail for row in grid.rows for cell in row if cell is not None}
+    assert details == {"", "2 seeds"}
 
 
 def test_prices_are_never_mixed(results):

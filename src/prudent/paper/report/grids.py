@@ -187,12 +187,12 @@ def frontier_grid(frontier: Frontier) -> Grid:
         (
             "bad",
             "method",
+            "least",
             "clean",
             *(
                 words.kind(kind) + ("" if is_covered(f"{kind}:0.1") else UNCOVERED)
                 for kind in frontier.kinds
             ),
-            "least",
         ),
         tuple(_frontier_rows(frontier)),
         words=2,
@@ -217,6 +217,7 @@ def _frontier_rows(frontier: Frontier) -> Iterator[tuple[Cell | None, ...]]:
         yield (
             Cell(f"{row.ratio:.0%}", rows=ratios.count(row.ratio)) if first else None,
             Cell(words.method(row.column)),
+            _least(row, frontier.best(row.ratio)),
             _estimate(row.clean, usual_seeds=usual),
             *(
                 _estimate(
@@ -226,7 +227,6 @@ def _frontier_rows(frontier: Frontier) -> Iterator[tuple[Cell | None, ...]]:
                 )
                 for kind in frontier.kinds
             ),
-            _least(row, frontier.best(row.ratio)),
         )
 
 
