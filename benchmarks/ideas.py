@@ -230,8 +230,8 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
     )
     for _ in training.steps(0, plan.steps):
         pass
-    training.end()
-    right = accuracy(data.test_features, data.test_labels)(model)["accuracy"]
+    with training.shown() as shown:
+        right = accuracy(data.test_features, data.test_labels)(shown)["accuracy"]
     return {
         "study": f"{steps} steps",
         "idea": name,

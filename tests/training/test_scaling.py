@@ -14,14 +14,12 @@ from prudent.training import (
     AdaptiveScale,
     Chunk,
     DirectionBound,
-    Execution,
     Mean,
     Plan,
     ProposeTestRelease,
     Step,
     Sum,
     TrimmedSum,
-    fit,
 )
 from tests.training.gradients.oracle import alone, cross_entropy
 
@@ -218,53 +216,3 @@ def test_a_mean_and_a_federation_have_no_use_for_it(policy):
 def test_settings_that_make_no_sense_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         AdaptiveScale(**changes)
-
-
-class TestAverage:
-    def train(self, **options):
-        weights = []
-        model = network()
-
-        class Noting(torch.optim.SGD):
-            def step(self, closure=None):
-                super().step(closure)
-                weights.append(model[0].weight.detach().clone())
-
-        shown = []
-
-        def evaluate(model):
-            shown.append(model[0].weight.detach().clone())
-            return {}
-
-        plan = Plan(sampling_rate=0.3, steps=12, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
-        fit(
-            plan,
-            model,
-            cross_entropy,
-            batch(),
-            optimizer=Noting,
-            lr=0.5,
-            execution=Execution(seed=1),
-            evaluate=evaluate,
-            evaluate_every=6,
-            progress=False,
-            **options,
-        )
-        return weights, shown, model[0].weight.detach()
-
-    def test_it_is_shown_and_stays_and_steers_nothing(self):
-        plain, _, last = self.train()
-        assert torch.equal(plain[-1], last)
-        weights, shown, end = self.train(average=0.75)
-        assert all(map(torch.equal, weights, plain))
-        average = torch.zeros_like(end)
-        for number, weight in enumerate(weights):
-            average = average.lerp(weight, max(0.25, 1 / (number + 1)))
-            if number + 1 in (6, 12):
-                assert torch.allclose(shown[(number + 1) // 6 - 1], average, atol=1e-14)
-        assert torch.equal(shown[-1], end)
-        assert not torch.allclose(end, last)
-
-    def test_a_share_of_one_would_never_move(self):
-        with pytest.raises(ValueError, match="average"):
-            self.train(average=1.0)

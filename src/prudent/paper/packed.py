@@ -97,7 +97,7 @@ def training(
         for _ in run.steps(step, mark):
             yield
         step = mark
-        with run.averaged() as model:
+        with run.shown() as model:
             shown = dict(evaluate(model))
         history.append(run.metrics(step, shown, None, private=False))
     record(history)

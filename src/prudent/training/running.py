@@ -3,16 +3,16 @@
 import functools
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import attrs
 import torch
 from torch import Tensor, nn
 
-from prudent import _validate
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Mean
+from prudent.training.averaging import Average
 from prudent.training.capture import CapturedStep, is_capturable
 from prudent.training.distributed import Alone, unwrapped
 from prudent.training.execution import Execution
@@ -47,8 +47,7 @@ class TrainingRun:
         last: The outcome of the last step.
         recorded: Step of the last metrics.
         recorded_passes: Tests passed by then.
-        average: Share of the averages that a step keeps; None where there are none.
-        averages: Of the trained parameters, over the last steps.
+        average: Of the trained parameters, over the last steps, if asked for.
     """
 
     plan: Plan
@@ -68,8 +67,7 @@ class TrainingRun:
     last: Outcome | None = None
     recorded: int = 0
     recorded_passes: float = 0.0
-    average: float | None = None
-    averages: list[Tensor] | None = None
+    average: Average | None = None
 
     @classmethod
     def prepare(
@@ -113,13 +111,6 @@ class TrainingRun:
             processes=processes,
         )
         trained = [p for p in model.parameters() if p.requires_grad]
-        if average is not None:
-            _validate.between(0, 1, ends="[)", average=average)
-            if has_shards(model):
-                raise ValueError(
-                    "Expected average None for a model divided by fully_shard, got "
-                    f"{average}: averages are kept whole."
-                )
         try:
             chosen = optimizer(trained, **options)
         except TypeError as error:
@@ -163,8 +154,7 @@ class TrainingRun:
             drawn=zero(),
             losses=zero(),
             captures=captures,
-            average=average,
-            averages=None if average is None else [p.detach().clone() for p in trained],
+            average=None if average is None else Average(model, average),
         )
 
     def steps(self, first: int, stop: int) -> Iterator[int]:
@@ -180,41 +170,15 @@ class TrainingRun:
                 self.last = self.captured(batch)
             else:
                 self.last = self._update(batch.ids, batch.valid)
-            self._average(number)
+            if self.average is not None:
+                self.average.follow(number)
             yield number
 
-    @torch.no_grad()
-    def _average(self, number: int) -> None:
-        """Moves the averages; at first they are plain means of all steps."""
-        if self.average is not None and self.averages is not None:
-            share = max(1 - self.average, 1 / (number + 1))
-            torch._foreach_lerp_(self.averages, self._trained(), share)
-
     @contextmanager
-    def averaged(self) -> Iterator[nn.Module]:
-        """The model with its averaged parameters, for as long as it is shown."""
-        if self.averages is None:
+    def shown(self) -> Iterator[nn.Module]:
+        """The model as it is evaluated: with its averaged parameters, if it has some."""
+        with nullcontext() if self.average is None else self.average.shown():
             yield self.model
-            return
-        own = [parameter.detach().clone() for parameter in self._trained()]
-        self.end()
-        try:
-            yield self.model
-        finally:
-            self._put(own)
-
-    def end(self) -> None:
-        """Leaves the averaged parameters in the model, if they are asked for."""
-        if self.averages is not None:
-            self._put(self.averages)
-
-    @torch.no_grad()
-    def _put(self, values: list[Tensor]) -> None:
-        for parameter, value in zip(self._trained(), values, strict=True):
-            parameter.copy_(value)
-
-    def _trained(self) -> list[Tensor]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def _update(self, ids: Tensor, valid: Tensor) -> Outcome:
         chunks = [
@@ -303,7 +267,7 @@ class TrainingRun:
             ),
             "reading": self.processes.gathered(torch.get_rng_state()),  # a data set may draw
             "passes": self.passes,
-            "averages": self.averages,
+            "averages": None if self.average is None else self.average.values,
         }
 
     def restore(self, state: dict[str, Any] | None) -> int:
@@ -339,11 +303,8 @@ class TrainingRun:
         torch.set_rng_state(self._random_state(state, "reading", 3, torch.device("cpu")))
         _default_generator(device).set_state(self._random_state(state, "dropout", 2, device))
         self.passes.copy_(state["passes"])
-        if self.averages is not None:
-            for average, kept in zip(
-                self.averages, state["averages"] or self._trained(), strict=True
-            ):
-                average.copy_(kept.detach())
+        if self.average is not None:
+            self.average.restore(state["averages"])
         self.sampler = PoissonSampler(
             self.sampler.records,
             self.sampler.rate,

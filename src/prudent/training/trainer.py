@@ -146,7 +146,7 @@ def fit(
                 step = stop
                 shown = {}
                 if evaluate is not None:
-                    with run.averaged() as shown_model:
+                    with run.shown() as shown_model:
                         shown = _numbers(evaluate(shown_model))
                 rest(run.model)
                 ends = step == plan.steps
@@ -155,7 +155,8 @@ def fit(
                 )
                 if folder is not None:
                     _save(run, folder, step)
-        run.end()
+        if run.average is not None:
+            run.average.leave()
         return Fitted(model, plan, recorder.history, run.pass_rate(plan.steps))
 
 
