@@ -152,6 +152,16 @@ def test_for_a_person(capsys, archive, tmp_path):
         ),
         (["nowhere.toml"], "nowhere.toml: No such file or directory."),
         (["--flag"], "No such option: --flag"),
+        (
+            ["--method", "sgd", "--steps", "2", "--quantile", "0.8"],
+            "--quantile: expected None for sgd",
+        ),
+        (["--method", "sgd", "--steps", "2", "--along", "0.1"], "--along: expected None for sgd"),
+        (
+            ["--steps", "2", "--quantile", "0.8", "--accountant", "rdp"],
+            "--accountant: expected pld",
+        ),
+        (["--steps", "2", "--average", "1"], "--average: expected in [0, 1), got 1.0."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

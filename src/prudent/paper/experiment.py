@@ -14,6 +14,7 @@ from prudent import _validate
 from prudent.accounting import GaussianTest, MarginTest, Reveals
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
+from prudent.accounting.renyi import RdpAccountant
 from prudent.corruption import DataCorruption, GradientCorruption, corrupted_mask, parse
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.models import multilayer_perceptron, tutorial_cnn
@@ -116,10 +117,6 @@ class Experiment:
         _validate.between(0, 1, ends="[)", momentum=self.momentum)
         if self.average is not None:
             _validate.between(0, 1, ends="[)", average=self.average)
-        if self.quantile is not None:
-            _validate.between(0, 1, ends="()", quantile=self.quantile)
-        if self.along is not None:
-            _validate.between(0, 1, along=self.along)
         _validate.between(0, 1, ends="()", delta=self.delta)
         _validate.count(seed=self.seed)
         if self.steps is not None:
@@ -142,8 +139,25 @@ class Experiment:
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
                 f"got only {', '.join(given) or 'none'}."
             )
+        self._check_policies()
         parse(self.corrupt)
         _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
+
+    def _check_policies(self) -> None:
+        if self.quantile is not None:
+            _validate.between(0, 1, ends="()", quantile=self.quantile)
+            if self.method is Method.PTR and self.accountant is RdpAccountant:
+                raise ValueError(
+                    "Expected accountant pld for ptr with a quantile, got rdp: it has no price for "
+                    "a test and a count on one sample."
+                )
+        if self.along is not None:
+            _validate.between(0, 1, along=self.along)
+        for name in ("quantile", "along"):
+            if self.method is Method.SGD and getattr(self, name) is not None:
+                raise ValueError(
+                    f"Expected {name} None for sgd, which has no clip, got {getattr(self, name):g}."
+                )
 
     @property
     def is_covered(self) -> bool:

@@ -13,6 +13,9 @@ from prudent.training.sharding import has_shards
 class Average:
     """Of the trained parameters of a model, over its last steps.
 
+    torch's AveragedModel asks the device at every step whether it is the first, which a step that
+    is replayed as a graph must not wait for.
+
     Args:
         model: Whose parameters are followed; whole in every process.
         keep: Share of the average that a step keeps.

@@ -50,10 +50,10 @@ class DirectionBound:
             clip: R.
         """
         flat = factor * torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1)
-        flat = flat * _shortening(flat, clip)
+        flat = torch.renorm(flat, 2, 0, clip)
         directions = _orthonormal(sums)
         along = flat @ directions.T
-        flat = flat - (along * (1 - _shortening(along, self.share * clip))) @ directions
+        flat = flat - (along - torch.renorm(along, 2, 0, self.share * clip)) @ directions
         parts = torch.split(flat, [math.prod(g.shape[1:]) for g in gradients.values()], 1)
         return {
             name: part.view_as(gradient)
@@ -64,11 +64,6 @@ class DirectionBound:
         """The sums after one more release."""
         flat = torch.cat([value.flatten() for value in released.values()])
         return sums * sums.new_tensor(self.paces)[:, None] + flat
-
-
-def _shortening(rows: Tensor, most: float) -> Tensor:
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return torch.where(lengths > most, most / lengths, 1.0)
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
