@@ -63,7 +63,8 @@ class DirectionBound:
     def next(self, sums: Tensor, released: Values) -> Tensor:
         """The sums after one more release."""
         flat = torch.cat([value.flatten() for value in released.values()])
-        return sums * sums.new_tensor(self.paces)[:, None] + flat
+        # Numbers, not a tensor of them: to copy one to a device a captured step must not wait.
+        return torch.stack([row * pace + flat for row, pace in zip(sums, self.paces, strict=True)])
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
