@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,11 +15,15 @@ from prudent.corruption import (
     Mimic,
 )
 
+REVERSED = partial(InnerProductManipulation, scale=None)
+LOUD = partial(InnerProductManipulation, scale=1e4)
 KINDS = [
     GradientNoise,
     GradientSignFlip,
     ColludingDirection,
     InnerProductManipulation,
+    REVERSED,
+    LOUD,
     ALittleIsEnough,
     Mimic,
 ]
@@ -61,7 +67,9 @@ def expected(corruption, honest, own):
     if isinstance(corruption, ColludingDirection):
         return None
     if isinstance(corruption, InnerProductManipulation):
-        return -corruption.scale * sum(honest) / len(honest)
+        mean = sum(honest) / len(honest)
+        length = sum(one.norm() for one in honest) / len(honest)
+        return -mean * (length / mean.norm() if corruption.scale is None else corruption.scale)
     if isinstance(corruption, ALittleIsEnough):
         mean = sum(honest) / len(honest)
         variance = sum((one - mean) ** 2 for one in honest) / len(honest)
@@ -146,6 +154,32 @@ def test_colluding_records_match_the_mean_honest_norm():
     torch.testing.assert_close(after[[0, 3]].norm(dim=1), honest.expand(2))
 
 
+def test_reversed_is_as_long_as_the_honest_and_exactly_against_their_mean():
+    gradients, mask, valid = batch(6), rows(1, 0, 0, 1, 0, 0), rows(1, 1, 1, 1, 1, 0)
+    honest = flat(gradients)[[1, 2, 4]]
+    for row in (0, 3, 5):
+        for gradient in gradients.values():
+            gradient[row] = torch.nan  # bad records and padding are not among the honest
+    sent = flat(REVERSED(0.5)(gradients, mask, valid=valid))[[0, 3]]
+    torch.testing.assert_close(sent.norm(dim=1), honest.norm(dim=1).mean().expand(2))
+    cosine = torch.nn.functional.cosine_similarity(sent, honest.mean(0)[None])
+    torch.testing.assert_close(cosine, torch.full_like(cosine, -1))
+
+
+@pytest.mark.parametrize("size", [0.0, 0.1, 40.0])
+def test_reversed_is_finite_where_the_honest_have_no_mean(size):
+    gradients = {"weight": size * torch.tensor([[3.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])}
+    sent = REVERSED(0.5)(gradients, rows(1, 0, 0))["weight"][0]
+    assert sent.isfinite().all()
+    assert float(sent.norm()) <= size
+
+
+def test_loud_is_far_longer_than_the_honest():
+    gradients = batch(5)
+    sent = flat(LOUD(0.5)(gradients, rows(1, 0, 0, 0, 0)))[0]
+    torch.testing.assert_close(sent, -1e4 * flat(gradients)[1:].mean(0))
+
+
 @pytest.mark.parametrize("corruption", [*(kind(0.5) for kind in KINDS), ColludingDirection(0.5, 1)])
 def test_per_record_is_said_exactly_where_no_other_record_matters(corruption):
     mask, mine, changed = rows(1, 0, 0, 1), batch(4), batch(4)
@@ -189,7 +223,9 @@ def test_edge_empty_batch(kind):
     }
 
 
-@pytest.mark.parametrize("kind", [ColludingDirection, InnerProductManipulation, ALittleIsEnough])
+@pytest.mark.parametrize(
+    "kind", [ColludingDirection, InnerProductManipulation, REVERSED, LOUD, ALittleIsEnough]
+)
 def test_edge_every_record_bad(kind):
     # They know their own true gradients only, padding excluded.
     gradients, everyone, valid = batch(4), rows(1, 1, 1, 1), rows(1, 1, 1, 0)
@@ -220,7 +256,7 @@ def test_edge_padding_wins(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [ColludingDirection, InnerProductManipulation, ALittleIsEnough, Mimic]
+    "kind", [ColludingDirection, InnerProductManipulation, REVERSED, LOUD, ALittleIsEnough, Mimic]
 )
 def test_edge_nan_outside_the_honest_rows(kind):
     clean, poisoned = batch(4), batch(4)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from prudent import corruption
@@ -10,6 +12,8 @@ CHOICES = {
     "sign-flip": corruption.GradientSignFlip,
     "colluding": corruption.ColludingDirection,
     "inner-product": corruption.InnerProductManipulation,
+    "reversed": partial(corruption.InnerProductManipulation, scale=None),
+    "loud": partial(corruption.InnerProductManipulation, scale=1e4),
     "little": corruption.ALittleIsEnough,
     "mimic": corruption.Mimic,
 }

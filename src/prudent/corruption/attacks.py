@@ -31,6 +31,15 @@ def _unit_direction(
     return tuple((part / max(length, 1e-300)).to(device, dtype) for part in parts)
 
 
+def _mean_norm(known: Tensor, gradients: Gradients) -> Tensor:
+    """The mean L2 norm of the known records' gradients."""
+    squares = [
+        gradient.flatten(1).square().sum(1) if gradient.ndim > 1 else gradient.square()
+        for gradient in gradients.values()
+    ]
+    return masked_mean(known, torch.stack(squares).sum(0).sqrt())
+
+
 @dataclass(frozen=True)
 class ColludingDirection(GradientCorruption):
     """Bad records all send the same vector, at every step: one constant direction.
@@ -68,11 +77,7 @@ class ColludingDirection(GradientCorruption):
             first.device,
         )
         if self.norm is None:
-            squares = [
-                gradient.flatten(1).square().sum(1) if gradient.ndim > 1 else gradient.square()
-                for gradient in gradients.values()
-            ]
-            norm = masked_mean(known, torch.stack(squares).sum(0).sqrt())
+            norm = _mean_norm(known, gradients)
         else:
             norm = torch.full((), self.norm, dtype=first.dtype, device=first.device)
         return {
@@ -86,18 +91,21 @@ class InnerProductManipulation(GradientCorruption):
     """Bad records send −scale times the mean of the honest gradients (Xie et al., 2020).
 
     With scale at most 1 the vector is no longer than the honest mean, so it passes as small; the
-    aggregate then points the wrong way as soon as the bad outweigh the honest.
+    aggregate then points the wrong way as soon as the bad outweigh the honest. Honest gradients
+    that point many ways have a short mean: where vectors are clipped, a longer one weighs more.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
-        scale: the factor, the ε of that paper.
+        scale: the factor, the ε of that paper; if None, the one that makes the vector as long as
+            honest gradients of the batch are on average.
     """
 
-    scale: float = 0.5
+    scale: float | None = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.positive(scale=self.scale)
+        if self.scale is not None:
+            _validate.positive(scale=self.scale)
 
     @property
     def per_record(self) -> bool:
@@ -108,9 +116,13 @@ class InnerProductManipulation(GradientCorruption):
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
         """See base class."""
-        return {
-            name: -self.scale * masked_mean(known, gradient) for name, gradient in gradients.items()
-        }
+        means = {name: masked_mean(known, gradient) for name, gradient in gradients.items()}
+        if self.scale is None:
+            length = torch.stack([mean.square().sum() for mean in means.values()]).sum().sqrt()
+            scale = torch.where(length > 0, _mean_norm(known, gradients) / length, 0.0)
+        else:
+            scale = torch.full_like(next(iter(means.values())).sum(), self.scale)
+        return {name: (-scale * mean).to(mean.dtype) for name, mean in means.items()}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Corruptions as they are written on the command line: `label:0.1`."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prudent.corruption.attacks import (
     ALittleIsEnough,
@@ -24,6 +25,8 @@ _NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
     "sign-flip": GradientSignFlip,
     "colluding": ColludingDirection,
     "inner-product": InnerProductManipulation,
+    "reversed": partial(InnerProductManipulation, scale=None),
+    "loud": partial(InnerProductManipulation, scale=1e4),
     "little": ALittleIsEnough,
     "mimic": Mimic,
 }
