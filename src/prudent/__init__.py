@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from prudent.training import (
         AdaptiveScale,
         AdaptiveTrim,
+        ClassMeans,
         DirectionBound,
         Execution,
         FixedTrim,
@@ -60,6 +61,7 @@ _HOMES = {
     "calibrate": "prudent.accounting",
     "AdaptiveScale": "prudent.training",
     "AdaptiveTrim": "prudent.training",
+    "ClassMeans": "prudent.training",
     "DirectionBound": "prudent.training",
     "Execution": "prudent.training",
     "FixedTrim": "prudent.training",
@@ -82,6 +84,7 @@ _HOMES = {
 __all__ = [
     "AdaptiveScale",
     "AdaptiveTrim",
+    "ClassMeans",
     "DirectionBound",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",

@@ -9,7 +9,15 @@ import torch
 from prudent.accounting import PldAccountant
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.experiment import Experiment, Method, build_model, run
-from prudent.training import AdaptiveTrim, FixedTrim, Mean, ProposeTestRelease, Sum, TrimmedSum
+from prudent.training import (
+    AdaptiveTrim,
+    ClassMeans,
+    FixedTrim,
+    Mean,
+    ProposeTestRelease,
+    Sum,
+    TrimmedSum,
+)
 
 FIXED = Experiment(epsilon=None, steps=15, noise_multiplier=1.0, batch=50, delta=1e-4)
 
@@ -81,6 +89,14 @@ def test_two_of_three_give_the_plan():
         Experiment(method="sgd")
 
 
+def test_an_anchor_is_part_of_the_plan_and_its_price():
+    common = attrs.evolve(FIXED, method="dpsgd")
+    anchored = attrs.evolve(common, anchor=0.4, anchor_norm=3.0, anchor_shift=2).plan(1000)
+    assert anchored.anchor == ClassMeans(weight=0.4, norm=3.0, shift=2)
+    assert common.plan(1000).anchor is None
+    assert anchored.epsilon(1e-4) > common.plan(1000).epsilon(1e-4)
+
+
 def test_the_printed_numbers_are_those_of_the_plan(table):
     result = run(attrs.evolve(FIXED, method="dpsgd"), dataset=table, progress=False)
     plan = result.fitted.plan
@@ -141,7 +157,7 @@ def test_private_training_on_all_digits():
 @pytest.mark.parametrize(
     ("corrupt", "covered"),
     [("none", True), ("label:0.1", True), ("sign-flip:0.1", True), ("inner-product:0.1", False),
-     ("little:0.1", False), ("mimic:0.1", False)],
+     ("reversed:0.1", False), ("loud:0.1", False), ("little:0.1", False), ("mimic:0.1", False)],
 )  # fmt: skip
 def test_no_price_is_shown_for_an_attack_that_reads_other_records(corrupt, covered):
     """There one record reaches the sum through more than its own gradient."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from prudent.accounting import GaussianTest
 from prudent.training import (
     AdaptiveScale,
     AdaptiveTrim,
+    ClassMeans,
     DirectionBound,
     Execution,
     Plan,
@@ -40,6 +42,7 @@ PLAN = Plan(
     ),
     scale=AdaptiveScale(speed=0.5, noise=2.0),
     bound=DirectionBound(),
+    anchor=ClassMeans(norm=2.0, noise=1.0),
 )
 
 
@@ -202,6 +205,24 @@ def test_a_seed_nobody_gave_is_kept_from_the_first_step_on(tmp_path):
     other = tmp_path / "other"
     train(other, execution=Execution())
     assert load_checkpoint(other, CPU)["seed"] != before["seed"]
+
+
+def test_a_run_without_a_seed_goes_on_as_it_would_have(tmp_path):
+    """What was released before the first step is not released again with other noise."""
+    whole, copy, looks = tmp_path / "whole", tmp_path / "copy", []
+
+    def copying(model):
+        looks.append(model)
+        if len(looks) == 3:
+            shutil.copytree(whole, copy)
+        return {}
+
+    first = train(whole, execution=Execution(), evaluate=copying)
+    assert load_checkpoint(copy, CPU)["step"] == 2 * EVERY
+    resumed = train(copy, resume=True, execution=Execution(), evaluate=copying)
+    for value, expected in zip(resumed.model.parameters(), first.model.parameters(), strict=True):
+        assert torch.equal(value, expected)
+    assert_same_run(copy, whole)
 
 
 def test_the_ledger_never_goes_back(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from prudent.federated import RoundRelease
 from prudent.training import (
     AdaptiveScale,
     Chunk,
+    ClassMeans,
     DirectionBound,
     Mean,
     Plan,
@@ -199,7 +200,9 @@ class TestStep:
 
 
 @pytest.mark.parametrize(
-    "policy", [{"scale": AdaptiveScale()}, {"bound": DirectionBound()}], ids=["scale", "bound"]
+    "policy",
+    [{"scale": AdaptiveScale()}, {"bound": DirectionBound()}, {"anchor": ClassMeans()}],
+    ids=["scale", "bound", "anchor"],
 )
 def test_a_mean_and_a_federation_have_no_use_for_it(policy):
     (name,) = policy

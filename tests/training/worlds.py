@@ -27,6 +27,7 @@ from prudent.training import (
     AdaptiveScale,
     AdaptiveTrim,
     Chunk,
+    ClassMeans,
     DirectionBound,
     EngineChoice,
     Execution,
@@ -169,6 +170,7 @@ simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
 simple("scaled", propose(), policies={"scale": AdaptiveScale(speed=1.0, noise=1.0)})
 simple("bounded", propose(), policies={"bound": DirectionBound()})
+simple("anchored", propose(), policies={"anchor": ClassMeans(norm=2.0, noise=1.0)})
 simple("averaged", SUM, average=0.8)
 simple("budget", Sum(clip=1.0, noise_multiplier=3.0), budget=0.5, delta=1e-3)
 
@@ -369,6 +371,13 @@ refused(
     "sampler",
     "Expected rate the same",
     lambda: PoissonSampler(RECORDS, 0.3 + 0.1 * rank(), seed=SEED, processes=join(CPU)),
+)
+refused(
+    "anchored_shards",
+    "Expected plan.anchor None for a model divided",
+    lambda: train(
+        model=sharded(network()), how={"device": "cpu"}, policies={"anchor": ClassMeans()}
+    ),
 )
 refused("divisor", "Expected expected_batch the same", divide_by_its_own)
 refused("few", "Expected train_set of a record or more", lambda: train(data=records(1)))

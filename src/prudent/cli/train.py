@@ -64,6 +64,16 @@ def train(
         float | None,
         options.number("Share of the clip a record may add along the way so far; else all."),
     ] = None,
+    anchor: Annotated[
+        float | None,
+        options.number("Release class means first; their pull is this share of the clip."),
+    ] = None,
+    anchor_norm: Annotated[
+        float | None, options.number("Longest input in these means. [10]")
+    ] = None,
+    anchor_shift: Annotated[
+        int | None, options.whole_number("Pixels by which the means are also moved. [0]")
+    ] = None,
     lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
     momentum: Annotated[float | None, options.number("Of SGD. [0]")] = None,
     average: Annotated[
@@ -75,7 +85,8 @@ def train(
         typer.Option(
             metavar="KIND:RATIO",
             help="Make some records bad: label, label-targeted, feature, gradient, sign-flip, "
-            "colluding, inner-product, little or mimic, with a ratio up to 0.5. \\[none]",
+            "colluding, inner-product, reversed, loud, little or mimic, with a ratio up to 0.5. "
+            "\\[none]",
         ),
     ] = None,
     seed: Annotated[
@@ -134,6 +145,9 @@ def train(
         "trim_most": trim_most,
         "quantile": quantile,
         "along": along,
+        "anchor": anchor,
+        "anchor_norm": anchor_norm,
+        "anchor_shift": anchor_shift,
         "lr": lr,
         "momentum": momentum,
         "average": average,

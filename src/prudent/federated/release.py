@@ -99,7 +99,7 @@ class RoundRelease:
                 "Expected expected_clients, here or as the plan's expected_batch: the sum is "
                 "divided by it. It is the sampling rate times the public number of clients."
             )
-        for name in ("scale", "bound"):
+        for name in ("scale", "bound", "anchor"):
             if getattr(plan, name) is not None:
                 raise ValueError(
                     f"Expected plan.{name} None, got one: it is of the gradients of a training, "

@@ -23,6 +23,7 @@ from prudent.training import (
     AdaptiveTrim,
     Aggregation,
     Chunk,
+    ClassMeans,
     DirectionBound,
     Execution,
     Fallback,
@@ -76,6 +77,10 @@ class Experiment:
             fixed.
         along: Share of the clip that one record may add in the directions the model has been moving
             in; None: all of it.
+        anchor: Pull toward what the means of the classes say, as a share of the clip; None: they
+            are not released.
+        anchor_norm: Longer inputs are shortened to this before they are added up.
+        anchor_shift: Pixels by which the means are moved to make more of them.
         lr: Learning rate.
         momentum: Of SGD.
         average: Share of the running average of the weights that a step keeps; None: the last
@@ -104,6 +109,9 @@ class Experiment:
     trim_most: float = 0.5
     quantile: float | None = None
     along: float | None = None
+    anchor: float | None = None
+    anchor_norm: float = 10.0
+    anchor_shift: int = 0
     lr: float = 0.5
     momentum: float = 0.0
     average: float | None = None
@@ -153,7 +161,11 @@ class Experiment:
                 )
         if self.along is not None:
             _validate.between(0, 1, along=self.along)
-        for name in ("quantile", "along"):
+        if self.anchor is not None:
+            _validate.positive(anchor=self.anchor)
+        _validate.positive(anchor_norm=self.anchor_norm)
+        _validate.count(anchor_shift=self.anchor_shift)
+        for name in ("quantile", "along", "anchor"):
             if self.method is Method.SGD and getattr(self, name) is not None:
                 raise ValueError(
                     f"Expected {name} None for sgd, which has no clip, got {getattr(self, name):g}."
@@ -198,6 +210,12 @@ class Experiment:
                     ),
                 )
 
+    @property
+    def _anchor(self) -> ClassMeans | None:
+        if self.anchor is None:
+            return None
+        return ClassMeans(weight=self.anchor, norm=self.anchor_norm, shift=self.anchor_shift)
+
     def plan(self, records: int) -> Plan:
         """The plan, with what was left open solved for."""
         plan = Plan(
@@ -207,6 +225,7 @@ class Experiment:
             aggregation=self.aggregation(self.noise_multiplier or 1.0),
             scale=None if self.quantile is None else AdaptiveScale(quantile=self.quantile),
             bound=None if self.along is None else DirectionBound(share=self.along),
+            anchor=self._anchor,
         )
         if self.method is Method.SGD or self.epsilon is None:
             return plan

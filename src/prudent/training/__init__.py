@@ -8,6 +8,7 @@ from prudent.training.aggregation import (
     Sum,
     TrimmedSum,
 )
+from prudent.training.anchoring import ClassMeans
 from prudent.training.bounding import DirectionBound
 from prudent.training.evaluation import accuracy
 from prudent.training.execution import EngineChoice, Execution
@@ -23,6 +24,7 @@ __all__ = [
     "AdaptiveTrim",
     "Aggregation",
     "Chunk",
+    "ClassMeans",
     "DirectionBound",
     "EngineChoice",
     "Execution",

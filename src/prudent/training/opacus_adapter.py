@@ -86,6 +86,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.original_optimizer = optimizer
+        if plan.anchor is not None:
+            raise ValueError(
+                "Expected plan.anchor None, got one: Opacus has no place for what is released "
+                "before its first step. Use prudent.fit."
+            )
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
         self.steps = 0
         self._run = secrets.token_hex(8)

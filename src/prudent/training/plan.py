@@ -9,6 +9,7 @@ from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Aggregation, Mean
+from prudent.training.anchoring import ClassMeans
 from prudent.training.bounding import DirectionBound
 from prudent.training.scaling import AdaptiveScale
 
@@ -30,6 +31,7 @@ class Plan:
         scale: Follows the lengths of gradients with the unit they are measured in; None: gradients
             are taken as they are.
         bound: On what one record may add in the directions the model has been moving in.
+        anchor: Released before the first step, and pulls at every one; `fit` sees to both.
     """
 
     sampling_rate: float
@@ -38,6 +40,7 @@ class Plan:
     expected_batch: float | None = None
     scale: AdaptiveScale | None = None
     bound: DirectionBound | None = None
+    anchor: ClassMeans | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -49,7 +52,7 @@ class Plan:
                 "Expected aggregation one of Sum, TrimmedSum, ProposeTestRelease, Mean, got "
                 f"{self.aggregation!r}."
             )
-        for name in ("scale", "bound"):
+        for name in ("scale", "bound", "anchor"):
             if getattr(self, name) is not None and isinstance(self.aggregation, Mean):
                 raise ValueError(f"Expected {name} None with Mean, which has no clip, got one.")
 
@@ -68,7 +71,8 @@ class Plan:
         if self.scale is not None:
             release = dp.ComposedDpEvent([release, dp.GaussianDpEvent(self.scale.noise)])
         sampled = dp.PoissonSampledDpEvent(self.sampling_rate, release)
-        return dp.SelfComposedDpEvent(sampled, int(steps))
+        every = dp.SelfComposedDpEvent(sampled, int(steps))
+        return every if self.anchor is None else dp.ComposedDpEvent([self.anchor.event, every])
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
         """The ε at which the whole run is (ε, δ)-DP."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Mean
+from prudent.training.anchoring import Anchor
 from prudent.training.averaging import Average
 from prudent.training.capture import CapturedStep, is_capturable
 from prudent.training.distributed import Alone, unwrapped
@@ -48,6 +49,7 @@ class TrainingRun:
         recorded: Step of the last metrics.
         recorded_passes: Tests passed by then.
         average: Of the trained parameters, over the last steps, if asked for.
+        anchor: What the plan releases before the first step, if anything.
     """
 
     plan: Plan
@@ -68,6 +70,7 @@ class TrainingRun:
     recorded: int = 0
     recorded_passes: float = 0.0
     average: Average | None = None
+    anchor: Anchor | None = None
 
     @classmethod
     def prepare(
@@ -132,6 +135,10 @@ class TrainingRun:
             device=device,
             processes=processes,
         )
+        anchor = None
+        if plan.anchor is not None:
+            own = seeded_generator(device, seed, *_words(4, 0))
+            anchor = plan.anchor.release(gather, records, model, own, processes)
         if processes.rank > 0:
             # Processes that were seeded alike would drop the same units of different records.
             own = seeded_generator(device, seed, *_words(2, processes.rank))
@@ -155,6 +162,7 @@ class TrainingRun:
             losses=zero(),
             captures=captures,
             average=None if average is None else Average(model, average),
+            anchor=anchor,
         )
 
     def steps(self, first: int, stop: int) -> Iterator[int]:
@@ -186,6 +194,9 @@ class TrainingRun:
             for rows, real in zip(ids, valid, strict=True)
         ]
         outcome = self.step(chunks)
+        if self.anchor is not None:
+            clip = self.plan.aggregation.clip
+            self.anchor.pull(self.model, self.step.loss, clip, self.processes)
         self.optimizer.step()
         self.passes += outcome.passed
         self.drawn += outcome.drawn
@@ -268,6 +279,7 @@ class TrainingRun:
             "reading": self.processes.gathered(torch.get_rng_state()),  # a data set may draw
             "passes": self.passes,
             "averages": None if self.average is None else self.average.values,
+            "anchor": None if self.anchor is None else self.anchor.inputs,
         }
 
     def restore(self, state: dict[str, Any] | None) -> int:
@@ -305,6 +317,8 @@ class TrainingRun:
         self.passes.copy_(state["passes"])
         if self.average is not None:
             self.average.restore(state["averages"])
+        if self.anchor is not None:
+            self.anchor.restore(state["anchor"])
         self.sampler = PoissonSampler(
             self.sampler.records,
             self.sampler.rate,
