@@ -1,6 +1,7 @@
 """On a GPU: a captured step is the eager one, and nothing waits for the device."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from prudent.training import (
     AdaptiveScale,
     AdaptiveTrim,
     Chunk,
+    ClassMeans,
     DirectionBound,
     Execution,
     Plan,
@@ -98,7 +100,11 @@ def test_the_graph_is_the_eager_step(name, options):
 
 
 def test_the_graph_follows_scale_bound_and_average():
-    policies = {"scale": AdaptiveScale(speed=1.0, noise=1.0), "bound": DirectionBound()}
+    policies = {
+        "scale": AdaptiveScale(speed=1.0, noise=1.0),
+        "bound": DirectionBound(),
+        "anchor": ClassMeans(norm=2.0, noise=1.0),
+    }
     options = {"policies": policies, "average": 0.9}
     captured, eager = (
         train(network(), RULES["gaussian"], graph=graph, **options) for graph in (True, False)
@@ -106,6 +112,16 @@ def test_the_graph_follows_scale_bound_and_average():
     torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
     assert captured.history == eager.history
     assert captured.history[-1].scale != 1
+
+
+def test_garbage_of_a_run_does_not_end_the_capture_of_the_next():
+    before = gc.get_threshold()
+    gc.set_threshold(1)  # collects at nearly every turn
+    try:
+        for _ in range(3):
+            train(network(), RULES["gaussian"], graph=True)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_dropout_in_a_graph_is_that_of_the_eager_step():
@@ -188,6 +204,7 @@ def pair(tmp_path_factory):
         "scaled",
         "bounded",
         "averaged",
+        "anchored",
     ],
 )
 def test_two_processes_are_one(pair, tmp_path, name):

@@ -1,7 +1,9 @@
 """The step as a CUDA graph: one launch, no look at a value from the host."""
 
 import copy
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -54,7 +56,7 @@ class CapturedStep:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(step.generator)
         step.taken = 0
-        with torch.cuda.graph(self._graph, stream=stream):
+        with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
             self._outcome = run(self._ids, self._valid)
         kept.put_back()
         self._step = step
@@ -66,6 +68,18 @@ class CapturedStep:
         self._graph.replay()
         self._step.taken += 1
         return self._outcome
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from collecting garbage: to free another run's graph would end a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def is_capturable(optimizer: torch.optim.Optimizer) -> bool:
