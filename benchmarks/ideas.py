@@ -14,6 +14,11 @@ own clipped vector and no other: sensitivity R, and margins as before.
 Proposal adapted. τ moves down after a passed test and up after a failed one, F stays. Each step is
 the mechanism at some τ between its bounds, chosen by what was released. A smaller τ is dearer (a
 false pass adds less noise to a sum of sensitivity R), so every step is priced at the least.
+
+Two attacks are made against ideas that were kept, and live here too. `evading`: reversed, but for
+the parts along what was released before, which a bound would shorten, and along the pull of an
+anchor, which would undo them. `lying`: reversed, and to the means of the classes the bad records
+name the class after their own.
 """
 
 import argparse
@@ -32,17 +37,26 @@ import torch
 from torch import Tensor, nn
 
 from prudent.accounting import GaussianTest
-from prudent.corruption import DataCorruption, parse
+from prudent.corruption import DataCorruption, corrupted_mask, parse
+from prudent.corruption.gradients import by_row
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.experiment import Experiment, build_model, gradient_hook
-from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
+from prudent.training import DirectionBound, Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, clip_weights, keep_smallest
 from prudent.training.noise import margin_noise
 from prudent.training.running import TrainingRun
 from prudent.training.trimming import Trim
 
 HELD_OUT = 10_000
-ATTACKS = ("none", "colluding:0.2", "inner-product:0.2", "little:0.2")
+ATTACKS = (
+    "none",
+    "colluding:0.2",
+    "inner-product:0.2",
+    "reversed:0.2",
+    "loud:0.2",
+    "little:0.2",
+)
+MADE_HERE = ("evading", "lying")
 COLUMNS = (
     "study",
     "idea",
@@ -143,7 +157,9 @@ class Idea:
 
 
 DPSGD = {"method": "dpsgd"}
-STEADY = {"quantile": 0.8, "along": 0.05, "average": 0.97}
+FOLLOWING = {"quantile": 0.8, "along": 0.05, "average": 0.97}
+ANCHORED = {"anchor": 0.3, "anchor_shift": 2}
+STEADY = ANCHORED | {"along": 0.05, "average": 0.97}
 IDEAS = {
     "TSGD+PTR": Idea(),
     "DP-SGD": Idea(changes=DPSGD),
@@ -165,8 +181,13 @@ IDEAS = {
     "clip that follows": Idea(changes={"quantile": 0.8}),
     "DP-SGD, clip that follows": Idea(changes=DPSGD | {"quantile": 0.8}),
     "DP-SGD, clip that follows, averaged": Idea(changes=DPSGD | {"quantile": 0.8, "average": 0.97}),
-    "TSGD+PTR, all three": Idea(changes=STEADY),
-    "DP-SGD, all three": Idea(changes=DPSGD | STEADY),
+    "DP-SGD, clip that follows, bounded, averaged": Idea(changes=DPSGD | FOLLOWING),
+    "TSGD+PTR, clip that follows, bounded, averaged": Idea(changes=FOLLOWING),
+    "DP-SGD, anchored": Idea(changes=DPSGD | ANCHORED),
+    "DP-SGD, anchored, averaged": Idea(changes=DPSGD | ANCHORED | {"average": 0.97}),
+    "DP-SGD, anchored, bounded": Idea(changes=DPSGD | ANCHORED | {"along": 0.05}),
+    "DP-SGD, anchored, bounded, averaged": Idea(changes=DPSGD | STEADY),
+    "TSGD+PTR, anchored, bounded, averaged": Idea(changes=STEADY),
 }
 
 
@@ -192,8 +213,10 @@ def split() -> Dataset:
 def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
     torch.set_num_threads(1)
     idea, device = IDEAS[name], torch.device("cpu")
-    experiment, data = experiment_of(idea, corrupt, steps, rate), split()
-    corruption = parse(corrupt)
+    kind, _, ratio = corrupt.partition(":")
+    known = f"reversed:{ratio}" if kind in MADE_HERE else corrupt
+    experiment, data = experiment_of(idea, known, steps, rate), split()
+    corruption = parse(known)
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
     plan = experiment.plan(len(data.train_labels))
@@ -201,6 +224,10 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         plan = _adapted(plan, experiment)
     model = build_model(data, experiment.seed)
     hook = gradient_hook(corruption, len(data.train_labels), experiment.seed, device)
+    bad = corrupted_mask(len(data.train_labels), float(ratio or 0), experiment.seed, device)
+    running: list[TrainingRun] = []
+    if kind == "evading":
+        hook = _evading(hook, bad, running)
     centre = [torch.zeros_like(p) for p in model.parameters()]
     if idea.centre is not None:
         hook = _centring(hook, [name for name, _ in model.named_parameters()], centre)
@@ -228,6 +255,9 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         hook,
         experiment.average,
     )
+    running.append(training)
+    if kind == "lying" and training.anchor is not None:
+        _lie(training, data, bad)
     for _ in training.steps(0, plan.steps):
         pass
     with training.shown() as shown:
@@ -257,6 +287,41 @@ def _centring(hook: Any, names: list[str], centre: list[Tensor]) -> Any:
         return {name: gradients[name] - c for name, c in zip(names, centre, strict=True)}
 
     return centred
+
+
+def _evading(hook: Any, bad: Tensor, running: list[TrainingRun]) -> Any:
+    nothing = DirectionBound(share=0.0)
+
+    def evading(gradients: Any, chunk: Any, generator: Any) -> Any:
+        (run,) = running
+        rows = [] if run.step.sums is None else [run.step.sums]
+        if run.anchor is not None:
+            rows.append(run.anchor.gradient(run.model, run.step.loss, 1.0)[None])
+        if not rows:
+            return hook(gradients, chunk, generator)
+        free = nothing.bounded(gradients, torch.cat(rows), torch.ones(()), 1e30)
+        sent = hook(free, chunk, generator)
+        return {
+            name: torch.where(by_row(bad[chunk.ids], honest), sent[name], honest)
+            for name, honest in gradients.items()
+        }
+
+    return evading
+
+
+def _lie(training: TrainingRun, data: Dataset, bad: Tensor) -> None:
+    """Puts the means that are released when bad records name another class in their place."""
+    assert training.plan.anchor is not None
+    assert training.anchor is not None
+    named = torch.where(bad, (data.train_labels + 1) % data.classes, data.train_labels)
+    lied = training.plan.anchor.release(
+        lambda ids: (data.train_features[ids], named[ids]),
+        len(named),
+        training.model,
+        torch.Generator().manual_seed(0),
+        training.processes,
+    )
+    training.anchor.restore(lied.inputs)
 
 
 def _rows(

@@ -31,6 +31,8 @@ _CORRUPTIONS = {
     "sign-flip": "sign flip",
     "colluding": "colluding",
     "inner-product": "inner product",
+    "reversed": "reversed mean",
+    "loud": "reversed mean, loud",
     "little": "a little is enough",
     "mimic": "mimic",
 }
