@@ -19,7 +19,7 @@ class CapturedStep:
     """Replays gather, step and optimizer update for batches of one physical shape.
 
     Warming up runs the step on real records; the model, optimizer, trim and generator are put back
-    afterwards, so nothing of it is released.
+    afterwards, also where it fails, so nothing of it is released.
 
     Args:
         run: Takes (ids, valid), each of shape (1, physical), through one whole update.
@@ -41,24 +41,23 @@ class CapturedStep:
     ) -> None:
         self._ids = example.ids.clone()
         self._valid = example.valid.clone()
-        kept = _State(step, model, optimizer, counters)
         # Library workspaces belong to a stream: runs that take turns on streams of their own must
         # be captured there, or graphs that run at the same time would share one.
         current = torch.cuda.current_stream()
         own = current != torch.cuda.default_stream()
         stream = current if own else torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
-                step.taken = 0  # a rehearsal takes no step of the plan
-                run(self._ids, self._valid)
-        current.wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(step.generator)
-        step.taken = 0
-        with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
-            self._outcome = run(self._ids, self._valid)
-        kept.put_back()
+        with Rehearsal(step, model, optimizer, counters):
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    step.taken = 0  # a rehearsal takes no step of the plan
+                    run(self._ids, self._valid)
+            current.wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            self._graph.register_generator_state(step.generator)
+            step.taken = 0
+            with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
+                self._outcome = run(self._ids, self._valid)
         self._step = step
 
     def __call__(self, batch: Batch) -> Outcome:
@@ -89,8 +88,17 @@ def is_capturable(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
 
 
-class _State:
-    """What a step changes, kept to be put back in place."""
+class Rehearsal:
+    """What steps change is put back at the end, also where one fails: none of them is paid for.
+
+    A graph writes to the gradients it was captured with; where there is none, they are let go.
+
+    Args:
+        step: Whose trim, scale, sums and generator are put back.
+        model: Likewise.
+        optimizer: Likewise.
+        counters: Likewise.
+    """
 
     def __init__(
         self,
@@ -110,9 +118,12 @@ class _State:
         self._taken = step.taken
         self._dropout = torch.cuda.get_rng_state()
 
+    def __enter__(self) -> None:
+        pass
+
     @torch.no_grad()
-    def put_back(self) -> None:
-        """In place: the graph knows the tensors by their addresses."""
+    def __exit__(self, *raised: object) -> None:
+        # In place: the graph knows the tensors by their addresses.
         for tensor, before in self._tensors:
             tensor.copy_(before)
         for name, value in self._model.state_dict().items():
@@ -121,6 +132,8 @@ class _State:
         self._step.generator.set_state(self._noise)
         self._step.taken = self._taken
         torch.cuda.set_rng_state(self._dropout)
+        if raised[0] is not None:
+            self._optimizer.zero_grad()
 
 
 def _copy_moments(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
