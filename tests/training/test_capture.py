@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from prudent.training import AdaptiveScale, Chunk, DirectionBound, Plan, Step
-from prudent.training.capture import Rehearsal
+from prudent.training.capture import rehearsal
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.worlds import propose
 
@@ -54,7 +54,7 @@ def test_a_rehearsal_leaves_no_trace(monkeypatch, fails):
     before = everything(step, model, optimizer, counter)
 
     def rehearse():
-        with Rehearsal(step, model, optimizer, [counter]):
+        with rehearsal(step, model, optimizer, [counter]):
             update()
             update()
             assert not torch.equal(model.weight, before["model"]["weight"])

@@ -117,12 +117,11 @@ class InnerProductManipulation(GradientCorruption):
     ) -> dict[str, Tensor]:
         """See base class."""
         means = {name: masked_mean(known, gradient) for name, gradient in gradients.items()}
-        if self.scale is None:
+        scale: Tensor | float | None = self.scale
+        if scale is None:
             length = torch.stack([mean.square().sum() for mean in means.values()]).sum().sqrt()
             scale = torch.where(length > 0, _mean_norm(known, gradients) / length, 0.0)
-        else:
-            scale = torch.full_like(next(iter(means.values())).sum(), self.scale)
-        return {name: (-scale * mean).to(mean.dtype) for name, mean in means.items()}
+        return {name: -scale * mean for name, mean in means.items()}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Bad records that act together can outweigh the mean of honest gradients, which p
 cannot outweigh what was released before the first step, if that is a mean of all records.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -181,9 +182,10 @@ def _outputs(model: nn.Module, inputs: Tensor) -> int:
 
 
 def _shifted(means: Tensor, shift: int) -> tuple[Tensor, Tensor]:
-    moves = [(0, 0)]
-    if shift:
-        moves = [(down, right) for down in (-shift, 0, shift) for right in (-shift, 0, shift)]
-    inputs = torch.cat([torch.roll(means, move, (-2, -1)) if shift else means for move in moves])
+    """The means where they are and, of images, to each side and corner; and their classes."""
     classes = torch.arange(len(means), device=means.device)
-    return inputs, classes.repeat(len(moves))
+    if not shift:
+        return means, classes
+    moves = list(itertools.product((-shift, 0, shift), repeat=2))
+    moved = torch.cat([torch.roll(means, move, (-2, -1)) for move in moves])
+    return moved, classes.repeat(len(moves))

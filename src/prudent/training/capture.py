@@ -46,7 +46,7 @@ class CapturedStep:
         current = torch.cuda.current_stream()
         own = current != torch.cuda.default_stream()
         stream = current if own else torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with Rehearsal(step, model, optimizer, counters):
+        with rehearsal(step, model, optimizer, counters):
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP):
@@ -88,8 +88,14 @@ def is_capturable(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
 
 
-class Rehearsal:
-    """What steps change is put back at the end, also where one fails: none of them is paid for.
+@contextmanager
+def rehearsal(
+    step: Step,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    counters: Sequence[Tensor],
+) -> Iterator[None]:
+    """Puts back what steps change, also where one fails: none of them is paid for.
 
     A graph writes to the gradients it was captured with; where there is none, they are let go.
 
@@ -99,41 +105,27 @@ class Rehearsal:
         optimizer: Likewise.
         counters: Likewise.
     """
-
-    def __init__(
-        self,
-        step: Step,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        counters: Sequence[Tensor],
-    ) -> None:
-        self._step, self._model, self._optimizer = step, model, optimizer
-        changing = [step.trim, step.exponent, *counters]
-        if step.sums is not None:
-            changing.append(step.sums)
-        self._tensors = [(tensor, tensor.clone()) for tensor in changing]
-        self._parameters = copy.deepcopy(model.state_dict())
-        self._moments = copy.deepcopy(optimizer.state_dict())
-        self._noise = step.generator.get_state()
-        self._taken = step.taken
-        self._dropout = torch.cuda.get_rng_state()
-
-    def __enter__(self) -> None:
-        pass
-
-    @torch.no_grad()
-    def __exit__(self, *raised: object) -> None:
+    changing = [step.trim, step.exponent, *counters, *([] if step.sums is None else [step.sums])]
+    tensors = [(tensor, tensor.clone()) for tensor in changing]
+    parameters = copy.deepcopy(model.state_dict())
+    moments = copy.deepcopy(optimizer.state_dict())
+    noise, taken, dropout = step.generator.get_state(), step.taken, torch.cuda.get_rng_state()
+    try:
+        yield
+    except BaseException:
+        optimizer.zero_grad()
+        raise
+    finally:
         # In place: the graph knows the tensors by their addresses.
-        for tensor, before in self._tensors:
-            tensor.copy_(before)
-        for name, value in self._model.state_dict().items():
-            value.copy_(self._parameters[name])
-        _copy_moments(self._optimizer, self._moments)
-        self._step.generator.set_state(self._noise)
-        self._step.taken = self._taken
-        torch.cuda.set_rng_state(self._dropout)
-        if raised[0] is not None:
-            self._optimizer.zero_grad()
+        with torch.no_grad():
+            for tensor, before in tensors:
+                tensor.copy_(before)
+            for name, value in model.state_dict().items():
+                value.copy_(parameters[name])
+            _copy_moments(optimizer, moments)
+        step.generator.set_state(noise)
+        step.taken = taken
+        torch.cuda.set_rng_state(dropout)
 
 
 def _copy_moments(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:

@@ -137,8 +137,8 @@ class TrainingRun:
         )
         anchor = None
         if plan.anchor is not None:
-            own = seeded_generator(device, seed, *_words(4, 0))
-            anchor = plan.anchor.release(gather, records, model, own, processes)
+            noise = seeded_generator(device, seed, *_words(4, 0))
+            anchor = plan.anchor.release(gather, records, model, noise, processes)
         if processes.rank > 0:
             # Processes that were seeded alike would drop the same units of different records.
             own = seeded_generator(device, seed, *_words(2, processes.rank))
