@@ -31,10 +31,7 @@ if TYPE_CHECKING:
         trimmed_mean,
     )
     from prudent.training import (
-        AdaptiveScale,
         AdaptiveTrim,
-        ClassMeans,
-        DirectionBound,
         Execution,
         FixedTrim,
         Plan,
@@ -59,10 +56,7 @@ _HOMES = {
     "Run": "prudent.accounting",
     "best_test": "prudent.accounting",
     "calibrate": "prudent.accounting",
-    "AdaptiveScale": "prudent.training",
     "AdaptiveTrim": "prudent.training",
-    "ClassMeans": "prudent.training",
-    "DirectionBound": "prudent.training",
     "Execution": "prudent.training",
     "FixedTrim": "prudent.training",
     "Plan": "prudent.training",
@@ -82,10 +76,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "AdaptiveScale",
     "AdaptiveTrim",
-    "ClassMeans",
-    "DirectionBound",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "Execution",

@@ -2,12 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
 from prudent.cli import main
-from prudent.training import ClassMeans
 from prudent.training.checkpoint import load_checkpoint
 
 KEYS = {"accuracy", "epsilon", "delta", "steps", "noise_multiplier", "pass_rate"}
@@ -71,21 +69,6 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
     common = ("--dataset", f"npz:{archive}", "--method", "dpsgd", "--batch", "60")
     line = error(capsys, *common, *flags, "--out", str(out), "--resume", "--json")
     assert "the plan this run was begun with" in line
-
-
-def test_an_anchor_reaches_the_plan(capsys, tmp_path):
-    path, arrays = tmp_path / "images.npz", {}
-    for part, count in (("train", 90), ("test", 30)):
-        labels = np.arange(count) % 3
-        images = np.eye(36, dtype=np.float32)[labels].reshape(-1, 1, 6, 6)
-        arrays |= {f"{part}_features": images, f"{part}_labels": labels}
-    np.savez(path, **arrays, classes=3)
-    flags = ["--method", "dpsgd", "--steps", "3", "--noise-multiplier", "1"]
-    flags += ["--anchor", "0.3", "--anchor-norm", "2", "--anchor-shift", "2"]
-    run(capsys, path, *flags, "--out", str(tmp_path / "run"))
-    state = load_checkpoint(tmp_path / "run", torch.device("cpu"))
-    assert f"anchor={ClassMeans(weight=0.3, norm=2.0, shift=2)!r}" in state["plan"]
-    assert state["anchor"].shape == (27, 1, 6, 6)
 
 
 def test_without_privacy(capsys, archive):
@@ -169,20 +152,6 @@ def test_for_a_person(capsys, archive, tmp_path):
         ),
         (["nowhere.toml"], "nowhere.toml: No such file or directory."),
         (["--flag"], "No such option: --flag"),
-        (
-            ["--method", "sgd", "--steps", "2", "--quantile", "0.8"],
-            "--quantile: expected None for sgd",
-        ),
-        (["--method", "sgd", "--steps", "2", "--along", "0.1"], "--along: expected None for sgd"),
-        (["--method", "sgd", "--steps", "2", "--anchor", "1"], "--anchor: expected None for sgd"),
-        (["--steps", "2", "--anchor", "-1"], "--anchor: expected finite and > 0, got -1.0."),
-        (["--steps", "2", "--anchor-norm", "0"], "--anchor-norm: expected finite and > 0, got 0.0"),
-        (["--steps", "2", "--anchor-shift", "-1"], "--anchor-shift: expected a whole number >= 0"),
-        (["--steps", "2", "--anchor", "0.3", "--anchor-shift", "2"], "inputs that are no images"),
-        (
-            ["--steps", "2", "--quantile", "0.8", "--accountant", "rdp"],
-            "--accountant: expected pld",
-        ),
         (["--steps", "2", "--average", "1"], "--average: expected in [0, 1), got 1.0."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -11,7 +11,6 @@ from prudent.paper.datasets import Dataset, load
 from prudent.paper.experiment import Experiment, Method, build_model, run
 from prudent.training import (
     AdaptiveTrim,
-    ClassMeans,
     FixedTrim,
     Mean,
     ProposeTestRelease,
@@ -87,14 +86,6 @@ def test_two_of_three_give_the_plan():
         Experiment(epsilon=2.0)
     with pytest.raises(ValueError, match="Expected steps for sgd"):
         Experiment(method="sgd")
-
-
-def test_an_anchor_is_part_of_the_plan_and_its_price():
-    common = attrs.evolve(FIXED, method="dpsgd")
-    anchored = attrs.evolve(common, anchor=0.4, anchor_norm=3.0, anchor_shift=2).plan(1000)
-    assert anchored.anchor == ClassMeans(weight=0.4, norm=3.0, shift=2)
-    assert common.plan(1000).anchor is None
-    assert anchored.epsilon(1e-4) > common.plan(1000).epsilon(1e-4)
 
 
 def test_the_printed_numbers_are_those_of_the_plan(table):

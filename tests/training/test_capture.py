@@ -6,26 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.training import AdaptiveScale, Chunk, DirectionBound, Plan, Step
+from prudent.training import Chunk, Plan, Step
 from prudent.training.capture import rehearsal
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.worlds import propose
 
-PLAN = Plan(
-    sampling_rate=0.5,
-    steps=9,
-    aggregation=propose(),
-    scale=AdaptiveScale(speed=1.0, noise=1.0),
-    bound=DirectionBound(),
-)
+PLAN = Plan(sampling_rate=0.5, steps=9, aggregation=propose())
 
 
 def everything(step, model, optimizer, counter):
     return copy.deepcopy(
         {
             "trim": step.trim,
-            "exponent": step.exponent,
-            "sums": step.sums,
             "noise": step.generator.get_state(),
             "taken": step.taken,
             "model": model.state_dict(),

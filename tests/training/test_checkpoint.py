@@ -15,10 +15,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from prudent.accounting import GaussianTest
 from prudent.training import (
-    AdaptiveScale,
     AdaptiveTrim,
-    ClassMeans,
-    DirectionBound,
     Execution,
     Plan,
     ProposeTestRelease,
@@ -40,9 +37,6 @@ PLAN = Plan(
         failure=1e-3,
         trim=AdaptiveTrim(first=0.5, up=0.1, down=0.1, most=1.0),
     ),
-    scale=AdaptiveScale(speed=0.5, noise=2.0),
-    bound=DirectionBound(),
-    anchor=ClassMeans(norm=2.0, noise=1.0),
 )
 
 

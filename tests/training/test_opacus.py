@@ -16,7 +16,6 @@ from prudent.training import (
     AdaptiveTrim,
     Aggregation,
     Chunk,
-    ClassMeans,
     FixedTrim,
     Plan,
     ProposeTestRelease,
@@ -428,17 +427,6 @@ def test_foreign_parameters_are_refused() -> None:
     backward(module, *images()[:4])
     with pytest.raises(ValueError, match="parameters of the module alone"):
         optimizer.step()
-
-
-def test_a_release_before_the_first_step_is_refused() -> None:
-    model = network()
-    with pytest.raises(ValueError, match=r"Expected plan\.anchor None"):
-        PrivateOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1),
-            plan(AGGREGATIONS["sum"], anchor=ClassMeans()),
-            GradSampleModule(model),
-            loader(),
-        )
 
 
 def test_layers_that_mix_records_are_refused() -> None:

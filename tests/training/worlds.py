@@ -24,11 +24,8 @@ from torch.utils.data import Dataset
 
 from prudent.accounting import GaussianTest
 from prudent.training import (
-    AdaptiveScale,
     AdaptiveTrim,
     Chunk,
-    ClassMeans,
-    DirectionBound,
     EngineChoice,
     Execution,
     Fallback,
@@ -105,12 +102,10 @@ def result(fitted, model=None):
     }
 
 
-def train(
-    rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, policies=None, **options
-):
+def train(rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, **options):
     settings = {"evaluate_every": 3, "progress": False, "private_diagnostics": True, "lr": 0.3}
     return fit(
-        Plan(sampling_rate=rate, steps=steps, aggregation=rule, **(policies or {})),
+        Plan(sampling_rate=rate, steps=steps, aggregation=rule),
         network() if model is None else model,
         cross_entropy,
         records() if data is None else data,
@@ -168,9 +163,6 @@ simple("materialised", TRIMMED, how={"engine": EngineChoice.MATERIALISED})
 simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
-simple("scaled", propose(), policies={"scale": AdaptiveScale(speed=1.0, noise=1.0)})
-simple("bounded", propose(), policies={"bound": DirectionBound()})
-simple("anchored", propose(), policies={"anchor": ClassMeans(norm=2.0, noise=1.0)})
 simple("averaged", SUM, average=0.8)
 simple("budget", Sum(clip=1.0, noise_multiplier=3.0), budget=0.5, delta=1e-3)
 
@@ -371,13 +363,6 @@ refused(
     "sampler",
     "Expected rate the same",
     lambda: PoissonSampler(RECORDS, 0.3 + 0.1 * rank(), seed=SEED, processes=join(CPU)),
-)
-refused(
-    "anchored_shards",
-    "Expected plan.anchor None for a model divided",
-    lambda: train(
-        model=sharded(network()), how={"device": "cpu"}, policies={"anchor": ClassMeans()}
-    ),
 )
 refused("divisor", "Expected expected_batch the same", divide_by_its_own)
 refused("few", "Expected train_set of a record or more", lambda: train(data=records(1)))

@@ -56,24 +56,6 @@ def train(
     trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
     trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
     trim_most: Annotated[float | None, options.number("Never above this. [0.5]")] = None,
-    quantile: Annotated[
-        float | None,
-        options.number("Share of gradients the clip leaves whole, by following them; else fixed."),
-    ] = None,
-    along: Annotated[
-        float | None,
-        options.number("Share of the clip a record may add along the way so far; else all."),
-    ] = None,
-    anchor: Annotated[
-        float | None,
-        options.number("Release class means first; their pull is this share of the clip."),
-    ] = None,
-    anchor_norm: Annotated[
-        float | None, options.number("Longest input in these means. [10]")
-    ] = None,
-    anchor_shift: Annotated[
-        int | None, options.whole_number("Pixels by which the means are also moved. [0]")
-    ] = None,
     lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
     momentum: Annotated[float | None, options.number("Of SGD. [0]")] = None,
     average: Annotated[
@@ -143,11 +125,6 @@ def train(
         "trim_up": trim_up,
         "trim_down": trim_down,
         "trim_most": trim_most,
-        "quantile": quantile,
-        "along": along,
-        "anchor": anchor,
-        "anchor_norm": anchor_norm,
-        "anchor_shift": anchor_shift,
         "lr": lr,
         "momentum": momentum,
         "average": average,

@@ -99,12 +99,6 @@ class RoundRelease:
                 "Expected expected_clients, here or as the plan's expected_batch: the sum is "
                 "divided by it. It is the sampling rate times the public number of clients."
             )
-        for name in ("scale", "bound", "anchor"):
-            if getattr(plan, name) is not None:
-                raise ValueError(
-                    f"Expected plan.{name} None, got one: it is of the gradients of a training, "
-                    "not of the updates of clients."
-                )
         self.plan = plan
         self.expected_clients = _validate.positive(expected_clients=expected)
         self.centring = _validate.between(0, 1, centring=centring)

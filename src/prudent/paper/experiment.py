@@ -14,17 +14,13 @@ from prudent import _validate
 from prudent.accounting import GaussianTest, MarginTest, Reveals
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
-from prudent.accounting.renyi import RdpAccountant
 from prudent.corruption import DataCorruption, GradientCorruption, corrupted_mask, parse
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.models import multilayer_perceptron, tutorial_cnn
 from prudent.training import (
-    AdaptiveScale,
     AdaptiveTrim,
     Aggregation,
     Chunk,
-    ClassMeans,
-    DirectionBound,
     Execution,
     Fallback,
     Fitted,
@@ -73,14 +69,6 @@ class Experiment:
         trim_up: Added after a failed test.
         trim_down: Taken off after a passed one.
         trim_most: Never above this share.
-        quantile: Share of the gradients the clip shall leave whole: it follows them. None: it is
-            fixed.
-        along: Share of the clip that one record may add in the directions the model has been moving
-            in; None: all of it.
-        anchor: Pull toward what the means of the classes say, as a share of the clip; None: they
-            are not released.
-        anchor_norm: Longer inputs are shortened to this before they are added up.
-        anchor_shift: Pixels by which the means are moved to make more of them.
         lr: Learning rate.
         momentum: Of SGD.
         average: Share of the running average of the weights that a step keeps; None: the last
@@ -107,11 +95,6 @@ class Experiment:
     trim_up: float = 0.02
     trim_down: float = 0.02
     trim_most: float = 0.5
-    quantile: float | None = None
-    along: float | None = None
-    anchor: float | None = None
-    anchor_norm: float = 10.0
-    anchor_shift: int = 0
     lr: float = 0.5
     momentum: float = 0.0
     average: float | None = None
@@ -147,29 +130,8 @@ class Experiment:
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
                 f"got only {', '.join(given) or 'none'}."
             )
-        self._check_policies()
         parse(self.corrupt)
         _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
-
-    def _check_policies(self) -> None:
-        if self.quantile is not None:
-            _validate.between(0, 1, ends="()", quantile=self.quantile)
-            if self.method is Method.PTR and self.accountant is RdpAccountant:
-                raise ValueError(
-                    "Expected accountant pld for ptr with a quantile, got rdp: it has no price for "
-                    "a test and a count on one sample."
-                )
-        if self.along is not None:
-            _validate.between(0, 1, along=self.along)
-        if self.anchor is not None:
-            _validate.positive(anchor=self.anchor)
-        _validate.positive(anchor_norm=self.anchor_norm)
-        _validate.count(anchor_shift=self.anchor_shift)
-        for name in ("quantile", "along", "anchor"):
-            if self.method is Method.SGD and getattr(self, name) is not None:
-                raise ValueError(
-                    f"Expected {name} None for sgd, which has no clip, got {getattr(self, name):g}."
-                )
 
     @property
     def is_covered(self) -> bool:
@@ -210,12 +172,6 @@ class Experiment:
                     ),
                 )
 
-    @property
-    def _anchor(self) -> ClassMeans | None:
-        if self.anchor is None:
-            return None
-        return ClassMeans(weight=self.anchor, norm=self.anchor_norm, shift=self.anchor_shift)
-
     def plan(self, records: int) -> Plan:
         """The plan, with what was left open solved for."""
         plan = Plan(
@@ -223,9 +179,6 @@ class Experiment:
             steps=1000 if self.steps is None else self.steps,
             expected_batch=self.batch,
             aggregation=self.aggregation(self.noise_multiplier or 1.0),
-            scale=None if self.quantile is None else AdaptiveScale(quantile=self.quantile),
-            bound=None if self.along is None else DirectionBound(share=self.along),
-            anchor=self._anchor,
         )
         if self.method is Method.SGD or self.epsilon is None:
             return plan

@@ -8,24 +8,18 @@ from prudent.training.aggregation import (
     Sum,
     TrimmedSum,
 )
-from prudent.training.anchoring import ClassMeans
-from prudent.training.bounding import DirectionBound
 from prudent.training.evaluation import accuracy
 from prudent.training.execution import EngineChoice, Execution
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler
-from prudent.training.scaling import AdaptiveScale
 from prudent.training.step import Chunk, Outcome, Step
 from prudent.training.trainer import Fitted, fit
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
 
 __all__ = [
-    "AdaptiveScale",
     "AdaptiveTrim",
     "Aggregation",
     "Chunk",
-    "ClassMeans",
-    "DirectionBound",
     "EngineChoice",
     "Execution",
     "Fallback",

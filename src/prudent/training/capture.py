@@ -100,13 +100,12 @@ def rehearsal(
     A graph writes to the gradients it was captured with; where there is none, they are let go.
 
     Args:
-        step: Whose trim, scale, sums and generator are put back.
+        step: Whose trim and generator are put back.
         model: Likewise.
         optimizer: Likewise.
         counters: Likewise.
     """
-    changing = [step.trim, step.exponent, *counters, *([] if step.sums is None else [step.sums])]
-    tensors = [(tensor, tensor.clone()) for tensor in changing]
+    tensors = [(tensor, tensor.clone()) for tensor in (step.trim, *counters)]
     parameters = copy.deepcopy(model.state_dict())
     moments = copy.deepcopy(optimizer.state_dict())
     noise, taken, dropout = step.generator.get_state(), step.taken, torch.cuda.get_rng_state()

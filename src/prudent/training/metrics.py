@@ -28,7 +28,6 @@ class Metrics:
         pass_rate: Share of passed tests since the last entry.
         trim: F of the last step.
         noise: Standard deviation of the noise on the last sum.
-        scale: What gradients of the last step were multiplied by before they were clipped.
         evaluation: What the evaluation returned.
         private: Values that must not leave the data's owner; None unless asked for.
     """
@@ -41,7 +40,6 @@ class Metrics:
     noise: float
     evaluation: dict[str, float]
     private: dict[str, float] | None = None
-    scale: float = 1.0
 
     def plain(self) -> dict[str, Any]:
         """As a flat dictionary; private values, if any, stay under their own key."""

@@ -86,11 +86,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.original_optimizer = optimizer
-        if plan.anchor is not None:
-            raise ValueError(
-                "Expected plan.anchor None, got one: Opacus has no place for what is released "
-                "before its first step. Use prudent.fit."
-            )
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
         self.steps = 0
         self._run = secrets.token_hex(8)
@@ -164,8 +159,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             "run": self._run,
             "steps": self.steps,
             "trim": self._release.trim.clone(),
-            "exponent": self._release.exponent.clone(),
-            "sums": None if self._release.sums is None else self._release.sums.clone(),
             "optimizer": self.original_optimizer.state_dict(),
         }
 
@@ -182,9 +175,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
         self._release.trim.copy_(state_dict["trim"])
-        self._release.exponent.copy_(state_dict["exponent"])
-        if self._release.sums is not None:
-            self._release.sums.copy_(state_dict["sums"])
         loaded, run = int(state_dict["steps"]), state_dict.get("run")
         self.steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
         self._run = run or self._run

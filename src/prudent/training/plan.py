@@ -9,9 +9,6 @@ from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Aggregation, Mean
-from prudent.training.anchoring import ClassMeans
-from prudent.training.bounding import DirectionBound
-from prudent.training.scaling import AdaptiveScale
 
 
 @attrs.frozen(kw_only=True)
@@ -28,19 +25,12 @@ class Plan:
         expected_batch: Sampling rate times the public size of the data. The sum is divided by it
             and trims are shares of it. None: `sampling_rate` times the size of the training set,
             which is then treated as public.
-        scale: Follows the lengths of gradients with the unit they are measured in; None: gradients
-            are taken as they are.
-        bound: On what one record may add in the directions the model has been moving in.
-        anchor: Released before the first step, and pulls at every one; `fit` sees to both.
     """
 
     sampling_rate: float
     steps: int
     aggregation: Aggregation
     expected_batch: float | None = None
-    scale: AdaptiveScale | None = None
-    bound: DirectionBound | None = None
-    anchor: ClassMeans | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -52,9 +42,6 @@ class Plan:
                 "Expected aggregation one of Sum, TrimmedSum, ProposeTestRelease, Mean, got "
                 f"{self.aggregation!r}."
             )
-        for name in ("scale", "bound", "anchor"):
-            if getattr(self, name) is not None and isinstance(self.aggregation, Mean):
-                raise ValueError(f"Expected {name} None with Mean, which has no clip, got one.")
 
     @property
     def event(self) -> dp.DpEvent:
@@ -68,11 +55,8 @@ class Plan:
         release = self.aggregation.event
         if isinstance(self.aggregation, Mean):
             return dp.SelfComposedDpEvent(release, int(steps))
-        if self.scale is not None:
-            release = dp.ComposedDpEvent([release, dp.GaussianDpEvent(self.scale.noise)])
         sampled = dp.PoissonSampledDpEvent(self.sampling_rate, release)
-        every = dp.SelfComposedDpEvent(sampled, int(steps))
-        return every if self.anchor is None else dp.ComposedDpEvent([self.anchor.event, every])
+        return dp.SelfComposedDpEvent(sampled, int(steps))
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
         """The ε at which the whole run is (ε, δ)-DP."""

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Mean
-from prudent.training.anchoring import Anchor
 from prudent.training.averaging import Average
 from prudent.training.capture import CapturedStep, is_capturable
 from prudent.training.distributed import Alone, unwrapped
@@ -49,7 +48,6 @@ class TrainingRun:
         recorded: Step of the last metrics.
         recorded_passes: Tests passed by then.
         average: Of the trained parameters, over the last steps, if asked for.
-        anchor: What the plan releases before the first step, if anything.
     """
 
     plan: Plan
@@ -70,7 +68,6 @@ class TrainingRun:
     recorded: int = 0
     recorded_passes: float = 0.0
     average: Average | None = None
-    anchor: Anchor | None = None
 
     @classmethod
     def prepare(
@@ -135,10 +132,6 @@ class TrainingRun:
             device=device,
             processes=processes,
         )
-        anchor = None
-        if plan.anchor is not None:
-            noise = seeded_generator(device, seed, *_words(4, 0))
-            anchor = plan.anchor.release(gather, records, model, noise, processes)
         if processes.rank > 0:
             # Processes that were seeded alike would drop the same units of different records.
             own = seeded_generator(device, seed, *_words(2, processes.rank))
@@ -162,7 +155,6 @@ class TrainingRun:
             losses=zero(),
             captures=captures,
             average=None if average is None else Average(model, average),
-            anchor=anchor,
         )
 
     def steps(self, first: int, stop: int) -> Iterator[int]:
@@ -194,9 +186,6 @@ class TrainingRun:
             for rows, real in zip(ids, valid, strict=True)
         ]
         outcome = self.step(chunks)
-        if self.anchor is not None:
-            clip = self.plan.aggregation.clip
-            self.anchor.pull(self.model, self.step.loss, clip, self.processes)
         self.optimizer.step()
         self.passes += outcome.passed
         self.drawn += outcome.drawn
@@ -232,7 +221,6 @@ class TrainingRun:
             delta=delta,
             pass_rate=(passes - self.recorded_passes) / since,
             trim=int(self.last.trim),
-            scale=float(self.last.scale),
             noise=float(self.last.noise),
             evaluation=shown,
             private={
@@ -270,8 +258,6 @@ class TrainingRun:
             "model": model,
             "optimizer": optimizer,
             "trim": self.step.trim,
-            "exponent": self.step.exponent,
-            "sums": self.step.sums,
             "noise": self.processes.gathered(self.step.generator.get_state()),
             "dropout": self.processes.gathered(
                 _default_generator(self.execution.device).get_state()
@@ -279,7 +265,6 @@ class TrainingRun:
             "reading": self.processes.gathered(torch.get_rng_state()),  # a data set may draw
             "passes": self.passes,
             "averages": None if self.average is None else self.average.values,
-            "anchor": None if self.anchor is None else self.anchor.inputs,
         }
 
     def restore(self, state: dict[str, Any] | None) -> int:
@@ -306,9 +291,6 @@ class TrainingRun:
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.step.trim.copy_(state["trim"])
-        self.step.exponent.copy_(state["exponent"])
-        if self.step.sums is not None:
-            self.step.sums.copy_(state["sums"])
         self.step.taken = int(state["step"])
         device = self.execution.device
         self.step.generator.set_state(self._random_state(state, "noise", 1, device))
@@ -317,8 +299,6 @@ class TrainingRun:
         self.passes.copy_(state["passes"])
         if self.average is not None:
             self.average.restore(state["averages"])
-        if self.anchor is not None:
-            self.anchor.restore(state["anchor"])
         self.sampler = PoissonSampler(
             self.sampler.records,
             self.sampler.rate,

@@ -13,11 +13,10 @@ from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
 from prudent.training.distributed import Alone, unwrapped
 from prudent.training.gradients import Engine, Gradients, choose_engine
-from prudent.training.gradients.answers import Formed, Values
+from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
 from prudent.training.plan import Plan
 from prudent.training.sampling import seeded_generator
-from prudent.training.scaling import AdaptiveScale
 from prudent.training.sharding import (
     check_mesh,
     has_shards,
@@ -68,7 +67,6 @@ class Outcome(NamedTuple):
         noisy_margin: What the test saw. Private, unless the plan reveals the margin.
         drawn: Records in the batch. Private: neither released nor charged.
         loss: Mean loss of the batch. Private likewise.
-        scale: What every gradient was multiplied by before it was clipped.
     """
 
     passed: Tensor
@@ -77,7 +75,6 @@ class Outcome(NamedTuple):
     noisy_margin: Tensor
     drawn: Tensor
     loss: Tensor
-    scale: Tensor
 
 
 class Step:
@@ -110,8 +107,6 @@ class Step:
 
     Attributes:
         trim: F of the next step, before it is rounded down.
-        exponent: Of the next step's scale, a power of two, before it is rounded.
-        sums: Of what was released, for a plan with a bound on directions; None for another.
         taken: Steps taken so far.
     """
 
@@ -176,8 +171,6 @@ class Step:
             dtype=torch.float64,
             device=device,
         )
-        self.exponent = torch.zeros_like(self.trim)
-        self.sums = None if plan.bound is None else self._no_sums(len(plan.bound.paces))
 
     def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
         """Releases one batch, given in one or more chunks in the order of record ids."""
@@ -191,23 +184,11 @@ class Step:
         rest(self.model)
         release = self._release if self._compiled is None else self._compiled
         with without_gathering(self.model) if has_shards(self.model) else nullcontext():
-            released = release(self._values(), self.trim, self.exponent, self.sums, tuple(chunks))
+            released = release(self._values(), self.trim, tuple(chunks))
         for name, gradient in released.gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
-        self.exponent.copy_(released.exponent)
-        if self.sums is not None and released.sums is not None:
-            self.sums.copy_(released.sums)
         return released.outcome
-
-    def _no_sums(self, count: int) -> Tensor:
-        if has_shards(self.model):
-            raise ValueError(
-                "Expected plan.bound None for a model divided by fully_shard, got one: it looks at "
-                "whole gradients."
-            )
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        return trained[0].new_zeros(count, sum(p.numel() for p in trained), requires_grad=False)
 
     def _values(self) -> Values:
         """Parameters and buffers, whole."""
@@ -215,18 +196,11 @@ class Step:
         with self.processes.watched():
             return {name: whole(value) for name, value in named}
 
-    def _release(
-        self,
-        values: Values,
-        trim: Tensor,
-        exponent: Tensor,
-        sums: Tensor | None,
-        chunks: tuple[Chunk, ...],
-    ) -> "_Released":
+    def _release(self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...]) -> "_Released":
         """The step as a function of tensors: it changes nothing."""
-        policy, scale, bound = self.plan.aggregation.trim, self.plan.scale, self.plan.bound
+        policy = self.plan.aggregation.trim
         batches = [self._gradients(values, chunk) for chunk in chunks]
-        lengths = torch.cat([batch.norms for batch in batches])
+        norms = torch.cat([batch.norms for batch in batches])
         valid = torch.cat(
             [
                 torch.ones_like(batch.norms, dtype=torch.bool) if known is None else known
@@ -234,17 +208,9 @@ class Step:
             ]
         )
         trimmed = policy.records(trim)
-        factor = AdaptiveScale.factor(exponent).to(lengths.dtype)
-        if bound is None or sums is None:
-            decision = self._decide(lengths * factor, valid, chunks, trimmed)
-            weights = decision.weights * factor
-        else:
-            batches = [self._bounded(batch, sums, factor) for batch in batches]
-            norms = torch.cat([batch.norms for batch in batches])
-            decision = self._decide(norms, valid, chunks, trimmed)
-            weights = decision.weights
+        decision = self._decide(norms, valid, chunks, trimmed)
         total: Values = {}
-        parts = torch.split(weights, [len(batch.norms) for batch in batches])
+        parts = torch.split(decision.weights, [len(batch.norms) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(part).items():
                 total[name] = total[name] + value if name in total else value
@@ -258,16 +224,9 @@ class Step:
             decision.noisy_margin,
             drawn,
             loss / drawn.clamp_min(1),
-            factor,
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
-        if scale is not None:
-            count = self._count(scale, lengths * factor, valid)
-            exponent = scale.next(exponent, count, self.expected_batch)
-        released = self._noisy_mean(total, decision)
-        if bound is not None and sums is not None:
-            sums = bound.next(sums, released)
-        return _Released(released, trim, exponent, sums, outcome)
+        return _Released(self._noisy_mean(total, decision), trim, outcome)
 
     def _decide(
         self, norms: Tensor, valid: Tensor, chunks: tuple[Chunk, ...], trimmed: Tensor
@@ -283,27 +242,12 @@ class Step:
             ),
         )
 
-    def _count(self, scale: AdaptiveScale, scaled: Tensor, valid: Tensor) -> Tensor:
-        """How many gradients of all processes are no longer than the clip; the first adds noise."""
-        count = scale.short(scaled, valid, self.plan.aggregation.clip)
-        if self.processes.rank == 0:
-            count += scale.drawn_noise(scaled.device, self.generator)
-        return self.processes.summed(count)
-
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
         corrupt = self.corrupt
-        if corrupt is None and self.plan.bound is None:
+        if corrupt is None:
             return self.engine.read(values, chunk.read)
         formed = self.engine.formed(values, *chunk.read())
-        if corrupt is None:
-            return formed
         return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
-
-    def _bounded(self, batch: Gradients, sums: Tensor, factor: Tensor) -> Gradients:
-        bound, clip = self.plan.bound, self.plan.aggregation.clip
-        assert bound is not None
-        assert isinstance(batch, Formed)
-        return batch.corrupted(lambda gradients: bound.bounded(gradients, sums, factor, clip))
 
     def _noisy_mean(self, total: Values, decision: Decision) -> Values:
         """Adds the noise, one draw for all parameters, and divides by the expected batch.
@@ -375,6 +319,4 @@ class _Released(NamedTuple):
 
     gradients: Values
     trim: Tensor
-    exponent: Tensor
-    sums: Tensor | None
     outcome: Outcome

@@ -13,7 +13,6 @@ _METHODS = {
     "ptr": "TSGD+PTR",
     "ours": "ours",
     "ours-dpsgd": "DP-SGD, our tuning",
-    "steady": "ours, steady",
 }
 _DATASETS = {
     "mnist": "MNIST",
