@@ -2,6 +2,7 @@
 
 Every function takes exactly one keyword argument, names it in the message and returns the value,
 so that a check reads like the sentence it prints: `Expected sampling_rate in [0, 1], got 1.7.`
+The error carries its parts, so that a caller never has to read the text.
 """
 
 import enum
@@ -9,9 +10,31 @@ import math
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
+_NOTHING = object()
+
+
+class ArgumentError(ValueError):
+    """An argument that is not allowed. It carries its data, so that nobody has to read its text.
+
+    Attributes:
+        argument: The name of the argument.
+        allowed: What is allowed, as the end of the sentence "Expected ‹argument› …".
+        value: What was given; None where nothing is shown.
+        hint: What to do next; may be empty.
+    """
+
+    def __init__(
+        self, argument: str, allowed: str, *, got: object = _NOTHING, hint: str = ""
+    ) -> None:
+        self.argument, self.allowed, self.hint = argument, allowed, hint
+        self.value = None if got is _NOTHING else got
+        given = "" if got is _NOTHING else f", got {got!r}"
+        self.expectation = f"{allowed}{given}." + (f" {hint}" if hint else "")
+        super().__init__(f"Expected {argument} {self.expectation}")
+
 
 def _fail(name: str, allowed: str, value: object) -> NoReturn:
-    raise ValueError(f"Expected {name} {allowed}, got {value!r}.")
+    raise ArgumentError(name, allowed, got=value)
 
 
 def _only(argument: dict[str, Any]) -> tuple[str, Any]:
