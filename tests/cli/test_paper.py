@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prudent.accounting import LaplaceTest, Run
-from prudent.paper.report.results import COLUMNS
+from prudent.paper.results import COLUMNS
 from prudent.paper.tables import published
 
 Command = Callable[..., Any]
@@ -142,3 +142,39 @@ def test_everything_goes_into_one_folder(run: Command, results: Path, tmp_path: 
     assert {Path(line).name for line in answer.out.split()} == figures | tables | {"report.html"}
     page = (tmp_path / "all" / "report.html").read_text("utf-8")
     assert page.count('class="wide"') == 5
+
+
+def test_the_corrected_convergence_bound_stands_beside_the_printed_one(
+    run: Command, tmp_path: Path
+) -> None:
+    answer = run("paper", "convergence", "--json", "--out", str(tmp_path))
+    rows = json.loads(answer.out)
+    assert [row["bad"] for row in rows] == [0, 1, 2, 5, 10, 20, 30, 40]
+    corrected = [row["corrected"] for row in rows]
+    assert corrected == sorted(corrected)
+    assert any(row["printed"] is not None for row in rows)
+    assert {path.name for path in tmp_path.iterdir()} == {"convergence.png", "convergence.svg"}
+    assert "corrected bound" in run("paper", "convergence").out
+
+
+def test_a_rate_that_does_not_contract_is_one_line(run: Command) -> None:
+    answer = run("paper", "convergence", "--learning-rate", "1")
+    assert answer.status == 2
+    assert "learning_rate < " in answer.err
+
+
+def test_the_frontier_is_shown_from_the_shipped_results(run: Command) -> None:
+    rows = json.loads(run("paper", "frontier", "--json").out)
+    assert {row["ratio"] for row in rows} == {0.1, 0.2, 0.3}
+    assert {row["method"] for row in rows} >= {"dpsgd", "ptr", "ours"}
+    assert "every run at ε = 3" in run("paper", "frontier").out
+
+
+def test_every_conversion_is_compared(run: Command) -> None:
+    prices = {
+        row["analysis"]: row["epsilon"]
+        for row in json.loads(run("paper", "compare", *SETTING, "--json").out)
+    }
+    names = [f"Rényi, {name} conversion" for name in ("classic", "improved", "optimal")]
+    classic, improved, optimal = (prices[name] for name in names)
+    assert classic > improved >= optimal > prices["PLD, noisy margin shown"]

@@ -8,8 +8,9 @@ import torch
 
 from prudent.paper import grid
 from prudent.paper.datasets import Dataset
-from prudent.paper.grid import COLUMNS, read_results, run_jobs
+from prudent.paper.grid import run_jobs
 from prudent.paper.plans import Mark, Plans
+from prudent.paper.results import read
 from prudent.paper.tables import PAPER_COLUMNS, Job, frontier_jobs, jobs, published, settings
 
 QUICK = (
@@ -26,12 +27,12 @@ def results(tmp_path_factory):
 
 
 def test_a_run_leaves_a_row_for_each_mark(results):
-    rows = read_results(results)
-    assert [tuple(row) for row in rows] == [COLUMNS] * len(rows)
-    assert {(row["epsilon"], row["accountant"]) for row in rows} >= {(1.0, "pld")}
-    assert {row["steps"] for row in rows} == {6}
-    assert {row["target"] for row in rows} == {None}
-    assert all(0 < row["accuracy"] < 100 for row in rows)
+    rows = read(results).readings
+    assert {row.run for row in rows} == {QUICK[0].run}
+    assert {(row.epsilon, row.accountant) for row in rows} >= {(1.0, "pld")}
+    assert {row.steps for row in rows} == {6}
+    assert {row.target for row in rows} == {None}
+    assert all(0 < row.accuracy < 100 for row in rows)
 
 
 def test_what_is_there_is_not_run_again(results, monkeypatch):

@@ -2,35 +2,28 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prudent._rounding import rounded_up
-from prudent.cli import options
+from prudent.cli import options, paper_tables
+from prudent.cli.paper_tables import TABLES, ResultsOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from prudent.paper.bounds import Price
     from prudent.paper.figures import Figure
-    from prudent.paper.report.results import Results
+    from prudent.paper.results import Results
 
 FIGURES = (1, 2, 3, 4, 5)
-TABLES = (1, 2, 3, 4)
 
-ResultsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--results",
-        metavar="FILE",
-        help="CSV with the results of runs; by default those that come with the package. One of "
-        "small runs ends in .small.csv.",
-    ),
-]
 SeedsOption = Annotated[int | None, options.whole_number("Use only so many seeds.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+app.command()(paper_tables.table)
+app.command()(paper_tables.frontier)
 
 
 @app.callback()
@@ -70,80 +63,6 @@ def figure(
 
     for path in plots.save(drawn, out):
         typer.echo(path)
-
-
-@app.command()
-def table(
-    number: Annotated[
-        int,
-        typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number),
-    ],
-    size: Annotated[
-        Literal["small", "full"],
-        typer.Option(
-            metavar="SIZE",
-            help="small: few short runs, minutes on a CPU, kept apart; full: as in the paper.",
-        ),
-    ] = "full",
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only one of its data sets, such as mnist.")
-    ] = None,
-    results: ResultsOption = None,
-    run: Annotated[bool, typer.Option("--run", help="First run what is missing.")] = False,
-    seeds: Annotated[
-        int | None,
-        options.whole_number("Use only so many seeds; with --run, run so many (1 small, 5 full)."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="Where to run: cpu or cuda.")] = "cpu",
-    as_json: options.Json = False,
-) -> None:
-    """Print a table of the paper: its number, ours, the difference.
-
-    Reads the results that come with the package, so it takes seconds; a cell
-    that nobody ran says so. By RDP a run is read where Rényi accounting
-    reaches ε, by PLD where the exact accounting does. Accuracy is in percent
-    on clean test data, mean ± standard deviation over seeds.
-
-    1  random faults: MNIST, CIFAR10, EMNIST
-    2  the last layer of pretrained networks
-    3  severe faults: targeted labels, flipped signs
-    4  DP-SGD beside both
-
-    With --run, runs are added to runs/paper/results.csv (or to the file that
-    --results names), run by run: stop it when you like, and start it again.
-    The full size needs a GPU and hours.
-
-    [b]Examples[/b]
-
-    $ prudent paper table 1
-
-    $ prudent paper table 1 --dataset mnist --size small --run
-
-    $ prudent paper table 4 --run --seeds 3 --device cuda
-    """
-    from prudent import _validate
-
-    _validate.one_of(TABLES, paper_table=number)
-    if seeds is not None:
-        _validate.count(1, seeds=seeds)
-    from prudent.paper.report import cells, filling
-
-    datasets = cells.datasets(number)
-    if dataset is not None:
-        datasets = [_validate.one_of(datasets, dataset=dataset)]
-    path = filling.results_path(size, results, running=run)
-    if run:
-        filling.fill(number, datasets, path, size=size, seeds=seeds, device=device)
-    found = _read(path, size, seeds)
-    if as_json:
-        rows = cells.plain_table(found, number)
-        shown = [row for row in rows if row["dataset"] in datasets]
-        typer.echo(json.dumps(shown, allow_nan=False))
-        return
-    from prudent.paper.report import grids, terminal
-
-    for name in datasets:
-        terminal.show(grids.table_grid(found, number, name))
 
 
 @app.command()
@@ -246,17 +165,9 @@ def _read_given(path: Path | None, seeds: int | None) -> "Results":
 
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.paper.report.results import read, shipped
+    from prudent.paper.results import read, shipped
 
     return read(shipped() if path is None else path, seeds=seeds)
-
-
-def _read(path: Path, size: str, seeds: int | None) -> "Results":
-    from prudent.paper.report.results import read
-
-    if size == "small" and not path.is_file():
-        raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")
-    return read(path, seeds=seeds)
 
 
 def _write_page(results: "Results", path: Path, figures: "Sequence[Figure]") -> None:
@@ -323,6 +234,67 @@ def compare(
         typer.echo(json.dumps(rows, allow_nan=False))
     else:
         _print_prices(prices)
+
+
+@app.command()
+def convergence(
+    workers: Annotated[int, options.whole_number("Gradients per step.")] = 100,
+    strong_convexity: Annotated[float, options.number("Of the loss.")] = 1.0,
+    smoothness: Annotated[float, options.number("Of the loss.")] = 2.0,
+    gradient_bound: Annotated[float, options.number("Largest norm of a gradient.")] = 1.0,
+    gradient_deviation: Annotated[float, options.number("Of an honest gradient.")] = 0.1,
+    dimension: Annotated[int, options.whole_number("Number of parameters.")] = 10,
+    noise: Annotated[float, options.number("Standard deviation of the noise on sums.")] = 1.0,
+    learning_rate: Annotated[
+        float | None, options.number("After a trimmed sum. [half of the largest allowed]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also draw convergence.png and .svg there.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """How far trimmed, noisy descent stays from the optimum, by share of bad gradients.
+
+    The paper's convergence theorem is false as printed: it treats trimmed
+    honest gradients as unbiased. Printed are its bound, where its conditions
+    hold, and the corrected one (Errata 6), which holds for any number of bad
+    gradients: the limit of the mean squared distance to the optimum.
+
+    [b]Example[/b]
+
+    $ prudent paper convergence --workers 100 --noise 0.5 --out figures
+    """
+    from prudent.paper.distance import Descent, distances
+
+    setting = Descent(
+        workers=workers,
+        strong_convexity=strong_convexity,
+        smoothness=smoothness,
+        gradient_bound=gradient_bound,
+        gradient_deviation=gradient_deviation,
+        dimension=dimension,
+        noise=noise,
+        learning_rate=learning_rate,
+    )
+    rows = distances(setting)
+    if out is not None:
+        from prudent.paper import plots
+
+        for path in plots.save_distances(rows, out):
+            typer.echo(path, err=as_json)
+    if as_json:
+        typer.echo(json.dumps([row.plain() for row in rows], allow_nan=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("bad", "corrected bound", "as printed (false)"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        printed = "–" if row.printed is None else f"{row.printed:.4g}"
+        shown.add_row(f"{row.bad} of {workers}", f"{row.corrected:.4g}", printed)
+    Console(highlight=False).print(shown)
 
 
 def _print_prices(prices: "Sequence[Price]") -> None:

@@ -1,6 +1,7 @@
 """ε of many Poisson-sampled steps by each analysis the paper compares, and by the exact ones."""
 
 import math
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import attrs
@@ -18,7 +19,11 @@ from prudent.accounting import (
 )
 from prudent.accounting.composition import amplify_by_sampling, strong_composition
 from prudent.accounting.conditions import ConditionError
-from prudent.accounting.conversion import rdp_to_epsilon_balle
+from prudent.accounting.conversion import (
+    rdp_to_epsilon_balle,
+    rdp_to_epsilon_classic,
+    rdp_to_epsilon_optimal,
+)
 from prudent.accounting.subsampling import black_box_rdp, white_box_applies, white_box_rdp
 from prudent.accounting.theorems import direct_epsilon
 
@@ -197,6 +202,7 @@ def compare(setting: Setting, steps: int) -> list[Price]:
         ),
         _white_box_price(setting, count),
         _priced("Rényi, exact", exact_renyi_epsilon(setting, count), "both cases, no conditions"),
+        *_conversions(setting, steps),
         exact("PLD, noisy margin shown", "the paper's mechanism, exactly"),
         exact("PLD, branch shown", "only whether the test passed", reveals=Reveals.BRANCH),
         exact(
@@ -211,6 +217,18 @@ def compare(setting: Setting, steps: int) -> list[Price]:
         ),
         exact("PLD, no test", "the Gaussian mechanism alone", test=None),
     ]
+
+
+def _conversions(setting: Setting, steps: int) -> Iterator[Price]:
+    """The exact Rényi curve, without accidents set apart, read by each known conversion."""
+    curve = RdpAccountant(list(ORDERS)).compose(setting.run(1).event, steps)._rdp
+    for name, convert, source in (
+        ("classic", rdp_to_epsilon_classic, "Mironov 2017"),
+        ("improved", rdp_to_epsilon_balle, "Balle et al. 2020, Canonne et al. 2020"),
+        ("optimal", rdp_to_epsilon_optimal, "Asoodeh et al. 2021"),
+    ):
+        note = f"{source}; accidents of the test stay in the curve"
+        yield Price(f"Rényi, {name} conversion", convert(ORDERS, curve, setting.delta), note)
 
 
 def _priced(name: str, epsilon: Array, note: str) -> Price:

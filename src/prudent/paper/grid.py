@@ -3,7 +3,6 @@
 On a GPU they take turns on streams of one process; on the host each has a process of its own.
 """
 
-import csv
 import functools
 import multiprocessing
 import os
@@ -18,7 +17,6 @@ from concurrent.futures import (
     wait,
 )
 from pathlib import Path
-from typing import Any
 
 import attrs
 import torch
@@ -31,30 +29,13 @@ from prudent.paper.experiment import build_model, gradient_hook
 from prudent.paper.models import logistic_regression
 from prudent.paper.packed import Work, in_turns, training
 from prudent.paper.plans import Mark, Plans
+from prudent.paper.results import Reading, append, read
 from prudent.paper.tables import Job, settings
 from prudent.training import Plan
 from prudent.training.metrics import Metrics
 
-COLUMNS = (
-    "dataset",
-    "corrupt",
-    "column",
-    "target",
-    "seed",
-    "epsilon",
-    "accountant",
-    "steps",
-    "noise_multiplier",
-    "accuracy",
-    "pass_rate",
-    "trim",
-)
-_WORDS = ("dataset", "corrupt", "column", "accountant")
-_WHOLE = ("seed", "steps", "trim")
-
-Row = dict[str, Any]
 Planned = tuple[Job, Plan, list[Mark]]
-Finished = Callable[[list[Row]], None]
+Finished = Callable[[list[Reading]], None]
 
 
 def run_jobs(
@@ -80,8 +61,8 @@ def run_jobs(
     Returns:
         How many runs are still to do.
     """
-    done = {_run_of(row) for row in read_results(results)}
-    todo = [job for job in wanted if _run_of_job(job) not in done]
+    done = {reading.run for reading in read(results).readings} if results.exists() else set()
+    todo = [job for job in wanted if job.run not in done]
     deadline = time.monotonic() + seconds
     plans = Plans(results.with_name("plans.json"), _record_counts(todo))
     left = len(todo)
@@ -94,9 +75,9 @@ def run_jobs(
                     return
                 yield job, *_shortened(*plans.of(job), most_steps)
 
-        def finished(rows: list[Row]) -> None:
+        def finished(readings: list[Reading]) -> None:
             nonlocal left
-            _append(results, rows)
+            append(results, readings)
             left -= 1
             progress.advance(bar)
 
@@ -107,25 +88,15 @@ def run_jobs(
     return left
 
 
-def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Row]:
+def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
     """One run on the host, on one thread, and its rows."""
     torch.set_num_threads(1)
-    rows: list[Row] = []
+    readings: list[Reading] = []
     device = torch.device("cpu")
     data = _featured(job.dataset, *_data_corruption(job), device)
-    for _ in _work(job, plan, marks, data, rows.extend, device):
+    for _ in _work(job, plan, marks, data, readings.extend, device):
         pass
-    return rows
-
-
-def read_results(path: Path) -> list[Row]:
-    """Rows of a results file, numbers as numbers; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open() as file:
-        return [
-            {name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file)
-        ]
+    return readings
 
 
 @functools.lru_cache(maxsize=12)
@@ -201,7 +172,7 @@ def _first(waiting: "deque[tuple[Planned, Future[Dataset]]]") -> Planned:
 def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: int) -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(at_once, mp_context=context) as pool:
-        pending: set[Future[list[Row]]] = set()
+        pending: set[Future[list[Reading]]] = set()
         for item in planned:
             pending.add(pool.submit(run_job, *item))
             if len(pending) >= at_once:
@@ -229,7 +200,7 @@ def _work(
         (data.train_features, data.train_labels),
         (data.test_features, data.test_labels),
         sorted({mark.step for mark in marks}),
-        lambda history: finished(_rows(job, plan, marks, history)),
+        lambda history: finished(_readings(job, plan, marks, history)),
         lr=experiment.lr,
         momentum=experiment.momentum,
         seed=job.seed,
@@ -239,23 +210,19 @@ def _work(
     )
 
 
-def _rows(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Row]:
+def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Reading]:
     entries = {entry.step: entry for entry in history}
     return [
-        {
-            "dataset": job.dataset,
-            "corrupt": job.corrupt,
-            "column": job.column,
-            "target": job.target,
-            "seed": job.seed,
-            "epsilon": mark.epsilon,
-            "accountant": mark.accountant,
-            "steps": mark.step,
-            "noise_multiplier": round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
-            "accuracy": round(100 * entries[mark.step].evaluation["accuracy"], 2),
-            "pass_rate": round(entries[mark.step].pass_rate, 3),
-            "trim": entries[mark.step].trim,
-        }
+        Reading(
+            *job.run,
+            epsilon=mark.epsilon,
+            accountant=mark.accountant,
+            steps=mark.step,
+            noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
+            accuracy=round(100 * entries[mark.step].evaluation["accuracy"], 2),
+            pass_rate=round(entries[mark.step].pass_rate, 3),
+            trim=entries[mark.step].trim,
+        )
         for mark in marks
     ]
 
@@ -270,29 +237,3 @@ def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, l
 def _record_counts(todo: Iterable[Job]) -> dict[str, int]:
     names = {settings()["datasets"][job.dataset]["data"] for job in todo}
     return {name: len(_loaded(name).train_labels) for name in names}
-
-
-def _append(path: Path, rows: list[Row]) -> None:
-    new = not path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
-def _value(name: str, text: str) -> Any:
-    if name in _WORDS:
-        return text
-    if text == "":
-        return None
-    return int(text) if name in _WHOLE else float(text)
-
-
-def _run_of(row: Row) -> tuple[Any, ...]:
-    return row["dataset"], row["corrupt"], row["column"], row["target"], row["seed"]
-
-
-def _run_of_job(job: Job) -> tuple[Any, ...]:
-    return job.dataset, job.corrupt, job.column, job.target, job.seed

@@ -16,6 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from prudent.paper import figures
 from prudent.paper.bounds import Price
+from prudent.paper.distance import Distance
 
 _ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # a bound stays a bound
 
@@ -250,6 +251,30 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
     axes.set_title(title, loc="left", weight="bold")
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
+    return canvas
+
+
+def save_distances(rows: Sequence[Distance], directory: Path) -> list[Path]:
+    """Writes convergence.png and convergence.svg."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(_SETTINGS):
+        return _write(draw_distances(rows), directory, "convergence")
+
+
+def draw_distances(rows: Sequence[Distance]) -> Canvas:
+    """The corrected bound over the number of bad gradients, and the printed one."""
+    canvas = Canvas(figsize=(6.4, 3.6), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots()
+    axes.plot([row.bad for row in rows], [row.corrected for row in rows], "o-", color=_BLUE)
+    axes.annotate("corrected", (rows[-1].bad, rows[-1].corrected), color=_BLUE, ha="right")
+    known = [(row.bad, row.printed) for row in rows if row.printed is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), "s--", color=_ORANGE)
+        axes.annotate("as printed (false)", known[-1], color=_ORANGE, ha="right", va="top")
+    axes.set_yscale("log")
+    axes.set_xlabel("bad gradients per step")
+    axes.set_ylabel("squared distance to the optimum, at most")
     return canvas
 
 

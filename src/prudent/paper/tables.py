@@ -16,6 +16,7 @@ import attrs
 
 from prudent.accounting import GaussianTest, LaplaceTest
 from prudent.paper.experiment import Experiment
+from prudent.paper.results import RunKey
 
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 """With the paper's settings."""
@@ -90,6 +91,11 @@ class Job:
     def target(self) -> float | None:
         """The ε the noise is solved for, if it is."""
         return None if self.column in PAPER_COLUMNS else self.epsilons[0]
+
+    @property
+    def run(self) -> RunKey:
+        """The run, as the rows of its results name it."""
+        return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     @property
     def experiment(self) -> Experiment:

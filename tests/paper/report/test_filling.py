@@ -8,7 +8,7 @@ import pytest
 from prudent.paper import grid
 from prudent.paper.report import content, filling, html
 from prudent.paper.report.cells import datasets
-from prudent.paper.report.results import read, shipped
+from prudent.paper.results import read, shipped
 from prudent.paper.tables import Job
 
 
@@ -39,7 +39,7 @@ def test_small_and_full_never_mix(tmp_path, size, name):
 
 def test_a_small_table_is_a_part_of_the_full_one():
     every = datasets(1)
-    full, small = (list(filling.wanted(1, every, size, 1)) for size in ("full", "small"))
+    full, small = (list(filling.table_jobs(1, every, size, 1)) for size in ("full", "small"))
     assert set(small) < set(full)
     assert {job.corrupt for job in small} == {"none", "label:0.1"}
     assert {job.dataset for job in small} == {"mnist", "cifar10", "emnist"}
@@ -47,7 +47,7 @@ def test_a_small_table_is_a_part_of_the_full_one():
 
 def test_one_data_set_can_be_run_without_the_others():
     """Whoever has only MNIST can run only MNIST."""
-    jobs = list(filling.wanted(1, ["mnist"], "full", 2))
+    jobs = list(filling.table_jobs(1, ["mnist"], "full", 2))
     assert {job.dataset for job in jobs} == {"mnist"}
     assert {job.seed for job in jobs} == {0, 1}
 

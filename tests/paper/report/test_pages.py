@@ -2,13 +2,14 @@
 
 import re
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from prudent.paper.report import content, html, markdown
 from prudent.paper.report.grids import passing_grid
-from prudent.paper.report.results import read, shipped
+from prudent.paper.results import read, shipped
 from prudent.paper.tables import published
 from tests.paper.report.conftest import cells, row
 from tests.paper.report.test_summary import everywhere
@@ -152,3 +153,9 @@ def test_tests_are_counted_over_whole_runs(results):
     ]
     (line,) = passing_grid(results(rows)).rows
     assert [cell.text for cell in line] == ["MNIST", "clean", "40%", "25%"]
+
+
+def test_no_accuracy_is_typed_into_the_essay():
+    """Numbers come from results, held_out.csv or ideas.csv."""
+    text = resources.files("prudent.paper.report").joinpath("essay.md").read_text("utf-8")
+    assert not re.search(r"\d\d\.\d", text)

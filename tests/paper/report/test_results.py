@@ -4,8 +4,7 @@ import statistics
 
 import pytest
 
-from prudent.paper import grid
-from prudent.paper.report.results import COLUMNS, Estimate, read, shipped
+from prudent.paper.results import COLUMNS, Estimate, append, read, shipped
 from tests.paper.report.conftest import cells, row
 
 
@@ -103,5 +102,9 @@ def test_the_shipped_results_can_be_read():
     assert not read(shipped()).small
 
 
-def test_runs_write_the_columns_that_are_read():
-    assert grid.COLUMNS == COLUMNS
+def test_what_is_appended_is_what_is_read(write, tmp_path):
+    first, second = read(write([row(), row(seed=1, trim="")])).readings
+    path = tmp_path / "new" / "results.csv"
+    append(path, [first])
+    append(path, [second])
+    assert read(path).readings == (first, second)

@@ -3,7 +3,7 @@
 import pytest
 
 from prudent.paper.report import words
-from prudent.paper.report.results import Estimate
+from prudent.paper.results import Estimate
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from prudent.paper.report import words
-from prudent.paper.report.results import Estimate, Results
+from prudent.paper.results import Estimate, Results
 from prudent.paper.tables import PAPER_COLUMNS, Published, published
 
 METHOD_ORDER = ("trimmed", "dpsgd", "ptr")
@@ -43,7 +43,7 @@ class Group:
         corrupt: Kind and ratio.
         epsilon: The paper's.
         lines: One for each method.
-        setting: The name of our best setting on this data set; None where none was run.
+        setting: The name of the tuned setting on this data set; None where none was run.
         best: What it reaches.
         rival: DP-SGD with the same tuning.
     """

@@ -15,7 +15,7 @@ from prudent.paper.figures import Figure
 from prudent.paper.report import words
 from prudent.paper.report.cells import best_setting, tuned_dpsgd
 from prudent.paper.report.document import Key, Plots
-from prudent.paper.report.results import Estimate, Reading, Results
+from prudent.paper.results import Estimate, Reading, Results
 from prudent.paper.tables import published
 
 _COLOURS = {
@@ -124,7 +124,7 @@ def _columns(results: Results, dataset: str) -> dict[str, tuple[Key, str]]:
     if setting is not None:
         rival = tuned_dpsgd(results, dataset, setting)
         found[setting] = (
-            Key(f"our best setting: {words.method(setting)}", _COLOURS["best"], ""),
+            Key(f"tuned: {words.method(setting)}", _COLOURS["best"], ""),
             "o",
         )
         found[rival] = Key("DP-SGD, same tuning", _COLOURS["rival"], "4 2"), "s"

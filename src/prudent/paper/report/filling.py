@@ -3,19 +3,21 @@
 import contextlib
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from prudent import _validate
+from prudent.paper import tables
 from prudent.paper.grid import run_jobs
-from prudent.paper.report.results import SMALL, shipped
-from prudent.paper.tables import Job, jobs, published
+from prudent.paper.results import SMALL, shipped
+from prudent.paper.tables import Job, published
 
 FOLDER = Path("runs/paper")
 SIZES = ("small", "full")
 _SEEDS = {"small": 1, "full": 5}
 _STEPS = {"small": 40, "full": None}
 _CORRUPTIONS = 2  # of a small table: without any, and the first
+_SMALL_FRONTIER = ("none", "colluding:0.2", "inner-product:0.2")
 
 
 def results_path(size: str, given: Path | None, *, running: bool) -> Path:
@@ -44,25 +46,25 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
     return own
 
 
-def fill(
-    table: int,
-    datasets: Collection[str],
-    results: Path,
-    *,
-    size: str,
-    seeds: int | None,
-    device: str,
-) -> None:
-    """Runs what a table lacks and adds it to the results; what is there is not run again."""
-    todo = list(wanted(table, datasets, size, _SEEDS[size] if seeds is None else seeds))
+def fill(jobs: Iterable[Job], results: Path, *, size: str, device: str) -> None:
+    """Runs what is missing and adds it to the results; what is there is not run again."""
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
-        run_jobs(todo, results, device=device, most_steps=_STEPS[size])
+        run_jobs(list(jobs), results, device=device, most_steps=_STEPS[size])
 
 
-def wanted(table: int, datasets: Collection[str], size: str, seeds: int) -> Iterator[Job]:
+def table_jobs(
+    table: int, datasets: Collection[str], size: str, seeds: int | None = None
+) -> Iterator[Job]:
     """The runs of a table on some data sets; at small size those of its first corruptions."""
     corruptions = list(dict.fromkeys(c.corrupt for c in published() if c.table == table))
     chosen = corruptions if size == "full" else corruptions[:_CORRUPTIONS]
-    for job in jobs([table], seeds):
+    for job in tables.jobs([table], _SEEDS[size] if seeds is None else seeds):
         if job.dataset in datasets and job.corrupt in chosen:
+            yield job
+
+
+def frontier_jobs(size: str, seeds: int | None = None) -> Iterator[Job]:
+    """The runs of the frontier; at small size without corruption and under the worst attacks."""
+    for job in tables.frontier_jobs(_SEEDS[size] if seeds is None else seeds):
+        if size == "full" or job.corrupt in _SMALL_FRONTIER:
             yield job

@@ -3,11 +3,12 @@
 import functools
 from collections import defaultdict
 from statistics import mode
+from typing import Any
 
 import attrs
 
 from prudent.paper.experiment import Experiment
-from prudent.paper.report.results import Estimate, Reading, Results
+from prudent.paper.results import Estimate, Reading, Results
 from prudent.paper.tables import published, settings
 
 
@@ -73,6 +74,24 @@ class Frontier:
             (r.least for r in self.rows if r.ratio == ratio and r.complete and r.least is not None),
             default=None,
         )
+
+    def plain(self) -> list[dict[str, Any]]:
+        """For a program: one entry for each method, ratio and attack that was run."""
+        return [
+            {
+                "dataset": self.dataset,
+                "epsilon": self.epsilon,
+                "method": row.column,
+                "ratio": row.ratio,
+                "attack": kind,
+                "mean": cell.mean,
+                "deviation": cell.deviation,
+                "seeds": cell.seeds,
+            }
+            for row in self.rows
+            for kind, cell in row.cells.items()
+            if cell is not None
+        ]
 
 
 def frontiers(results: Results) -> list[Frontier]:

@@ -9,8 +9,8 @@ from prudent.paper.report import words
 from prudent.paper.report.cells import Group, Line, datasets, groups
 from prudent.paper.report.document import Cell, Grid, Tone
 from prudent.paper.report.frontier import Frontier, Row, is_covered
-from prudent.paper.report.results import Estimate, Reading, Results
 from prudent.paper.report.summary import Comparison
+from prudent.paper.results import Estimate, Reading, Results
 from prudent.paper.tables import published, settings
 
 _HEADER = (
@@ -24,7 +24,7 @@ _HEADER = (
     "difference",
     "seeds",
     "gain of PTR, PLD",
-    "our best setting",
+    "tuned setting",
     "DP-SGD, same tuning",
 )
 UNCOVERED = "†"
@@ -41,7 +41,7 @@ def table_grid(results: Results, table: int, dataset: str) -> Grid:
     setting = here[0].setting
     notes = [
         words.substitute_note(dataset),
-        f"Our best setting: {setting}." if setting not in (None, "ours") else None,
+        f"Tuned setting: {setting}." if setting not in (None, "ours") else None,
     ]
     return Grid(
         _HEADER,

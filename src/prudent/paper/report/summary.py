@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import attrs
 
 from prudent.paper.report.cells import Group, every_group
-from prudent.paper.report.results import Estimate, Results
+from prudent.paper.results import Estimate, Results
 
 SMALL_IMAGES = ("mnist", "emnist")
 

@@ -1,6 +1,6 @@
 """How the pages call things, and how they write a number."""
 
-from prudent.paper.report.results import Estimate
+from prudent.paper.results import Estimate
 from prudent.paper.sources import SOURCES
 from prudent.paper.tables import settings
 
@@ -11,8 +11,8 @@ _METHODS = {
     "trimmed": "TSGD+Gaussian",
     "dpsgd": "DP-SGD",
     "ptr": "TSGD+PTR",
-    "ours": "ours",
-    "ours-dpsgd": "DP-SGD, our tuning",
+    "ours": "TSGD+PTR, tuned",
+    "ours-dpsgd": "DP-SGD, tuned",
 }
 _DATASETS = {
     "mnist": "MNIST",

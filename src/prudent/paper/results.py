@@ -18,7 +18,7 @@ from prudent.corruption import parse
 SMALL = ".small.csv"
 ACCOUNTANTS = ("rdp", "pld")
 _WORDS = ("dataset", "corrupt", "column", "accountant")
-_WHOLE = ("seed", "steps")
+_WHOLE = ("seed", "steps", "trim")
 _MAY_BE_EMPTY = ("target", "pass_rate", "trim")
 
 
@@ -52,7 +52,12 @@ class Reading:
     noise_multiplier: float
     accuracy: float
     pass_rate: float | None
-    trim: float | None
+    trim: int | None
+
+    @property
+    def run(self) -> "RunKey":
+        """The training this row comes from."""
+        return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     def __attrs_post_init__(self) -> None:
         _check_corruption(self.corrupt)
@@ -90,6 +95,7 @@ class Estimate:
 
 
 CellKey = tuple[str, str, str, float, str]
+RunKey = tuple[str, str, str, float | None, int]
 
 
 @attrs.frozen
@@ -133,7 +139,7 @@ class Results:
 
     def runs(self) -> int:
         """How many trainings the rows come from."""
-        return len({(m.dataset, m.corrupt, m.column, m.target, m.seed) for m in self.readings})
+        return len({reading.run for reading in self.readings})
 
 
 def shipped() -> Path:
@@ -177,6 +183,17 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
             readings[key] = reading
     wanted = (reading for reading in readings.values() if seeds is None or reading.seed < seeds)
     return Results(tuple(wanted), small=path.name.endswith(SMALL))
+
+
+def append(path: Path, readings: Iterable[Reading]) -> None:
+    """Adds rows to a results file; makes the file if it is not there."""
+    new = not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(attrs.asdict(reading) for reading in readings)
 
 
 def _reading(row: dict[str, str | None], place: str) -> Reading:
