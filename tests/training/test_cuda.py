@@ -20,6 +20,7 @@ from prudent.training import (
     TrimmedSum,
     fit,
 )
+from prudent.training.keystream import Key
 from prudent.training.running import TrainingRun
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
@@ -128,8 +129,7 @@ def test_dropout_in_a_graph_is_that_of_the_eager_step():
 def test_nothing_waits_for_the_device(name):
     model, (inputs, targets) = network().cuda(), (part.cuda() for part in records())
     plan = Plan(sampling_rate=RATE, steps=9, aggregation=RULES[name])
-    generator = torch.Generator("cuda").manual_seed(0)
-    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS, generator=generator)
+    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS)
     sampler = PoissonSampler(RECORDS, RATE, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -148,7 +148,7 @@ def test_nothing_waits_for_the_device(name):
 
 
 def test_batches_on_the_device_are_poisson():
-    sampler = PoissonSampler(40, 0.2, physical_batch=3, seed=8, device="cuda")
+    sampler = PoissonSampler(40, 0.2, physical_batch=3, key=Key.from_seed(8), device="cuda")
     counts, steps = torch.zeros(40, device="cuda"), 2000
     for number in range(steps):
         batch = sampler.batch(number)

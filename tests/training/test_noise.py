@@ -15,9 +15,10 @@ from prudent.accounting import (
     LaplaceTest,
 )
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step
+from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import margin_noise
 
-CPU = torch.device("cpu")
+TEST = Key.from_seed(11).stream(Purpose.TEST)
 TESTS = (LaplaceTest(1.5), GaussianTest(3.0), DiscreteLaplaceTest(1.5), DiscreteGaussianTest(3.0))
 DRAWS = 25_000
 REJECT = 4.5  # standard deviations; by chance less than once in 100,000 comparisons
@@ -29,9 +30,8 @@ def name(test):
 
 @pytest.fixture(scope="module", params=TESTS, ids=name)
 def drawn(request):
-    generator = torch.Generator().manual_seed(11)
-    draws = [float(margin_noise(request.param, CPU, generator)) for _ in range(DRAWS)]
-    return request.param, np.array(draws)
+    words = TEST.words(2 * DRAWS, step=0).view(-1, 2)
+    return request.param, np.array([float(margin_noise(request.param, pair)) for pair in words])
 
 
 def deviation(test, draws):
@@ -80,31 +80,25 @@ def test_whole_numbers_have_their_masses(drawn):
 
 
 class TestPrecision:
-    @pytest.mark.parametrize("test", TESTS[:2], ids=name)
+    @pytest.mark.parametrize("test", TESTS, ids=name)
     def test_double(self, test):
-        assert margin_noise(test, CPU).dtype == torch.float64
+        assert margin_noise(test, TEST.words(2, step=0)).dtype == torch.float64
 
     @pytest.mark.parametrize("test", [TESTS[0], TESTS[2], TESTS[3]], ids=name)
-    @pytest.mark.parametrize("uniform", [0.0, 2.0**-53, 0.25, 0.5, 1 - 2.0**-53])
-    def test_every_uniform_gives_its_quantile(self, test, uniform, monkeypatch):
+    @pytest.mark.parametrize("size", [0, 2**10, 2**40, 2**61, 2**62, 2**63 - 1])
+    def test_every_word_gives_its_quantile(self, test, size):
         """Down to probabilities far below those of a test, which single precision has not."""
-        asked = []
+        both = [float(margin_noise(test, torch.tensor([word, 0]))) for word in (size, -size - 1)]
+        assert both[0] == -both[1] >= 0
+        beyond = (size + 0.5) / 2**63  # how likely it is that the noise is larger, or smaller
+        gap = 0 if isinstance(test, LaplaceTest) else 1
+        assert 2 * test.tail(both[0]) <= beyond * (1 + 1e-9)
+        assert beyond <= 2 * test.tail(both[0] - gap) * (1 + 1e-9) or both[0] == 0
 
-        def rand(*_, dtype, **__):
-            asked.append(dtype)
-            return torch.tensor(uniform, dtype=dtype)
-
-        monkeypatch.setattr(torch, "rand", rand)
-        value = float(margin_noise(test, CPU))
-        assert asked == [torch.float64]
-        assert math.isfinite(value)
-        if uniform < 1e-10:
-            assert value < -test.threshold(1e-12)
-        elif uniform > 0.9:
-            assert value > test.threshold(1e-12)
-        else:
-            below = 1 - test.tail(value)
-            assert 1 - test.tail(value - 1) <= uniform <= below + 1e-12
+    @pytest.mark.parametrize("test", TESTS, ids=name)
+    def test_what_a_test_fails_by_can_be_drawn(self, test):
+        """A failure probability of 1e-15 is a number that 53 random bits could not hold."""
+        assert float(margin_noise(test, torch.tensor([0, 0]))) > test.threshold(1e-17)
 
 
 class TestBranches:
@@ -114,11 +108,11 @@ class TestBranches:
         rule = ProposeTestRelease(
             clip=1.0, propose=0.5, noise_multiplier=1.0, test=test, failure=0.1
         )
-        generator = torch.Generator().manual_seed(margin)
         norms, valid = torch.ones(2), torch.ones(2, dtype=torch.bool)
         trim = torch.tensor(margin + 2.0, dtype=torch.float64)
         times = 1200
-        passes = sum(int(rule.decide(norms, valid, trim, generator).passed) for _ in range(times))
+        words = TEST.words(2 * times, step=1 + margin).view(-1, 2)
+        passes = sum(int(rule.decide(norms, valid, trim, pair).passed) for pair in words)
         expected = test.tail(rule.threshold - margin)
         assert stats.binomtest(passes, times, expected).pvalue > 1e-5
         # One record more in the margin would have been noticed.
@@ -146,7 +140,7 @@ class TestBranches:
             plan,
             model,
             lambda outputs, targets: (outputs - targets).square().sum(1),
-            generator=torch.Generator().manual_seed(3),
+            key=Key.from_seed(3),
         )
         nothing = [Chunk(torch.zeros(0, 200), torch.zeros(0, 100))]
         released = []

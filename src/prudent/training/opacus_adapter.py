@@ -25,6 +25,7 @@ from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
 from prudent.training.gradients import Engine, Formed
 from prudent.training.gradients.answers import Values
+from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.step import Chunk, Outcome, Step
 
@@ -52,12 +53,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         plan: What is released. Its `sampling_rate` is the loader's `sample_rate`.
         module: The `GradSampleModule` (or `GradSampleHooks`), in any mode that forms gradients.
         data_loader: The `DPDataLoader` the batches come from.
-        generator: Of the noise, on the module's device; seeded by the operating system unless
-            given.
+        key: Of the noise; a new one from the operating system unless given. Never use one twice,
+            not even to go on from a saved state.
 
     Attributes:
         plan: The plan at the rate the loader really draws with, see `realised_rate`.
-        steps: How many logical batches have been released.
         outcome: Of the last step, None before the first; its loss is not a number. See `Outcome`
             for the fields that are private.
         original_optimizer: The wrapped optimizer.
@@ -74,7 +74,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         module: AbstractGradSampleModule | GradSampleHooks,
         data_loader: DataLoader[Any],
         *,
-        generator: torch.Generator | None = None,
+        key: Key | None = None,
     ) -> None:
         model = _formed_gradients(module)
         sampler = _poisson_sampler(data_loader)
@@ -87,7 +87,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.original_optimizer = optimizer
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
-        self.steps = 0
         self._run = secrets.token_hex(8)
         self.outcome: Outcome | None = None
         self._names = {parameter: name for name, parameter in model.named_parameters()}
@@ -97,12 +96,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
             _already_differentiated,
             expected_batch=plan.sampling_rate * sampler.num_samples,
             engine=_Formed(model, _already_differentiated),
-            generator=generator,
+            key=key,
         )
         self._held: list[Chunk] = []
         self._skips: list[bool] = []
         self._share()
         self._trained()
+
+    @property
+    def steps(self) -> int:
+        """How many logical batches have been released."""
+        return self._release.taken
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Releases the logical batch and updates the parameters; a part of a batch is only kept.
@@ -131,7 +135,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.zero_grad(set_to_none=True)
         self.outcome = self._release(self._held)
         self._held = []
-        self.steps += 1
         self.original_optimizer.step()
         return answer
 
@@ -174,9 +177,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
-        self._release.trim.copy_(state_dict["trim"])
         loaded, run = int(state_dict["steps"]), state_dict.get("run")
-        self.steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
+        steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
+        self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
         self._run = run or self._run
 
     def _share(self) -> None:
