@@ -14,9 +14,11 @@ from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
 )
-from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step
-from prudent.training.keystream import Key, Purpose
-from prudent.training.noise import margin_noise
+from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
+from prudent.training import noise as noise_module
+from prudent.training.keystream import Key, Purpose, Stream, normals
+from prudent.training.noise import DeviceNoise, HostNoise, margin_noise, noise_on
+from prudent.training.step_state import StepState
 
 TEST = Key.from_seed(11).stream(Purpose.TEST)
 TESTS = (LaplaceTest(1.5), GaussianTest(3.0), DiscreteLaplaceTest(1.5), DiscreteGaussianTest(3.0))
@@ -152,3 +154,117 @@ class TestBranches:
         assert stats.kstest(first, "norm").pvalue > 1e-5
         assert stats.kstest(first * 1.1, "norm").pvalue < 1e-5
         assert abs(float((first * second).mean())) < 5 / math.sqrt(len(first))
+
+
+CPU = torch.device("cpu")
+
+
+def at(step, trim=0.0):
+    state = StepState.start(trim, CPU)
+    state.move_to(step)
+    return state
+
+
+class TestHostNoise:
+    NOISE = HostNoise(Key.from_seed(6), CPU)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("count", [1, 2, 17, 2**17, 2**18 + 3])
+    def test_it_is_the_keystream_of_the_step(self, count, dtype):
+        """However long the vector; in single precision the sum is rounded once."""
+        words = Key.from_seed(6).stream(Purpose.NOISE).words(count + count % 2, step=4)
+        start = torch.linspace(-1, 1, count, dtype=dtype)
+        total, deviation = start.clone(), torch.tensor(0.3, dtype=dtype)
+        self.NOISE.add_(total, deviation, at(4))
+        expected = start.double() + deviation.double() * normals(words)[:count]
+        assert torch.equal(total, expected.to(dtype))
+
+    def test_steps_and_purposes_have_noise_of_their_own(self):
+        drawn = [self.NOISE.test_words(at(step)).tolist() for step in (1, 2, 1)]
+        assert drawn[0] == drawn[2] != drawn[1]
+        totals = [torch.zeros(2, dtype=torch.float64) for _ in range(3)]
+        for total, step in zip(totals, (1, 2, 1), strict=True):
+            self.NOISE.add_(total, torch.ones(()), at(step))
+        assert torch.equal(totals[0], totals[2])
+        assert not torch.equal(totals[0], totals[1])
+        assert not torch.equal(totals[0], normals(torch.tensor(drawn[0])))
+
+
+class Kernels:
+    """The kernels' place taken on the host; what it draws is off by `error`."""
+
+    def __init__(self, error=0.0):
+        self.error = error
+
+    def stream(self, key):
+        return Stream(key.numpy().tobytes())
+
+    def fill_words(self, words, key, step):
+        words.copy_(self.stream(key).words(len(words), step=int(step)))
+
+    def add_normals(self, total, deviation, key, step):
+        words = self.stream(key).words(len(total) + len(total) % 2, step=int(step))
+        total += normals(words)[: len(total)] * deviation * (1 + self.error)
+
+
+class TestKernels:
+    @pytest.fixture(autouse=True)
+    def _unchecked(self):
+        noise_module._kernels_work.cache_clear()
+        yield
+        noise_module._kernels_work.cache_clear()
+
+    def test_they_are_used_if_they_draw_what_the_host_draws(self, monkeypatch):
+        monkeypatch.setattr(noise_module, "_kernels", Kernels)
+        assert noise_module._kernels_work(CPU)
+        device, host = DeviceNoise(Key.from_seed(1), CPU), HostNoise(Key.from_seed(1), CPU)
+        assert torch.equal(device.test_words(at(3)), host.test_words(at(3)))
+
+    def test_wrong_noise_is_refused(self, monkeypatch):
+        monkeypatch.setattr(noise_module, "_kernels", lambda: Kernels(1e-9))
+        with pytest.raises(RuntimeError, match="draw other numbers on cpu than the cipher gives"):
+            noise_module._kernels_work(CPU)
+
+    def test_without_them_the_host_draws_and_says_so(self, monkeypatch):
+        def missing():
+            raise ModuleNotFoundError("No module named 'triton'")
+
+        monkeypatch.setattr(noise_module, "_kernels", missing)
+        with pytest.warns(RuntimeWarning, match="no CUDA graph is captured: Triton does not run"):
+            assert not noise_module._kernels_work(CPU)
+        assert not noise_module._kernels_work(CPU)  # said once
+        assert isinstance(noise_on(CPU, Key.random()), HostNoise)
+
+
+class TestStepState:
+    def test_a_copy_is_left_alone(self):
+        state = at(3, trim=2.5)
+        copy = state.clone()
+        state.begin()
+        state.trim += 1
+        assert (state.taken, int(state.number), float(state.trim)) == (4, 4, 3.5)
+        assert (copy.taken, int(copy.number), float(copy.trim)) == (3, 3, 2.5)
+        number, trim = state.number, state.trim
+        state.copy_(copy)
+        assert (state.taken, int(number), float(trim)) == (3, 3, 2.5)
+
+    def test_it_goes_on_from_what_was_saved(self):
+        state = at(0)
+        state.load_state_dict(at(7, trim=1.5).state_dict())
+        assert (state.taken, int(state.number), float(state.trim)) == (7, 7, 1.5)
+
+
+def test_a_step_that_fails_never_shares_its_noise():
+    """Its position is used up: another batch at the same one could be subtracted from it."""
+    plan = Plan(
+        sampling_rate=0.1,
+        steps=9,
+        expected_batch=1,
+        aggregation=Sum(clip=1.0, noise_multiplier=1.0),
+    )
+    model = nn.Linear(3, 2)
+    step = Step(plan, model, lambda outputs, targets: (outputs - targets).square().sum(1))
+    with pytest.raises(RuntimeError):
+        step([Chunk(torch.zeros(1, 4), torch.zeros(1, 2))])
+    step([Chunk(torch.zeros(0, 3), torch.zeros(0, 2))])
+    assert (step.taken, int(step.state.number)) == (2, 2)

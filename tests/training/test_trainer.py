@@ -27,6 +27,7 @@ from prudent.training import (
 from prudent.training.checkpoint import charged
 from prudent.training.evaluation import read_metrics
 from prudent.training.keystream import Key
+from prudent.training.noise import HostNoise
 from prudent.training.reading import reader
 from prudent.training.running import TrainingRun
 from prudent.training.step import Chunk
@@ -129,8 +130,11 @@ class TestData:
         named = train(data=(parts, targets), model=Named(network()))
         torch.testing.assert_close(weights(named.model), expected)
 
-    def test_no_graph_is_made_of_what_is_read_on_the_host(self):
-        for data, captures in ((records(), True), (Items(*records()), False)):
+    @pytest.mark.parametrize("capturable", [True, False])
+    def test_no_graph_is_made_of_what_is_read_on_the_host(self, monkeypatch, capturable):
+        """Be it records or noise."""
+        monkeypatch.setattr(HostNoise, "capturable", capturable)
+        for data, captures in ((records(), capturable), (Items(*records()), False)):
             execution = Execution(cuda_graph=True)
             options = {"lr": 0.1}
             run = TrainingRun.prepare(
