@@ -493,3 +493,31 @@ def test_module_without_formed_gradients_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         private(network(), AGGREGATIONS["sum"], wrap)
+
+
+def test_batches_are_nobodys_to_know() -> None:
+    """torch's default generator has drawn the initial model, which is public."""
+    drawn = []
+    for _ in range(2):
+        model = network()  # seeds the default generator
+        batches = DPDataLoader(images(), sample_rate=RATE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        aggregation = Sum(clip=1.0, noise_multiplier=1.0)
+        PrivateOptimizer(optimizer, plan(aggregation), GradSampleModule(model), batches)
+        drawn.append([ids for ids, _ in zip(batches.batch_sampler, range(3), strict=False)])
+    assert drawn[0] != drawn[1]
+    sizes = [len(ids) for batch in drawn for ids in batch]
+    assert 0.5 * RATE * RECORDS < sum(sizes) / len(sizes) < 1.5 * RATE * RECORDS
+
+
+def test_a_generator_of_ones_own_is_kept() -> None:
+    batches = loader()
+    given = batches.batch_sampler.generator
+    model = network()
+    PrivateOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        plan(Sum(clip=1.0, noise_multiplier=1.0)),
+        GradSampleModule(model),
+        batches,
+    )
+    assert batches.batch_sampler.generator is given

@@ -25,9 +25,12 @@ from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
 from prudent.training.gradients import Engine, Formed
 from prudent.training.gradients.answers import Values
-from prudent.training.keystream import Key
+from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.plan import Plan
 from prudent.training.step import Chunk, Outcome, Step
+
+_TWISTER_WORDS = 624
+_TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # where torch keeps them, 8 bytes each
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -52,9 +55,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         optimizer: Any torch optimizer over parameters of the module.
         plan: What is released. Its `sampling_rate` is the loader's `sample_rate`.
         module: The `GradSampleModule` (or `GradSampleHooks`), in any mode that forms gradients.
-        data_loader: The `DPDataLoader` the batches come from.
-        key: Of the noise; a new one from the operating system unless given. Never use one twice,
-            not even to go on from a saved state.
+        data_loader: The `DPDataLoader` the batches come from. Its sampler gets a generator with a
+            secret state unless it has one: torch's default generator, of which an initial model
+            shows outputs, would tell who was drawn.
+        key: Of the noise, and of that generator; a new one from the operating system unless given.
+            Never use one twice, not even to go on from a saved state.
 
     Attributes:
         plan: The plan at the rate the loader really draws with, see `realised_rate`.
@@ -84,6 +89,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 f"{sampler.sample_rate!r}, got {plan.sampling_rate!r}. DPDataLoader turns a batch "
                 "size into 1 / len(loader); give the plan sampling_rate=data_loader.sample_rate."
             )
+        key = given_or_random(key)
+        if sampler.generator is None:
+            sampler.generator = _secret_generator(key)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.original_optimizer = optimizer
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
@@ -230,6 +238,20 @@ def realised_rate(sample_rate: float) -> float:
     """
     precision = torch.finfo(torch.get_default_dtype()).eps
     return min(1.0, sample_rate * (1 + precision) + precision)
+
+
+def _secret_generator(key: Key) -> torch.Generator:
+    """A host generator whose whole state is secret; of a seed torch would use 32 bits.
+
+    Its draws decide who is in a batch and are never released, so that there is nothing to predict
+    them from.
+    """
+    words = key.stream(Purpose.SAMPLING).words(_TWISTER_WORDS, step=0) & (2**32 - 1)
+    generator = torch.Generator()
+    state = generator.get_state()
+    state[_TWISTER] = words.view(torch.uint8)
+    generator.set_state(state)
+    return generator
 
 
 class _Formed(Engine):
