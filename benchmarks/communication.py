@@ -22,7 +22,7 @@ from torch import distributed, multiprocessing, nn
 
 from benchmarks.models import tutorial_cnn
 from prudent.accounting import GaussianTest
-from prudent.training import Chunk, Plan, PoissonSampler, ProposeTestRelease, Step
+from prudent.training import Chunk, Key, Plan, PoissonSampler, ProposeTestRelease, Step
 from prudent.training.aggregation import Decision
 from prudent.training.distributed import Alone, Together
 
@@ -159,7 +159,8 @@ def step_seconds(processes: Alone, rounds: int) -> float:
     plan = Plan(sampling_rate=BATCH / RECORDS, steps=10**6, aggregation=rule)
     loss = nn.CrossEntropyLoss(reduction="none")
     step = Step(plan, model, loss, expected_batch=BATCH, processes=processes)
-    sampler = PoissonSampler(RECORDS, plan.sampling_rate, seed=1, processes=processes)
+    key = Key.from_seed(1)
+    sampler = PoissonSampler(RECORDS, plan.sampling_rate, key=key, processes=processes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     images, labels = torch.randn(512, 1, 28, 28), torch.arange(512) % 10
     taken = []

@@ -50,7 +50,7 @@ from prudent.corruption import (
 )
 from prudent.federated import PrivateStrategy, RoundRelease
 from prudent.paper.datasets import load
-from prudent.training import Fallback, FixedTrim, Plan, ProposeTestRelease, Sum, TrimmedSum
+from prudent.training import Fallback, FixedTrim, Key, Plan, ProposeTestRelease, Sum, TrimmedSum
 from prudent.training.aggregation import Aggregation
 
 CLIENTS, RATE, ROUNDS = 1000, 0.1, 30
@@ -327,7 +327,7 @@ def tracking(name: str, aggregation: Aggregation, centring: float, hostile: floa
     expected, dimension = 200, 100
     plan = attrs.evolve(priced(aggregation), expected_batch=expected)
     chance = torch.Generator().manual_seed(0)
-    release = RoundRelease(plan, dimension, centring=centring, generator=chance)
+    release = RoundRelease(plan, dimension, centring=centring, key=Key.from_seed(0))
     errors, passes = [], 0
     for number in range(ROUNDS):
         common = torch.zeros(dimension)

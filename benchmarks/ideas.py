@@ -90,14 +90,14 @@ class AdaptedProposal(ProposeTestRelease):
         norms: Tensor,
         valid: Tensor,
         trim: Tensor,
-        generator: torch.Generator | None = None,
+        words: Tensor,
     ) -> Decision:
         proposal = self.clip * torch.exp(-_RUNG * trim)
         fixed = torch.full_like(trim, self.trimmed)
         weights, clipped = clip_weights(norms, valid, self.clip)
         trimmed = weights * keep_smallest(clipped, valid, fixed)
         margin = (fixed - (valid & (clipped > proposal)).sum()).clamp_min(0)
-        noisy_margin = margin + margin_noise(self.test, norms.device, generator)
+        noisy_margin = margin + margin_noise(self.test, words)
         passed = noisy_margin > self.threshold
         noise = self.noise_multiplier * torch.where(passed, proposal, self.clip)
         one = torch.ones((), dtype=norms.dtype, device=norms.device)

@@ -131,7 +131,6 @@ def ours(
             release(batch)
             optimizer.step()
 
-        step.generator = release.generator  # a graph must know it
         return step
 
     return build

@@ -58,7 +58,6 @@ def private(make: Callable[[nn.Module], Engine], *, compile: bool = False) -> Bu
             optimizer.step()
 
         step()  # a compiled step compiles now
-        step.generator = release.generator  # a graph must know it
         return step
 
     return build
@@ -133,8 +132,6 @@ def graphed(build: Build) -> Build:
                 step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        if hasattr(step, "generator"):
-            graph.register_generator_state(step.generator)
         with torch.cuda.graph(graph):
             step()
 

@@ -90,17 +90,21 @@ def test_a_file_and_flags_that_win_over_it(capsys, archive, tmp_path):
 
 def test_noise_on_data_of_ones_own_is_nobodys_to_know(capsys, archive, tmp_path):
     """With seed 0 for all, everybody could subtract it."""
-    seeds = []
+    keys = []
     for name in ("first", "second"):
         flags = ["--method", "dpsgd", "--steps", "4", "--noise-multiplier", "1"]
         out = tmp_path / name
         given = ["train", "--dataset", f"npz:{archive}", *flags, "--out", str(out)]
         assert main(given) == 0
         assert main([*given, "--resume"]) == 0
-        seeds.append(load_checkpoint(out, torch.device("cpu"))["seed"])
-        assert str(seeds[-1]) not in capsys.readouterr().out
-    assert 0 not in seeds
-    assert seeds[0] != seeds[1]
+        state = load_checkpoint(out, torch.device("cpu"))
+        keys.append(state["key"])
+        shown = capsys.readouterr().out
+        assert keys[-1] not in shown
+        assert not state["predictable"]
+        assert "predictable" not in shown
+    assert len(bytes.fromhex(keys[0])) == 32
+    assert keys[0] != keys[1]
 
 
 def test_for_a_person(capsys, archive, tmp_path):
@@ -112,7 +116,8 @@ def test_for_a_person(capsys, archive, tmp_path):
     assert "on the clean test part" in shown
     assert "1e-05)-DP" in shown
     assert "10/10" in shown
-    assert "seed          0: whoever knows it knows the noise" in shown
+    assert "The noise is predictable: the run is seeded." in shown
+    assert "seed          0: the noise is predictable, whoever knows it can subtract it" in shown
     assert main(given) == 2
     assert "Give --resume to go on with that run" in capsys.readouterr().err
 

@@ -26,6 +26,7 @@ from prudent.training import (
     Sum,
     TrimmedSum,
 )
+from prudent.training.keystream import Key
 
 CLIP, PROPOSE, EXPECTED, TRIM = 1.0, 0.5, 8.0, 3
 TINY = 1e-6  # the least an event allows
@@ -47,7 +48,7 @@ def release_of(aggregation, centring=1.0, steps=100, dimension=2, seed=0):
         dimension,
         expected_clients=EXPECTED,
         centring=centring,
-        generator=torch.Generator().manual_seed(seed),
+        key=Key.from_seed(seed),
     )
 
 

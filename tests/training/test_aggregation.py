@@ -14,15 +14,17 @@ from prudent.accounting import GaussianTest, LaplaceTest, Reveals
 from prudent.training import AdaptiveTrim, Fallback, FixedTrim, Mean, ProposeTestRelease, TrimmedSum
 from prudent.training import Sum as ClippedSum
 from prudent.training.aggregation import clip_weights, keep_smallest
+from prudent.training.keystream import Key, Purpose
 
+TEST = Key.from_seed(2).stream(Purpose.TEST)
 SURE = GaussianTest(1e-6)  # passes exactly when the margin is positive
 
 
 def decide(aggregation, norms, trim=0, valid=None, seed=0):
     norms = torch.as_tensor(norms, dtype=torch.float64)
     valid = torch.ones(len(norms), dtype=torch.bool) if valid is None else torch.tensor(valid)
-    generator = torch.Generator().manual_seed(seed)
-    return aggregation.decide(norms, valid, torch.tensor(float(trim)).double(), generator)
+    words = TEST.words(2, step=seed)
+    return aggregation.decide(norms, valid, torch.tensor(float(trim)).double(), words)
 
 
 def propose(**changes):
@@ -144,7 +146,10 @@ class TestTheTest:
     def test_the_comparison_is_in_double_precision(self):
         # Norms may be single precision; a test that fails once in 1e8 must not be.
         decision = propose(test=LaplaceTest(1.0)).decide(
-            torch.zeros(3), torch.ones(3, dtype=torch.bool), torch.tensor(30.0).double()
+            torch.zeros(3),
+            torch.ones(3, dtype=torch.bool),
+            torch.tensor(30.0).double(),
+            torch.tensor([5, 7]),
         )
         assert decision.noisy_margin.dtype == torch.float64
         assert decision.noise.dtype == decision.scale.dtype == torch.float32
@@ -240,12 +245,12 @@ class TestTrims:
         """Whatever the share of large gradients (Errata 1, item 27)."""
         chance, batch = np.random.default_rng(1), 200.0
         rule = propose(test=GaussianTest(2.0), failure=1e-3, trim=AdaptiveTrim(up=up, down=down))
-        generator = torch.Generator().manual_seed(2)
         trim, passes, steps = torch.tensor(rule.trim.start(batch)).double(), 0, 1000
-        for _ in range(steps):
+        for step in range(steps):
             norms = torch.from_numpy(np.where(chance.random(chance.poisson(200)) < 0.2, 1.0, 0.1))
             valid = torch.ones(len(norms), dtype=torch.bool)
-            decision = rule.decide(norms, valid, rule.trim.records(trim), generator)
+            words = TEST.words(2, step=step)
+            decision = rule.decide(norms, valid, rule.trim.records(trim), words)
             trim = rule.trim.next(trim, decision.passed, batch)
             passes += int(decision.passed)
         assert passes / steps == pytest.approx(up / (up + down), abs=0.04)

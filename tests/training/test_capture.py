@@ -17,9 +17,9 @@ PLAN = Plan(sampling_rate=0.5, steps=9, aggregation=propose())
 def everything(step, model, optimizer, counter):
     return copy.deepcopy(
         {
-            "trim": step.trim,
-            "noise": step.generator.get_state(),
-            "taken": step.taken,
+            "release": step.state.state_dict(),
+            "position": step.state.number,
+            "corruption": step.generator.get_state(),
             "model": model.state_dict(),
             "moments": [optimizer.state[p]["momentum_buffer"] for p in model.parameters()],
             "counter": counter,
@@ -35,7 +35,7 @@ def test_a_rehearsal_leaves_no_trace(monkeypatch, fails):
     model, counter = nn.Linear(4, 3), torch.zeros(())
     inputs, targets = torch.randn(12, 4), torch.arange(12) % 3
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    step = Step(PLAN, model, cross_entropy, expected_batch=6, generator=torch.Generator())
+    step = Step(PLAN, model, cross_entropy, expected_batch=6)
 
     def update():
         step([Chunk(inputs, targets)])

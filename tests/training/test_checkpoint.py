@@ -183,7 +183,7 @@ def test_between_any_two_changes_of_a_file(tmp_path, monkeypatch, at):
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
-def test_a_seed_nobody_gave_is_kept_from_the_first_step_on(tmp_path):
+def test_a_key_nobody_gave_is_kept_from_the_first_step_on(tmp_path):
     """Else a run killed before its first evaluation would take steps nobody paid for."""
 
     def dying(_):
@@ -195,10 +195,10 @@ def test_a_seed_nobody_gave_is_kept_from_the_first_step_on(tmp_path):
     assert before["step"] == 0
     assert charged(tmp_path)[0] == EVERY
     train(tmp_path, resume=True, execution=Execution())
-    assert load_checkpoint(tmp_path, CPU)["seed"] == before["seed"]
+    assert load_checkpoint(tmp_path, CPU)["key"] == before["key"]
     other = tmp_path / "other"
     train(other, execution=Execution())
-    assert load_checkpoint(other, CPU)["seed"] != before["seed"]
+    assert load_checkpoint(other, CPU)["key"] != before["key"]
 
 
 def test_a_run_without_a_seed_goes_on_as_it_would_have(tmp_path):
@@ -389,7 +389,7 @@ def test_files_stay_in_their_places_when_the_power_fails(tmp_path, monkeypatch):
 
 
 def test_another_kind_of_device_is_refused(tmp_path):
-    """It would draw other noise: of the steps since the checkpoint there would be two releases."""
+    """It would round otherwise: the steps since the checkpoint would be released twice."""
     train(tmp_path)
     state = load_checkpoint(tmp_path, CPU)
     save_checkpoint(tmp_path, state | {"device": "a larger GPU"})
@@ -426,7 +426,7 @@ def test_only_tensors_and_plain_values_are_read(tmp_path):
 
 
 def test_a_checkpoint_is_for_its_owner_alone(tmp_path):
-    """It holds the seed: whoever reads it can subtract the noise."""
+    """It holds the key: whoever reads it can subtract the noise."""
     save_checkpoint(tmp_path, {"step": 0})
     save_checkpoint(tmp_path, {"step": 1})
     assert stat.S_IMODE((tmp_path / "checkpoint.pt").stat().st_mode) == 0o600

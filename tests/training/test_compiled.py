@@ -20,6 +20,7 @@ from prudent.training import (
 )
 from prudent.training.compiled import Compiled
 from prudent.training.gradients import BookKeeping, Materialised
+from prudent.training.keystream import Key
 from tests.training.gradients.oracle import cross_entropy
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -59,8 +60,8 @@ RULES = {
 
 def step_of(model, rule, **options):
     plan = Plan(sampling_rate=0.1, steps=9, aggregation=rule)
-    generator = torch.Generator().manual_seed(5)
-    return Step(plan, model, cross_entropy, expected_batch=10.0, generator=generator, **options)
+    key = Key.from_seed(5)
+    return Step(plan, model, cross_entropy, expected_batch=10.0, key=key, **options)
 
 
 def traced(step):

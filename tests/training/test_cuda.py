@@ -3,6 +3,7 @@
 import copy
 import gc
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,13 +21,24 @@ from prudent.training import (
     TrimmedSum,
     fit,
 )
+from prudent.training import noise as noise_module
+from prudent.training.keystream import Key, Purpose
+from prudent.training.noise import DeviceNoise, HostNoise
 from prudent.training.running import TrainingRun
+from prudent.training.step_state import StepState
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.test_keystream import VECTORS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 RECORDS, RATE = 400, 0.1
+
+
+def keystream_kernel():
+    from prudent.training import keystream_kernel  # needs Triton, which needs a GPU
+
+    return keystream_kernel
 
 
 def network():
@@ -128,8 +140,7 @@ def test_dropout_in_a_graph_is_that_of_the_eager_step():
 def test_nothing_waits_for_the_device(name):
     model, (inputs, targets) = network().cuda(), (part.cuda() for part in records())
     plan = Plan(sampling_rate=RATE, steps=9, aggregation=RULES[name])
-    generator = torch.Generator("cuda").manual_seed(0)
-    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS, generator=generator)
+    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS)
     sampler = PoissonSampler(RECORDS, RATE, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -147,11 +158,107 @@ def test_nothing_waits_for_the_device(name):
         torch.cuda.set_sync_debug_mode("default")
 
 
+class TestKeystream:
+    """The kernels read the bits of the host, whose cipher the known answers are checked on."""
+
+    def test_known_answer(self):
+        """RFC 8439, section 2.3.2; its nonce is a step here, and its block the second."""
+        key = torch.from_numpy(np.arange(32, dtype=np.uint8).view("<i4").copy()).cuda()
+        step = torch.tensor(0x4A00000009000000, device="cuda")
+        words = torch.zeros(16, dtype=torch.int64, device="cuda")
+        keystream_kernel().fill_words(words, key, step)
+        assert words[8:].cpu().numpy().tobytes().hex() == VECTORS[0][3]
+
+    @pytest.mark.parametrize("count", [1, 2, 8, 9, 1023, 1024, 1025, 300_001])
+    @pytest.mark.parametrize("step", [0, 1, 2**32 + 5, 2**62])
+    def test_words_are_those_of_the_host(self, count, step):
+        stream = Key.from_seed(2).stream(Purpose.TEST)
+        key = torch.from_numpy(np.frombuffer(stream.secret, "<i4").copy()).cuda()
+        words = torch.zeros(count, dtype=torch.int64, device="cuda")
+        keystream_kernel().fill_words(words, key, torch.tensor(step, device="cuda"))
+        assert torch.equal(words.cpu(), stream.words(count, step=step))
+
+    @pytest.mark.parametrize("count", [1, 7, 1024, 26_010, 3_000_001])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_noise_is_that_of_the_host(self, count, dtype):
+        """Up to the last digits of logarithm and cosine, in float32 to one rounding."""
+        state = StepState.start(0.0, torch.device("cuda"))
+        state.move_to(11)
+        start, deviation = torch.linspace(-1, 1, count, dtype=dtype), torch.tensor(0.7, dtype=dtype)
+        totals = []
+        for noise, place in ((DeviceNoise, "cuda"), (HostNoise, "cpu")):
+            total = start.clone().to(place)
+            source = noise(Key.from_seed(3), torch.device(place))
+            source.add_(total, deviation.to(place), state)
+            totals.append(total.cpu())
+        tolerance = 1e-14 if dtype == torch.float64 else 5e-7
+        torch.testing.assert_close(*totals, rtol=0, atol=tolerance)
+        assert (totals[0] == totals[1]).double().mean() > (0 if dtype == torch.float64 else 0.999)
+
+    def test_it_follows_the_device_of_the_sum_and_its_stream(self):
+        stream = torch.cuda.Stream()
+        state = StepState.start(0.0, torch.device("cuda"))
+        source = DeviceNoise(Key.from_seed(3), torch.device("cuda"))
+        with torch.cuda.stream(stream):
+            total = torch.zeros(1000, device="cuda")
+            source.add_(total, torch.ones((), device="cuda"), state)
+            later = total.clone()
+        torch.cuda.synchronize()
+        assert later.std() == pytest.approx(1, abs=0.2)
+
+    def test_a_replay_reads_the_next_position(self):
+        """Key and step are read from device memory: a graph that had baked them in would repeat."""
+        state = StepState.start(0.0, torch.device("cuda"))
+        source = DeviceNoise(Key.from_seed(4), torch.device("cuda"))
+        total, one = torch.zeros(500, device="cuda"), torch.ones((), device="cuda")
+        source.add_(total, one, state)  # compiles
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            state.number += 1
+            total.zero_()
+            source.add_(total, one, state)
+        for step in (1, 2, 3):
+            graph.replay()
+            expected = torch.zeros(500)
+            state.taken = step
+            HostNoise(Key.from_seed(4), torch.device("cpu")).add_(expected, torch.ones(()), state)
+            torch.testing.assert_close(total.cpu(), expected, rtol=0, atol=5e-7)
+
+    def test_a_run_is_that_of_the_host(self):
+        """The same key on either device: the same batches, branches and noise."""
+        on_device = train(network(), RULES["gaussian"], graph=True)
+        plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
+        settings = {"execution": Execution(seed=3), "progress": False, "lr": 0.01}
+        on_host = fit(plan, network(), cross_entropy, records(), **settings)
+        assert on_device.pass_rate == on_host.pass_rate
+        torch.testing.assert_close(
+            weights(on_device.model).cpu(), weights(on_host.model), rtol=1e-8, atol=1e-8
+        )
+
+    def test_without_kernels_the_host_draws_the_same_noise(self, monkeypatch):
+        def missing():
+            raise ModuleNotFoundError("No module named 'triton'")
+
+        expected = train(network(), RULES["gaussian"], graph=True)
+        noise_module._kernels_work.cache_clear()
+        monkeypatch.setattr(noise_module, "_kernels", missing)
+        try:
+            with pytest.warns(RuntimeWarning, match="no CUDA graph is captured"):
+                drawn = train(network(), RULES["gaussian"], graph=True)
+        finally:
+            noise_module._kernels_work.cache_clear()
+        torch.testing.assert_close(
+            weights(drawn.model), weights(expected.model), rtol=1e-8, atol=1e-8
+        )
+
+
 def test_batches_on_the_device_are_poisson():
-    sampler = PoissonSampler(40, 0.2, physical_batch=3, seed=8, device="cuda")
+    sampler = PoissonSampler(40, 0.2, physical_batch=3, key=Key.from_seed(8), device="cuda")
     counts, steps = torch.zeros(40, device="cuda"), 2000
+    on_host = PoissonSampler(40, 0.2, physical_batch=3, key=Key.from_seed(8))
     for number in range(steps):
         batch = sampler.batch(number)
+        assert torch.equal(batch.ids.cpu(), on_host.batch(number).ids)
         counts[batch.ids[batch.valid]] += 1
     deviation = (counts / steps - 0.2) / (0.2 * 0.8 / steps) ** 0.5
     assert deviation.abs().max() < 4.5

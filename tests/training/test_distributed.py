@@ -15,6 +15,7 @@ from prudent.cli import main
 from prudent.training import Execution, PoissonSampler
 from prudent.training.checkpoint import charged, load_checkpoint
 from prudent.training.distributed import Alone, local_device
+from prudent.training.keystream import Key
 from tests.training import worlds
 
 ALIKE = [n for n in worlds.SCENARIOS if not n.startswith(("refused", "broken", "first", "dropout"))]
@@ -127,7 +128,8 @@ class Member(Alone):
 
 def own_ids(rank, count, step, rate=0.3, **options):
     processes = Member(rank, count)
-    sampler = PoissonSampler(worlds.RECORDS, rate, seed=worlds.SEED, processes=processes, **options)
+    key = Key.from_seed(worlds.SEED)
+    sampler = PoissonSampler(worlds.RECORDS, rate, key=key, processes=processes, **options)
     batch = sampler.batch(step)
     assert (batch.ids % count == rank).all()  # padding, too, is a record of this process
     return batch.ids[batch.valid].tolist()

@@ -14,10 +14,13 @@ from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
 )
-from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step
-from prudent.training.noise import margin_noise
+from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
+from prudent.training import noise as noise_module
+from prudent.training.keystream import Key, Purpose, Stream, normals
+from prudent.training.noise import DeviceNoise, HostNoise, margin_noise, noise_on
+from prudent.training.step_state import StepState
 
-CPU = torch.device("cpu")
+TEST = Key.from_seed(11).stream(Purpose.TEST)
 TESTS = (LaplaceTest(1.5), GaussianTest(3.0), DiscreteLaplaceTest(1.5), DiscreteGaussianTest(3.0))
 DRAWS = 25_000
 REJECT = 4.5  # standard deviations; by chance less than once in 100,000 comparisons
@@ -29,9 +32,8 @@ def name(test):
 
 @pytest.fixture(scope="module", params=TESTS, ids=name)
 def drawn(request):
-    generator = torch.Generator().manual_seed(11)
-    draws = [float(margin_noise(request.param, CPU, generator)) for _ in range(DRAWS)]
-    return request.param, np.array(draws)
+    words = TEST.words(2 * DRAWS, step=0).view(-1, 2)
+    return request.param, np.array([float(margin_noise(request.param, pair)) for pair in words])
 
 
 def deviation(test, draws):
@@ -80,31 +82,25 @@ def test_whole_numbers_have_their_masses(drawn):
 
 
 class TestPrecision:
-    @pytest.mark.parametrize("test", TESTS[:2], ids=name)
+    @pytest.mark.parametrize("test", TESTS, ids=name)
     def test_double(self, test):
-        assert margin_noise(test, CPU).dtype == torch.float64
+        assert margin_noise(test, TEST.words(2, step=0)).dtype == torch.float64
 
     @pytest.mark.parametrize("test", [TESTS[0], TESTS[2], TESTS[3]], ids=name)
-    @pytest.mark.parametrize("uniform", [0.0, 2.0**-53, 0.25, 0.5, 1 - 2.0**-53])
-    def test_every_uniform_gives_its_quantile(self, test, uniform, monkeypatch):
+    @pytest.mark.parametrize("size", [0, 2**10, 2**40, 2**61, 2**62, 2**63 - 1])
+    def test_every_word_gives_its_quantile(self, test, size):
         """Down to probabilities far below those of a test, which single precision has not."""
-        asked = []
+        both = [float(margin_noise(test, torch.tensor([word, 0]))) for word in (size, -size - 1)]
+        assert both[0] == -both[1] >= 0
+        beyond = (size + 0.5) / 2**63  # how likely it is that the noise is larger, or smaller
+        gap = 0 if isinstance(test, LaplaceTest) else 1
+        assert 2 * test.tail(both[0]) <= beyond * (1 + 1e-9)
+        assert beyond <= 2 * test.tail(both[0] - gap) * (1 + 1e-9) or both[0] == 0
 
-        def rand(*_, dtype, **__):
-            asked.append(dtype)
-            return torch.tensor(uniform, dtype=dtype)
-
-        monkeypatch.setattr(torch, "rand", rand)
-        value = float(margin_noise(test, CPU))
-        assert asked == [torch.float64]
-        assert math.isfinite(value)
-        if uniform < 1e-10:
-            assert value < -test.threshold(1e-12)
-        elif uniform > 0.9:
-            assert value > test.threshold(1e-12)
-        else:
-            below = 1 - test.tail(value)
-            assert 1 - test.tail(value - 1) <= uniform <= below + 1e-12
+    @pytest.mark.parametrize("test", TESTS, ids=name)
+    def test_what_a_test_fails_by_can_be_drawn(self, test):
+        """A failure probability of 1e-15 is a number that 53 random bits could not hold."""
+        assert float(margin_noise(test, torch.tensor([0, 0]))) > test.threshold(1e-17)
 
 
 class TestBranches:
@@ -114,11 +110,11 @@ class TestBranches:
         rule = ProposeTestRelease(
             clip=1.0, propose=0.5, noise_multiplier=1.0, test=test, failure=0.1
         )
-        generator = torch.Generator().manual_seed(margin)
         norms, valid = torch.ones(2), torch.ones(2, dtype=torch.bool)
         trim = torch.tensor(margin + 2.0, dtype=torch.float64)
         times = 1200
-        passes = sum(int(rule.decide(norms, valid, trim, generator).passed) for _ in range(times))
+        words = TEST.words(2 * times, step=1 + margin).view(-1, 2)
+        passes = sum(int(rule.decide(norms, valid, trim, pair).passed) for pair in words)
         expected = test.tail(rule.threshold - margin)
         assert stats.binomtest(passes, times, expected).pvalue > 1e-5
         # One record more in the margin would have been noticed.
@@ -146,7 +142,7 @@ class TestBranches:
             plan,
             model,
             lambda outputs, targets: (outputs - targets).square().sum(1),
-            generator=torch.Generator().manual_seed(3),
+            key=Key.from_seed(3),
         )
         nothing = [Chunk(torch.zeros(0, 200), torch.zeros(0, 100))]
         released = []
@@ -158,3 +154,117 @@ class TestBranches:
         assert stats.kstest(first, "norm").pvalue > 1e-5
         assert stats.kstest(first * 1.1, "norm").pvalue < 1e-5
         assert abs(float((first * second).mean())) < 5 / math.sqrt(len(first))
+
+
+CPU = torch.device("cpu")
+
+
+def at(step, trim=0.0):
+    state = StepState.start(trim, CPU)
+    state.move_to(step)
+    return state
+
+
+class TestHostNoise:
+    NOISE = HostNoise(Key.from_seed(6), CPU)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("count", [1, 2, 17, 2**17, 2**18 + 3])
+    def test_it_is_the_keystream_of_the_step(self, count, dtype):
+        """However long the vector; in single precision the sum is rounded once."""
+        words = Key.from_seed(6).stream(Purpose.NOISE).words(count + count % 2, step=4)
+        start = torch.linspace(-1, 1, count, dtype=dtype)
+        total, deviation = start.clone(), torch.tensor(0.3, dtype=dtype)
+        self.NOISE.add_(total, deviation, at(4))
+        expected = start.double() + deviation.double() * normals(words)[:count]
+        assert torch.equal(total, expected.to(dtype))
+
+    def test_steps_and_purposes_have_noise_of_their_own(self):
+        drawn = [self.NOISE.test_words(at(step)).tolist() for step in (1, 2, 1)]
+        assert drawn[0] == drawn[2] != drawn[1]
+        totals = [torch.zeros(2, dtype=torch.float64) for _ in range(3)]
+        for total, step in zip(totals, (1, 2, 1), strict=True):
+            self.NOISE.add_(total, torch.ones(()), at(step))
+        assert torch.equal(totals[0], totals[2])
+        assert not torch.equal(totals[0], totals[1])
+        assert not torch.equal(totals[0], normals(torch.tensor(drawn[0])))
+
+
+class Kernels:
+    """The kernels' place taken on the host; what it draws is off by `error`."""
+
+    def __init__(self, error=0.0):
+        self.error = error
+
+    def stream(self, key):
+        return Stream(key.numpy().tobytes())
+
+    def fill_words(self, words, key, step):
+        words.copy_(self.stream(key).words(len(words), step=int(step)))
+
+    def add_normals(self, total, deviation, key, step):
+        words = self.stream(key).words(len(total) + len(total) % 2, step=int(step))
+        total += normals(words)[: len(total)] * deviation * (1 + self.error)
+
+
+class TestKernels:
+    @pytest.fixture(autouse=True)
+    def _unchecked(self):
+        noise_module._kernels_work.cache_clear()
+        yield
+        noise_module._kernels_work.cache_clear()
+
+    def test_they_are_used_if_they_draw_what_the_host_draws(self, monkeypatch):
+        monkeypatch.setattr(noise_module, "_kernels", Kernels)
+        assert noise_module._kernels_work(CPU)
+        device, host = DeviceNoise(Key.from_seed(1), CPU), HostNoise(Key.from_seed(1), CPU)
+        assert torch.equal(device.test_words(at(3)), host.test_words(at(3)))
+
+    def test_wrong_noise_is_refused(self, monkeypatch):
+        monkeypatch.setattr(noise_module, "_kernels", lambda: Kernels(1e-9))
+        with pytest.raises(RuntimeError, match="draw other numbers on cpu than the cipher gives"):
+            noise_module._kernels_work(CPU)
+
+    def test_without_them_the_host_draws_and_says_so(self, monkeypatch):
+        def missing():
+            raise ModuleNotFoundError("No module named 'triton'")
+
+        monkeypatch.setattr(noise_module, "_kernels", missing)
+        with pytest.warns(RuntimeWarning, match="no CUDA graph is captured: Triton does not run"):
+            assert not noise_module._kernels_work(CPU)
+        assert not noise_module._kernels_work(CPU)  # said once
+        assert isinstance(noise_on(CPU, Key.random()), HostNoise)
+
+
+class TestStepState:
+    def test_a_copy_is_left_alone(self):
+        state = at(3, trim=2.5)
+        copy = state.clone()
+        state.begin()
+        state.trim += 1
+        assert (state.taken, int(state.number), float(state.trim)) == (4, 4, 3.5)
+        assert (copy.taken, int(copy.number), float(copy.trim)) == (3, 3, 2.5)
+        number, trim = state.number, state.trim
+        state.copy_(copy)
+        assert (state.taken, int(number), float(trim)) == (3, 3, 2.5)
+
+    def test_it_goes_on_from_what_was_saved(self):
+        state = at(0)
+        state.load_state_dict(at(7, trim=1.5).state_dict())
+        assert (state.taken, int(state.number), float(state.trim)) == (7, 7, 1.5)
+
+
+def test_a_step_that_fails_never_shares_its_noise():
+    """Its position is used up: another batch at the same one could be subtracted from it."""
+    plan = Plan(
+        sampling_rate=0.1,
+        steps=9,
+        expected_batch=1,
+        aggregation=Sum(clip=1.0, noise_multiplier=1.0),
+    )
+    model = nn.Linear(3, 2)
+    step = Step(plan, model, lambda outputs, targets: (outputs - targets).square().sum(1))
+    with pytest.raises(RuntimeError):
+        step([Chunk(torch.zeros(1, 4), torch.zeros(1, 2))])
+    step([Chunk(torch.zeros(0, 3), torch.zeros(0, 2))])
+    assert (step.taken, int(step.state.number)) == (2, 2)

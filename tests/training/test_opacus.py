@@ -23,6 +23,7 @@ from prudent.training import (
     Sum,
     TrimmedSum,
 )
+from prudent.training.keystream import Key
 
 pytest.importorskip("opacus")
 
@@ -101,7 +102,7 @@ def private(
         plan(aggregation),
         module,
         loader(),
-        generator=torch.Generator().manual_seed(seed),
+        key=Key.from_seed(seed),
     )
     return module, optimizer
 
@@ -127,7 +128,7 @@ def stepped(aggregation: Aggregation, batches: list[Any], seed: int = 0) -> tupl
         model,
         record_losses,
         expected_batch=RATE * RECORDS,
-        generator=torch.Generator().manual_seed(seed),
+        key=Key.from_seed(seed),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     for inputs, targets in batches:
@@ -292,7 +293,7 @@ def test_epsilon_is_that_of_opacus_for_dp_sgd() -> None:
     aggregation = Sum(clip=1.0, noise_multiplier=1.1)
     _, optimizer = private(network(), aggregation)
     assert optimizer.epsilon(1e-5) == 0
-    optimizer.steps = 40
+    optimizer._release.state.move_to(40)
     theirs = PRVAccountant()
     for _ in range(40):
         theirs.step(noise_multiplier=1.1, sample_rate=RATE)
@@ -363,7 +364,7 @@ def test_going_back_to_a_saved_state_takes_back_no_step() -> None:
     assert (optimizer.steps, optimizer.epsilon(1e-5)) == (taken, price)
 
     _, other = private(network(), Sum(clip=1.0, noise_multiplier=1.0))
-    other.steps = 2  # of a run of its own, which the state knows nothing of
+    other._release.state.move_to(2)  # of a run of its own, which the state knows nothing of
     other.load_state_dict(optimizer.state_dict())
     assert other.steps == taken + 2
     other.load_state_dict(optimizer.state_dict())
@@ -492,3 +493,31 @@ def test_module_without_formed_gradients_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         private(network(), AGGREGATIONS["sum"], wrap)
+
+
+def test_batches_are_nobodys_to_know() -> None:
+    """torch's default generator has drawn the initial model, which is public."""
+    drawn = []
+    for _ in range(2):
+        model = network()  # seeds the default generator
+        batches = DPDataLoader(images(), sample_rate=RATE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        aggregation = Sum(clip=1.0, noise_multiplier=1.0)
+        PrivateOptimizer(optimizer, plan(aggregation), GradSampleModule(model), batches)
+        drawn.append([ids for ids, _ in zip(batches.batch_sampler, range(3), strict=False)])
+    assert drawn[0] != drawn[1]
+    sizes = [len(ids) for batch in drawn for ids in batch]
+    assert 0.5 * RATE * RECORDS < sum(sizes) / len(sizes) < 1.5 * RATE * RECORDS
+
+
+def test_a_generator_of_ones_own_is_kept() -> None:
+    batches = loader()
+    given = batches.batch_sampler.generator
+    model = network()
+    PrivateOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        plan(Sum(clip=1.0, noise_multiplier=1.0)),
+        GradSampleModule(model),
+        batches,
+    )
+    assert batches.batch_sampler.generator is given

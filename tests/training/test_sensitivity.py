@@ -46,10 +46,10 @@ def weighted(weights, vectors):
 def library(batch, trim):
     """Clipped sum, trimmed sum, margin, and what is released on the branch that is taken."""
     norms, vectors, valid = tensors(batch, padding=2)
-    count = torch.tensor(float(trim), dtype=torch.float64)
-    total = weighted(SUM.decide(norms, valid, count).weights, vectors)
-    trimmed = weighted(TRIMMED.decide(norms, valid, count).weights, vectors)
-    decision = PTR.decide(norms, valid, count)
+    count, words = torch.tensor(float(trim), dtype=torch.float64), torch.tensor([2**61, 2**62])
+    total = weighted(SUM.decide(norms, valid, count, words).weights, vectors)
+    trimmed = weighted(TRIMMED.decide(norms, valid, count, words).weights, vectors)
+    decision = PTR.decide(norms, valid, count, words)
     margin = round(float(decision.noisy_margin))
     robust = weighted(decision.weights, vectors)
     assert torch.equal(robust, trimmed if margin > 0 else total)

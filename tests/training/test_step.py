@@ -21,7 +21,7 @@ from prudent.training import (
     TrimmedSum,
 )
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.noise import margin_noise
+from prudent.training.keystream import Key, Purpose, normals
 from tests.training.gradients.oracle import alone, cross_entropy
 
 RECORDS, BATCH, SILENT, SEED = 23, 16.0, 1e-6, 5
@@ -79,18 +79,20 @@ def by_hand(model, inputs, targets, clip, trim):
 
 
 def step_of(aggregation, model, **options):
-    generator = torch.Generator().manual_seed(SEED)
-    return Step(plan_of(aggregation), model, cross_entropy, generator=generator, **options)
+    key = Key.from_seed(SEED)
+    return Step(plan_of(aggregation), model, cross_entropy, key=key, **options)
+
+
+def first_noise(count):
+    """Standard normals of the first step."""
+    words = Key.from_seed(SEED).stream(Purpose.NOISE).words(count + count % 2, step=1)
+    return normals(words)[:count]
 
 
 def released(model, aggregation, outcome):
     """What the first step left in `.grad`, less the noise, which the seed gives away."""
-    generator = torch.Generator().manual_seed(SEED)
-    if isinstance(aggregation, ProposeTestRelease):
-        margin_noise(aggregation.test, torch.device("cpu"), generator)
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    noise = torch.randn(gradient.shape, dtype=gradient.dtype, generator=generator)
-    return gradient - outcome.noise * noise / BATCH
+    return gradient - outcome.noise * first_noise(len(gradient)) / BATCH
 
 
 @pytest.mark.parametrize("engine", [BookKeeping, Materialised])
@@ -135,8 +137,7 @@ class TestDpSgd:
     def test_weights_and_noise(self):
         model, (inputs, targets) = network(), data()
         expected = by_hand(model, inputs, targets, 3.0, 0)
-        noise = torch.Generator().manual_seed(SEED)
-        drawn = torch.randn(expected.shape, dtype=expected.dtype, generator=noise)
+        drawn = first_noise(len(expected))
         for aggregation in (
             Sum(clip=3.0, noise_multiplier=1.3),
             TrimmedSum(clip=3.0, noise_multiplier=1.3, trim=FixedTrim(0.0)),
@@ -320,7 +321,7 @@ def test_half_precision_parameters_are_refused(dtype: torch.dtype) -> None:
         Step(plan_of(Sum(clip=1.0, noise_multiplier=1.0)), network().to(dtype), cross_entropy)
 
 
-def test_two_steps_without_a_generator_draw_different_noise() -> None:
+def test_two_steps_without_a_key_draw_different_noise() -> None:
     """The device's default generator would repeat itself after `torch.manual_seed`."""
     inputs, targets = (part[:4] for part in data())
     gradients = []

@@ -26,9 +26,10 @@ from prudent.training import (
 )
 from prudent.training.checkpoint import charged
 from prudent.training.evaluation import read_metrics
+from prudent.training.keystream import Key
+from prudent.training.noise import HostNoise
 from prudent.training.reading import reader
 from prudent.training.running import TrainingRun
-from prudent.training.sampling import seeded_generator
 from prudent.training.step import Chunk
 from tests.training.gradients.oracle import cross_entropy
 
@@ -86,9 +87,9 @@ def weights(model):
 def test_fit_is_a_loop_over_steps(optimizer, options, rule):
     """What one writes with `Step`, a sampler and an optimizer of one's own."""
     plan, (inputs, targets), model = plan_of(rule=rule), records(), network()
-    generator = seeded_generator(torch.device("cpu"), 3, 1)
-    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS, generator=generator)
-    sampler = PoissonSampler(RECORDS, RATE, seed=3)
+    key = Key.from_seed(3)
+    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS, key=key)
+    sampler = PoissonSampler(RECORDS, RATE, key=key)
     update = optimizer(model.parameters(), **options)
     for number in range(plan.steps):
         batch = sampler.batch(number)
@@ -129,8 +130,11 @@ class TestData:
         named = train(data=(parts, targets), model=Named(network()))
         torch.testing.assert_close(weights(named.model), expected)
 
-    def test_no_graph_is_made_of_what_is_read_on_the_host(self):
-        for data, captures in ((records(), True), (Items(*records()), False)):
+    @pytest.mark.parametrize("capturable", [True, False])
+    def test_no_graph_is_made_of_what_is_read_on_the_host(self, monkeypatch, capturable):
+        """Be it records or noise."""
+        monkeypatch.setattr(HostNoise, "capturable", capturable)
+        for data, captures in ((records(), capturable), (Items(*records()), False)):
             execution = Execution(cuda_graph=True)
             options = {"lr": 0.1}
             run = TrainingRun.prepare(

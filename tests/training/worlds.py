@@ -41,7 +41,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.distributed import Alone, Together, join
-from prudent.training.sampling import seeded_generator
+from prudent.training.keystream import Key
 from prudent.training.sharding import whole
 from tests.training.gradients.oracle import cross_entropy
 
@@ -275,10 +275,10 @@ def own_loop(folder):
         model,
         cross_entropy,
         expected_batch=0.3 * RECORDS,
-        generator=seeded_generator(CPU, SEED, 1),
+        key=Key.from_seed(SEED),
         processes=processes,
     )
-    sampler = PoissonSampler(RECORDS, 0.3, seed=SEED, processes=processes)
+    sampler = PoissonSampler(RECORDS, 0.3, key=Key.from_seed(SEED), processes=processes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     drawn = []
     for number in range(STEPS):
@@ -362,7 +362,9 @@ refused(
 refused(
     "sampler",
     "Expected rate the same",
-    lambda: PoissonSampler(RECORDS, 0.3 + 0.1 * rank(), seed=SEED, processes=join(CPU)),
+    lambda: PoissonSampler(
+        RECORDS, 0.3 + 0.1 * rank(), key=Key.from_seed(SEED), processes=join(CPU)
+    ),
 )
 refused("divisor", "Expected expected_batch the same", divide_by_its_own)
 refused("few", "Expected train_set of a record or more", lambda: train(data=records(1)))

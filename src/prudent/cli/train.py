@@ -142,7 +142,14 @@ def train(
     from prudent.paper.experiment import run
     from prudent.training.distributed import is_first
 
-    result = run(experiment, device=_device(device), out=out, resume=resume, progress=not as_json)
+    result = run(
+        experiment,
+        device=_device(device),
+        out=out,
+        resume=resume,
+        progress=not as_json,
+        secret_noise=_seed_is_drawn(chosen),
+    )
     if not is_first():
         return
     if as_json:
@@ -239,7 +246,9 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
         if not seed_is_drawn:
             seed = result.experiment.seed
-            console.print(f"seed          {seed}: whoever knows it knows the noise")
+            console.print(
+                f"seed          {seed}: the noise is predictable, whoever knows it can subtract it"
+            )
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:
         console.print(f"saved         {out}/metrics.jsonl, ledger.json, checkpoint.pt")

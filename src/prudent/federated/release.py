@@ -12,7 +12,6 @@ their norms to weights and noise. What is new is the centre, from which they are
 | the test fails and the fallback is to skip | the update is zero, the centre stays |
 """
 
-import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,8 +20,12 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent.training.aggregation import Decision, Fallback, ProposeTestRelease
+from prudent.training.keystream import Key, given_or_random
+from prudent.training.noise import HostNoise
 from prudent.training.plan import Plan
-from prudent.training.sampling import seeded_generator
+from prudent.training.step_state import StepState
+
+_HOST = torch.device("cpu")
 
 
 class RoundOutcome(NamedTuple):
@@ -76,12 +79,11 @@ class RoundRelease:
         centring: How fast the centre follows the released updates, in [0, 1]. 0: not at all, the
             centre stays 0. 1: it is the last one. Between, their noise is averaged: at γ the
             centre has γ/(2 − γ) of the variance of one update.
-        generator: Of all noise, on the host; seeded by the operating system unless given.
+        key: Of all noise; a new one from the operating system unless given. Never use one twice.
 
     Attributes:
         centre: c of the next round.
-        trim: F of the next round, before it is rounded down.
-        taken: Rounds released so far.
+        state: What one round leaves for the next: the trim, and how many were released.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class RoundRelease:
         *,
         expected_clients: float | None = None,
         centring: float = 0.0,
-        generator: torch.Generator | None = None,
+        key: Key | None = None,
     ) -> None:
         expected = plan.expected_batch if plan.expected_batch is not None else expected_clients
         if expected is None:
@@ -102,15 +104,15 @@ class RoundRelease:
         self.plan = plan
         self.expected_clients = _validate.positive(expected_clients=expected)
         self.centring = _validate.between(0, 1, centring=centring)
-        self.generator = (
-            seeded_generator(torch.device("cpu"), secrets.randbits(128), 1)
-            if generator is None
-            else generator
-        )
+        self._noise = HostNoise(given_or_random(key), _HOST)
         self.centre = torch.zeros(_validate.count(1, dimension=dimension), dtype=torch.float64)
         start = plan.aggregation.trim.start(self.expected_clients)
-        self.trim = torch.tensor(start, dtype=torch.float64)
-        self.taken = 0
+        self.state = StepState.start(start, _HOST)
+
+    @property
+    def taken(self) -> int:
+        """Rounds released so far."""
+        return self.state.taken
 
     def __call__(self, updates: Sequence[Tensor]) -> tuple[Tensor, RoundOutcome]:
         """The private mean update of one round, in double precision, and its public outcome.
@@ -129,17 +131,19 @@ class RoundRelease:
                 f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
                 "does not pay for it. Make a plan of more steps before you begin."
             )
-        self.taken += 1
+        self.state.begin()
         aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim
         lengths = [float(self._deviation(update).norm()) for update in updates]
         norms = torch.tensor(lengths, dtype=torch.float64)
         valid = torch.ones_like(norms, dtype=torch.bool)
-        trimmed = policy.records(self.trim)
-        decision = aggregation.decide(norms, valid, trimmed, self.generator)
+        trimmed = policy.records(self.state.trim)
+        words = self._noise.test_words(self.state)
+        decision = aggregation.decide(norms, valid, trimmed, words)
         released = self._noisy_mean(updates, decision)
         if not self._skips(decision):
             self.centre += self.centring * (released - self.centre)
-        self.trim = policy.next(self.trim, decision.passed, self.expected_clients)
+        following = policy.next(self.state.trim, decision.passed, self.expected_clients)
+        self.state.trim.copy_(following)
         outcome = RoundOutcome(bool(decision.passed), int(trimmed), float(decision.noise))
         return released, outcome
 
@@ -159,8 +163,7 @@ class RoundRelease:
         for update, weight in zip(updates, decision.weights, strict=True):
             if weight > 0:  # of weight 0 are also updates that are NaN, which times 0 is NaN
                 total.add_(self._deviation(update), alpha=float(weight))
-        noise = torch.randn(total.shape, dtype=total.dtype, generator=self.generator)
         if self._skips(decision):
             return torch.zeros_like(total)
-        mean = (total + noise * decision.noise) / self.expected_clients
-        return (self.centre + mean) * decision.scale
+        self._noise.add_(total, decision.noise, self.state)
+        return (self.centre + total / self.expected_clients) * decision.scale

@@ -1,6 +1,5 @@
 """A strategy for Flower whose rounds are the steps of a plan."""
 
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from logging import INFO
@@ -11,8 +10,8 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent.federated.release import RoundRelease
+from prudent.training.keystream import Key, Purpose, uniforms
 from prudent.training.plan import Plan
-from prudent.training.sampling import seeded_generator
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -26,8 +25,6 @@ except ImportError as error:
     ) from error
 
 from prudent.federated.records import Layout
-
-_HOST = torch.device("cpu")
 
 
 class PrivateStrategy(Strategy):
@@ -61,8 +58,9 @@ class PrivateStrategy(Strategy):
         clients: The public number of clients. The first round waits for as many to connect.
         centring: How fast the centre follows the released updates; see `RoundRelease`.
         optimizer: Of the server; SGD with learning rate 1 by default, which adds the update.
-        seed: Of coins and noise. None draws it from the operating system; whoever knows a given
-            one can subtract the noise.
+        seed: Makes the key of coins and noise from a number, which `summary` says; whoever knows
+            the number can subtract the noise. None, the default, takes a key from the operating
+            system.
         patience: How many seconds the first round waits before it begins with those there are.
         options: Of the optimizer.
 
@@ -88,9 +86,8 @@ class PrivateStrategy(Strategy):
         self.patience = _validate.non_negative(patience=patience)
         self._optimizer_of = optimizer
         self._options = options or {"lr": 1.0}
-        secret = secrets.randbits(128) if seed is None else _validate.count(seed=seed)
-        self._coins = seeded_generator(_HOST, secret, 0)
-        self._noise = seeded_generator(_HOST, secret, 1)
+        self._key = Key.random() if seed is None else Key.from_seed(seed)
+        self._draws = 0
         self._layout: Layout | None = None
         self._drawn: frozenset[int] | None = None
 
@@ -128,9 +125,11 @@ class PrivateStrategy(Strategy):
         )
 
     def summary(self) -> None:
-        """Logs the plan."""
+        """Logs the plan, and whether its noise can be predicted."""
         log(INFO, "\t├──> %s", self.plan)
         log(INFO, "\t└──> %d clients, centring %g", self.clients, self.centring)
+        if self._key.predictable:
+            log(INFO, "\t     The noise is predictable: the strategy is seeded.")
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -199,7 +198,7 @@ class PrivateStrategy(Strategy):
                 layout.dimension,
                 expected_clients=self.plan.sampling_rate * self.clients,
                 centring=self.centring,
-                generator=self._noise,
+                key=self._key,
             )
         elif layout != self._layout:
             raise ValueError("Expected arrays of the same names and shapes in every round.")
@@ -215,7 +214,9 @@ class PrivateStrategy(Strategy):
         return nodes
 
     def _draw(self, nodes: list[int]) -> list[int]:
-        """Every client with the plan's rate, independently."""
-        coins: Tensor = torch.rand(len(nodes), dtype=torch.float64, generator=self._coins)
-        chosen = coins < self.plan.sampling_rate
+        """Every client with the plan's rate, independently; every draw with coins of its own."""
+        stream = self._key.stream(Purpose.SAMPLING)
+        coins: Tensor = uniforms(stream.words(len(nodes), step=self._draws))
+        self._draws += 1
+        chosen = coins <= self.plan.sampling_rate
         return [node for node, heads in zip(nodes, chosen.tolist(), strict=True) if heads]

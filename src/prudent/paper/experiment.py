@@ -233,8 +233,12 @@ def run(
     evaluate_at: Collection[int] = (),
     dataset: Dataset | None = None,
     plan: Plan | None = None,
+    secret_noise: bool = False,
 ) -> Result:
-    """Runs an experiment. `dataset` and `plan`, if given, save loading and solving them again."""
+    """Runs an experiment. `dataset` and `plan`, if given, save loading and solving them again.
+
+    With `secret_noise`, sampling and noise have a key from the operating system, not the seed.
+    """
     data = load(experiment.dataset) if dataset is None else dataset
     corruption = parse(experiment.corrupt)
     if isinstance(corruption, DataCorruption):
@@ -251,7 +255,7 @@ def run(
             lr=experiment.lr,
             momentum=experiment.momentum,
             average=experiment.average,
-            execution=Execution(device=device, seed=experiment.seed),
+            execution=Execution(device=device, seed=None if secret_noise else experiment.seed),
             corrupt=gradient_hook(
                 corruption, len(data.train_labels), experiment.seed, torch.device(device)
             ),

@@ -10,6 +10,7 @@ from prudent.training.aggregation import (
 )
 from prudent.training.evaluation import accuracy
 from prudent.training.execution import EngineChoice, Execution
+from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Chunk, Outcome, Step
@@ -25,6 +26,7 @@ __all__ = [
     "Fallback",
     "Fitted",
     "FixedTrim",
+    "Key",
     "Mean",
     "Outcome",
     "Plan",

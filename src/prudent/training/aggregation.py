@@ -93,7 +93,7 @@ class Aggregation(ABC):
         norms: Tensor,
         valid: Tensor,
         trim: Tensor,
-        generator: torch.Generator | None = None,
+        words: Tensor,
     ) -> Decision:
         """Weights and noise for one batch.
 
@@ -101,7 +101,7 @@ class Aggregation(ABC):
             norms: Of every record of the logical batch, in the order of record ids.
             valid: False for padding.
             trim: How many of the largest to leave out; a whole number, the same for any batch.
-            generator: Of the test's noise.
+            words: Two random 64-bit words, of which the noise of a test is made.
         """
 
 
@@ -189,7 +189,7 @@ class Sum(Noisy):
         norms: Tensor,
         valid: Tensor,
         trim: Tensor,
-        generator: torch.Generator | None = None,
+        words: Tensor,
     ) -> Decision:
         """See base class."""
         weights, _ = clip_weights(norms, valid, self.clip)
@@ -221,7 +221,7 @@ class TrimmedSum(Noisy):
         norms: Tensor,
         valid: Tensor,
         trim: Tensor,
-        generator: torch.Generator | None = None,
+        words: Tensor,
     ) -> Decision:
         """See base class."""
         weights, clipped = clip_weights(norms, valid, self.clip)
@@ -292,7 +292,7 @@ class ProposeTestRelease(Noisy):
         norms: Tensor,
         valid: Tensor,
         trim: Tensor,
-        generator: torch.Generator | None = None,
+        words: Tensor,
     ) -> Decision:
         """See base class."""
         weights, clipped = clip_weights(norms, valid, self.clip)
@@ -300,7 +300,7 @@ class ProposeTestRelease(Noisy):
         # Propose and test.
         above = (valid & (clipped > self.proposal)).sum()
         margin = (trim - above).clamp_min(0)
-        noisy_margin = margin + margin_noise(self.test, norms.device, generator)
+        noisy_margin = margin + margin_noise(self.test, words)
         passed = noisy_margin > self.threshold
         # Release.
         other = {
@@ -335,7 +335,7 @@ class Mean(Aggregation):
         norms: Tensor,
         valid: Tensor,
         trim: Tensor,
-        generator: torch.Generator | None = None,
+        words: Tensor,
     ) -> Decision:
         """See base class."""
         weights = torch.where(valid & torch.isfinite(norms), 1.0, 0.0).to(norms.dtype)

@@ -18,12 +18,13 @@ _WARM_UP = 3
 class CapturedStep:
     """Replays gather, step and optimizer update for batches of one physical shape.
 
-    Warming up runs the step on real records; the model, optimizer, trim and generator are put back
-    afterwards, also where it fails, so nothing of it is released.
+    Warming up runs the step on real records; the model, the optimizer and the state of the step are
+    put back afterwards, also where it fails, so nothing of it is released. A replay counts on the
+    device and reads the keystream at its own position, as a step that was not captured would.
 
     Args:
         run: Takes (ids, valid), each of shape (1, physical), through one whole update.
-        step: Whose trim and generator are put back.
+        step: Whose state is put back.
         model: Likewise.
         optimizer: Likewise.
         example: A batch of the shape to capture.
@@ -50,12 +51,12 @@ class CapturedStep:
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP):
-                    step.taken = 0  # a rehearsal takes no step of the plan
+                    step.state.move_to(0)  # a rehearsal takes no step of the plan
                     run(self._ids, self._valid)
             current.wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
-            self._graph.register_generator_state(step.generator)
-            step.taken = 0
+            self._graph.register_generator_state(step.generator)  # of a corruption
+            step.state.move_to(0)
             with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
                 self._outcome = run(self._ids, self._valid)
         self._step = step
@@ -64,8 +65,9 @@ class CapturedStep:
         """One update. The outcome's tensors are overwritten by the next call."""
         self._ids.copy_(batch.ids)
         self._valid.copy_(batch.valid)
+        self._step.refuse_beyond_plan()
         self._graph.replay()
-        self._step.taken += 1
+        self._step.state.taken += 1
         return self._outcome
 
 
@@ -100,15 +102,16 @@ def rehearsal(
     A graph writes to the gradients it was captured with; where there is none, they are let go.
 
     Args:
-        step: Whose trim and generator are put back.
+        step: Whose state is put back.
         model: Likewise.
         optimizer: Likewise.
         counters: Likewise.
     """
-    tensors = [(tensor, tensor.clone()) for tensor in (step.trim, *counters)]
+    tensors = [(tensor, tensor.clone()) for tensor in counters]
     parameters = copy.deepcopy(model.state_dict())
     moments = copy.deepcopy(optimizer.state_dict())
-    noise, taken, dropout = step.generator.get_state(), step.taken, torch.cuda.get_rng_state()
+    state, chance = step.state.clone(), step.generator.get_state()
+    dropout = torch.cuda.get_rng_state()
     try:
         yield
     except BaseException:
@@ -122,8 +125,8 @@ def rehearsal(
             for name, value in model.state_dict().items():
                 value.copy_(parameters[name])
             _copy_moments(optimizer, moments)
-        step.generator.set_state(noise)
-        step.taken = taken
+            step.state.copy_(state)
+        step.generator.set_state(chance)
         torch.cuda.set_rng_state(dropout)
 
 

@@ -1,7 +1,7 @@
 """Checkpoints: a run killed at any moment goes on as if nothing had happened.
 
-A checkpoint holds the model, the optimizer, the plan, the step, the trim and the state of the
-noise. Sampling is a function of seed and step. So a resumed run draws the batches and the noise it
+A checkpoint holds the model, the optimizer, the plan, the step, the trim and the key of the run.
+Batches and noise are functions of key and step. So a resumed run draws the batches and the noise it
 would have drawn: the steps between the checkpoint and the kill are the same releases again, not
 new ones. What those steps cost is written to the ledger before the first of them is taken.
 
@@ -94,7 +94,7 @@ def _settle(file: Any) -> None:
 def _replace(temporary: Path, target: Path) -> None:
     """Puts a file in its place for good: without the folder, a power loss may bring the old back.
 
-    A charge would be undone after its steps were shown, or a seed forgotten that they were taken
+    A charge would be undone after its steps were shown, or a key forgotten that they were taken
     with.
     """
     os.replace(temporary, target)

@@ -1,6 +1,6 @@
 """Several processes that carry out one plan: the records are divided, the release is one.
 
-Every process draws the same batch (the draw is a function of the seed) and keeps the records that
+Every process draws the same batch (the draw is a function of the key) and keeps the records that
 are its own: record i belongs to process i modulo their number. Then, in every step:
 
 1. each process computes the norms of its own records;
@@ -11,11 +11,10 @@ are its own: record i belongs to process i modulo their number. Then, in every s
 4. each process adds up its own records with the weights it was given;
 5. the first process adds the noise to its part, and the parts are added up.
 
-The noise is drawn once, by one process, from the generator a single process would have used. Parts
-of the noise from every process would need each of them to be trusted to add its share, and the same
-noise drawn by all would need their generators to stay equal; here the sum that leaves the reduction
-holds it exactly once, whatever the devices are. So a run of any number of processes releases what
-one process would have released, up to the rounding of sums.
+The noise is drawn once, by one process, from the keystream a single process would have read. Parts
+of the noise from every process would need each of them to be trusted to add its share; here the sum
+that leaves the reduction holds it exactly once, whatever the devices are. So a run of any number of
+processes releases what one process would have released, up to the rounding of sums.
 
 All processes belong to the owner of the data: they tell each other norms, ids and sums without
 noise, unencrypted.
@@ -247,7 +246,7 @@ def _refuse_shared(ids: Tensor) -> None:
     if bool(((ids[1:] == ids[:-1]) & (ids[1:] >= 0)).any()):
         raise ValueError(
             "Expected every record in one process alone, got a record id in two places of a batch: "
-            "it would count twice. Draw with PoissonSampler(..., processes=...), the same seed in "
+            "it would count twice. Draw with PoissonSampler(..., processes=...), the same key in "
             "every process."
         )
 

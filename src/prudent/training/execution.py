@@ -10,6 +10,7 @@ from prudent import _validate
 from prudent.training.distributed import Alone, join, local_device
 from prudent.training.gradients import BookKeeping, Engine, Materialised, choose_engine
 from prudent.training.gradients.engine import Loss
+from prudent.training.keystream import Key
 
 
 class EngineChoice(_validate.Choice):
@@ -48,8 +49,9 @@ class Execution:
         cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device. Never with
             several processes, nor with a data set that is read on the host.
         compile: Let torch.compile fuse the step; pays for long runs.
-        seed: Of sampling and noise. None draws one from the operating system. A known seed makes
-            the noise predictable: give one only where reproducing matters more than privacy.
+        seed: Makes the key of sampling and noise from a number: the run is reproducible, and its
+            noise predictable to whoever knows or guesses the number. None, the default, takes a
+            key of 256 bits from the operating system.
         distributed: Whether to divide the work among processes; None: whenever torchrun started
             this one with others, or there is a process group. False: each process for itself.
     """
@@ -95,6 +97,10 @@ class Execution:
                 "each other within a step, got True."
             )
         return attrs.evolve(self, device=local_device(self.device), cuda_graph=False), processes
+
+    def key(self) -> Key:
+        """The key of sampling and noise: of the seed if there is one, else new at every call."""
+        return Key.random() if self.seed is None else Key.from_seed(self.seed)
 
     def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
         """The chosen engine, for a model and its loss."""

@@ -90,6 +90,10 @@ class Recorder:
         if self._writer is not None:
             self._writer.close()
 
+    def say(self, sentence: str) -> None:
+        """Shows a sentence above the progress, if that is shown."""
+        self._progress.print(sentence)
+
     def advance(self) -> None:
         """One step was taken."""
         self._progress.advance(self._task)

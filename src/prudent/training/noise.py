@@ -1,11 +1,14 @@
-"""Noise drawn on the device of the training.
+"""The noise of a step: its test's and that of its sum, from the keystream of a key.
 
-The noise of the test decides with a probability as small as 1e-8 which branch is taken, so it is
-drawn in double precision: a single-precision uniform has no values that small. Generators are those
-of torch, which are not cryptographically secure; see the sharp edges.
+All of it comes from the position of the step, so it is drawn once, by one process, and again by
+nobody but a run that repeats the step. The laws are computed in double precision: the noise of a
+test decides with a probability as small as 1e-8 which branch is taken.
 """
 
 import functools
+import math
+import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,34 +21,151 @@ from prudent.accounting.events import (
     LaplaceTest,
     MarginTest,
 )
+from prudent.training.keystream import Key, Purpose, normals, uniforms
+from prudent.training.step_state import StepState
+
+TEST_WORDS = 2
+"""How many random words the noise of a test is made of."""
+
+_CHUNK = 1 << 17  # numbers made at a time on the host, few enough to stay in a cache
 
 
-def margin_noise(
-    test: MarginTest, device: torch.device, generator: torch.Generator | None = None
-) -> Tensor:
-    """One draw of the test's noise, a double-precision scalar on the device."""
+def margin_noise(test: MarginTest, words: Tensor) -> Tensor:
+    """The test's noise, a double-precision scalar, made of two random words on any device.
+
+    A symmetric law takes its sign from that of the first word, and its size from the other 63 bits
+    by the inverse of its tail: what has a probability above 2⁻⁶⁴ can be drawn.
+    """
     if isinstance(test, GaussianTest):
-        normal = torch.randn((), dtype=torch.float64, device=device, generator=generator)
-        return normal * test.scale
-    uniform = torch.rand((), dtype=torch.float64, device=device, generator=generator)
+        return normals(words)[0] * test.scale
+    uniform = uniforms(words[:1])
     if isinstance(test, LaplaceTest):
-        centred = uniform - 0.5
-        # Of 1 - 2|u| exactly zero can be drawn once in 2^53: its logarithm is cut off there.
-        tail = (1 - 2 * centred.abs()).clamp_min(2.0**-54)
-        return -test.scale * torch.sign(centred) * torch.log(tail)
-    table = _distribution(test, device)
-    return torch.searchsorted(table, uniform, right=True) - (len(table) // 2)
+        size = uniform.log() * -test.scale
+    else:
+        tails = _tails(test, words.device)
+        size = (len(tails) - torch.searchsorted(tails, uniform)).to(torch.float64)
+    return torch.where(words[:1] < 0, -size, size)[0]
 
 
 @functools.lru_cache(maxsize=32)
-def _distribution(test: MarginTest, device: torch.device) -> Tensor:
-    """Pr[noise <= k] for k from -reach to reach of a whole-number law, symmetric about 0."""
+def _tails(test: MarginTest, device: torch.device) -> Tensor:
+    """Pr[|noise| > k] of a whole-number law, ascending, down to k = 0."""
     if isinstance(test, DiscreteGaussianTest):
         reach = test.reach
     elif isinstance(test, DiscreteLaplaceTest):
-        reach = int(np.ceil(48 * test.scale)) + 2
+        reach = math.ceil(48 * test.scale) + 2
     else:
         raise ValueError(f"Expected test a MarginTest this package defines, got {test!r}.")
-    above = np.array([test.tail(k) for k in range(reach)])  # Pr[noise > k], k >= 0
-    below = above[::-1]  # Pr[noise <= -k-1], by symmetry
-    return torch.tensor(np.concatenate([below, 1 - above, [1.0]]), device=device)
+    above = np.array([2 * test.tail(k) for k in reversed(range(reach))])
+    return torch.tensor(above, device=device)
+
+
+class HostNoise:
+    """Noise drawn on the host, and copied to the device of a sum where that is another.
+
+    Args:
+        key: Of the run.
+        device: Where the sums are.
+
+    Attributes:
+        capturable: Whether a CUDA graph can draw it: no, the host draws.
+    """
+
+    capturable = False
+
+    def __init__(self, key: Key, device: torch.device) -> None:
+        self._device = device
+        self._test, self._noise = key.stream(Purpose.TEST), key.stream(Purpose.NOISE)
+
+    def test_words(self, state: StepState) -> Tensor:
+        """The random words of this step's test."""
+        return self._test.words(TEST_WORDS, step=state.taken).to(self._device)
+
+    def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
+        """Adds this step's Gaussian noise to a vector, in place."""
+        reader = self._noise.at(state.taken)
+        deviation = deviation.to(torch.float64)
+        for part in torch.split(total, _CHUNK):
+            drawn = normals(reader.words(len(part) + len(part) % 2))[: len(part)]
+            part.add_(drawn.to(self._device).mul_(deviation))
+
+
+class DeviceNoise:
+    """Noise drawn by kernels on a CUDA device, at the position the device counts.
+
+    Args:
+        key: Of the run.
+        device: A CUDA device.
+
+    Attributes:
+        capturable: Whether a CUDA graph can draw it: yes.
+    """
+
+    capturable = True
+
+    def __init__(self, key: Key, device: torch.device) -> None:
+        self._kernels = _kernels()
+        self._test, self._noise = (
+            _key_words(key, purpose).to(device) for purpose in (Purpose.TEST, Purpose.NOISE)
+        )
+
+    def test_words(self, state: StepState) -> Tensor:
+        """The random words of this step's test."""
+        words = torch.empty(TEST_WORDS, dtype=torch.int64, device=state.number.device)
+        self._kernels.fill_words(words, self._test, state.number)
+        return words
+
+    def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
+        """Adds this step's Gaussian noise to a contiguous vector, in place."""
+        self._kernels.add_normals(total, deviation, self._noise, state.number)
+
+
+def noise_on(device: torch.device, key: Key) -> HostNoise | DeviceNoise:
+    """The noise of a run, drawn where its sums are if that can be."""
+    if device.type == "cuda" and _kernels_work(device):
+        return DeviceNoise(key, device)
+    return HostNoise(key, device)
+
+
+@functools.lru_cache(maxsize=8)
+def _kernels_work(device: torch.device) -> bool:
+    """Whether the kernels run; raises if they draw anything but what the host draws."""
+    key, state, one = Key(bytes(32)), StepState.start(0.0, device), torch.ones((), device=device)
+    state.move_to(2**40 + 3)
+    drawn = torch.zeros(2**14 + 5, dtype=torch.float64, device=device)
+    try:
+        kernels = DeviceNoise(key, device)
+        words = kernels.test_words(state)
+        kernels.add_(drawn, one, state)
+    except Exception as error:  # no Triton, no compiler for it, a device it does not know
+        message = " ".join(str(error).split())[:200]
+        warnings.warn(
+            "Noise is drawn on the host and copied to the device, which takes longer, and no CUDA "
+            f"graph is captured: Triton does not run here ({type(error).__name__}: {message}).",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return False
+    expected, host = torch.zeros_like(drawn), HostNoise(key, device)
+    host.add_(expected, one, state)
+    same_bits = torch.equal(words, host.test_words(state))
+    if not same_bits or not torch.allclose(drawn, expected, rtol=0, atol=1e-12):
+        raise RuntimeError(
+            f"The noise kernels draw other numbers on {device} than the cipher gives, so nothing "
+            "that they add could be called private. Train on another device, and report this with "
+            "the versions of torch and Triton."
+        )
+    return True
+
+
+def _kernels() -> Any:
+    """The module of the kernels, which needs Triton."""
+    from prudent.training import keystream_kernel
+
+    return keystream_kernel
+
+
+def _key_words(key: Key, purpose: Purpose) -> Tensor:
+    """A stream's key as eight words of 32 bits."""
+    secret = key.stream(purpose).secret
+    return torch.from_numpy(np.frombuffer(secret, dtype="<i4").copy())

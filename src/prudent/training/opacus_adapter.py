@@ -25,8 +25,12 @@ from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
 from prudent.training.gradients import Engine, Formed
 from prudent.training.gradients.answers import Values
+from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.plan import Plan
 from prudent.training.step import Chunk, Outcome, Step
+
+_TWISTER_WORDS = 624
+_TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # where torch keeps them, 8 bytes each
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -51,13 +55,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
         optimizer: Any torch optimizer over parameters of the module.
         plan: What is released. Its `sampling_rate` is the loader's `sample_rate`.
         module: The `GradSampleModule` (or `GradSampleHooks`), in any mode that forms gradients.
-        data_loader: The `DPDataLoader` the batches come from.
-        generator: Of the noise, on the module's device; seeded by the operating system unless
-            given.
+        data_loader: The `DPDataLoader` the batches come from. Its sampler gets a generator with a
+            secret state unless it has one: torch's default generator, of which an initial model
+            shows outputs, would tell who was drawn.
+        key: Of the noise, and of that generator; a new one from the operating system unless given.
+            Never use one twice, not even to go on from a saved state.
 
     Attributes:
         plan: The plan at the rate the loader really draws with, see `realised_rate`.
-        steps: How many logical batches have been released.
         outcome: Of the last step, None before the first; its loss is not a number. See `Outcome`
             for the fields that are private.
         original_optimizer: The wrapped optimizer.
@@ -74,7 +79,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         module: AbstractGradSampleModule | GradSampleHooks,
         data_loader: DataLoader[Any],
         *,
-        generator: torch.Generator | None = None,
+        key: Key | None = None,
     ) -> None:
         model = _formed_gradients(module)
         sampler = _poisson_sampler(data_loader)
@@ -84,10 +89,12 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 f"{sampler.sample_rate!r}, got {plan.sampling_rate!r}. DPDataLoader turns a batch "
                 "size into 1 / len(loader); give the plan sampling_rate=data_loader.sample_rate."
             )
+        key = given_or_random(key)
+        if sampler.generator is None:
+            sampler.generator = _secret_generator(key)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.original_optimizer = optimizer
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
-        self.steps = 0
         self._run = secrets.token_hex(8)
         self.outcome: Outcome | None = None
         self._names = {parameter: name for name, parameter in model.named_parameters()}
@@ -97,12 +104,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
             _already_differentiated,
             expected_batch=plan.sampling_rate * sampler.num_samples,
             engine=_Formed(model, _already_differentiated),
-            generator=generator,
+            key=key,
         )
         self._held: list[Chunk] = []
         self._skips: list[bool] = []
         self._share()
         self._trained()
+
+    @property
+    def steps(self) -> int:
+        """How many logical batches have been released."""
+        return self._release.taken
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Releases the logical batch and updates the parameters; a part of a batch is only kept.
@@ -131,7 +143,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.zero_grad(set_to_none=True)
         self.outcome = self._release(self._held)
         self._held = []
-        self.steps += 1
         self.original_optimizer.step()
         return answer
 
@@ -174,9 +185,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
-        self._release.trim.copy_(state_dict["trim"])
         loaded, run = int(state_dict["steps"]), state_dict.get("run")
-        self.steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
+        steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
+        self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
         self._run = run or self._run
 
     def _share(self) -> None:
@@ -227,6 +238,20 @@ def realised_rate(sample_rate: float) -> float:
     """
     precision = torch.finfo(torch.get_default_dtype()).eps
     return min(1.0, sample_rate * (1 + precision) + precision)
+
+
+def _secret_generator(key: Key) -> torch.Generator:
+    """A host generator whose whole state is secret; of a seed torch would use 32 bits.
+
+    Its draws decide who is in a batch and are never released, so that there is nothing to predict
+    them from.
+    """
+    words = key.stream(Purpose.SAMPLING).words(_TWISTER_WORDS, step=0) & (2**32 - 1)
+    generator = torch.Generator()
+    state = generator.get_state()
+    state[_TWISTER] = words.view(torch.uint8)
+    generator.set_state(state)
+    return generator
 
 
 class _Formed(Engine):

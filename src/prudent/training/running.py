@@ -1,7 +1,6 @@
 """A training run in progress: what changes from step to step, and what a checkpoint keeps of it."""
 
 import functools
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
@@ -17,10 +16,11 @@ from prudent.training.capture import CapturedStep, is_capturable
 from prudent.training.distributed import Alone, unwrapped
 from prudent.training.execution import Execution
 from prudent.training.gradients.engine import Loss
+from prudent.training.keystream import Key, Purpose
 from prudent.training.metrics import Metrics
 from prudent.training.plan import Plan
 from prudent.training.reading import fingerprint, is_on_device, reader
-from prudent.training.sampling import PoissonSampler, device_kind, seeded_generator
+from prudent.training.sampling import PoissonSampler, device_kind
 from prudent.training.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.step import Chunk, Corrupt, Outcome, Step
 
@@ -35,8 +35,9 @@ class TrainingRun:
         model: Trained in place.
         optimizer: Uses what each step releases.
         execution: Device, engine and the like.
+        key: Of noise, tests and sampling. Secret.
         step: Releases a batch.
-        sampler: Draws the batches; holds the seed.
+        sampler: Draws the batches.
         gather: From record ids to inputs and targets.
         data: Tells the records from others.
         passes: How many tests have passed.
@@ -55,6 +56,7 @@ class TrainingRun:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     execution: Execution
+    key: Key
     step: Step
     sampler: PoissonSampler
     gather: Callable[[Tensor], tuple[Any, Any]]
@@ -97,8 +99,7 @@ class TrainingRun:
                 "others: a record that two of them hold would count twice. Shuffle and split with "
                 "the same seed in every process."
             )
-        given = execution.seed
-        seed = processes.first(lambda: secrets.randbits(63) if given is None else given)
+        key = processes.first(execution.key)
         step = Step(
             plan,
             model,
@@ -106,7 +107,7 @@ class TrainingRun:
             expected_batch=plan.sampling_rate * records,
             engine=execution.engine_of(model, loss),
             corrupt=corrupt,
-            generator=seeded_generator(device, seed, *_words(1, processes.rank)),
+            key=key,
             compile=execution.compile,
             processes=processes,
         )
@@ -119,7 +120,12 @@ class TrainingRun:
                 f"{error}. Whatever fit itself does not know is taken for one of these; device, "
                 "seed and precision belong into prudent.Execution."
             ) from error
-        captures = execution.captures and is_capturable(chosen) and is_on_device(train_set)
+        captures = (
+            execution.captures
+            and step.noise.capturable
+            and is_capturable(chosen)
+            and is_on_device(train_set)
+        )
         if captures:
             for group in chosen.param_groups:
                 if "capturable" in group:
@@ -128,13 +134,13 @@ class TrainingRun:
             records,
             plan.sampling_rate,
             physical_batch=execution.physical_batch,
-            seed=seed,
+            key=key,
             device=device,
             processes=processes,
         )
         if processes.rank > 0:
             # Processes that were seeded alike would drop the same units of different records.
-            own = seeded_generator(device, seed, *_words(2, processes.rank))
+            own = key.generator(device, Purpose.DROPOUT, rank=processes.rank)
             _default_generator(device).set_state(own.get_state())
 
         def zero() -> Tensor:
@@ -146,6 +152,7 @@ class TrainingRun:
             model=model,
             optimizer=chosen,
             execution=execution,
+            key=key,
             step=step,
             sampler=sampler,
             gather=gather,
@@ -251,14 +258,15 @@ class TrainingRun:
         return {
             "step": step,
             "plan": repr(self.plan),
-            "seed": self.sampler.seed,
+            "key": self.key.secret.hex(),
+            "predictable": self.key.predictable,
             "records": self.sampler.records,
             "data": self.data(),
             "device": device_kind(self.execution.device),
             "model": model,
             "optimizer": optimizer,
-            "trim": self.step.trim,
-            "noise": self.processes.gathered(self.step.generator.get_state()),
+            "release": self.step.state.state_dict(),
+            "corruption": self.processes.gathered(self.step.generator.get_state()),
             "dropout": self.processes.gathered(
                 _default_generator(self.execution.device).get_state()
             ),
@@ -285,17 +293,19 @@ class TrainingRun:
         if state.get("device") != kind:
             raise ValueError(
                 f"Expected the kind of device this run was begun on, {state.get('device')}, got "
-                f"{kind}: it would draw other batches and other noise for steps that are paid for "
-                "once. Resume on the old kind, or begin anew in an empty folder."
+                f"{kind}: it would round sums otherwise, and release steps that are paid for once "
+                "a second time under the same noise. Resume on the old kind, or begin anew in an "
+                "empty folder."
             )
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
-        self.step.trim.copy_(state["trim"])
-        self.step.taken = int(state["step"])
-        device = self.execution.device
-        self.step.generator.set_state(self._random_state(state, "noise", 1, device))
-        torch.set_rng_state(self._random_state(state, "reading", 3, torch.device("cpu")))
-        _default_generator(device).set_state(self._random_state(state, "dropout", 2, device))
+        self.key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
+        self.step.use(self.key)
+        self.step.state.load_state_dict(state["release"])
+        device, host = self.execution.device, torch.device("cpu")
+        self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
+        torch.set_rng_state(self._random_state(state, Purpose.READING, host))
+        _default_generator(device).set_state(self._random_state(state, Purpose.DROPOUT, device))
         self.passes.copy_(state["passes"])
         if self.average is not None:
             self.average.restore(state["averages"])
@@ -303,7 +313,7 @@ class TrainingRun:
             self.sampler.records,
             self.sampler.rate,
             physical_batch=self.sampler.physical_batch,
-            seed=int(state["seed"]),
+            key=self.key,
             device=self.execution.device,
             processes=self.processes,
         )
@@ -311,19 +321,13 @@ class TrainingRun:
         return self.recorded
 
     def _random_state(
-        self, state: dict[str, Any], name: str, purpose: int, device: torch.device
+        self, state: dict[str, Any], purpose: Purpose, device: torch.device
     ) -> Tensor:
         """What this process would have drawn next; of other processes than before, the first."""
-        rank, kept = self.processes.rank, state[name]
+        rank, kept = self.processes.rank, state[purpose.value]
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()
-        words = int(state["seed"]), *_words(purpose, rank), int(state["step"])
-        return seeded_generator(device, *words).get_state()
-
-
-def _words(purpose: int, rank: int) -> tuple[int, ...]:
-    """Names a generator: that of a single process is that of the first."""
-    return (purpose, rank) if rank else (purpose,)
+        return self.key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
 
 
 def _default_generator(device: torch.device) -> torch.Generator:

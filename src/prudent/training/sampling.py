@@ -1,24 +1,23 @@
-"""Poisson batches of a fixed shape, drawn on the device.
+"""Poisson batches of a fixed shape, drawn from the keystream of a key.
 
 The ids of a Poisson sample are a sum of independent geometric gaps: from one sampled record to the
 next there are k records with probability q(1-q)^(k-1). Drawing gaps instead of one coin for every
 record costs as much as the batch, not as the data set, gives ids in ascending order, and needs no
-look at a value.
+look at a value. They are drawn on the host, many batches at a time, so that a batch is the same on
+every device.
 """
 
 import math
-import secrets
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from prudent import _validate
 from prudent.training.distributed import Alone
+from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 
 _STEPS_PER_BLOCK = 64
-_TWISTER = slice(24, 24 + 624 * 8)  # bytes of the twister's words in the state of a host generator
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class Batch:
 class PoissonSampler:
     """Draws batch after batch; each record enters each batch independently with probability q.
 
-    A batch larger than the physical size comes in more than one chunk: it is never cut. How many
-    chunks the next batches need is asked of the device once in many batches.
+    A batch larger than the physical size comes in more than one chunk: it is never cut.
 
     | case | what happens |
     |---|---|
@@ -51,8 +49,9 @@ class PoissonSampler:
         records: Size of the data set.
         rate: q.
         physical_batch: Rows of one chunk, in each process.
-        seed: Of the draws. None draws one from the operating system. Sampling amplifies privacy
-            only while nobody can tell who was drawn: a known seed makes the plan's ε void.
+        key: Of the draws; a new one from the operating system unless given, the same in all
+            processes. Sampling amplifies privacy only while nobody can tell who was drawn: a key
+            from a seed that others know makes the plan's ε void.
         processes: Those that divide the records. The batch, as their union, is the same for any
             number of them.
     """
@@ -63,34 +62,30 @@ class PoissonSampler:
         rate: float,
         *,
         physical_batch: int | None = None,
-        seed: int | None = None,
+        key: Key | None = None,
         device: torch.device | str = "cpu",
         processes: Alone | None = None,
     ) -> None:
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
         self.processes = Alone() if processes is None else processes
-        self.processes.check_same(
-            records=records, rate=rate, device=device_kind(torch.device(device))
-        )
+        self.processes.check_same(records=records, rate=rate)
         own = -(-records // self.processes.count)
         self.physical_batch = (
             roomy_batch(own, rate, 2.5 if torch.device(device).type == "cpu" else 5.0)
             if physical_batch is None
             else _validate.count(1, physical_batch=physical_batch)
         )
-        self.seed = (
-            self.processes.first(lambda: secrets.randbits(63))
-            if seed is None
-            else _validate.count(seed=seed)
-        )
+        key = self.processes.first(Key.random) if key is None else key
+        self.key = given_or_random(key)
+        self._stream = self.key.stream(Purpose.SAMPLING)
         self._device = torch.device(device)
         self._block = -1
         self._ids = self._valid = torch.empty(0)
         self._sizes: list[int] = []
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step: on one kind of device, a function of the seed and the step alone."""
+        """The batch of a step, a function of the key and the step alone."""
         block, position = divmod(step, _STEPS_PER_BLOCK)
         if block != self._block:
             self._draw_block(block)
@@ -101,16 +96,16 @@ class PoissonSampler:
         )
 
     def _draw_block(self, block: int) -> None:
-        """Draws the ids of many steps at once, then asks for their sizes."""
-        generator = seeded_generator(self._device, self.seed, 0, block)
+        """Draws the ids of many steps at once, from a position of their own."""
+        reader = self._stream.at(block)
         # As wide as nearly every draw, whatever the physical size: it must not change the draws.
         width = roomy_batch(self.records, self.rate, 5.0)
-        ids = self._gaps(width, generator).cumsum(1) - 1
+        ids = self._gaps(width, reader).cumsum(1) - 1
         sizes = (ids < self.records).sum(1).tolist()
         while max(sizes) == ids.shape[1]:
             # Some batch may go on beyond what was drawn: draw on. Drawing anew would make large
             # batches rarer than they are.
-            more = ids[:, -1:] + self._gaps(width, generator).cumsum(1)
+            more = ids[:, -1:] + self._gaps(width, reader).cumsum(1)
             ids = torch.cat([ids, more], 1)
             sizes = (ids < self.records).sum(1).tolist()
         if self.processes.count > 1:
@@ -119,21 +114,22 @@ class PoissonSampler:
             sizes = mine.sum(1).tolist()
         padding = -ids.shape[1] % self.physical_batch
         ids = torch.nn.functional.pad(ids, (0, padding), value=self.records)
-        self._valid = ids < self.records
-        self._ids = torch.where(self._valid, ids, self.processes.rank)
+        valid = ids < self.records
+        self._ids = torch.where(valid, ids, self.processes.rank).to(self._device)
+        self._valid = valid.to(self._device)
         self._sizes, self._block = sizes, block
 
-    def _gaps(self, width: int, generator: torch.Generator) -> Tensor:
+    def _gaps(self, width: int, reader: Reader) -> Tensor:
         shape = (_STEPS_PER_BLOCK, width)
         if self.rate == 1:
-            return torch.ones(shape, dtype=torch.int64, device=self._device)
-        uniform = torch.rand(shape, dtype=torch.float64, device=self._device, generator=generator)
-        gaps = torch.floor(torch.log1p(-uniform) / math.log1p(-self.rate)) + 1
-        return gaps.clamp_max(self.records + 1).to(torch.int64)
+            return torch.ones(shape, dtype=torch.int64)
+        uniform = uniforms(reader.words(math.prod(shape))).view(shape)
+        gaps = uniform.log_().div_(math.log1p(-self.rate)).floor_().add_(1)
+        return gaps.clamp_max_(self.records + 1).to(torch.int64)
 
 
 def device_kind(device: torch.device) -> str:
-    """What decides about a draw besides the seed: GPUs of different size draw differently."""
+    """What decides how sums are rounded, and so whether a repeated step is the same release."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
@@ -144,20 +140,3 @@ def roomy_batch(records: int, rate: float, deviations: float = 2.5) -> int:
     """
     spread = math.sqrt(records * rate * (1 - rate))
     return max(8, -(-math.ceil(records * rate + deviations * spread + 1) // 8) * 8)
-
-
-def seeded_generator(device: torch.device, seed: int, *words: int) -> torch.Generator:
-    """A generator of its own for every purpose and block, unrelated to its neighbours.
-
-    Of a seed the host's generator (a Mersenne twister) takes 32 bits, few enough to try them all.
-    Its whole state is filled instead; a device's generator takes 64 bits.
-    """
-    sequence = np.random.SeedSequence([seed, *words])
-    short = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-    generator = torch.Generator(device).manual_seed(short)
-    if device.type == "cpu":
-        state = generator.get_state()
-        filled = sequence.generate_state(_TWISTER.stop - _TWISTER.start >> 3, np.uint32)
-        state[_TWISTER] = torch.from_numpy(filled.astype(np.uint64).view(np.uint8))
-        generator.set_state(state)
-    return generator

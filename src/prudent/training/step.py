@@ -1,6 +1,5 @@
 """One private step, for any loop: a batch in, noisy gradients in `parameter.grad` out."""
 
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -15,8 +14,9 @@ from prudent.training.distributed import Alone, unwrapped
 from prudent.training.gradients import Engine, Gradients, choose_engine
 from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
+from prudent.training.keystream import Key, Purpose, given_or_random
+from prudent.training.noise import noise_on
 from prudent.training.plan import Plan
-from prudent.training.sampling import seeded_generator
 from prudent.training.sharding import (
     check_mesh,
     has_shards,
@@ -26,6 +26,7 @@ from prudent.training.sharding import (
     whole,
     without_gathering,
 )
+from prudent.training.step_state import StepState
 
 
 class Chunk(NamedTuple):
@@ -54,7 +55,8 @@ class Chunk(NamedTuple):
 Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
 """Replaces the per-example gradients of a chunk: how faulty or hostile records are simulated.
 
-What it draws it draws with the generator of the step, which a checkpoint keeps."""
+What it draws it draws with a generator of torch that belongs to the step and that a checkpoint
+keeps. No guarantee rests on it."""
 
 
 class Outcome(NamedTuple):
@@ -91,7 +93,7 @@ class Step:
         expected_batch: The public size the sum is divided by; the plan's own if it has one.
         engine: Chosen automatically unless given.
         corrupt: Applied to the per-example gradients before anything else; forms them all.
-        generator: Of the noise, on the model's device; seeded by the operating system unless given.
+        key: Of all noise; a new one from the operating system unless given. Never use one twice.
         compile: Fuse the step into one program for each shape of batch. Takes a minute or two, and
             changes no number but for rounding and the masks of dropout. Pays for long runs on a
             GPU, and for transformers on the CPU. A corruption is then traced once: it must be a
@@ -103,11 +105,13 @@ class Step:
     Guarantee:
         If batches are Poisson samples at the plan's rate, all calls together are as private as
         `plan.event` says, whatever is done with the gradients. A call beyond `plan.steps` is
-        refused.
+        refused. Noise comes from the ChaCha20 keystream of the key, and nobody without it can tell
+        it from true noise but by breaking the cipher.
 
     Attributes:
-        trim: F of the next step, before it is rounded down.
-        taken: Steps taken so far.
+        state: What one step leaves for the next: the trim, and how many were taken.
+        noise: What the noise is drawn with.
+        generator: Of what a corruption draws; the key decides its seed.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class Step:
         expected_batch: float | None = None,
         engine: Engine | None = None,
         corrupt: Corrupt | None = None,
-        generator: torch.Generator | None = None,
+        key: Key | None = None,
         compile: bool = False,
         processes: Alone | None = None,
     ) -> None:
@@ -161,31 +165,46 @@ class Step:
         self.engine = choose_engine(model, loss) if engine is None else engine
         self.corrupt = corrupt
         self.processes = processes
-        self.generator = (
-            seeded_generator(device, secrets.randbits(128)) if generator is None else generator
-        )
-        self.taken = 0
+        self.use(given_or_random(key))
         self._compiled = Compiled(self._release) if compile else None
-        self.trim = torch.tensor(
-            plan.aggregation.trim.start(self.expected_batch),
-            dtype=torch.float64,
-            device=device,
-        )
+        self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
-    def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
-        """Releases one batch, given in one or more chunks in the order of record ids."""
-        _check_chunks(chunks)
+    @property
+    def trim(self) -> Tensor:
+        """F of the next step, before it is rounded down."""
+        return self.state.trim
+
+    @property
+    def taken(self) -> int:
+        """Steps taken so far."""
+        return self.state.taken
+
+    def use(self, key: Key) -> None:
+        """Draws with another key from now on: that of a run that is resumed."""
+        device = next(self.model.parameters()).device
+        self.noise = noise_on(device, key)
+        self.generator = key.generator(device, Purpose.CORRUPTION, rank=self.processes.rank)
+
+    def refuse_beyond_plan(self) -> None:
+        """Raises if the plan has no step left."""
         if self.taken >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} steps, got one more: the plan "
                 "does not pay for it. Make a plan of more steps before you begin."
             )
-        self.taken += 1
+
+    def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
+        """Releases one batch, given in one or more chunks in the order of record ids."""
+        _check_chunks(chunks)
+        self.refuse_beyond_plan()
+        self.state.begin()
+        words = self.noise.test_words(self.state)
         rest(self.model)
         release = self._release if self._compiled is None else self._compiled
         with without_gathering(self.model) if has_shards(self.model) else nullcontext():
-            released = release(self._values(), self.trim, tuple(chunks))
-        for name, gradient in released.gradients.items():
+            released = release(self._values(), self.trim, tuple(chunks), words)
+            gradients = self._noisy_mean(released)
+        for name, gradient in gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
         return released.outcome
@@ -196,8 +215,10 @@ class Step:
         with self.processes.watched():
             return {name: whole(value) for name, value in named}
 
-    def _release(self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...]) -> "_Released":
-        """The step as a function of tensors: it changes nothing."""
+    def _release(
+        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor
+    ) -> "_Released":
+        """The step without the noise on the sum, as a function of tensors: it changes nothing."""
         policy = self.plan.aggregation.trim
         batches = [self._gradients(values, chunk) for chunk in chunks]
         norms = torch.cat([batch.norms for batch in batches])
@@ -208,7 +229,7 @@ class Step:
             ]
         )
         trimmed = policy.records(trim)
-        decision = self._decide(norms, valid, chunks, trimmed)
+        decision = self._decide(norms, valid, chunks, trimmed, words)
         total: Values = {}
         parts = torch.split(decision.weights, [len(batch.norms) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
@@ -226,10 +247,15 @@ class Step:
             loss / drawn.clamp_min(1),
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
-        return _Released(self._noisy_mean(total, decision), trim, outcome)
+        return _Released(total, decision.noise, decision.scale, trim, outcome)
 
     def _decide(
-        self, norms: Tensor, valid: Tensor, chunks: tuple[Chunk, ...], trimmed: Tensor
+        self,
+        norms: Tensor,
+        valid: Tensor,
+        chunks: tuple[Chunk, ...],
+        trimmed: Tensor,
+        words: Tensor,
     ) -> Decision:
         """Weights of this process's records, and the noise, from the norms of all processes."""
         known = [chunk.ids for chunk in chunks if chunk.ids is not None]
@@ -237,9 +263,7 @@ class Step:
             norms,
             valid,
             torch.cat(known) if len(known) == len(chunks) else None,
-            lambda norms, valid: self.plan.aggregation.decide(
-                norms, valid, trimmed, self.generator
-            ),
+            lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
         )
 
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
@@ -249,19 +273,17 @@ class Step:
         formed = self.engine.formed(values, *chunk.read())
         return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
 
-    def _noisy_mean(self, total: Values, decision: Decision) -> Values:
+    def _noisy_mean(self, released: "_Released") -> Values:
         """Adds the noise, one draw for all parameters, and divides by the expected batch.
 
         The first process adds the noise to its part; the sum of all parts then holds it once.
         """
+        total = released.total
         flat = torch.cat([value.flatten() for value in total.values()])
         # In place: for a large model each of these is as large as its parameters.
         if self.processes.rank == 0:
-            noise = torch.randn(
-                flat.shape, dtype=flat.dtype, device=flat.device, generator=self.generator
-            )
-            flat.add_(noise.mul_(decision.noise))
-        flat.mul_(decision.scale / self.expected_batch)
+            self.noise.add_(flat, released.noise, self.state)
+        flat.mul_(released.scale / self.expected_batch)
         sharded = has_shards(self.model)
         if not sharded:
             flat = self.processes.summed(flat)
@@ -315,8 +337,18 @@ def _check_chunks(chunks: Sequence[Chunk]) -> None:
 
 
 class _Released(NamedTuple):
-    """The noisy mean gradient by parameter, what the next step needs, and what may be known."""
+    """What a step computed before the noise.
 
-    gradients: Values
+    Attributes:
+        total: The weighted sum of gradients by parameter: secret until noise is added.
+        noise: Standard deviation of that noise.
+        scale: Factor on the update.
+        trim: Of the next step.
+        outcome: What may be known.
+    """
+
+    total: Values
+    noise: Tensor
+    scale: Tensor
     trim: Tensor
     outcome: Outcome

@@ -31,12 +31,15 @@ class Fitted:
         plan: The plan that was carried out, its steps those really taken.
         history: Metrics, one entry for each evaluation since the run was begun or resumed.
         pass_rate: Share of the steps in which the test passed.
+        predictable_noise: Whether the run was seeded: whoever knows the seed can subtract the
+            noise, and for them the guarantee is void.
     """
 
     model: nn.Module
     plan: Plan
     history: list[Metrics]
     pass_rate: float
+    predictable_noise: bool
 
 
 def fit(
@@ -89,7 +92,7 @@ def fit(
         delta: δ at which ε is shown.
         budget: Stop before ε at `delta` would exceed this.
         out: Folder for metrics.jsonl, ledger.json and checkpoint.pt, of one run at a time. The
-            checkpoint holds the seed of the noise: it is as secret as the data.
+            checkpoint holds the key of the noise: it is as secret as the data.
         resume: Go on from the checkpoint in `out`, if there is one.
         progress: Show a progress bar.
         tensorboard: Also write TensorBoard files to `out`.
@@ -99,8 +102,8 @@ def fit(
 
     Guarantee:
         The model after every step and all metrics but private diagnostics are, together,
-        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)`, as long as the seed stays
-        secret.
+        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)`, as long as the key of
+        the noise stays secret: that of the operating system unless `execution` has a seed.
     """
     run = TrainingRun.prepare(
         plan, model, loss, train_set, optimizer, optimizer_options, execution, corrupt, average
@@ -134,6 +137,8 @@ def fit(
             progress=progress and speaks,
             tensorboard=tensorboard and speaks,
         )
+        if progress and speaks and run.key.predictable:
+            recorder.say("The noise is predictable: the run is seeded.")
         with recorder:
             step = start
             while step < plan.steps:
@@ -157,7 +162,8 @@ def fit(
                     _save(run, folder, step)
         if run.average is not None:
             run.average.leave()
-        return Fitted(model, plan, recorder.history, run.pass_rate(plan.steps))
+        rate = run.pass_rate(plan.steps)
+        return Fitted(model, plan, recorder.history, rate, run.key.predictable)
 
 
 def _save(run: TrainingRun, folder: Path, step: int) -> None:

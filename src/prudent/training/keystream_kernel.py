@@ -1,0 +1,150 @@
+"""The keystream on a CUDA device, and noise from it in one launch: kernels in Triton.
+
+One thread computes one block of the cipher, whose sixteen words stay in registers. Key and step are
+read from device memory, so that a captured step reads a new position at every replay. The bits, and
+which number each of them becomes, are those of `keystream`; numbers differ in the rounding of
+logarithm, cosine and sine.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import libdevice
+
+_BLOCKS = tl.constexpr(128)  # of the cipher, in one program of four warps
+_WORDS = tl.constexpr(8 * 128)
+_SCALE = tl.constexpr(2.0**-63)
+
+
+def fill_words(words: Tensor, key: Tensor, step: Tensor) -> None:
+    """Puts the first words of a position, of rank 0, into a tensor of 64-bit integers.
+
+    Args:
+        words: To be filled, on the device.
+        key: The eight words of 32 bits of a stream's key, on the device.
+        step: The position, one 64-bit integer on the device.
+    """
+    with torch.cuda.device(words.device):
+        _fill_words[_grid(words)](words, key, step, words.numel())
+
+
+def add_normals(total: Tensor, deviation: Tensor, key: Tensor, step: Tensor) -> None:
+    """Adds standard normals times a deviation to a contiguous tensor, rounding each sum once.
+
+    Args:
+        total: Single or double precision, on the device.
+        deviation: A scalar on the device.
+        key: As for `fill_words`.
+        step: Likewise.
+    """
+    with torch.cuda.device(total.device):
+        _add_normals[_grid(total)](total, deviation, key, step, total.numel())
+
+
+def _grid(values: Tensor) -> tuple[int]:
+    return (triton.cdiv(values.numel(), _WORDS.value),)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _fill_words(words, key, step, count):
+    first = tl.program_id(0).to(tl.int64)
+    w0, w1, w2, w3, w4, w5, w6, w7 = _keystream(key, step, first)
+    places = first * _WORDS + tl.arange(0, _WORDS)
+    tl.store(words + places, _in_order(w0, w1, w2, w3, w4, w5, w6, w7), mask=places < count)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _add_normals(total, deviation, key, step, count):
+    first = tl.program_id(0).to(tl.int64)
+    w0, w1, w2, w3, w4, w5, w6, w7 = _keystream(key, step, first)
+    n0, n1 = _normals(w0, w1)
+    n2, n3 = _normals(w2, w3)
+    n4, n5 = _normals(w4, w5)
+    n6, n7 = _normals(w6, w7)
+    places = first * _WORDS + tl.arange(0, _WORDS)
+    noise = _in_order(n0, n1, n2, n3, n4, n5, n6, n7) * tl.load(deviation).to(tl.float64)
+    known = places < count
+    before = tl.load(total + places, mask=known)
+    after = before.to(tl.float64) + noise
+    tl.store(total + places, after.to(before.dtype), mask=known)
+
+
+@triton.jit
+def _normals(first, second):
+    """Two standard normals of two words."""
+    uniform = tl.abs(first.to(tl.float64) + 0.5) * _SCALE
+    radius = tl.sqrt(-2.0 * tl.log(uniform))
+    turn = second.to(tl.float64) * _SCALE  # in halves: no large angle has to be reduced
+    return radius * libdevice.cospi(turn), radius * libdevice.sinpi(turn)
+
+
+@triton.jit
+def _in_order(v0, v1, v2, v3, v4, v5, v6, v7):
+    """Eight values of every thread as one vector, those of a thread side by side."""
+    even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
+    odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
+    return tl.reshape(tl.join(even, odd), (_WORDS,))
+
+
+@triton.jit
+def _keystream(key, step, first):
+    """The eight words of 64 bits of each block of the cipher (RFC 8439, section 2.3)."""
+    counter = (first * _BLOCKS + tl.arange(0, _BLOCKS)).to(tl.uint32)
+    number = tl.load(step).to(tl.uint64, bitcast=True)
+    low, high = number.to(tl.uint32), (number >> 32).to(tl.uint32)
+    k0, k1, k2, k3 = _key_word(key, 0), _key_word(key, 1), _key_word(key, 2), _key_word(key, 3)
+    k4, k5, k6, k7 = _key_word(key, 4), _key_word(key, 5), _key_word(key, 6), _key_word(key, 7)
+    zero = counter ^ counter
+    x0, x1 = zero + 0x61707865, zero + 0x3320646E
+    x2, x3 = zero + 0x79622D32, zero + 0x6B206574
+    x4, x5, x6, x7 = zero + k0, zero + k1, zero + k2, zero + k3
+    x8, x9, x10, x11 = zero + k4, zero + k5, zero + k6, zero + k7
+    x12, x13, x14, x15 = counter, zero + low, zero + high, zero
+    for _ in range(10):
+        x0, x4, x8, x12 = _quarter_round(x0, x4, x8, x12)
+        x1, x5, x9, x13 = _quarter_round(x1, x5, x9, x13)
+        x2, x6, x10, x14 = _quarter_round(x2, x6, x10, x14)
+        x3, x7, x11, x15 = _quarter_round(x3, x7, x11, x15)
+        x0, x5, x10, x15 = _quarter_round(x0, x5, x10, x15)
+        x1, x6, x11, x12 = _quarter_round(x1, x6, x11, x12)
+        x2, x7, x8, x13 = _quarter_round(x2, x7, x8, x13)
+        x3, x4, x9, x14 = _quarter_round(x3, x4, x9, x14)
+    return (
+        _word(x0 + 0x61707865, x1 + 0x3320646E),
+        _word(x2 + 0x79622D32, x3 + 0x6B206574),
+        _word(x4 + k0, x5 + k1),
+        _word(x6 + k2, x7 + k3),
+        _word(x8 + k4, x9 + k5),
+        _word(x10 + k6, x11 + k7),
+        _word(x12 + counter, x13 + low),
+        _word(x14 + high, x15),
+    )
+
+
+@triton.jit
+def _key_word(key, place: tl.constexpr):
+    return tl.load(key + place).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _quarter_round(a, b, c, d):
+    a += b
+    d = _rotated(d ^ a, 16)
+    c += d
+    b = _rotated(b ^ c, 12)
+    a += b
+    d = _rotated(d ^ a, 8)
+    c += d
+    b = _rotated(b ^ c, 7)
+    return a, b, c, d
+
+
+@triton.jit
+def _rotated(x, bits: tl.constexpr):
+    return (x << bits) | (x >> (32 - bits))
+
+
+@triton.jit
+def _word(low, high):
+    return ((high.to(tl.uint64) << 32) | low.to(tl.uint64)).to(tl.int64, bitcast=True)
