@@ -1,5 +1,6 @@
 """The strategy, with Flower's own messages and loop, and a grid within this process."""
 
+import logging
 import math
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_only_one_answer_of_a_client_counts():
 
 
 def test_an_answer_of_a_client_that_was_not_drawn_is_ignored():
-    strategy = strategy_of(plan_of(rate=0.5))
+    strategy = strategy_of(plan_of(rate=0.5), seed=5)
     grid = LocalGrid(dict.fromkeys(range(4), adding(UP)))
     model = arrays(**MODEL)
     messages = strategy.configure_train(1, model, ConfigRecord(), grid)
@@ -192,6 +193,27 @@ def test_a_fixed_size_or_another_rate_would_be_noticed():
         row[chance.choice(40, 12, replace=False)] = True
     assert poisson_like(fixed, 0.3) < 1e-3
     assert poisson_like(chance.random((300, 40)) < 0.34, 0.3) < 1e-3
+
+
+def test_a_draw_that_led_to_no_release_is_not_repeated():
+    strategy, model = strategy_of(plan_of(rate=0.5), clients=64), arrays(**MODEL)
+    grid = LocalGrid(dict.fromkeys(range(64), adding(UP)))
+    drawn = [
+        {m.metadata.dst_node_id for m in strategy.configure_train(1, model, ConfigRecord(), grid)}
+        for _ in range(2)
+    ]
+    assert drawn[0] != drawn[1]
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_a_seeded_strategy_says_that_its_noise_is_predictable(caplog, seed):
+    logger = logging.getLogger("flwr")
+    logger.addHandler(caplog.handler)
+    try:
+        strategy_of(seed=seed).summary()
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert ("The noise is predictable" in caplog.text) is (seed is not None)
 
 
 def test_draws_differ_without_a_seed_and_agree_with_one():

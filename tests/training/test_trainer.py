@@ -228,6 +228,15 @@ class TestExecution:
         assert not torch.equal(first, other)
         assert not torch.equal(secret, secret_too)
 
+    @pytest.mark.parametrize("seed", [3, None])
+    def test_a_seeded_run_says_that_its_noise_is_predictable(self, tmp_path, capsys, seed):
+        execution = Execution(seed=seed)
+        fitted = train(execution=execution, progress=True, out=tmp_path)
+        assert fitted.predictable_noise is (seed is not None)
+        assert ("The noise is predictable" in capsys.readouterr().out) is (seed is not None)
+        resumed = train(execution=Execution(), out=tmp_path, resume=True)
+        assert resumed.predictable_noise is fitted.predictable_noise  # the key is the old one
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
