@@ -264,8 +264,12 @@ def test_the_bracket_of_a_sampled_composition_holds_the_truth():
     """Two Laplace tests and a Gaussian on one batch: exact by convolution on a finer grid."""
     inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(2.0)])
     event = dp.PoissonSampledDpEvent(0.1, inner)
-    coarse = PldAccountant(2e-2).compose(event, 10).epsilon_bounds(DELTA)
-    fine = PldAccountant(1e-3).compose(event, 10).epsilon_bounds(DELTA)
+    coarse = (
+        PldAccountant(value_discretization_interval=2e-2).compose(event, 10).epsilon_bounds(DELTA)
+    )
+    fine = (
+        PldAccountant(value_discretization_interval=1e-3).compose(event, 10).epsilon_bounds(DELTA)
+    )
     assert coarse[0] <= fine[0] <= fine[1] <= coarse[1]
     assert (fine[1] - fine[0]) / fine[1] <= 0.005
     assert (coarse[1] - coarse[0]) / coarse[1] >= 1e-5
@@ -291,7 +295,7 @@ coarse_events = st.one_of(
 
 
 def coarse(*events):
-    accountant = PldAccountant(2e-2)
+    accountant = PldAccountant(value_discretization_interval=2e-2)
     for event, count in events:
         accountant.compose(event, count)
     return accountant
@@ -326,7 +330,11 @@ def test_monotone_in_everything(sigma, rate, steps, delta, test, change):
     def cost(sigma, rate, steps, delta):
         event = ProposeTestReleaseDpEvent(sigma, 0.5, test, 1e-10)
         sampled = dp.PoissonSampledDpEvent(rate, event)
-        return PldAccountant(1e-2).compose(sampled, steps).get_epsilon(delta)
+        return (
+            PldAccountant(value_discretization_interval=1e-2)
+            .compose(sampled, steps)
+            .get_epsilon(delta)
+        )
 
     safe = {
         "sigma": (sigma * 1.2, rate, steps, delta),
@@ -383,10 +391,16 @@ def test_sampled_parts_on_one_batch_are_the_noisy_margin():
 
 def test_a_sampled_composition_is_no_more_than_the_unsampled():
     inner = dp.SelfComposedDpEvent(PTR, 3)
-    whole = PldAccountant(1e-3).compose(inner).get_epsilon(DELTA)
-    everything = PldAccountant(1e-3).compose(dp.PoissonSampledDpEvent(1.0, inner))
+    whole = PldAccountant(value_discretization_interval=1e-3).compose(inner).get_epsilon(DELTA)
+    everything = PldAccountant(value_discretization_interval=1e-3).compose(
+        dp.PoissonSampledDpEvent(1.0, inner)
+    )
     assert everything.get_epsilon(DELTA) == pytest.approx(whole, rel=1e-3)
-    half = PldAccountant(1e-3).compose(dp.PoissonSampledDpEvent(0.5, inner)).get_epsilon(DELTA)
+    half = (
+        PldAccountant(value_discretization_interval=1e-3)
+        .compose(dp.PoissonSampledDpEvent(0.5, inner))
+        .get_epsilon(DELTA)
+    )
     assert 0 < half < whole
 
 
@@ -397,21 +411,37 @@ def test_a_sampled_composition_is_no_more_than_the_unsampled():
 def test_a_mixture_of_gaussians_is_a_sampled_gaussian():
     mixture = MixtureOfGaussiansDpEvent(2.0, [0.0, 1.0], [0.5, 0.5])
     same = dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(2.0))
-    theirs = PldAccountant(2e-2).compose(mixture).compose(PTR).get_epsilon(DELTA)
-    ours = PldAccountant(2e-2).compose(same).compose(PTR).get_epsilon(DELTA)
+    theirs = (
+        PldAccountant(value_discretization_interval=2e-2)
+        .compose(mixture)
+        .compose(PTR)
+        .get_epsilon(DELTA)
+    )
+    ours = (
+        PldAccountant(value_discretization_interval=2e-2)
+        .compose(same)
+        .compose(PTR)
+        .get_epsilon(DELTA)
+    )
     assert theirs == pytest.approx(ours, rel=1e-3)
-    sampled = PldAccountant(2e-2).compose(dp.PoissonSampledDpEvent(0.1, mixture))
-    nested = PldAccountant(2e-2).compose(dp.PoissonSampledDpEvent(0.1, same))
+    sampled = PldAccountant(value_discretization_interval=2e-2).compose(
+        dp.PoissonSampledDpEvent(0.1, mixture)
+    )
+    nested = PldAccountant(value_discretization_interval=2e-2).compose(
+        dp.PoissonSampledDpEvent(0.1, same)
+    )
     assert sampled.get_epsilon(DELTA) == pytest.approx(nested.get_epsilon(DELTA), rel=1e-3)
 
 
 def test_a_truncated_batch_composes():
     truncated = TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 2.0)
     alone = Peer(value_discretization_interval=1e-2).compose(truncated, 10).get_epsilon(DELTA)
-    ours = PldAccountant(1e-2).compose(truncated, 10)
+    ours = PldAccountant(value_discretization_interval=1e-2).compose(truncated, 10)
     assert ours.get_epsilon(DELTA) == pytest.approx(alone, rel=1e-6)
     together = ours.compose(PTR).get_epsilon(DELTA)
-    assert together > max(alone, PldAccountant(1e-2).compose(PTR).get_epsilon(DELTA))
+    assert together > max(
+        alone, PldAccountant(value_discretization_interval=1e-2).compose(PTR).get_epsilon(DELTA)
+    )
 
 
 @pytest.mark.parametrize(
@@ -447,7 +477,7 @@ def test_an_unsupported_event_is_named(event):
     ids=lambda e: str(e)[:30],
 )
 def test_what_is_not_private_costs_everything(event):
-    accountant = PldAccountant(1e-2).compose(event, 2)
+    accountant = PldAccountant(value_discretization_interval=1e-2).compose(event, 2)
     assert accountant.epsilon_bounds(DELTA)[1] == math.inf
     assert accountant.get_epsilon(DELTA) == math.inf
     assert accountant.get_delta(3.0) == pytest.approx(1, abs=1e-9)
@@ -518,11 +548,15 @@ def test_a_sampling_rate_out_of_range_is_named(rate):
 
 def test_a_grid_out_of_range_is_named():
     with pytest.raises(ValueError, match="Expected value_discretization_interval finite and > 0"):
-        PldAccountant(0.0)
+        PldAccountant(value_discretization_interval=0.0)
 
 
 def test_a_finer_grid_is_no_worse():
     event = dp.PoissonSampledDpEvent(MNIST, PTR)
-    rough = PldAccountant(2e-2).compose(event, 50).epsilon_bounds(DELTA)
-    fine = PldAccountant(1e-3).compose(event, 50).epsilon_bounds(DELTA)
+    rough = (
+        PldAccountant(value_discretization_interval=2e-2).compose(event, 50).epsilon_bounds(DELTA)
+    )
+    fine = (
+        PldAccountant(value_discretization_interval=1e-3).compose(event, 50).epsilon_bounds(DELTA)
+    )
     assert rough[0] <= fine[0] <= fine[1] <= rough[1]

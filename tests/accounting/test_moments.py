@@ -1,6 +1,7 @@
 """Rényi divergences against their defining integrals in 34 digits."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -169,18 +170,122 @@ def test_what_can_be_told_for_certain_has_infinite_divergence():
 
 
 def test_interpolation_between_whole_orders_is_above_the_truth():
-    pair = LaplacePair(1.0, 1.1)
-    base = moments.log_base_moments(pair, np.arange(2.0, 9.0))
-    for order in (1.2, 2.5, 7.9):
-        exact = moments.renyi_divergence(pair, np.array([order]), 0.05)[0]
-        above = moments.interpolated(base, order, 0.05) / (order - 1)
-        assert exact < above < 3 * exact
-
-
-def test_a_quadrature_too_large_falls_back_to_the_interpolated_bound(monkeypatch):
-    pair, orders = LaplacePair(1.0, 1.1), np.array([2.5, 6.25])
+    pair, orders = LaplacePair(1.0, 1.1), np.array([1.2, 2.5, 7.9])
     exact = moments.renyi_divergence(pair, orders, 0.05)
+    above = moments.divergence_of_removing(
+        lambda powers: moments.log_base_moments(pair, powers), orders, 0.05
+    )
+    assert np.all((exact < above) & (above < 3 * exact))
+
+
+@pytest.mark.parametrize("adding", [False, True])
+def test_a_quadrature_too_large_falls_back_to_a_bound(monkeypatch, adding):
+    pair, orders = LaplacePair(1.0, 1.1), np.array([1.0, 2.5, 6.25])
+    exact = moments.renyi_divergence(pair, orders, 0.05, adding=adding)
     monkeypatch.setattr(moments, "_MOST_NODES", 1)
-    bound = moments.renyi_divergence(pair, orders, 0.05)
-    assert np.all(bound > exact)
-    assert np.all(np.isinf(moments.renyi_divergence(pair, orders, 0.05, adding=True)))
+    bound = moments.renyi_divergence(pair, orders, 0.05, adding=adding)
+    assert np.all((exact < bound) & np.isfinite(bound))
+
+
+# --- order 1 and order infinity, and orders far out ---------------------------------------------
+
+BRANCH = branch_pair(ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-3, 1.4), 4, 3)
+PAIRS = {
+    "laplace": LaplacePair(0.7, 1.1),
+    "branch": BRANCH,
+    "swapped branch": BRANCH.swapped(),
+    "gaussian": MixturePair.of((1.0, 1.0, 0.8)),
+    "one-sided": MixturePair.of((0.2, 0.0, 1.5), (0.8, 1.0, 1.5)),
+}
+
+
+def mean_loss(pair, rate, adding):
+    """D_1 from its definition, in many digits."""
+    mp = quadrature.mpmath
+    with mp.workdps(25):
+        if isinstance(pair, LaplacePair):
+            components = quadrature.laplace_components(pair.scale, pair.sigma, 40)
+            masses = [(a, a * mp.exp(loss), s) for a, loss, s in components]
+        else:
+            masses = zip(pair.absent, pair.present, pair.sigma, strict=True)
+        q, total = mp.mpf(rate), mp.mpf(0)
+        for absent, present, sigma in masses:
+
+            def term(x, absent=absent, present=present, sigma=sigma):
+                without = absent * mp.npdf(x)
+                sampled = (1 - q) * without + q * present * mp.npdf(x, 1 / mp.mpf(float(sigma)))
+                first, second = (without, sampled) if adding else (sampled, without)
+                return first * mp.log(first / second)
+
+            total += mp.quad(term, [-10, -5, 0, 2, 5, 11])
+        return float(total)
+
+
+@pytest.mark.parametrize("adding", [False, True])
+@pytest.mark.parametrize("rate", [0.01, 0.6, 1])
+@pytest.mark.parametrize("name", PAIRS)
+def test_order_one_is_the_mean_loss(name, rate, adding):
+    pair = PAIRS[name]
+    found = moments.renyi_divergence(pair, np.array([1.0]), rate, adding=adding)[0]
+    if name == "one-sided" and rate == 1:
+        assert adding == math.isinf(found)
+        return
+    assert found == pytest.approx(mean_loss(pair, rate, adding), rel=1e-9)
+    just_above = moments.renyi_divergence(pair, np.array([1.0001]), rate, adding=adding)[0]
+    assert found <= just_above <= found * 1.01
+
+
+@pytest.mark.parametrize("adding", [False, True])
+@pytest.mark.parametrize("rate", [0.01, 1])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        LaplacePair(0.7, math.inf),
+        MixturePair.of((0.1, 0.05, math.inf), (0.9, 0.95, math.inf)),
+        margin_pair(DiscreteLaplaceTest(0.4), math.inf),
+    ],
+    ids=["laplace", "two labels", "discrete laplace"],
+)
+def test_order_infinity_is_the_largest_loss(pair, rate, adding):
+    if isinstance(pair, LaplacePair):
+        ratios = np.exp([-1 / pair.scale, 1 / pair.scale])
+    else:
+        ratios = pair.present / pair.absent
+    losses = np.log(1 - rate + rate * ratios)
+    exact = -losses.min() if adding else losses.max()
+    orders = np.array([2.0, 64.0, 16384.0, 1e6, 1e10, 1e100, 1e200, math.inf])
+    found = moments.renyi_divergence(pair, orders, rate, adding=adding)
+    assert found[-1] == pytest.approx(exact, rel=1e-12)
+    assert np.all(found <= exact * (1 + 1e-9))
+    assert found[-2] == pytest.approx(exact, rel=1e-9)
+
+
+def test_gaussian_noise_has_no_largest_loss_unless_a_sample_hides_it():
+    pair, infinity = PAIRS["gaussian"], np.array([math.inf])
+    assert math.isinf(moments.renyi_divergence(pair, infinity, 0.1)[0])
+    adding = moments.renyi_divergence(pair, infinity, 0.1, adding=True)[0]
+    assert adding == pytest.approx(-math.log(0.9))
+
+
+@pytest.mark.parametrize("adding", [False, True])
+@pytest.mark.parametrize("rate", [1e-4, 0.3, 1])
+@pytest.mark.parametrize("name", PAIRS)
+def test_beyond_the_closed_form_there_is_a_bound(monkeypatch, name, rate, adding):
+    orders = np.array([20.0, 33.3, 64.0])
+    exact = moments.renyi_divergence(PAIRS[name], orders, rate, adding=adding)
+    monkeypatch.setattr(moments, "_MOST_POWERS", 16)
+    bound = moments.renyi_divergence(PAIRS[name], orders, rate, adding=adding)
+    assert np.all(bound >= exact * (1 - 1e-12))
+    if not adding:  # where the moment is the largest term's, Minkowski's inequality is tight
+        assert bound[-1] == pytest.approx(exact[-1], rel=0.25)
+
+
+def test_a_huge_order_takes_no_more_memory_than_another():
+    tracemalloc.start()
+    for pair in (*PAIRS.values(), margin_pair(DiscreteGaussianTest(300.0), 1.1)):
+        for adding in (False, True):
+            for order in (1e10, 1e10 + 0.5, 3.0e15, 1e300):
+                moments.renyi_divergence(pair, np.array([order]), 0.01, adding=adding)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 2**20

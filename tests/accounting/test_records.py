@@ -93,7 +93,7 @@ def test_a_word_that_changes_is_noticed():
     st.builds(dp.GaussianDpEvent, st.floats(1, 3)),
 ), st.integers(1, 5)), min_size=1, max_size=3))  # fmt: skip
 def test_a_ledger_from_json_costs_the_same(runs):
-    for fresh in (lambda: PldAccountant(1e-2), RdpAccountant):
+    for fresh in (lambda: PldAccountant(value_discretization_interval=1e-2), RdpAccountant):
         accountant = fresh()
         for event, count in runs:
             accountant.compose(event, count)

@@ -211,7 +211,7 @@ def test_parts_on_one_batch_have_the_moments_of_their_product(order, rate):
 def test_parts_cost_more_together_than_the_profile_says():
     inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(2.0)])
     event = dp.PoissonSampledDpEvent(0.1, inner)
-    pld = PldAccountant(1e-3).compose(event, 10).epsilon_bounds(DELTA)
+    pld = PldAccountant(value_discretization_interval=1e-3).compose(event, 10).epsilon_bounds(DELTA)
     assert RdpAccountant().compose(event, 10).get_epsilon(DELTA) >= pld[1] > 0
 
 
@@ -225,7 +225,11 @@ def test_parts_cost_more_together_than_the_profile_says():
 def test_renyi_is_never_below_the_losses(reveals, test, noises):
     event = ProposeTestReleaseDpEvent(noises[0], 0.5, test, 1e-8, noises[1], reveals)
     sampled = dp.PoissonSampledDpEvent(0.02, event)
-    pld = PldAccountant(1e-3).compose(sampled, 300).epsilon_bounds(DELTA)[0]
+    pld = (
+        PldAccountant(value_discretization_interval=1e-3)
+        .compose(sampled, 300)
+        .epsilon_bounds(DELTA)[0]
+    )
     assert pld < RdpAccountant().compose(sampled, 300).get_epsilon(DELTA)
 
 
@@ -348,10 +352,15 @@ def test_sampling_twice_is_sampling_at_the_product():
     assert rdp_of(twice) == pytest.approx(rdp_of(dp.PoissonSampledDpEvent(0.01, PTR)), rel=1e-12)
 
 
-@pytest.mark.parametrize("orders", [[1.0], [0.5], [2.0, math.nan], [math.inf]])
+@pytest.mark.parametrize("orders", [[0.5], [2.0, math.nan], [-math.inf]])
 def test_an_order_out_of_range_is_named(orders):
-    with pytest.raises(ValueError, match=r"Expected orders in \(1, inf\), got"):
+    with pytest.raises(ValueError, match=r"Expected orders in \[1, inf\], got"):
         RdpAccountant(orders)
+
+
+def test_no_orders_are_refused():
+    with pytest.raises(ValueError, match="Expected orders with at least one entry"):
+        RdpAccountant([])
 
 
 @pytest.mark.parametrize("delta", [-0.1, 1.5, math.nan])
@@ -366,3 +375,110 @@ def test_extreme_inputs_give_a_number():
         accountant = RdpAccountant().compose(dp.PoissonSampledDpEvent(rate, event), 10**6)
         assert accountant.get_epsilon(DELTA) > 0
         assert 0 <= accountant.get_delta(5.0) <= 1
+
+
+# --- orders 1 and infinity ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "mean", "largest"),
+    [
+        (dp.GaussianDpEvent(2.0), 1 / 8, math.inf),
+        (dp.LaplaceDpEvent(0.5), 2 + math.expm1(-2), 2.0),
+        (DiscreteGaussianTest(2.0), 1 / 8, math.inf),
+        (
+            dp.ComposedDpEvent([LaplaceTest(0.5), LaplaceTest(1.0)]),
+            1 + math.exp(-2) + 1 / math.e,
+            3,
+        ),
+        (dp.ZCDpEvent(0.1, 0.2), 0.3, math.inf),
+        (PTR, None, math.inf),
+    ],
+    ids=str,
+)
+def test_order_one_is_the_mean_loss_and_infinity_the_largest(event, mean, largest):
+    found = RdpAccountant([1.0, math.inf, 1.0001]).compose(event).rdp
+    assert found[1] == pytest.approx(largest)
+    assert found[0] == pytest.approx(mean or found[2], rel=1e-3 if mean is None else 1e-9)
+    assert found[0] <= found[2] <= found[1]
+
+
+def test_parts_on_one_batch_have_a_mean_and_a_largest_loss():
+    inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0)])
+    mean, above, largest = rdp_of(dp.PoissonSampledDpEvent(0.1, inner), [1.0, 1.01, math.inf])
+    assert largest == pytest.approx(math.log(0.9 + 0.1 * math.exp(1.5)))
+    assert 0 < mean <= above * (1 + 1e-12) <= largest
+
+
+def test_order_infinity_prices_pure_events_at_no_delta():
+    accountant = RdpAccountant([2.0, math.inf]).compose(dp.LaplaceDpEvent(10.0), 2)
+    assert accountant.get_epsilon(0) == pytest.approx(0.2)
+    assert accountant.get_epsilon_and_optimal_order(0)[1] == math.inf
+    assert accountant.get_delta(0.2) == pytest.approx(0, abs=1e-15)
+    exact = PldAccountant().compose(dp.LaplaceDpEvent(10.0), 2)
+    for epsilon in (0.0, 0.05, 0.15):  # no pure pair is worse than randomized response
+        response = (math.exp(0.2) - math.exp(epsilon)) / (1 + math.exp(0.2))
+        pure = RdpAccountant([math.inf]).compose(dp.LaplaceDpEvent(10.0), 2).get_delta(epsilon)
+        assert pure == pytest.approx(response)
+        assert exact.get_delta(epsilon) <= accountant.get_delta(epsilon) <= response * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("orders", [[1.0], [math.inf], [1.0, 2.0, math.inf]])
+@pytest.mark.parametrize(
+    "event",
+    [PTR, dp.GaussianDpEvent(1.0), dp.LaplaceDpEvent(1.0), dp.ZCDpEvent(0.0, 0.5)],
+    ids=lambda e: type(e).__name__,
+)
+def test_both_conversions_are_sane_at_their_ends(orders, event):
+    accountant = RdpAccountant(orders).compose(event)
+    assert accountant.get_epsilon(1) == 0 or orders == [math.inf]
+    assert accountant.get_epsilon(0) > 0
+    assert accountant.get_delta(0) > 0
+    assert accountant.get_delta(math.inf) <= accountant.get_delta(100.0) <= 1
+    for delta in (1e-9, 0.1, 0.99):
+        assert accountant.get_delta(accountant.get_epsilon(delta)) <= delta * (1 + 1e-6) or (
+            accountant.get_epsilon(delta) == math.inf
+        )
+
+
+@pytest.mark.parametrize("accountant", [RdpAccountant, lambda: RdpAccountant([1.0, 2.0, math.inf])])
+def test_nothing_hidden_has_no_epsilon_and_nothing_composed_no_price(accountant):
+    for delta in (0, 1e-5, 1):
+        assert accountant().get_epsilon(delta) == 0
+        assert accountant().compose(dp.NonPrivateDpEvent()).get_epsilon(delta) == math.inf
+    for epsilon in (0, 1.0, math.inf):
+        assert accountant().get_delta(epsilon) == 0
+        assert accountant().compose(dp.NonPrivateDpEvent()).get_delta(epsilon) == 1
+
+
+@pytest.mark.parametrize("event", [PTR, dp.GaussianDpEvent(1.0), dp.LaplaceDpEvent(1.0)])
+def test_a_huge_order_has_a_price(event):
+    for order in (1e10, 1e10 + 0.5, 1e100):
+        for rate in (1.0, 0.01):
+            sampled = dp.PoissonSampledDpEvent(rate, event)
+            below, there = rdp_of(sampled, [1024.0, order])
+            assert below <= there
+
+
+# --- what is supported ----------------------------------------------------------------------------
+
+
+def test_an_event_dp_accounting_cannot_price_leaves_the_books_alone():
+    accountant = RdpAccountant([1.0, 2.0]).compose(dp.GaussianDpEvent(1.0))
+    with pytest.raises(ValueError, match="xi must be"):
+        accountant.compose(dp.ZCDpEvent(0.1, -1.0))
+    assert list(accountant.rdp) == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RandomizedResponseDpEvent(0.5, 2),
+        dp.SampledWithoutReplacementDpEvent(9, 3, dp.GaussianDpEvent(1.0)),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_order_one_of_a_foreign_event_is_bounded_from_above(event):
+    accountant = RdpAccountant([1.0, 1.01, 2.0], dp.NeighboringRelation.REPLACE_ONE)
+    rdp = accountant.compose(event).rdp
+    assert 0 < rdp[0] <= rdp[1] * (1 + 1e-9) <= rdp[2] * (1 + 1e-8)

@@ -185,7 +185,7 @@ def solve(
         return gap(value, accountant())
 
     def coarse(value: float) -> float:
-        return gap(value, PldAccountant(_COARSE_INTERVAL))
+        return gap(value, PldAccountant(value_discretization_interval=_COARSE_INTERVAL))
 
     bracket = None
     if accountant is PldAccountant:

@@ -181,6 +181,8 @@ def additive_parts(event: dp.DpEvent) -> Parts | None:
                     precision += count * check_size(noise_multiplier=leaf.noise_multiplier) ** -2
             case GaussianTest():
                 precision += count * leaf.scale**-2
+            case dp.LaplaceDpEvent(noise_multiplier=0) | DiscreteLaplaceDpEvent(noise_parameter=0):
+                precision = math.inf  # no noise at all, as for a Gaussian
             case dp.LaplaceDpEvent():
                 scale = check_size(noise_multiplier=leaf.noise_multiplier)
                 others.append((LaplaceTest(scale), count))

@@ -13,6 +13,8 @@ from scipy import special
 from prudent import _validate
 from prudent.accounting._numeric import Array, orders, smallest
 
+_NEAR_ONE = 1.01  # up to here the conversions of finite orders lose their digits, and say nothing
+
 
 def rdp_to_epsilon_classic(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
     """Mironov 2017: rdp + log(1/δ) / (order - 1)."""
@@ -52,6 +54,48 @@ def rdp_to_epsilon_optimal(order: ArrayLike, rdp: ArrayLike, delta: float) -> fl
         return np.asarray(_least_log_moment(a, epsilon, delta) >= target)
 
     return _least(smallest(excluded, np.zeros_like(a), balle, steps=44))
+
+
+def best_epsilon(order: Array, rdp: Array, delta: float) -> tuple[float, float]:
+    """The smallest ε over all orders, 1 and infinity included, and the order that gives it.
+
+    At finite orders it is that of `rdp_to_epsilon_balle`, at order infinity that of randomized
+    response, the worst pair with these losses. At every order, ε = 0 where Bretagnolle and Huber's
+    bound on the total variation distance, sqrt(1 - e^-rdp), is below δ. At δ = 0 only order
+    infinity says anything, unless nothing was released.
+    """
+    epsilons = np.full(order.shape, np.inf)
+    inside = (order > _NEAR_ONE) & (order < np.inf)
+    if delta > 0:
+        epsilons[inside] = _balle(order[inside], rdp[inside], delta)
+    largest = rdp[order == np.inf]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.maximum(0.0, 1 - delta * (1 + np.exp(-largest)))
+        epsilons[order == np.inf] = np.where(largest < np.inf, largest + np.log(kept), np.inf)
+    epsilons[(delta**2 + np.expm1(-rdp) > 0) | (rdp == 0)] = 0.0
+    best = int(np.argmin(epsilons))
+    return max(0.0, float(epsilons[best])), float(order[best])
+
+
+def best_delta(order: Array, rdp: Array, epsilon: float) -> tuple[float, float]:
+    """The smallest δ over all orders, as for `best_epsilon`, and the order that gives it."""
+    log_deltas = 0.5 * _log_expm1_negative(rdp)
+    inside = (order > _NEAR_ONE) & (order < np.inf) & (rdp < np.inf)
+    a, divergence = order[inside], rdp[inside]
+    balle = (a - 1) * (divergence - epsilon + np.log1p(-1 / a)) - np.log(a)
+    log_deltas[inside] = np.minimum(log_deltas[inside], balle)
+    largest = (order == np.inf) & (rdp < np.inf)
+    excess = np.maximum(0.0, rdp[largest] - epsilon)
+    response = _log_expm1_negative(excess) - np.log1p(np.exp(-rdp[largest]))
+    log_deltas[largest] = np.minimum(log_deltas[largest], response)
+    best = int(np.argmin(log_deltas))
+    return min(1.0, math.exp(log_deltas[best])), float(order[best])
+
+
+def _log_expm1_negative(x: Array) -> Array:
+    """log(1 - e^-x)."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(-np.expm1(-x)))
 
 
 def _checked(order: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[Array, Array, float]:

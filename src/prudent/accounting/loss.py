@@ -8,14 +8,17 @@ direction, adding a record and removing one, is composed apart and the worse is 
 import dataclasses
 import functools
 import math
+import sys
 
 import dp_accounting as dp
 import numpy as np
 from dp_accounting.pld import PLDAccountant as _PLDAccountant
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from prudent import _validate
 from prudent.accounting.cases import check_rate, dominating, leaves
+from prudent.accounting.neighbouring import check_relation, refused
 from prudent.accounting.pairs import Dominating, TabulatedPair
 from prudent.accounting.tables import Array, LossTable, joined, lowered
 
@@ -27,23 +30,39 @@ _MOST_LOSSES = 2**21  # grid points of a composition; a coarser grid is used bey
 
 
 class PldAccountant(_PLDAccountant):
-    """Composes events by their privacy-loss distributions. Add-or-remove-one-record adjacency.
+    """Composes events by their privacy-loss distributions.
 
     Guarantee:
         `get_epsilon(δ)` is an ε for which everything composed so far is (ε, δ)-DP, and
         `epsilon_bounds(δ)` brackets the smallest such ε of the dominating pairs.
 
     Attributes:
+        neighboring_relation: Adding or removing one record, unless told otherwise. Replacing one by
+            a special, empty record costs the same. Replacing one by any other is left to
+            dp_accounting, for the events it can price.
         value_discretization_interval: The finest grid of losses used. A release whose losses would
             need more than two million points gets a coarser grid, which is still an upper bound.
     """
 
-    def __init__(self, value_discretization_interval: float = 1e-4) -> None:
+    def __init__(
+        self,
+        neighboring_relation: dp.NeighboringRelation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        value_discretization_interval: float = 1e-4,
+    ) -> None:
         interval = _validate.positive(value_discretization_interval=value_discretization_interval)
-        super().__init__(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
-        self._finest_interval = interval
+        # Past the base class: it would keep a distribution of its own, and `_pld` is computed here.
+        dp.PrivacyAccountant.__init__(self, check_relation(neighboring_relation))
+        self._value_discretization_interval = interval
+        self._contains_non_dp_event = False
         self._entries: list[tuple[dp.DpEvent, int]] = []
         self._composed: dict[bool, tuple[LossTable, LossTable]] = {}
+
+    def supports(self, event: dp.DpEvent) -> bool:
+        """Whether `compose` accepts the event."""
+        try:
+            return bool(super().supports(event))
+        except ValueError:  # a parameter out of range, which `compose` reports
+            return False
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "PldAccountant":
         """Adds `count` runs of an event; zero runs cost nothing."""
@@ -53,12 +72,24 @@ class PldAccountant(_PLDAccountant):
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
         for leaf, times in leaves(event, max(count, 1)):
-            error = None if _is_ours(leaf) else super()._maybe_compose(leaf, times, False)
+            error = None
+            if not self._is_ours(leaf):
+                error = refused(leaf, self.neighboring_relation)
+                error = error or super()._maybe_compose(leaf, times, False)
             if error is not None:
                 return error
             if do_compose:
                 self._add_entry(leaf, times)
         return None
+
+    def _is_ours(self, leaf: dp.DpEvent) -> bool:
+        """Whether this package, rather than dp_accounting, prices the event."""
+        if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
+            return False
+        if isinstance(leaf, dp.PoissonSampledDpEvent):
+            check_rate(leaf)
+            return PldAccountant()._maybe_compose(leaf.event, 1, False) is None
+        return dominating(leaf) is not None
 
     def _add_entry(self, leaf: dp.DpEvent, times: int) -> None:
         self._composed.clear()
@@ -71,9 +102,10 @@ class PldAccountant(_PLDAccountant):
     def get_epsilon(self, target_delta: float) -> float:
         """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP."""
         delta = _validate.between(0, 1, target_delta=target_delta)
-        return max(
-            table.epsilon(delta - self._rounding()) for table in self._tables(pessimistic=True)
-        )
+        tables = self._tables(pessimistic=True)
+        if any(table.infinite >= 1 for table in tables):
+            return math.inf  # at δ = 1 too: no ε describes a release that hides nothing
+        return max(table.epsilon(delta - self._rounding()) for table in tables)
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Brackets the true ε of the dominating pairs: (below it, `get_epsilon`)."""
@@ -87,8 +119,9 @@ class PldAccountant(_PLDAccountant):
 
     def get_delta(self, target_epsilon: float) -> float:
         """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP."""
-        epsilon = np.array([_validate.non_negative(target_epsilon=target_epsilon)])
-        worst = max(float(t.profile(epsilon)[0]) for t in self._tables(pessimistic=True))
+        epsilon = _validate.between(0, math.inf, target_epsilon=target_epsilon)
+        finite = np.array([min(epsilon, sys.float_info.max)])
+        worst = max(float(t.profile(finite)[0]) for t in self._tables(pessimistic=True))
         return min(1.0, worst + self._rounding())
 
     def _rounding(self) -> float:
@@ -107,13 +140,13 @@ class PldAccountant(_PLDAccountant):
         """Composes the ledger anew, on one grid that suits all of it."""
         ours, theirs = [], []
         for leaf, times in self._entries:
-            worst, runs = _cases_of(leaf, times, pessimistic=pessimistic)
-            if worst is None:
-                theirs.append((leaf, times))
-            else:
+            if self._is_ours(leaf):
+                worst, runs = _cases_of(leaf, times, pessimistic=pessimistic)
                 ours.append((_tabulated(worst, pessimistic=pessimistic), runs))
+            else:
+                theirs.append((leaf, times))
         span = sum(_composed_span(worst, runs) for worst, runs in ours)
-        interval = max(self._finest_interval, span / _MOST_LOSSES)
+        interval = max(self._value_discretization_interval, span / _MOST_LOSSES)
         tables = []
         for worst, runs in ours:
             remove, add = discretise(worst, interval, pessimistic=pessimistic)
@@ -135,38 +168,48 @@ class PldAccountant(_PLDAccountant):
         self, events: list[tuple[dp.DpEvent, int]], interval: float
     ) -> tuple[LossTable, LossTable]:
         """Lets dp_accounting price the events it alone knows."""
-        self._value_discretization_interval = interval
-        self._pld = privacy_loss_distribution.identity(interval)
+        peer = _PLDAccountant(self.neighboring_relation, interval)
         for leaf, times in events:
-            super()._maybe_compose(leaf, times, True)
+            peer.compose(leaf, times)
+        self._contains_non_dp_event = peer._contains_non_dp_event
 
         def table(pmf: pld_pmf.PLDPmf) -> LossTable:
             dense = pmf.to_dense_pmf()
             masses = np.maximum(dense._probs, 0.0)
             return LossTable(interval, dense._lower_loss, masses, float(dense._infinity_mass))
 
-        return table(self._pld._pmf_remove), table(self._pld._pmf_add)
+        return table(peer._pld._pmf_remove), table(peer._pld._pmf_add)
+
+    @property
+    def _pld(self) -> PrivacyLossDistribution:
+        """Everything composed so far, for code that reads dp_accounting's accountant from inside.
+
+        What convolutions may hide counts as infinite loss: ε and δ read from it are upper bounds.
+        """
+        remove, add = (
+            pld_pmf.DensePLDPmf(
+                table.interval,
+                table.first,
+                table.masses,
+                min(1.0, table.infinite + self._rounding()),
+                pessimistic_estimate=True,
+            )
+            for table in self._tables(pessimistic=True)
+        )
+        return PrivacyLossDistribution(remove, add)
 
 
-def _is_ours(leaf: dp.DpEvent) -> bool:
-    """Whether this package, rather than dp_accounting, prices the event."""
-    if isinstance(leaf, dp.PoissonSampledDpEvent):
-        check_rate(leaf)
-        return bool(PldAccountant().supports(leaf.event))
-    return dominating(leaf) is not None
-
-
-def _cases_of(leaf: dp.DpEvent, times: int, *, pessimistic: bool) -> tuple[Dominating | None, int]:
+def _cases_of(leaf: dp.DpEvent, times: int, *, pessimistic: bool) -> tuple[Dominating, int]:
     """The dominating pairs of a leaf and how often they are composed.
 
     Gaussians are composed in closed form; a sampled composition gets its pair tabulated, on the
-    side of the truth that is asked for; None is left for dp_accounting.
+    side of the truth that is asked for.
     """
     gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
     if gaussian is not None:
         return gaussian, 1
     worst = dominating(leaf)
-    if worst is None and isinstance(leaf, dp.PoissonSampledDpEvent):
+    if worst is None:
         inner = PldAccountant().compose(leaf.event)
         pair = TabulatedPair(*inner._tables(pessimistic=pessimistic))
         slack = inner._rounding() if pessimistic else 0.0

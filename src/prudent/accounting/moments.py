@@ -1,58 +1,164 @@
-"""Rényi moments of dominating pairs, Poisson-sampled or not, at every real order above 1.
+"""Rényi divergences of dominating pairs, Poisson-sampled or not, at every order from 1 to infinity.
 
 With M the law with the record sampled in at rate q and P the law without it, both directions are
 one integral, E_P[(M/P)^t]: t = α when removing a record, t = 1 - α when adding one. Removing has a
 closed form at whole orders (Errata 2.2); everything else is a sum of smooth one-dimensional
-integrals, where the trapezoidal rule converges faster than any power of its step.
+integrals, where the trapezoidal rule converges faster than any power of its step. Orders beyond
+`_MOST_POWERS` get an upper bound that takes no more memory than any other order. Order 1 is the
+Kullback-Leibler divergence and order infinity the largest loss.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special
 
+from prudent.accounting._numeric import expm1_minus
 from prudent.accounting.mechanisms import laplace_rdp
 from prudent.accounting.pairs import LaplacePair, MixturePair, Pair
 from prudent.accounting.tables import Array
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
 _MOST_NODES = 1 << 21  # of one integral, all components together
+_MOST_POWERS = 1 << 14  # terms of the closed form at a whole order; a bound is used beyond
 
 
 def renyi_divergence(pair: Pair, orders: Array, rate: float, *, adding: bool = False) -> Array:
     """D_α of the sampled pair at each order: D(M || P), or D(P || M) when `adding`."""
-    logs = np.full(orders.shape, np.inf)
+    if rate == 1 and adding:
+        return renyi_divergence(pair.swapped(), orders, rate)
+    found = np.full(orders.shape, np.inf)
     if pair.infinite_mass > 0:
-        return logs
+        return found
+    if rate == 1 and isinstance(pair, MixturePair) and len(pair.sigma) == 1:
+        return orders / 2 / pair.sigma**2 if pair.sigma[0] < np.inf else np.zeros(orders.shape)
+    found[orders == 1] = kullback_leibler(pair, rate, adding=adding)
+    found[orders == np.inf] = largest_loss(pair, rate, adding=adding)
     closed = np.zeros(orders.shape, bool) if adding else orders == np.floor(orders)
+    # Next to order 1 the first-order terms of the closed form cancel; quadrature leaves them out.
+    closed |= (orders > _MOST_POWERS) | ((rate == 1) & (orders >= 2))
+    closed &= (orders > 1) & (orders < np.inf)
     if np.any(closed):
-        powers = np.arange(2, int(orders[closed].max()) + 1, dtype=np.float64)
-        logs[closed] = log_sampled_moments(log_base_moments(pair, powers), orders[closed], rate)
+        found[closed] = _from_base_moments(pair, orders[closed], rate, adding)
     # Orders within a factor of two share their nodes.
-    octave = np.where(closed, -1, np.ceil(np.log2(orders)))
-    for group in np.unique(octave[~closed]):
-        here = octave == group
-        by_quadrature = _log_moments(pair, 1 - orders[here] if adding else orders[here], rate)
-        if by_quadrature is not None:
-            logs[here] = by_quadrature
-        elif not adding:
-            powers = np.arange(2, math.ceil(orders[here].max()) + 1, dtype=np.float64)
-            base = log_base_moments(pair, powers)
-            logs[here] = [interpolated(base, float(order), rate) for order in orders[here]]
-    return np.asarray(np.maximum(0.0, logs) / (orders - 1))
+    rest = (orders > 1) & (orders < np.inf) & ~closed
+    octave = np.ceil(np.log2(np.where(rest, orders, 1.0)))
+    for group in np.unique(octave[rest]):
+        here = rest & (octave == group)
+        logs = _log_moments(pair, 1 - orders[here] if adding else orders[here], rate)
+        if logs is None:
+            found[here] = _from_base_moments(pair, orders[here], rate, adding)
+        else:
+            found[here] = np.maximum(0.0, logs) / (orders[here] - 1)
+    return found
+
+
+def _from_base_moments(pair: Pair, orders: Array, rate: float, adding: bool) -> Array:
+    """D_α, or an upper bound on it, from the moments before sampling."""
+    if adding:
+        return _bound_of_adding(pair, orders, rate)
+    if rate == 1 and np.all(orders >= 2):  # the closed form holds between whole orders too
+        return np.maximum(0.0, log_base_moments(pair, orders)) / (orders - 1)
+    return divergence_of_removing(lambda powers: log_base_moments(pair, powers), orders, rate)
+
+
+def divergence_of_removing(log_base: Callable[[Array], Array], orders: Array, rate: float) -> Array:
+    """D_α(M || P) at finite orders above 1, from logarithms of moments before sampling.
+
+    Guarantee:
+        Exact at whole orders up to `_MOST_POWERS`, never below the truth at any other. Beyond,
+        Minkowski's inequality bounds the norm of M/P = (1-q) + q r by (1-q) + q times that of r.
+        Between whole orders the logarithm of the moment is convex, so a chord is above it.
+    """
+    wholes = np.unique(np.append(np.floor(orders), np.ceil(orders)))
+    logs = np.zeros(wholes.shape)  # that at order 1
+    near = (wholes > 1) & (wholes <= _MOST_POWERS)
+    if np.any(near):
+        powers = np.arange(2, int(wholes[near].max()) + 1, dtype=np.float64)
+        logs[near] = log_sampled_moments(log_base(powers), wholes[near], rate)
+    far = wholes > _MOST_POWERS
+    logs[far] = wholes[far] * log_sampled_ratio(log_base(wholes[far]) / wholes[far], rate)
+    low = logs[np.searchsorted(wholes, np.floor(orders))]
+    high = logs[np.searchsorted(wholes, np.ceil(orders))]
+    with np.errstate(invalid="ignore"):
+        chord = low + (orders - np.floor(orders)) * (high - low)
+    chord = np.where(np.isfinite(high), chord, np.inf)
+    return np.asarray(np.maximum(0.0, chord) / (orders - 1))
+
+
+def _bound_of_adding(pair: Pair, orders: Array, rate: float) -> Array:
+    """An upper bound on D_α(P || M): x^(1-α) is convex, and no order exceeds the largest loss."""
+    swapped, whole = pair.swapped(), np.ceil(orders)
+    unsampled = np.full(orders.shape, np.inf)
+    if swapped.infinite_mass == 0:
+        unsampled = log_base_moments(swapped, whole)
+    convex = log_sampled_ratio(unsampled, rate) / (whole - 1)
+    return np.asarray(np.clip(convex, 0.0, largest_loss(pair, rate, adding=True)))
+
+
+def kullback_leibler(pair: Pair, rate: float, *, adding: bool = False) -> float:
+    """D_1 of the sampled pair; by convexity at most q times the unsampled one."""
+    one_way = pair.swapped() if adding else pair
+    bound = math.inf
+    if one_way.infinite_mass == 0:
+        bound = rate * _unsampled_kullback_leibler(one_way)
+    nodes = None if rate == 1 else _nodes(pair, np.array([0.0, 1.0]))
+    if nodes is None:
+        return bound
+    log_masses, losses = nodes
+    log_ratio = log_sampled_ratio(losses, rate)
+    # E_P[r log r] and E_P[-log r] with the linear term, whose mean is zero, left out: the integrand
+    # is r (e^-l - 1 + l) or e^l - 1 - l at l = log r, and never negative.
+    terms = _log_expm1_minus(log_ratio) if adding else log_ratio + _log_expm1_minus(-log_ratio)
+    return min(bound, float(np.sum(np.exp(log_masses + terms))))
+
+
+def _unsampled_kullback_leibler(pair: Pair) -> float:
+    if isinstance(pair, LaplacePair):
+        return float(expm1_minus(np.asarray(-1 / pair.scale))) + 0.5 / pair.sigma**2
+    mixture = _as_mixture(pair, 0)
+    used = mixture.present > 0
+    labels = np.exp(np.log(mixture.present[used]) + _log_expm1_minus(-mixture.losses[used]))
+    noises = 0.5 * mixture.present[used] * mixture.sigma[used] ** -2.0
+    return float(np.sum(labels) + np.sum(noises) + np.sum(mixture.absent[~used]))
+
+
+def _log_expm1_minus(x: Array) -> Array:
+    """log(e^x - 1 - x), without overflow."""
+    with np.errstate(divide="ignore"):
+        near = np.log(expm1_minus(np.minimum(x, 2.0)))
+    right = np.maximum(x, 2.0)
+    return np.where(x < 2, near, right + np.log1p(-(1 + right) * np.exp(-right)))
+
+
+def largest_loss(pair: Pair, rate: float, *, adding: bool = False) -> float:
+    """D_∞ of the sampled pair: the supremum of log(M/P), or of log(P/M) when `adding`."""
+    one_way = pair.swapped() if adding else pair
+    if isinstance(one_way, LaplacePair):
+        sigma, loss = np.array([one_way.sigma]), 1 / one_way.scale
+    else:
+        mixture = _as_mixture(one_way, 0)
+        used = mixture.present > 0
+        sigma, loss = mixture.sigma[used], float(np.max(mixture.losses[used]))
+    unsampled = np.array(loss if np.all(np.isinf(sigma)) else np.inf)
+    if adding:
+        return float(-log_sampled_ratio(-unsampled, rate))
+    return float(log_sampled_ratio(unsampled, rate))
 
 
 def log_base_moments(pair: Pair, powers: Array) -> Array:
-    """Logarithm of E_absent[(present/absent)^k] at whole powers k >= 2, in closed form."""
+    """Logarithm of E_absent[(present/absent)^k] at powers k >= 2, in closed form."""
     if isinstance(pair, LaplacePair):
         test = (powers - 1) * laplace_rdp(powers, pair.scale)
-        return test + 0.5 * powers * (powers - 1) / pair.sigma**2
+        return np.asarray(test + _gaussian_log_moments(powers, pair.sigma))
     mixture = _as_mixture(pair, 0)
     used = mixture.present > 0
-    losses = mixture.losses[used]
-    exponents = np.outer(powers, losses) + np.outer(
-        0.5 * powers * (powers - 1), mixture.sigma[used] ** -2.0
-    )
+    column = powers[:, None]
+    with np.errstate(over="ignore"):
+        exponents = column * mixture.losses[used] + _gaussian_log_moments(
+            column, mixture.sigma[used]
+        )
     # The masses without the record need not sum to one over the components used; what is missing
     # has (present/absent)^k = 0 and so adds nothing.
     unused = float(np.sum(mixture.absent[~used]))
@@ -61,6 +167,12 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
         near = np.log1p(direct)
     far = special.logsumexp(exponents + np.log(mixture.absent[used]), axis=1)
     return np.where(np.max(exponents, axis=1) < 1, near, far)
+
+
+def _gaussian_log_moments(powers: Array, sigma: float | Array) -> Array:
+    """Returns k (k-1) / (2 σ²), infinite where that overflows and zero at infinite σ."""
+    with np.errstate(over="ignore"):
+        return np.asarray(0.5 * powers * ((powers - 1) / np.square(sigma)))
 
 
 def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
@@ -74,23 +186,15 @@ def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
     with np.errstate(divide="ignore"):
         excess = np.where(log_base < 1, np.log(np.expm1(np.minimum(log_base, 1.0))), log_base)
         excess = np.where(log_base < 1, excess, log_base + np.log1p(-np.exp(-log_base)))
-    order = orders[:, None]
-    inside = powers <= order
-    rest = np.where(inside, order - powers, 0.0)
-    choose = special.gammaln(order + 1) - special.gammaln(powers + 1) - special.gammaln(rest + 1)
-    terms = choose + rest * math.log1p(-rate) + powers * math.log(rate) + excess
-    total = special.logsumexp(np.where(inside, terms, -np.inf), axis=1)
-    return np.asarray(np.logaddexp(0.0, total))
-
-
-def interpolated(log_base: Array, order: float, rate: float) -> float:
-    """An upper bound between whole orders: the logarithm of a moment is convex in its order."""
-    below, above = math.floor(order), math.ceil(order)
-    high = float(log_sampled_moments(log_base, np.array([float(above)]), rate)[0])
-    low = 0.0
-    if below > 1:
-        low = float(log_sampled_moments(log_base, np.array([float(below)]), rate)[0])
-    return low + (order - below) * (high - low) / max(above - below, 1)
+    logs = np.empty(orders.shape)
+    for index, order in enumerate(orders):  # one at a time: all at once would be a large matrix
+        k = powers[: int(order) - 1]
+        choose = (
+            special.gammaln(order + 1) - special.gammaln(k + 1) - special.gammaln(order - k + 1)
+        )
+        terms = choose + (order - k) * math.log1p(-rate) + k * math.log(rate) + excess[: len(k)]
+        logs[index] = np.logaddexp(0.0, special.logsumexp(terms))
+    return logs
 
 
 def _as_mixture(pair: Pair, nodes: int) -> MixturePair:
@@ -104,6 +208,12 @@ def _as_mixture(pair: Pair, nodes: int) -> MixturePair:
 
 def _log_moments(pair: Pair, powers: Array, rate: float) -> Array | None:
     """Logarithms of E_P[(M/P)^t] by quadrature; None where that would take too many nodes."""
+    nodes = _nodes(pair, powers)
+    return None if nodes is None else _log_expectations(*nodes, powers, rate)
+
+
+def _nodes(pair: Pair, powers: Array) -> tuple[Array, Array] | None:
+    """Logarithms of masses under P, and losses before sampling, that integrate these powers."""
     nodes = 0
     if isinstance(pair, LaplacePair):
         reach = 1 / pair.scale
@@ -120,12 +230,12 @@ def _log_moments(pair: Pair, powers: Array, rate: float) -> Array | None:
         x, log_weights = grid
         log_masses.append(np.add.outer(np.log(mixture.absent[here]), log_weights).ravel())
         losses.append(np.add.outer(mixture.losses[here], x / sigma - 0.5 / sigma**2).ravel())
-    return _log_expectations(np.concatenate(log_masses), np.concatenate(losses), powers, rate)
+    return np.concatenate(log_masses), np.concatenate(losses)
 
 
 def _log_expectations(log_masses: Array, losses: Array, powers: Array, rate: float) -> Array:
     """Logarithms of Σ mass (1 - q + q e^loss)^t, one for each power t."""
-    log_ratio = _log_sampled_ratio(losses, rate)
+    log_ratio = log_sampled_ratio(losses, rate)
     u = rate * np.expm1(np.minimum(losses, 700.0))
     masses = np.exp(log_masses)
     logs = np.empty(len(powers))
@@ -153,7 +263,7 @@ def _normal_grid(sigma: float, powers: Array, components: int) -> tuple[Array, A
     return x, math.log(step / math.sqrt(2 * math.pi)) - 0.5 * x * x
 
 
-def _log_sampled_ratio(losses: Array, rate: float) -> Array:
+def log_sampled_ratio(losses: Array, rate: float) -> Array:
     """log(1 - q + q e^loss)."""
     if rate == 1:
         return losses

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import dp_accounting as dp
 import numpy as np
+from dp_accounting.dp_event import RandomizedResponseDpEvent
 from dp_accounting.rdp import RdpAccountant as _RdpAccountant
-from dp_accounting.rdp import rdp_privacy_accountant as _rdp
 
 from prudent import _validate
 from prudent.accounting.cases import (
@@ -19,6 +19,7 @@ from prudent.accounting.cases import (
     margin_pair,
     telling_margins,
 )
+from prudent.accounting.conversion import best_delta, best_epsilon
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -29,11 +30,14 @@ from prudent.accounting.events import (
     Reveals,
 )
 from prudent.accounting.moments import (
-    interpolated,
+    divergence_of_removing,
+    kullback_leibler,
+    largest_loss,
     log_base_moments,
-    log_sampled_moments,
+    log_sampled_ratio,
     renyi_divergence,
 )
+from prudent.accounting.neighbouring import check_relation, refused, with_halved_noise
 from prudent.accounting.pairs import MixturePair, Pair
 from prudent.accounting.tables import Array
 
@@ -45,25 +49,50 @@ DEFAULT_ORDERS: tuple[float, ...] = (
     *(72.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0),
 )
 
+_ABOVE_ONE = 1 + 1e-6
+_NOT_AT_ORDER_ONE = (RandomizedResponseDpEvent, dp.SampledWithoutReplacementDpEvent)
+"""Events whose formulas in dp_accounting do not hold at order 1."""
+
 
 class RdpAccountant(_RdpAccountant):
-    """Composes events by their Rényi divergences. Add-or-remove-one-record adjacency.
+    """Composes events by their Rényi divergences.
 
     Keeps two books: the plain one, and one in which every accident of a test (a margin of 0 that
     passes) is charged to δ instead (Errata 2.4). The better of the two is reported.
 
     Guarantee:
         `get_epsilon(δ)` is an ε for which everything composed so far is (ε, δ)-DP.
+
+    Attributes:
+        orders: From 1, the Kullback-Leibler divergence, to infinity, the largest loss. Orders above
+            16,384 of sampled releases are bounded from above.
+        neighboring_relation: Adding or removing one record, unless told otherwise. Replacing one by
+            a special, empty record costs the same. Replacing one by any other is left to
+            dp_accounting, for the events it can price.
     """
 
-    def __init__(self, orders: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        orders: Sequence[float] | None = None,
+        neighboring_relation: dp.NeighboringRelation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    ) -> None:
         chosen = DEFAULT_ORDERS if orders is None else tuple(orders)
+        if not chosen:
+            raise ValueError("Expected orders with at least one entry, got none.")
         for order in chosen:
-            _validate.between(1, np.inf, ends="()", orders=order)
-        super().__init__(np.array(chosen, float), dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+            _validate.between(1, np.inf, orders=order)
+        super().__init__(chosen, check_relation(neighboring_relation))
+        self._orders: Array = np.array(chosen, float)
         self._rdp: Array = np.zeros(len(chosen))
         self._split_rdp: Array = np.zeros(len(chosen))
         self._split_delta = 0.0
+
+    def supports(self, event: dp.DpEvent) -> bool:
+        """Whether `compose` accepts the event."""
+        try:
+            return bool(super().supports(event))
+        except ValueError:  # a parameter out of range, which `compose` reports
+            return False
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "RdpAccountant":
         """Adds `count` runs of an event; zero runs cost nothing."""
@@ -73,25 +102,41 @@ class RdpAccountant(_RdpAccountant):
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
         for leaf, times in leaves(event, max(count, 1)):
-            if _is_ours(leaf):
+            if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
+                leaf = with_halved_noise(leaf)
+            if self._is_ours(leaf):
                 if do_compose:
                     plain, split, delta = _divergences(leaf, self._orders)
                     self._rdp = self._rdp + times * plain
                     self._split_rdp = self._split_rdp + times * split
                     self._split_delta += times * delta
             else:
-                error = self._compose_theirs(leaf, times, do_compose)
+                error = refused(leaf, self.neighboring_relation)
+                error = error or self._compose_theirs(leaf, times, do_compose)
                 if error is not None:
                     return error
         return None
 
+    def _is_ours(self, leaf: dp.DpEvent) -> bool:
+        """Whether this package, rather than dp_accounting, prices the event."""
+        if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
+            return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
+        inner, _ = _unsampled(leaf)
+        return isinstance(inner, ProposeTestReleaseDpEvent) or additive_parts(inner) is not None
+
     def _compose_theirs(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
         """Lets dp_accounting price an event, once, for both books."""
-        books = self._rdp, self._split_rdp, self._split_delta
-        self._rdp = np.zeros_like(self._split_rdp)
-        error = super()._maybe_compose(leaf, times, do_compose)
-        added = self._rdp
-        self._rdp, self._split_rdp, self._split_delta = books
+        orders, books = self._orders, (self._rdp, self._split_rdp, self._split_delta)
+        try:
+            if isinstance(leaf, _NOT_AT_ORDER_ONE):  # a divergence at 1 is at most that above it
+                self._orders = np.maximum(orders, _ABOVE_ONE)
+            self._rdp = np.zeros_like(self._split_rdp)
+            with np.errstate(invalid="ignore"):
+                error = super()._maybe_compose(leaf, times, do_compose)
+            added = np.where(np.isnan(self._rdp), np.inf, self._rdp)
+        finally:  # an error must not leave an empty book
+            self._orders = orders
+            self._rdp, self._split_rdp, self._split_delta = books
         if error is None and do_compose:
             self._rdp, self._split_rdp = self._rdp + added, self._split_rdp + added
         return error
@@ -108,12 +153,11 @@ class RdpAccountant(_RdpAccountant):
     def get_epsilon_and_optimal_order(self, target_delta: float) -> tuple[float, float]:
         """The ε of `get_epsilon` and the order that gives it."""
         delta = _validate.between(0, 1, target_delta=target_delta)
-        answers = [_rdp.compute_epsilon(self._orders, self._rdp, delta)]
+        answers = [best_epsilon(self._orders, self._rdp, delta)]
         if delta > self._split_delta > 0:
             rest = delta - self._split_delta
-            answers.append(_rdp.compute_epsilon(self._orders, self._split_rdp, rest))
-        epsilon, order = min(answers)
-        return float(epsilon), float(order)
+            answers.append(best_epsilon(self._orders, self._split_rdp, rest))
+        return min(answers)
 
     def get_delta(self, target_epsilon: float) -> float:
         """The least δ, over orders and both books, for which all this is (ε, δ)-DP."""
@@ -121,11 +165,10 @@ class RdpAccountant(_RdpAccountant):
 
     def get_delta_and_optimal_order(self, target_epsilon: float) -> tuple[float, float]:
         """The δ of `get_delta` and the order that gives it."""
-        epsilon = _validate.non_negative(target_epsilon=target_epsilon)
-        plain = _rdp.compute_delta(self._orders, self._rdp, epsilon)
-        split = _rdp.compute_delta(self._orders, self._split_rdp, epsilon)
-        delta, order = min(plain, (split[0] + self._split_delta, split[1]))
-        return min(1.0, float(delta)), float(order)
+        epsilon = _validate.between(0, np.inf, target_epsilon=target_epsilon)
+        plain = best_delta(self._orders, self._rdp, epsilon)
+        split, order = best_delta(self._orders, self._split_rdp, epsilon)
+        return min(plain, (min(1.0, split + self._split_delta), order))
 
 
 def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
@@ -135,11 +178,6 @@ def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
         rate *= check_rate(leaf)
         leaf = leaf.event
     return leaf, rate
-
-
-def _is_ours(leaf: dp.DpEvent) -> bool:
-    inner, _ = _unsampled(leaf)
-    return isinstance(inner, ProposeTestReleaseDpEvent) or additive_parts(inner) is not None
 
 
 def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
@@ -182,31 +220,39 @@ def _case_two_divergence(event: ProposeTestReleaseDpEvent, orders: Array, rate: 
 def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
     """Several independent parts on one batch (Errata 5), exact at whole orders.
 
-    Between them too where there is one pair with a closed form; else the logarithm of the moment,
-    convex in the order, is interpolated upwards.
+    Between them too where there is one pair with a closed form; else an upper bound.
     """
     match parts.others:
         case ():
             return renyi_divergence(MixturePair.of((1.0, 1.0, parts.sigma)), orders, rate)
         case ((LaplaceTest() | GaussianTest() | DiscreteLaplaceTest() as test, 1),):
             return renyi_divergence(margin_pair(test, parts.sigma), orders, rate)
-    powers = np.arange(2, int(np.ceil(orders.max())) + 1, dtype=np.float64)
-    log_base = 0.5 * powers * (powers - 1) * parts.sigma**-2.0
-    for test, count in parts.others:
-        log_base = log_base + count * _log_test_moments(test, powers)
-    whole = orders == np.floor(orders)
-    logs = np.empty(orders.shape)
-    logs[whole] = log_sampled_moments(log_base, orders[whole], rate)
-    logs[~whole] = [interpolated(log_base, float(order), rate) for order in orders[~whole]]
-    return np.maximum(0.0, logs) / (orders - 1)
+    if parts.sigma == 0:
+        return np.full(orders.shape, np.inf)
+
+    pairs: list[tuple[Pair, int]] = [(MixturePair.of((1.0, 1.0, parts.sigma)), 1)]
+    pairs += [(_moments_pair(test), count) for test, count in parts.others]
+
+    def log_base(powers: Array) -> Array:
+        return np.asarray(sum(count * log_base_moments(pair, powers) for pair, count in pairs))
+
+    found = np.empty(orders.shape)
+    inside = (orders > 1) & (orders < np.inf)
+    found[inside] = divergence_of_removing(log_base, orders[inside], rate)
+    # Before sampling, D_1 and D_∞ add up. D_1 is convex, and never above D_2.
+    mean = rate * sum(count * kullback_leibler(pair, 1.0) for pair, count in pairs)
+    found[orders == 1] = np.minimum(mean, divergence_of_removing(log_base, np.array([2.0]), rate))
+    largest = sum(count * largest_loss(pair, 1.0) for pair, count in pairs)
+    found[orders == np.inf] = log_sampled_ratio(np.array(largest), rate)
+    return found
 
 
-def _log_test_moments(test: MarginTest, powers: Array) -> Array:
-    """Logarithms of the moments of a noisy margin alone, at whole powers.
+def _moments_pair(test: MarginTest) -> Pair:
+    """A pair with the moments at whole orders, the mean loss and the largest of a noisy margin.
 
-    Completing the square in a discrete Gaussian shifts its sum by a whole number, so its moments
-    are those of the Gaussian. Summed term by term they would need terms out to the power itself.
+    Completing the square in a discrete Gaussian shifts its sum by a whole number, so these are
+    those of the Gaussian. Summed term by term they would need terms out to the power itself.
     """
     if isinstance(test, DiscreteGaussianTest):
-        return np.asarray(0.5 * powers * (powers - 1) / test.scale**2)
-    return log_base_moments(margin_pair(test, np.inf), powers)
+        return MixturePair.of((1.0, 1.0, test.scale))
+    return margin_pair(test, np.inf)

@@ -146,4 +146,6 @@ def accountant_named(name: AccountantName) -> "type[PldAccountant] | type[RdpAcc
     """The class behind a name of `--accountant`."""
     from prudent.accounting import PldAccountant, RdpAccountant
 
-    return {"pld": PldAccountant, "rdp": RdpAccountant}[name]
+    classes: dict[AccountantName, type[PldAccountant] | type[RdpAccountant]]
+    classes = {"pld": PldAccountant, "rdp": RdpAccountant}
+    return classes[name]

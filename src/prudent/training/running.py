@@ -246,7 +246,7 @@ class TrainingRun:
         if delta is None or isinstance(self.plan.aggregation, Mean):
             return None
         # On the way a coarser grid of losses is quicker and, like the fine one, an upper bound.
-        accountant = PldAccountant() if exact else PldAccountant(1e-3)
+        accountant = PldAccountant() if exact else PldAccountant(value_discretization_interval=1e-3)
         return accountant.compose(self.plan.event_after(step)).get_epsilon(delta)
 
     def state(self, step: int) -> dict[str, Any]:
