@@ -175,8 +175,9 @@ def in_postgres(case: Case, odd: bool, address: str) -> dict[str, Any]:
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {name} (c {case.type}, x float8, id int)")
         connection.execute(
-            f"INSERT INTO {name} SELECT CAST(CASE WHEN i < {USUAL} THEN %s ELSE %s END AS {case.type}),"
-            f" 50 + (i %% 7) / 8.0, i FROM generate_series(0, {USUAL + odd - 1}) AS i",
+            f"INSERT INTO {name} "
+            f"SELECT CAST(CASE WHEN i < {USUAL} THEN %s ELSE %s END AS {case.type}), "
+            f"50 + (i %% 7) / 8.0, i FROM generate_series(0, {USUAL + odd - 1}) AS i",
             [case.usual, case.odd],
         )
     return {"connect": address, "table": name}

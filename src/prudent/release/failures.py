@@ -30,11 +30,11 @@ def withheld(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         **named: Its arguments by name.
 
     Raises:
-        SourceError: if it raises anything but a missing module or an interruption.
+        SourceError: if it raises anything but that, a missing module or an interruption.
     """
     try:
         return act(*arguments, **named)
-    except (ImportError, KeyboardInterrupt, SystemExit):
+    except (ImportError, KeyboardInterrupt, SourceError, SystemExit):
         raise
     except BaseException:  # the panics of polars are no `Exception`
         pass
