@@ -1,5 +1,6 @@
 """The same column in DuckDB, PostgreSQL and Spark: the same answers, on flights and on ties."""
 
+import datetime
 import gc
 import shutil
 import uuid
@@ -183,6 +184,41 @@ def test_postgres_can_change_nothing(postgres_table: Any) -> None:
         backend.raw_sql(f"DELETE FROM {where['table']}")
 
 
+@pytest.mark.parametrize(
+    ("encoding", "stored", "shown"),
+    [("SQL_ASCII", "ff", "\\xff"), ("WIN1252", "81", "\\x81"), ("LATIN1", "e9", "é")],
+)
+def test_postgres_has_an_image_of_every_text(
+    postgres_url: str,  # noqa: F811
+    encoding: str,
+    stored: str,
+    shown: str,
+) -> None:
+    """Some encodings of a database hold bytes that stand for no character elsewhere."""
+    psycopg = pytest.importorskip("psycopg")
+    name = f"odd_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 "
+            "LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+    address = f"{postgres_url.rpartition('/')[0]}/{name}"
+    with psycopg.connect(address, client_encoding=encoding, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (c text, x float8)")
+        connection.execute("INSERT INTO t SELECT 'a', i FROM generate_series(1, 300) AS i")
+        connection.execute(f"INSERT INTO t SELECT convert_from('\\x{stored}', '{encoding}'), 1")
+        connection.execute("CREATE TABLE odd AS SELECT * FROM t WHERE c <> 'a'")
+    where: Any = {"connect": address, "table": "t"}
+    outcome = statistics.mode(**where, column="c", epsilon=2.0, delta=1e-6)
+    assert isinstance(outcome, Released)
+    assert outcome.value == "a"
+    assert open_column(**where, column="x", unit="c").count() == 2
+    groups = open_groups(**where, column="x", by="c", groups=["a", "b"])
+    assert [column.count() for column in groups.values()] == [300, 0]
+    odd = open_column(connect=address, table="odd", column="c", kind="categories")
+    assert odd.most_frequent() == shown
+
+
 @pytest.mark.parametrize("address", ["postgres://nobody:secret@127.0.0.1:1/d", "postgresql://[x"])
 def test_an_unreachable_server_is_said_without_its_password(address: str) -> None:
     with pytest.raises(SourceError, match="Could not connect") as caught:
@@ -246,6 +282,32 @@ def test_spark_tells_words_apart_that_a_collation_takes_for_equal(session: Any) 
     assert column.counts_of(["Oslo", "Bergen"]).tolist() == [1, 0]
     cities = open_groups(frame, "x", by="w", groups=["Oslo", "oslo"])
     assert [cities[city].count() for city in ("Oslo", "oslo")] == [1, 2]
+
+
+@pytest.mark.parametrize("odd", ["CAST(X'FF' AS STRING)", "DATE'0001-01-01' + 4000000"])
+def test_spark_has_an_image_of_every_value(session: Any, odd: str) -> None:
+    """What toPandas could not convert: bytes that are no text, a day in the year 10952."""
+    usual = "'a'" if "STRING" in odd else "DATE'2024-01-01'"
+    shown: Any = "a" if "STRING" in odd else datetime.date(2024, 1, 1)
+    frame = session.range(301).selectExpr(
+        f"IF(id < 300, {usual}, {odd}) AS c", "CAST(id AS DOUBLE) AS x"
+    )
+    cost: Any = {"epsilon": 2.0, "delta": 1e-6}
+    outcome = statistics.mode(frame, "c", **cost)
+    assert isinstance(outcome, Released)
+    assert outcome.value == shown
+    assert open_column(frame, "x", unit="c").count() == 2
+    strange = open_column(frame.where("id = 300"), "c", kind="categories").most_frequent()
+    assert strange == ("\\xff" if "STRING" in odd else "+10952-07-30")
+
+
+@pytest.mark.parametrize("where", [lambda t: t.x / 0 > 1, lambda t: t.x.cast("int8") > 1])
+def test_spark_cannot_try_a_condition(session: Any, where: Any) -> None:
+    frame = session.range(3).selectExpr("CAST(id AS DOUBLE) AS x", "CAST(id AS STRING) AS s")
+    with pytest.raises(ValueError, match="operations that cannot fail"):
+        open_column(frame, "x", where=where)
+    column = open_column(frame, "x", where=lambda t: t.s.try_cast("int64") == 1)
+    assert column.count() == 1
 
 
 def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The file of a name is read, and no other; files of a pattern are joined by the names of columns."""
+"""The file of a name is read and no other; those of a pattern are joined by column names."""
 
 from pathlib import Path
 
