@@ -205,7 +205,7 @@ def _postgres(address: str) -> Any:
     """A connection that sees one state of the database throughout and can change nothing."""
     import psycopg
 
-    connection = psycopg.connect(address)
+    connection = psycopg.connect(address, client_encoding="utf8")
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
     # Dates are written as Python reads them; this also begins the one transaction of all questions.
