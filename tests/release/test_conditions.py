@@ -25,6 +25,7 @@ TABLE = pa.table(
         "n": pa.array([0, 1, 2**63 - 1, -(2**63)], "int64"),
         "day": [datetime.date(2023, 12, 31), datetime.date(2024, 1, 1), datetime.date.max, None],
         "flag": [True, False, None, True],
+        "hour": [datetime.time(1), None, None, None],
     }
 )
 OTHER = ibis.memtable({"y": [1.0]})
@@ -45,6 +46,7 @@ def own_function(x: float) -> bool:
         lambda t: t.x.isin(t.filter(t.city == "a").x),
         lambda t: t.x.lag() > 0,
         lambda t: t.day < ibis.today(),
+        lambda t: t.hour.cast("string") == "a",
         lambda t: t.x < OTHER.y.max(),
         lambda t: (t.flag & (t.x > 1)) | (t.x < t.x.mean()),
         lambda t: own_function(t.x),
@@ -124,7 +126,7 @@ def in_postgres(postgres_url: str) -> dict[str, Any]:  # noqa: F811
             "m numeric)"
         )
         amounts = ["1e400", "NaN", "0.75", "-Infinity"]
-        for row in zip(*TABLE.to_pydict().values(), amounts, strict=True):
+        for row in zip(*TABLE.drop_columns("hour").to_pydict().values(), amounts, strict=True):
             connection.execute(f"INSERT INTO {name} VALUES (%s, %s, %s, %s, %s, %s, %s)", row)
         connection.execute(f"UPDATE {name} SET day = 'infinity' WHERE x = 3")
     return {"connect": postgres_url, "table": name}

@@ -65,6 +65,21 @@ def test_an_open_quote_in_a_header_makes_no_name_of_a_record(tmp_path: Path) -> 
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("other", [{"x": ["1", "secret"]}, {"x": [2**40]}, {"y": [1.0]}])
+def test_parquet_files_with_other_types_are_refused(other: dict[str, list], tmp_path: Path) -> None:
+    """Some values of one type can be converted into the other, and some cannot."""
+    for name, columns in (("p1", {"x": pa.array([1], "int32"), "z": [1]}), ("p2", other)):
+        pa.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    with pytest.raises(SourceError, match=r"same columns and types, got .* in '.*p2\.parquet'"):
+        open_column(tmp_path / "p*.parquet", "x")
+
+
+def test_parquet_files_may_differ_in_what_is_not_used(tmp_path: Path) -> None:
+    for name, columns in (("p1", {"x": [1.0], "z": [1]}), ("p2", {"z": ["a"], "x": [2.0]})):
+        pa.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    assert everything(tmp_path / "p*.parquet") == [1.0, 2.0]
+
+
 def test_folders_of_a_pattern_give_columns(tmp_path: Path) -> None:
     for year, value in ((2023, 1.0), (2024, 2.0)):
         folder = tmp_path / f"year={year}"

@@ -150,6 +150,17 @@ def in_arrow(case: Case, odd: bool, _: Path) -> dict[str, Any]:
     return {"data": pa.table(columns)}
 
 
+def test_a_null_where_none_may_be() -> None:
+    schema = pa.schema([pa.field("c", pa.string(), nullable=False)])
+    table = pa.table({"c": pa.array(["a"] * USUAL + [None])}).cast(
+        pa.schema([pa.field("c", pa.string())])
+    )
+    broken = pa.Table.from_arrays(table.columns, schema=schema)
+    outcome = mode(broken, "c", **COST)
+    assert isinstance(outcome, Released)
+    assert outcome.value == "a"
+
+
 def in_parquet(case: Case, odd: bool, folder: Path) -> dict[str, Any]:
     path = folder / f"{uuid.uuid4().hex}.parquet"
     pa.parquet.write_table(in_arrow(case, odd, folder)["data"], path)

@@ -14,8 +14,10 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet
 
 from prudent.release.dialects import call, tried
+from prudent.release.failures import SourceError
 
 _MICROSECONDS = {"s": 10**6, "ms": 10**3}
 
@@ -40,10 +42,31 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
 
 
 def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
-    """Whether a column that will be used is of a type that some records could not be read as."""
-    schema = _dataset(files[:1]).schema
-    used = [field for field in schema if columns is None or field.name in columns]
-    return any(_stored(field.type) != field.type for field in used)
+    """Whether a column that will be used is of a type that some records could not be read as.
+
+    Raises:
+        SourceError: if two files differ in the type of such a column: converting one into the
+            other fails on some records and not on others.
+    """
+    first, *others = (_used(file, columns) for file in files)
+    for file, types in zip(files[1:], others, strict=True):
+        differ = sorted(name for name in first if types.get(name, first[name]) != first[name])
+        if differ or (columns is not None and first.keys() != types.keys()):
+            what = f"another type of {differ[0]!r}" if differ else "other columns"
+            raise SourceError(
+                f"Expected files with the same columns and types, got {what} in {file!r} than in "
+                f"{files[0]!r}."
+            )
+    return any(_stored(dtype) != dtype for dtype in first.values())
+
+
+def _used(file: str, columns: Sequence[str] | None) -> dict[str, pa.DataType]:
+    schema = pyarrow.parquet.read_schema(file)
+    types = {
+        field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        for field in schema
+    }
+    return {name: types[name] for name in types if columns is None or name in columns}
 
 
 def _dataset(files: Sequence[str], schema: pa.Schema | None = None) -> Any:
@@ -53,7 +76,8 @@ def _dataset(files: Sequence[str], schema: pa.Schema | None = None) -> Any:
 
 
 def _as_stored(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(_stored(field.type)) for field in schema])
+    # Nullable, whatever it says of itself: a column that must not hold NULL may hold one.
+    return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
 
 
 def _stored(dtype: pa.DataType) -> pa.DataType:

@@ -58,8 +58,8 @@ def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int)
 
 def _listed_mode(column: Column, categories: Sequence[Any], *, cap: int) -> RobustValue:
     """The mode among public categories, each of which competes, also where no record has it."""
-    listed = dict(sorted((in_order(each), each) for each in categories))
-    values = list(listed.values())
+    listed = {in_order(each): each for each in categories}
+    values = [listed[key] for key in sorted(listed)]
     counts = column.counts_of(values)
     place = int(np.argmax(counts))  # of the first, among equals
     ahead = counts[place] - counts - (np.arange(len(values)) < place)

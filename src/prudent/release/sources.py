@@ -138,7 +138,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
             f"an ibis table or a Spark data frame, got {type(frame).__name__}."
         )
     if type(frame).__name__ == "LazyFrame":
-        kept = _kept(frame.collect_schema().names(), columns)
+        kept = _kept(withheld(frame.collect_schema).names(), columns)
         frame = withheld(frame.select(kept).collect)
     names = frame.column_names if kind == "pyarrow" else frame.columns
     kept = _kept(list(names), columns)
@@ -171,7 +171,7 @@ def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
         # Which type objects have together depends on each of them; the text of one does not.
         return pyarrow.table(
             {
-                str(name): pyarrow.array(map(images.text, frame[name]), "string")
+                str(name): pyarrow.array(map(images.text, frame[name]), "large_string")
                 if name in untyped
                 else pyarrow.Array.from_pandas(frame[name])
                 for name in kept
