@@ -200,7 +200,7 @@ def test_an_array_needs_no_engine() -> None:
     [
         ({"source": "nowhere.parquet", "column": "x"}, "Expected source an existing file"),
         ({"source": "nowhere/*.csv", "column": "x"}, "Expected source an existing file"),
-        ({"source": "nowhere/*.parquet", "column": "x"}, "Could not read"),
+        ({"source": "nowhere/*.parquet", "column": "x"}, "Expected source an existing file"),
         ({"source": "salaries.xlsx", "column": "x"}, r"Expected source a \.parquet, \.csv"),
         ({"source": "a\0.csv", "column": "x"}, "Expected source an existing file"),
         ({"source": 3, "column": "x"}, "an ibis table or a Spark data frame, got int"),
@@ -271,11 +271,10 @@ def test_errors_of_the_engine_quote_no_record() -> None:
     backend = ibis.duckdb.connect()
     backend.raw_sql("CREATE VIEW t AS SELECT CAST(s AS DOUBLE) AS x FROM (VALUES ('secret')) v(s)")
     column = open_column(backend.table("t"), "x")
-    with pytest.raises(SourceError, match="could not read the column") as caught:
+    with pytest.raises(SourceError, match="could not be read") as caught:
         column.order_statistics(1, 1)
     assert "secret" not in str(caught.value)
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is caught.value.__context__ is None
 
 
 Rows = list[tuple[int | None, str | None, float | None]]
@@ -327,21 +326,22 @@ def test_a_unit_counts_with_its_least_value(rows: Rows) -> None:
 def test_a_unit_of_categories_counts_with_its_first_in_order_of_characters() -> None:
     table = pa.table({"user": [1, 1, 1, 2], "c": ["b", "Z", "é", "b"]})
     column = open_column(table, "c", unit="user", kind="categories")
-    assert column.most_frequent(5) == [("Z", 1), ("b", 1)]
+    assert (column.most_frequent(), column.leaders()) == ("Z", (1, 1, False))
+    assert column.counts_of(["Z", "b", "é"]).tolist() == [1, 1, 0]
 
 
 def test_categories_keep_their_type_and_ties_go_to_the_first() -> None:
     table = pa.table({"c": ["b", "a", "b", "a", "c", None], "n": [2, 2, 1, 1, 3, None]})
     column = open_column(table, "c", kind="categories")
     assert column.count() == 5
-    assert column.most_frequent(2) == [("a", 2), ("b", 2)]
-    assert column.most_frequent(9, among=["c", "b", "q"]) == [("b", 2), ("c", 1)]
-    assert column.most_frequent(9, among=[]) == []
+    assert (column.most_frequent(), column.leaders()) == ("a", (2, 2, False))
+    assert column.counts_of(["c", "b", "q"]).tolist() == [1, 2, 0]
+    assert column.counts_of([]).tolist() == []
     numbers = open_column(table, "n", kind="categories")
-    assert numbers.most_frequent(2) == [(1, 2), (2, 2)]
-    assert numbers.most_frequent(9, among=[3, 7]) == [(3, 1)]
-    with pytest.raises(ValueError, match="Expected among of type int64, got"):
-        numbers.most_frequent(9, among=["3"])
+    assert (numbers.most_frequent(), numbers.leaders()) == (1, (2, 2, False))
+    assert numbers.counts_of([3, 7]).tolist() == [1, 0]
+    with pytest.raises(ValueError, match="Expected categories of type int64, got"):
+        numbers.counts_of(["3"])
     assert isinstance(numbers, TableColumn)
     assert numbers.typed(["3", 4, np.int64(5)]) == [3, 4, 5]
     with pytest.raises(ValueError, match="categories of type int64, as the column is, got 'x'"):
@@ -390,22 +390,6 @@ def test_two_spellings_of_a_group_are_refused() -> None:
 
 def test_where_keeps_rows() -> None:
     assert everything(open_column(CITIES, "x", where=lambda t: t.city != "a")) == [3.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    "where",
-    [
-        lambda t: t.x < t.x.max(),
-        lambda t: t.x.rank() > 1,
-        lambda t: ibis.row_number() > 0,
-        lambda t: ibis.random() < 0.5,
-        lambda t: t.x.isin(t.filter(t.city == "a").x),
-        lambda t: t.x.lag() > 0,
-    ],
-)
-def test_where_may_not_look_at_other_rows(where: Any) -> None:
-    with pytest.raises(ValueError, match="one row at a time"):
-        open_column(CITIES, "x", where=where)
 
 
 @pytest.mark.parametrize("where", [lambda t: t.nothing, lambda t: t.x, "x > 0", 3])

@@ -1,11 +1,12 @@
 """The mode against brute force, and row by row."""
 
+from typing import Any
+
 import pytest
 
-from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.columns_protocol import ArrayColumn, Leaders
 from prudent.release.lattice import Lattice
-from prudent.release.margin import RobustValue
-from prudent.release.modes import category_mode, lattice_mode
+from prudent.release.modes import Unread, category_mode, lattice_mode
 from tests.oracles.multisets import Graph, data_sets, records
 
 GRID = Lattice(0, 0, 4)
@@ -79,4 +80,21 @@ def test_every_row_of_the_table(
     data: list, categories: list | None, mode: str, margin: int
 ) -> None:
     found = category_mode(ArrayColumn(data), categories, cap=CAP)
-    assert found == RobustValue((mode,), margin, 0)
+    (value,) = found.value
+    assert (found.margin, found.sensitivity) == (margin, 0)
+    assert (value.read() if isinstance(value, Unread) else value) == mode
+
+
+class Sealed:
+    """A column that counts, and whose values nobody may read."""
+
+    def leaders(self) -> Leaders:
+        return Leaders(9, 2, True)
+
+    def most_frequent(self) -> str:
+        raise AssertionError("read before the test")
+
+
+def test_no_value_is_read_before_the_test_has_passed() -> None:
+    column: Any = Sealed()
+    assert category_mode(column, None, cap=CAP).margin == 6

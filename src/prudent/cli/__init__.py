@@ -13,6 +13,7 @@ import typer
 
 import prudent
 from prudent.cli import budget, compare, demo, errors, paper, pricing, release, train
+from prudent.cli.display import complain
 
 app = typer.Typer(
     name="prudent",
@@ -75,5 +76,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return errors.report(error, typer.main.get_command(app))
     if status == errors.STOPPED:  # by the keyboard, which typer says nothing about
-        print("Stopped.", file=sys.stderr)
+        complain("Stopped.")
     return status if isinstance(status, int) else 0

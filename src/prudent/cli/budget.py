@@ -7,6 +7,7 @@ import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent.cli import options
+from prudent.cli.display import complain, echo, neutral
 
 if TYPE_CHECKING:
     from prudent.release.odometer import Balance
@@ -91,7 +92,7 @@ def history(
     with Ledger.open(location, dataset=dataset) as ledger:
         charges = ledger.history()
     if as_json:
-        typer.echo(json.dumps([charge.to_plain() for charge in charges]))
+        echo(json.dumps([charge.to_plain() for charge in charges]))
         return
     rows = [
         (
@@ -135,18 +136,18 @@ def verify(
             last = ledger.balance().digest
     except TamperedLedgerError as error:
         if as_json:
-            typer.echo(json.dumps({"verified": False, "error": str(error)}))
-        typer.echo(str(error), err=True)
+            echo(json.dumps({"verified": False, "error": str(error)}))
+        complain(error)
         raise typer.Exit(TAMPERED) from None
     if as_json:
-        typer.echo(json.dumps({"verified": True, "charges": charges, "digest": last}))
+        echo(json.dumps({"verified": True, "charges": charges, "digest": last}))
     else:
-        typer.echo(f"All is well. Charges: {charges}; digest: {last}.")
+        echo(f"All is well. Charges: {charges}; digest: {last}.")
 
 
 def _print_balance(balance: "Balance", as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(balance.to_plain()))
+        echo(json.dumps(balance.to_plain()))
         return
     chosen = "after earlier answers" if balance.adaptive else "in advance"
     rows = [
@@ -171,5 +172,6 @@ def _print_table(header: tuple[str, ...] | None, rows: list[Any]) -> None:
     columns = [Column(name, overflow="fold") for name in header or ("", "")]
     table = Table(*columns, box=box.SIMPLE_HEAD, show_header=header is not None)
     for row in rows:
-        table.add_row(*map(Text, row))  # labels are shown as they are, not read as markup
+        # Labels are shown as they are: neither markup nor control characters are obeyed.
+        table.add_row(*(Text(neutral(cell)) for cell in row))
     Console().print(table)

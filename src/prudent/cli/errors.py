@@ -2,12 +2,13 @@
 
 import os
 import re
-import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import typer
+
+from prudent.cli.display import complain
 
 USAGE = 2
 BUG = 1
@@ -55,10 +56,10 @@ def report(error: Exception, command: Any) -> int:
     elif isinstance(error, ValueError):
         line, status = with_flag(str(error), frozenset(_options(command))), USAGE
     else:
-        line, status = f"A bug in prudent: {type(error).__name__}: {error}", BUG
+        line, status = _bug(error), BUG
     if not line:
         return 0
-    print(" ".join(line.split()), file=sys.stderr)
+    complain(line)
     if os.environ.get("PRUDENT_TRACEBACK"):
         traceback.print_exception(error)
     return status
@@ -135,3 +136,11 @@ def _missing(error: ImportError) -> str:
 def _file(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}".rstrip(".") + "."
+
+
+def _bug(error: Exception) -> str:
+    """What nobody expected; its own words may quote a record."""
+    return (
+        f"A bug in prudent: {type(error).__name__}. Its text is withheld, since it may quote "
+        "records; PRUDENT_TRACEBACK=1 shows it, for the owner of the data only."
+    )

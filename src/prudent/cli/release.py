@@ -3,13 +3,13 @@
 import functools
 import inspect
 import json
-import sys
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from prudent.cli import options
+from prudent.cli.display import complain, echo, neutral
 
 if TYPE_CHECKING:
     from prudent.release.mechanism import Outcome
@@ -254,12 +254,12 @@ def _answer(request: Request, statistic: str, **own: Any) -> None:
     except OverBudgetError as error:
         if request.as_json:
             _print_json(request, _plain(None, "over budget"))
-        print(" ".join(str(error).split()), file=sys.stderr)
+        complain(error)
         raise typer.Exit(OVER_BUDGET) from None
     outcomes = outcome if isinstance(outcome, dict) else {None: outcome}
     _print(request, outcomes)
     if request.ledger is None:
-        print("No --ledger: nobody keeps count of what releases cost.", file=sys.stderr)
+        complain("No --ledger: nobody keeps count of what releases cost.")
     if not any(_is_released(each) for each in outcomes.values()):
         raise typer.Exit(REFUSED)
 
@@ -274,15 +274,14 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
             {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
             for each in questions
         ]
-        typer.echo(json.dumps({"questions": plain}, allow_nan=False))
+        echo(json.dumps({"questions": plain}, allow_nan=False))
         return
     for number, each in enumerate(questions, start=1):
         remarks = "\n".join(f"--   {line}".rstrip() for line in each.plan.splitlines())
-        typer.echo(f"-- {number} of {len(questions)}: {each.asks}\n{each.sql};\n{remarks}\n")
-    print(
+        echo(f"-- {number} of {len(questions)}: {each.asks}\n{each.sql};\n{remarks}\n")
+    complain(
         "Nothing was read or charged. Numbers in the SQL are made up; the plans hold statistics "
-        "of the table and are for its owner only.",
-        file=sys.stderr,
+        "of the table and are for its owner only."
     )
 
 
@@ -351,13 +350,14 @@ def _print(request: Request, outcomes: Mapping[Hashable, "Outcome"]) -> None:
     else:
         for group, outcome in outcomes.items():
             name = "" if request.by is None else f"{group}: "
-            typer.echo(f"{name}{_in_words(outcome)}", err=not _is_released(outcome))
-        typer.echo(f"({request.epsilon:g}, {request.delta:g})-DP")
+            # On one line: a value with a line end in it could pretend to be another answer.
+            echo(neutral(f"{name}{_in_words(outcome)}"), err=not _is_released(outcome))
+        echo(f"({request.epsilon:g}, {request.delta:g})-DP")
 
 
 def _print_json(request: Request, plain: dict[str, Any]) -> None:
     cost = {"epsilon": request.epsilon, "delta": request.delta}
-    typer.echo(json.dumps(options.plain(plain | cost), allow_nan=False, default=str))
+    echo(json.dumps(options.plain(plain | cost), allow_nan=False, default=str))
 
 
 def _in_words(outcome: Any) -> str:

@@ -16,6 +16,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.release.columns_protocol import Column
+from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray, IntArray, check_bounds
 from prudent.release.margin import rational
 from prudent.release.mechanism import Branch, Released
@@ -64,7 +65,8 @@ def exponential_quantile(
         ledger.charge(event, f"exponential {exact}-quantile")
     below, above = exact.denominator - exact.numerator, exact.numerator
     # A record moves one of the two counts by 1, so a score by the larger of their weights.
-    choice = _noisy_max(_scores(records, values, below, above), max(below, above), epsilon)
+    scores = withheld(_scores, records, values, below, above)
+    choice = _noisy_max(scores, max(below, above), epsilon)
     return Released(float(values[choice]), Branch.SELECTED, 0.0, 0.0, event)
 
 

@@ -20,38 +20,23 @@ removes at most one value: adjacency of tables is adjacency of columns.
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+import attrs
 import ibis
 import ibis.expr.datatypes as dt
-import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
 from prudent.release.columns_protocol import ArrayColumn, Column, Kind
-from prudent.release.dialects import (
-    backend_name,
-    double_of_numeric,
-    in_order_of_characters,
-    literal,
-    plain_text,
-)
+from prudent.release.conditions import Predicate, of_one_row
+from prudent.release.dialects import backend_name, double_of_numeric, exact, literal
 from prudent.release.sources import Source, open_source
 from prudent.release.table_column import TableColumn, typed
 
-Predicate = Callable[[ir.Table], ir.BooleanValue]
-
-_NOT_OF_ONE_ROW = (
-    ops.Reduction,
-    ops.Analytic,
-    ops.WindowFunction,
-    ops.Subquery,
-    ops.Impure,
-    ops.ScalarUDF,  # Python's see many rows at once, and those of an engine may do anything
-)
-_PLAIN = (  # of a category: equal values look the same, and are ordered as Python orders them
+_PLAIN = (  # of a category: equal values look the same
     dt.String,
     dt.Boolean,
     dt.Integer,
@@ -95,8 +80,9 @@ def open_column(
         if column is not None or unit is not None or where is not None:
             raise ValueError("Expected column, unit and where only with a table, got an array.")
         return ArrayColumn.of(source, kind)
-    rows, owner = _opened(source, column, unit, where, connect, table, kind, by=None)
-    return TableColumn(_one_per_unit(rows) if unit is not None else rows, owner=owner)
+    opened = _opened(source, column, unit, where, connect, table, kind, by=None)
+    rows = opened.rows if unit is None else _one_per_unit(opened.rows)
+    return TableColumn(rows, opened.value_type, owner=opened.owner)
 
 
 def open_groups(
@@ -139,17 +125,38 @@ def open_groups(
         )
     if isinstance(groups, str) or not groups or len(set(groups)) < len(groups):
         raise ValueError(f"Expected groups one or more distinct values, got {groups!r}.")
-    rows, owner = _opened(source, column, unit, where, connect, table, kind, by=by)
-    wanted = {group: typed(group, rows.member.type(), "groups") for group in groups}
+    opened = _opened(source, column, unit, where, connect, table, kind, by=by)
+    wanted = {group: typed(group, opened.member_type, "groups") for group in groups}
     if len(set(wanted.values())) < len(wanted):
         raise ValueError(f"Expected groups one or more distinct values, got {groups!r}.")
-    rows = rows.filter(rows.member.isin(list(map(literal, wanted.values()))))
+    rows, engine = opened.rows, backend_name(opened.rows)
+    members = {group: exact(literal(member), engine) for group, member in wanted.items()}
+    rows = rows.filter(rows.member.isin(list(members.values())))
     if unit is not None:
         rows = _one_per_unit(rows)
     return {
-        group: TableColumn(rows.filter(rows.member == literal(member)), owner=owner)
-        for group, member in wanted.items()
+        group: TableColumn(
+            rows.filter(rows.member == member), opened.value_type, owner=opened.owner
+        )
+        for group, member in members.items()
     }
+
+
+@attrs.frozen
+class _Opened:
+    """The records that have a value.
+
+    Attributes:
+        rows: A table of `value`, and `unit` and `member` where asked for; texts as their bytes.
+        value_type: The type of the values as they are shown.
+        member_type: The type of the groups as they are named; None without groups.
+        owner: What must stay open.
+    """
+
+    rows: ir.Table
+    value_type: dt.DataType
+    member_type: Any
+    owner: Source
 
 
 def _opened(
@@ -162,8 +169,7 @@ def _opened(
     kind: Kind,
     *,
     by: str | None,
-) -> tuple[ir.Table, Source]:
-    """Rows `value`, and `unit` and `member` where asked for, of the records that have a value."""
+) -> _Opened:
     _validate.one_of(("numbers", "categories"), kind=kind)
     if column is None:
         raise ValueError("Expected column the name of a column, got nothing.")
@@ -177,16 +183,19 @@ def _opened(
         if given is not None:
             _validate.one_of(rows.columns, **{name: given})
     if where is not None:
-        rows = rows.filter(_of_one_row(where, rows))
-    chosen = {"value": _value(rows[column], kind, column, text=column in opened.text)}
+        rows = rows.filter(of_one_row(where, rows))
+    engine = backend_name(rows)
+    value = _value(rows[column], kind, column, text=column in opened.text)
+    chosen = {"value": exact(value, engine)}
     if unit is not None:
-        chosen["unit"] = rows[unit]
+        chosen["unit"] = exact(rows[unit], engine)
     if by is not None:
-        chosen["member"] = plain_text(rows[by])
+        chosen["member"] = exact(rows[by], engine)
+    member_type = None if by is None else rows[by].type()
     rows = rows.select(**chosen).drop_null()
     if rows.value.type().is_floating():
         rows = rows.filter(~rows.value.isnan())
-    return rows, opened
+    return _Opened(rows, value.type(), member_type, opened)
 
 
 def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column:
@@ -200,7 +209,7 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
             )
         if dtype.is_floating():  # -0.0 is 0.0, whichever comes first
             return ibis.ifelse(column == 0, ibis.literal(0.0).cast(dtype), column)
-        return plain_text(column)
+        return column
     if text:
         return column.try_cast("float64")
     if dtype.is_boolean():
@@ -215,34 +224,11 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
     return column.cast("float64")
 
 
-def _of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
-    """A predicate, checked to look at one row at a time.
-
-    A comparison with, say, the largest value would let one record decide about many others.
-    """
-    try:
-        (predicate,) = table.bind(where)
-        boolean = predicate.type().is_boolean()
-    except Exception:
-        boolean = False
-    if not boolean:
-        raise ValueError(
-            "Expected where a function of the table that says which rows to keep, such as "
-            "lambda t: t.year == 2024, got another."
-        )
-    if predicate.op().find(_NOT_OF_ONE_ROW):
-        raise ValueError(
-            "Expected where to look at one row at a time, got an aggregate, a window, a subquery "
-            "or a random draw: one record could then decide about the rows of others."
-        )
-    return predicate
-
-
 def _one_per_unit(rows: ir.Table) -> ir.Table:
     """One row per unit: its least value; among equals, the least group."""
     if rows.columns == ("value", "unit") and rows.value.type().is_floating():
         return rows.group_by("unit").aggregate(value=rows.value.min())
-    order = [in_order_of_characters(rows[name]) for name in ("value", "member") if name in rows]
+    order = [rows[name] for name in ("value", "member") if name in rows.columns]
     place = ibis.row_number().over(ibis.window(group_by="unit", order_by=order))
     placed = rows.mutate(place=place)
     return placed.filter(placed.place == 0).drop("place")

@@ -5,22 +5,33 @@ in `prudent.release.columns`. No question needs more than a window of the sorted
 billion rows are never pulled or sorted in Python.
 """
 
-import datetime
-import math
+import functools
 import numbers
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from decimal import Decimal
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from prudent.release import images
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 
 Kind = Literal["numbers", "categories"]
 
-_CATEGORIES = (str, bytes, bool, int, float, datetime.date, datetime.time)
+
+class Leaders(NamedTuple):
+    """The two most frequent categories, by their counts alone.
+
+    Attributes:
+        most: How many records the most frequent one has; among equals it is the least in order.
+        runner_up: How many the next one has; 0 if there is none.
+        runner_up_first: Whether the runner-up comes before the most frequent one in order.
+    """
+
+    most: int
+    runner_up: int
+    runner_up_first: bool
 
 
 @runtime_checkable
@@ -64,20 +75,24 @@ class Column(Protocol):
         """
         ...
 
-    def most_frequent(
-        self, limit: int, among: Sequence[Hashable] | None = None
-    ) -> list[tuple[Any, int]]:
-        """Up to `limit` (value, count) rows: by count from the largest, ties by value ascending.
+    def leaders(self) -> Leaders:
+        """How many records the two most frequent values have, and which comes first in order."""
+        ...
 
-        Args:
-            limit: How many.
-            among: A public list; records with any other value are left out. None: all values.
+    def most_frequent(self) -> Any:
+        """The most frequent value, among equals the least in order; None if there is no record.
+
+        It is asked for after the test has passed, never before.
         """
+        ...
+
+    def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
+        """How many records have each value of a public list."""
         ...
 
 
 class ArrayColumn:
-    """A column in memory: numbers for everything but `most_frequent`, which takes any values.
+    """A column in memory: numbers for everything but categories, which may be any values.
 
     What an array holds is told by its type. What has no type, a list or an array of objects, is
     read record by record by `ArrayColumn.of`, so that one odd record changes no other.
@@ -98,9 +113,7 @@ class ArrayColumn:
                 self._values = self._values + 0.0  # -0.0 is 0.0, whichever comes first
         else:
             self._numbers = None
-            self._values = _objects(
-                category for value in column.tolist() if (category := _category(value)) is not None
-            )
+            self._values = _categories(column)
 
     @classmethod
     def of(cls, values: Any, kind: Kind) -> "ArrayColumn":
@@ -116,7 +129,7 @@ class ArrayColumn:
             records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
             if kind == "categories" or records.ndim != 1:
                 return cls(records)
-            return cls(np.array([_number(value) for value in records], np.float64))
+            return cls(np.array([images.number(value) for value in records], np.float64))
         return cls(values).checked(kind)
 
     def checked(self, kind: Kind) -> "ArrayColumn":
@@ -166,17 +179,30 @@ class ArrayColumn:
         frequent = counts > np.max(counts, initial=0) - within
         return points[frequent], counts[frequent].astype(np.int64)
 
-    def most_frequent(
-        self, limit: int, among: Sequence[Hashable] | None = None
-    ) -> list[tuple[Any, int]]:
+    def leaders(self) -> Leaders:
         """See `Column`."""
-        # In an array with a type 1 and 1.0 are one category; among objects they are two.
-        key = (lambda number: ("", number, "")) if self.numeric else in_order
-        counts = Counter(map(key, self._values.tolist()))
-        if among is not None:
-            counts = Counter({each: counts[each] for each in map(key, among) if counts[each]})
-        rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
-        return [(value, count) for (_, value, _), count in rows[:limit]]
+        (most, first), (fewer, second) = (*self._by_frequency[:2], _NOBODY, _NOBODY)[:2]
+        return Leaders(most, fewer, fewer > 0 and second < first)
+
+    def most_frequent(self) -> Any:
+        """See `Column`."""
+        return self._by_frequency[0][1][1] if self._by_frequency else None
+
+    def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
+        """See `Column`."""
+        counts = {key: count for count, key in self._by_frequency}
+        return np.array([counts.get(self._key(each), 0) for each in categories], np.int64)
+
+    @functools.cached_property
+    def _by_frequency(self) -> list[tuple[int, tuple[str, Any, str]]]:
+        """Counts and keys of all categories, by count from the largest, ties in order."""
+        counts = Counter(map(self._key, self._values.tolist()))
+        return sorted(((n, key) for key, n in counts.items()), key=lambda row: (-row[0], row[1]))
+
+    @property
+    def _key(self) -> Callable[[Any], tuple[str, Any, str]]:
+        """In an array with a type 1 and 1.0 are one category; among objects they are two."""
+        return (lambda number: ("", number, "")) if self.numeric else in_order
 
     def _selected(self, first: int, last: int) -> FloatArray:
         numbers = self._checked()
@@ -193,6 +219,9 @@ class ArrayColumn:
         return self._numbers
 
 
+_NOBODY: tuple[int, tuple[str, Any, str]] = (0, ("", None, ""))
+
+
 def in_order(category: Any) -> tuple[str, Any, str]:
     """A key that orders categories of any types, as their values are ordered within a type.
 
@@ -202,29 +231,15 @@ def in_order(category: Any) -> tuple[str, Any, str]:
     return ("", category, name) if isinstance(category, numbers.Real) else (name, category, "")
 
 
+def _categories(column: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
+    """The plain categories of an array that is not of numbers, without records that have none."""
+    if column.dtype.kind in "Mm":  # a list would hold integers in place of nanoseconds
+        moments, places = np.unique(column, return_inverse=True)
+        values = _objects(map(images.category, moments))[places]
+    else:
+        values = _objects(map(images.category, column.tolist()))
+    return values[[value is not None for value in values]] if len(values) else values
+
+
 def _objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
     return np.fromiter(values, dtype=object)
-
-
-def _number(value: object) -> float:
-    """A record as a double; NaN, and so no value, if it is no number."""
-    if not isinstance(value, numbers.Real | Decimal | np.bool_):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
-    except ValueError:  # a signalling NaN
-        return math.nan
-
-
-def _category(value: Any) -> Any:
-    """A record as a plain category; None, and so no value, if it is none."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    # Aware times that are equal need not look the same, so one of them would tell on the others.
-    if not isinstance(value, _CATEGORIES) or getattr(value, "tzinfo", None) is not None:
-        return None
-    if value != value:  # NaN, NaT
-        return None
-    return value + 0.0 if isinstance(value, float) else value

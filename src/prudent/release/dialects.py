@@ -3,6 +3,7 @@
 Every engine is to give the same answer, and none is to raise an error because of a single record.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -10,6 +11,10 @@ import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import pyarrow as pa
+
+from prudent.release import images
+
+_ENCODINGS = {"SQL_ASCII": "utf-8", "KOI8R": "koi8_r", "KOI8U": "koi8_u"}  # PostgreSQL's, Python's
 
 
 def double_of_numeric(column: ir.Column) -> ir.Value:
@@ -28,49 +33,90 @@ def double_of_numeric(column: ir.Column) -> ir.Value:
     )
 
 
-def in_order_of_characters(value: ir.Value) -> ir.Value:
-    """A key that orders text as Python does; PostgreSQL would follow the language it speaks."""
-    if value.type().is_string() and backend_name(value) == "postgres":
-        return _convert_to(value, "UTF8")
-    return value
+def exact(value: ir.Value, engine: str) -> ir.Value:
+    """A text as its bytes; anything else as it is.
 
+    Bytes are equal if they are the same, and their order is that of the characters. A collation may
+    take Oslo and oslo for equal: a row would be in two groups, two persons would be one, and which
+    spelling is shown would depend on which comes first. An ENUM has an order of its own.
 
-def plain_text(value: ir.Column) -> ir.Column:
-    """A text whose equals are spelled the same, and whose order is that of its characters.
-
-    A collation may take Oslo and oslo for equal: a row would be in two groups, and which of the
-    two is shown would depend on which comes first. An ENUM has an order of its own.
+    Args:
+        value: A column, or a literal.
+        engine: Which one answers; see `backend_name`.
     """
     if not value.type().is_string():
         return value
-    name = backend_name(value)
-    if name == "duckdb":
-        return _decode(_encode(value))
-    if name == "postgres":  # an ENUM first becomes a text by being joined to one
-        return _convert_from(_convert_to(value.concat(""), "UTF8"), "UTF8")
-    if name == "pyspark":  # bytes have no collation, and a text made of them has the binary one
-        return value.cast("binary").cast("string")
+    if engine == "duckdb":
+        return call("encode", value, dt.binary)
+    if engine == "postgres":  # an ENUM first becomes a text by being joined to one
+        # Into the encoding that it has: no character is without an equivalent there.
+        return _convert_to(value.concat(""), _getdatabaseencoding())
+    if engine == "pyspark":
+        return value.cast("binary")
     return value
 
 
-@ibis.udf.scalar.builtin(name="encode")  # type: ignore[untyped-decorator]
-def _encode(text: str) -> bytes:  # type: ignore[empty-body]
-    """DuckDB's own: the bytes of a text."""
+def total(column: ir.Value, engine: str) -> ir.Value:
+    """A column of a table as a condition may use it: nothing stored there makes the engine fail."""
+    if engine == "postgres" and column.type().is_decimal():
+        return double_of_numeric(column)
+    return column
 
 
-@ibis.udf.scalar.builtin(name="decode")  # type: ignore[untyped-decorator]
-def _decode(content: bytes) -> str:  # type: ignore[empty-body]
-    """DuckDB's own: the text of bytes, without a collation."""
+def legible(value: ir.Value, engine: str) -> ir.Value:
+    """A category as an engine hands it out: what Python might not be able to hold, as a text."""
+    dtype = value.type()
+    if not (dtype.is_decimal() or dtype.is_temporal()):
+        return value
+    # DuckDB holds seconds and milliseconds that it cannot write.
+    written = value.cast("string")
+    return ibis.coalesce(tried(written), "out of range") if engine == "duckdb" else written
 
 
-@ibis.udf.scalar.builtin(name="convert_from")  # type: ignore[untyped-decorator]
-def _convert_from(content: bytes, encoding: str) -> str:  # type: ignore[empty-body]
-    """PostgreSQL's own: the text of bytes, in the collation of the database."""
+def image(found: Any, dtype: dt.DataType, encoding: str) -> Any:
+    """What is shown for a category that was handed out: defined for everything stored."""
+    if found is None:
+        return None
+    if dtype.is_string():
+        return images.text_of(found, encoding)
+    if dtype.is_decimal():
+        return images.decimal_of(found)
+    if dtype.is_date():
+        return images.date_of(found)
+    return images.timestamp_of(found) if dtype.is_timestamp() else found
+
+
+def encoding(expression: ir.Expr) -> str:
+    """The encoding of the bytes that `exact` makes of texts, by the name that Python has for it."""
+    if backend_name(expression) != "postgres":
+        return "utf-8"
+    ((name,),) = _rows(expression, "SELECT getdatabaseencoding()")
+    return _ENCODINGS.get(name, str(name).replace("WIN", "cp"))
+
+
+def call(name: str, value: ir.Value, returns: dt.DataType) -> ir.Value:
+    """A function of the engine's own, of one value."""
+    return _builtin(name, value.type(), returns)(value)
+
+
+def tried(value: ir.Value) -> ir.Value:
+    """A value of DuckDB, NULL in the rows where computing it fails."""
+    return call("try", value, value.type())
+
+
+@functools.cache
+def _builtin(name: str, takes: dt.DataType, returns: dt.DataType) -> Any:
+    return ibis.udf.scalar.builtin(lambda value: None, name=name, signature=((takes,), returns))
 
 
 @ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
 def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
-    """PostgreSQL's own: the bytes of a text, whose order is that of its characters."""
+    """PostgreSQL's own: the bytes of a text in an encoding."""
+
+
+@ibis.udf.scalar.builtin(name="getdatabaseencoding")  # type: ignore[untyped-decorator]
+def _getdatabaseencoding() -> str:  # type: ignore[empty-body]
+    """PostgreSQL's own: the encoding of all texts of a database."""
 
 
 def literal(value: str | bool | int | float) -> ir.Value:

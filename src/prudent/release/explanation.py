@@ -21,7 +21,7 @@ import ibis.expr.types as ir
 from prudent import _validate
 from prudent.release.columns_protocol import Kind
 from prudent.release.dialects import plan
-from prudent.release.sources import SourceError
+from prudent.release.failures import SourceError
 from prudent.release.statistics import Source, mode, open_records
 from prudent.release.table_column import FEW, TableColumn
 
@@ -89,7 +89,7 @@ class _Rehearsed(TableColumn):
     """A column that answers from made-up records, and writes down what it would ask of another."""
 
     def __init__(self, column: TableColumn, records: int, bounds: tuple[float, float]) -> None:
-        super().__init__(_made_up(column.rows, records, bounds))
+        super().__init__(_made_up(column.rows, records, bounds), column.dtype)
         self._column = column
         self.asked: list[Question] = []
 
@@ -108,10 +108,11 @@ class _Rehearsed(TableColumn):
 
 
 def _made_up(rows: ir.Table, records: int, bounds: tuple[float, float]) -> ir.Table:
-    """Evenly spaced numbers over and over; of another type no record, which is asked the same."""
+    """Evenly spaced numbers over and over; of another type one and the same value, NULL."""
     backend = ibis.duckdb.connect()
     if not rows.value.type().is_floating():
-        return backend.create_table("made_up", schema=ibis.schema({"value": rows.value.type()}))
+        many = backend.sql(f"SELECT 1 FROM range({records})", schema=ibis.schema({"one": "int8"}))
+        return many.select(value=ibis.null(rows.value.type()))
     numbers = f"SELECT range % {_VALUES} AS place FROM range({records})"
     table = backend.sql(numbers, schema=ibis.schema({"place": "int64"}))
     low, high = bounds

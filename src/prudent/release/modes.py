@@ -10,40 +10,68 @@
 | τ >= high - low | as usual | cap |
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from prudent.release.columns_protocol import Column, in_order
 from prudent.release.lattice import IntArray, Lattice
 from prudent.release.margin import RobustValue
+from prudent.release.mechanism import Outcome, Released
+
+
+@attrs.frozen
+class Unread:
+    """A category that is still in the data: it is read after the test has passed.
+
+    Attributes:
+        read: Reads it.
+    """
+
+    read: Callable[[], Any]
 
 
 def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int) -> RobustValue:
     """The most frequent category, and how many records it takes to make it another.
 
-    The margin is n(mode) - n(b) - [b before the mode], at its least over all b (Errata 7): only the
-    runner-up counts, and among equally frequent ones the first, which is the second row asked for.
+    The margin is n(mode) - n(b) - [b before the mode], at its least over all b (Errata 7). Without
+    a public list only the runner-up counts, and among equally frequent ones the first.
+
+    Guarantee: without a public list no value is read, only counts and their order, so nothing that
+    is stored decides how the test goes but through its margin. The value is `Unread`.
 
     Args:
         column: The records.
         categories: The public list of what can occur; others are left out. None: anything can.
         cap: The largest margin worth telling apart.
     """
-    if categories is not None and len(set(categories)) == 1:
-        return RobustValue((categories[0],), cap, 0)
-    rows = column.most_frequent(2, categories)
-    if not rows:
-        return RobustValue((None if categories is None else min(categories, key=in_order),), 0, 0)
-    (mode, most), *others = rows
-    if others:
-        (second, fewer) = others[0]
-        before = in_order(second) < in_order(mode)
-    else:
-        fewer = 0
-        before = categories is None or min(map(in_order, categories)) < in_order(mode)
-    return RobustValue((mode,), min(cap, most - fewer - int(before)), 0)
+    if categories is not None:
+        return _listed_mode(column, categories, cap=cap)
+    leaders = column.leaders()
+    # A category that no record has yet could come before the mode.
+    before = leaders.runner_up_first or leaders.runner_up == 0
+    margin = max(0, leaders.most - leaders.runner_up - int(before))
+    return RobustValue((Unread(column.most_frequent),), min(cap, margin), 0)
+
+
+def _listed_mode(column: Column, categories: Sequence[Any], *, cap: int) -> RobustValue:
+    """The mode among public categories, each of which competes, also where no record has it."""
+    listed = {in_order(each): each for each in categories}
+    values = [listed[key] for key in sorted(listed)]
+    counts = column.counts_of(values)
+    place = int(np.argmax(counts))  # of the first, among equals
+    ahead = counts[place] - counts - (np.arange(len(values)) < place)
+    margin = np.min(np.delete(ahead, place), initial=cap)
+    return RobustValue((values[place],), int(margin), 0)
+
+
+def read(outcome: Outcome) -> Outcome:
+    """The outcome with its category read from the data, if it was released."""
+    if isinstance(outcome, Released) and isinstance(outcome.value, Unread):
+        return attrs.evolve(outcome, value=outcome.value.read())
+    return outcome
 
 
 def lattice_mode(column: Column, lattice: Lattice, *, propose: int, cap: int) -> RobustValue:

@@ -19,6 +19,7 @@ from prudent.accounting import DiscreteLaplaceTest
 from prudent.accounting.calibration import Search, solve
 from prudent.release import margin
 from prudent.release.columns_protocol import Column
+from prudent.release.failures import withheld
 from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Released
 from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.statistics import Budget, Options, charge, check_names, open_records
@@ -217,4 +218,4 @@ def search_quantile(
             records, mechanism.lattice, exact, propose=mechanism.steps, cap=mechanism.cap
         )
 
-    return search.release(records, measure, noise=options.get("noise"))
+    return withheld(search.release, records, measure, noise=options.get("noise"))

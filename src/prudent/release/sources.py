@@ -5,6 +5,7 @@ reader guesses depends on every record, so one odd record could decide whether a
 """
 
 import contextlib
+import glob
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,15 +15,19 @@ import attrs
 import ibis
 import ibis.expr.types as ir
 
+from prudent.release import arrow_tables, images, text_files
+from prudent.release.failures import SourceError, withheld
+
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _PARQUET = {".parquet", ".pq"}
 _DATABASE = {".duckdb", ".ddb"}
 _LISTED = 20  # tables named in an error
+_FRAMES = {
+    "pandas": ("DataFrame",),
+    "polars": ("DataFrame", "LazyFrame"),
+    "pyarrow": ("Table",),
+}
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
-
-
-class SourceError(ValueError):
-    """A table that cannot be opened; the message says what to do and quotes no record."""
 
 
 @attrs.frozen
@@ -50,8 +55,9 @@ def open_source(
     """Opens a table without reading its records.
 
     Args:
-        source: A path (Parquet, CSV, TSV, DuckDB; a folder pattern such as `sales/*.parquet`),
-            a pandas or polars frame, a pyarrow table, an ibis table, or a Spark data frame.
+        source: A path (Parquet, CSV, TSV, DuckDB; a folder pattern such as `sales/*.parquet`, if
+            no file has that very name), a pandas or polars frame, also a lazy one, a pyarrow
+            table, an ibis table, or a Spark data frame.
         connect: Instead of a source, the address of a database: `postgres://user@host/database`,
             or any other address that ibis connects to.
         table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
@@ -68,7 +74,7 @@ def open_source(
     if connect is not None:
         return _from_address(connect, table)
     if isinstance(source, str | Path):
-        return _from_path(str(source), table)
+        return _from_path(str(source), table, columns)
     if table is not None:
         raise SourceError("Expected table only with connect or a .duckdb file.")
     if isinstance(source, ir.Table):
@@ -78,42 +84,43 @@ def open_source(
     return _from_frame(source, columns)
 
 
-def _from_path(path: str, table: str | None) -> Source:
+def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> Source:
     suffix = Path(path).suffix.lower()
     known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
     if not known:
         raise SourceError(f"Expected source {_KINDS}, got {path!r}.")
-    if "\0" in path or not ("*" in path or Path(path).is_file()):
-        raise SourceError(f"Expected source an existing file, got {path!r}.")
+    files = _files(path)
     if suffix in _DATABASE:
-        backend = _quietly(lambda: _duckdb(path, read_only=True), f"open {path!r}")
+        backend = _quietly(lambda: _duckdb(files[0], read_only=True), f"open {path!r}")
         return _table_of(backend, table, path)
     if table is not None:
         raise SourceError("Expected table only with connect or a .duckdb file.")
     backend = _duckdb()
     if suffix in _PARQUET:
-        opened = _quietly(lambda: backend.read_parquet(path), f"read {path!r} as Parquet")
+        opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
         return Source(opened, backend.disconnect)
-    # The dialect is stated, never sniffed, and a broken line is a record without a value. In its
-    # strict mode DuckDB gives up on the lines after a stray quote or line end; and threads that
-    # begin in the middle of a file take a line end inside of quotes for the end of a record.
     opened = _quietly(
-        lambda: backend.read_csv(
-            path,
-            header=True,
-            all_varchar=True,
-            auto_detect=False,
-            columns=_header(path, _TEXT[suffix]),
-            delim=_TEXT[suffix],
-            quote='"',
-            escape='"',
-            ignore_errors=True,
-            strict_mode=False,
-            parallel=False,
-        ),
+        lambda: text_files.joined(backend, files, _TEXT[suffix]),
         f"read {path!r} as text with a header",
     )
     return Source(opened, backend.disconnect, text=frozenset(opened.columns))
+
+
+def _files(path: str) -> list[str]:
+    """The file of this name; if there is none, and only then, those that it is a pattern for."""
+    if "\0" not in path:
+        if Path(path).is_file():
+            return [str(Path(path).absolute())]
+        if "*" in path and (found := sorted(glob.glob(path, recursive=True))):
+            return [str(Path(each).absolute()) for each in found]
+    raise SourceError(f"Expected source an existing file, got {path!r}.")
+
+
+def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> ir.Table:
+    """Parquet files, read by DuckDB where every record can be read so, else by way of Arrow."""
+    if arrow_tables.needs_care(files, columns):
+        return arrow_tables.scanned(backend, files, columns)
+    return backend.read_parquet(list(map(text_files.escaped, files)))
 
 
 def _duckdb(*arguments: Any, **options: Any) -> Any:
@@ -123,44 +130,37 @@ def _duckdb(*arguments: Any, **options: Any) -> Any:
     return backend
 
 
-def _header(path: str, delimiter: str) -> dict[str, str]:
-    """The names in the first line, all of them text."""
-    import csv
-    import glob
-
-    first = next(iter(sorted(glob.glob(path))), None)
-    if first is None:
-        raise SourceError(f"Expected source an existing file, got {path!r}.")
-    # What follows the first line is read along with it, and may hold anything.
-    with open(first, encoding="utf-8-sig", errors="replace", newline="") as file:
-        names = next(csv.reader(file, delimiter=delimiter), [])
-    if not names or len(set(names)) < len(names):
-        raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
-    return dict.fromkeys(names, "VARCHAR")
-
-
 def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
     kind = type(frame).__module__.split(".")[0]
-    if kind not in ("pandas", "polars", "pyarrow"):
+    if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
         raise SourceError(
             f"Expected source {_KINDS}, an array, a pandas or polars frame, a pyarrow table, "
             f"an ibis table or a Spark data frame, got {type(frame).__name__}."
         )
+    if type(frame).__name__ == "LazyFrame":
+        kept = _kept(withheld(frame.collect_schema).names(), columns)
+        frame = withheld(frame.select(kept).collect)
+    names = frame.column_names if kind == "pyarrow" else frame.columns
+    kept = _kept(list(names), columns)
+    untyped = _untyped(frame, kept) if kind == "pandas" else []
     backend = _duckdb()
-    view = f"prudent_{uuid.uuid4().hex}"
-    kept = _kept(frame, kind, columns)
-    untyped = [name for name in kept if frame[name].dtype == object] if kind == "pandas" else []
-    _quietly(
-        lambda: backend.con.register(view, _arrow(frame, kind, kept, untyped)),
-        "take the frame: give every column that is used one type",
-    )
-    return Source(backend.table(view), backend.disconnect, text=frozenset(untyped))
+    opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
+    return Source(opened, backend.disconnect, text=frozenset(map(str, untyped)))
 
 
-def _kept(frame: Any, kind: str, columns: Sequence[str] | None) -> list[Any]:
-    names = list(frame.column_names if kind == "pyarrow" else frame.columns)
+def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
     # A name that is missing is for the caller to complain of, who knows what it was meant for.
     return names if columns is None or set(columns) - set(names) else list(dict.fromkeys(columns))
+
+
+def _untyped(frame: Any, names: list[Any]) -> list[Any]:
+    """The columns whose type says nothing of a single record, or depends on all of them."""
+
+    def is_typed(dtype: Any) -> bool:
+        own = type(dtype).__name__
+        return own == "ArrowDtype" or (own != "CategoricalDtype" and dtype.kind in "biufM")
+
+    return [name for name in names if not is_typed(frame[name].dtype)]
 
 
 def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
@@ -169,24 +169,15 @@ def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
 
     if kind == "pandas":
         # Which type objects have together depends on each of them; the text of one does not.
-        texts = {name: _texts(frame[name]) for name in untyped}
-        return pyarrow.Table.from_pandas(frame[kept].assign(**texts), preserve_index=False)
+        return pyarrow.table(
+            {
+                str(name): pyarrow.array(map(images.text, frame[name]), "large_string")
+                if name in untyped
+                else pyarrow.Array.from_pandas(frame[name])
+                for name in kept
+            }
+        )
     return frame.select(kept) if kind == "pyarrow" else frame.select(kept).to_arrow()
-
-
-def _texts(objects: Any) -> Any:
-    """A pandas series of objects as a series of texts."""
-    texts = [
-        None if _is_missing(value) else str(value).encode(errors="replace").decode()
-        for value in objects
-    ]
-    return type(objects)(texts, objects.index, "string")
-
-
-def _is_missing(value: Any) -> bool:
-    if isinstance(value, float):
-        return value != value
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _from_spark(frame: Any) -> Source:
@@ -214,10 +205,11 @@ def _postgres(address: str) -> Any:
     """A connection that sees one state of the database throughout and can change nothing."""
     import psycopg
 
-    connection = psycopg.connect(address)
+    connection = psycopg.connect(address, client_encoding="utf8")
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
-    connection.execute("SELECT 1")  # begins the transaction in which every question is asked
+    # Dates are written as Python reads them; this also begins the one transaction of all questions.
+    connection.execute("SET datestyle = 'ISO'")
     return ibis.postgres.from_connection(connection)
 
 

@@ -18,6 +18,7 @@ from prudent import _validate
 from prudent.accounting import MarginTest
 from prudent.release import margin, modes, trimming
 from prudent.release.columns_protocol import ArrayColumn, Column, Kind, in_order
+from prudent.release.failures import withheld
 from prudent.release.margin import RobustValue
 from prudent.release.mechanism import Outcome, ProposeTestRelease
 from prudent.release.noise import Law, Noise
@@ -284,7 +285,7 @@ def trimmed_sum(
         return tuple(np.sum(trimming.shortened(rows, mechanism.lattice), axis=0).tolist())
 
     charge(given, mechanism.event, "trimmed sum")
-    return mechanism.release(rows, measure, everything, noise=given.get("noise"))
+    return withheld(mechanism.release, rows, measure, everything, noise=given.get("noise"))
 
 
 def _calibrated(
@@ -347,12 +348,12 @@ def _release(
 
     def release(records: Column) -> Outcome:
         measured = functools.partial(measure, mechanism)
-        return mechanism.release(records, measured, noise=options.get("noise"))
+        return modes.read(mechanism.release(records, measured, noise=options.get("noise")))
 
     if isinstance(opened, dict):
         # A record is in one group only, so all groups together cost what one does.
-        return {group: release(records) for group, records in opened.items()}
-    return release(opened)
+        return {group: withheld(release, records) for group, records in opened.items()}
+    return withheld(release, opened)
 
 
 def charge(options: Budget, event: dp.DpEvent, label: str) -> None:

@@ -11,7 +11,8 @@ whatever it drew. It is drawn once for all windows of a column, and the last win
 | quantile | count, sample, count below, window: 4 |
 | interquartile range | count, sample, and twice count below, window: 6 |
 | trimmed mean, a small trim | count, sample, window, count below, window, sum: 6 |
-| mode | 1 |
+| mode of numbers, or of a public list of up to 200 categories | 1 |
+| mode of any categories | 1, and 1 more after the test has passed |
 
 Up to `FEW` records there is no sample and nothing is counted below. A mode of numbers takes in
 every point of the lattice that holds nearly as many records as the fullest: few where values
@@ -30,9 +31,19 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import numpy as np
 
-from prudent.release.dialects import double, fetched, in_order_of_characters, literal
+from prudent.release.columns_protocol import Leaders
+from prudent.release.dialects import (
+    backend_name,
+    double,
+    encoding,
+    exact,
+    fetched,
+    image,
+    legible,
+    literal,
+)
+from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray, IntArray, Lattice
-from prudent.release.sources import SourceError
 
 SAMPLE = 2**18
 """Rows sampled to suggest a bracket: their quantiles err by at most 0.5 % of the ranks."""
@@ -44,20 +55,24 @@ FEW = 2**18
 """Rows that the engine groups and sorts without narrowing them further."""
 
 _SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
-_EDGES_AT_ONCE = 200
+_AT_ONCE = 200  # counts that one query asks for
 
 
 class TableColumn:
     """A column of an ibis table, one row per value; see `Column`."""
 
-    def __init__(self, rows: ir.Table, *, owner: object = None) -> None:
+    def __init__(
+        self, rows: ir.Table, dtype: dt.DataType | None = None, *, owner: object = None
+    ) -> None:
         """Takes a table whose column `value` has a value in every row.
 
         Args:
-            rows: The table.
+            rows: The table. Texts are there as bytes, see `prudent.release.dialects.exact`.
+            dtype: The type of the values as they are shown; None: as they are in `rows`.
             owner: Kept alive as long as this column is: what must stay open for it.
         """
         self._rows = rows
+        self._type = rows.value.type() if dtype is None else dtype
         self._owner = owner
         # A trimmed mean comes back to the ends of both its windows.
         self._windows: deque[tuple[int, FloatArray]] = deque(maxlen=2)
@@ -66,6 +81,11 @@ class TableColumn:
     def rows(self) -> ir.Table:
         """The table, with a column `value` that has a value in every row."""
         return self._rows
+
+    @property
+    def dtype(self) -> dt.DataType:
+        """The type of the values as they are shown."""
+        return self._type
 
     def count(self) -> int:
         """See `Column`."""
@@ -96,8 +116,8 @@ class TableColumn:
     def counts_below(self, edges: FloatArray) -> IntArray:
         """See `Column`."""
         found: list[int] = []
-        for start in range(0, len(edges), _EDGES_AT_ONCE):
-            row = self._ask(how_many_below, edges=edges[start : start + _EDGES_AT_ONCE])
+        for start in range(0, len(edges), _AT_ONCE):
+            row = self._ask(how_many_below, edges=edges[start : start + _AT_ONCE])
             found.extend(column[0].as_py() for column in row.columns)
         return np.array(found, np.int64)
 
@@ -109,11 +129,9 @@ class TableColumn:
         low = self.order_statistics(first, first)[0]
         high = self.order_statistics(last, last)[0]
         low_step, high_step = (int(step) for step in lattice.steps([low, high]))
-        if low == high:
-            return (last - first + 1) * low_step
         # Each value counts from `low` up, in as many parts as keep a sum of all rows in 64 bits.
         bits = 62 - self._count.bit_length()
-        parts = math.ceil((high_step - low_step).bit_length() / bits)
+        parts = max(1, math.ceil((high_step - low_step).bit_length() / bits))
         row = self._ask(
             sums_between,
             low=low,
@@ -137,19 +155,36 @@ class TableColumn:
             found["records"].to_numpy().astype(np.int64),
         )
 
-    def most_frequent(
-        self, limit: int, among: Sequence[Hashable] | None = None
-    ) -> list[tuple[Any, int]]:
+    def leaders(self) -> Leaders:
         """See `Column`."""
-        # An order of texts would not be the order of the values.
-        if among is not None and self.typed(among) != list(among):
-            raise ValueError(f"Expected among of type {self._rows.value.type()}, got {among!r}.")
-        found = self._ask(largest_groups, limit=limit, among=among)
-        return list(zip(found["value"].to_pylist(), found["records"].to_pylist(), strict=True))
+        found = self._ask(two_largest_groups).sort_by("place").to_pydict()
+        (most, fewer), (first, second) = (
+            [*found[name], 0, 0][:2] for name in ("records", "position")
+        )
+        return Leaders(most, fewer, fewer > 0 and second < first)
+
+    def most_frequent(self) -> Any:
+        """See `Column`."""
+        found = self._ask(largest_group)["value"].to_pylist()
+        return withheld(self._image, found[0]) if found else None
+
+    def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
+        """See `Column`."""
+        if self.typed(categories) != list(categories):
+            # An order of texts would not be the order of the values.
+            raise ValueError(f"Expected categories of type {self._type}, got {categories!r}.")
+        found: list[int] = []
+        for start in range(0, len(categories), _AT_ONCE):
+            row = self._ask(how_many_of_each, categories=categories[start : start + _AT_ONCE])
+            found.extend(column[0].as_py() for column in row.columns)
+        return np.array(found, np.int64)
 
     def typed(self, values: Sequence[Hashable]) -> list[str | bool | int | float]:
         """Public values, perhaps written as text, in the type of this column."""
-        return [typed(value, self._rows.value.type(), "categories") for value in values]
+        return [typed(value, self._type, "categories") for value in values]
+
+    def _image(self, found: Any) -> Any:
+        return image(found, self._type, encoding(self._rows))
 
     def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
         """The engine's answer to one of the questions below."""
@@ -251,13 +286,40 @@ def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
     return near.select("step", "records")
 
 
-def largest_groups(rows: ir.Table, *, limit: int, among: Sequence[Any] | None) -> ir.Expr:
-    """The most frequent values, and how many records have each."""
-    if among is not None:
-        rows = rows.filter(rows.value.isin(list(map(literal, among)))) if among else rows.limit(0)
-    groups = rows.group_by("value").aggregate(records=lambda t: t.count())
-    order = [ibis.desc(groups.records), in_order_of_characters(groups.value)]
-    return groups.order_by(order).limit(limit)
+def two_largest_groups(rows: ir.Table) -> ir.Expr:
+    """How many records the two most frequent values have, and their order, but not the values."""
+    groups = _by_size(rows)
+    top = groups.order_by([ibis.desc(groups.records), groups.value]).limit(2)
+    sizes = ibis.window(order_by=[ibis.desc(top.records), top.value])
+    return top.select(
+        records=top.records,
+        place=ibis.row_number().over(sizes),
+        position=ibis.row_number().over(ibis.window(order_by=top.value)),
+    )
+
+
+def largest_group(rows: ir.Table) -> ir.Expr:
+    """The most frequent value."""
+    groups = _by_size(rows)
+    top = groups.order_by([ibis.desc(groups.records), groups.value]).limit(1)
+    return top.select(value=legible(top.value, backend_name(rows)))
+
+
+def how_many_of_each(rows: ir.Table, *, categories: Sequence[Any]) -> ir.Expr:
+    """How many records have each of a few public values."""
+    engine = backend_name(rows)
+    values = [exact(literal(each), engine) for each in categories]
+    rows = rows.filter(rows.value.isin(values))
+    return rows.aggregate(
+        **{
+            f"of_{index}": rows.count(where=rows.value == value)
+            for index, value in enumerate(values)
+        }
+    )
+
+
+def _by_size(rows: ir.Table) -> ir.Table:
+    return rows.group_by("value").aggregate(records=lambda t: t.count())
 
 
 def typed(value: Hashable, dtype: dt.DataType, name: str) -> str | bool | int | float:
@@ -300,11 +362,5 @@ def _steps(value: ir.Value, lattice: Lattice, *, below: float = math.inf) -> ir.
 
 def _answer(expression: ir.Expr) -> Any:
     """What the engine answers; an error of the engine is not passed on, it may quote records."""
-    try:
-        found = fetched(expression)
-    except Exception as error:
-        raise SourceError(
-            f"The engine could not read the column ({type(error).__name__}). Check that the file "
-            "or table is readable as a whole; details are withheld, they may quote records."
-        ) from None
+    found = withheld(fetched, expression)
     return found[0][0].as_py() if isinstance(expression, ir.Scalar) else found

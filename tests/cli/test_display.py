@@ -1,0 +1,68 @@
+"""What comes from outside is printed as text: no terminal obeys it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prudent.cli.display import neutral
+
+Command = Callable[..., Any]
+EVIL = "a\x1b[2J\x1b]0;owned\x07\r\n(0.1, 1e-9)-DP \u202eabc\x9b1m\x00"
+SEEN = r"a\x1b[2J\x1b]0;owned\x07\r\n(0.1, 1e-9)-DP \u202eabc\x9b1m\x00"
+NAME = EVIL.replace("\x00", "")  # which no engine takes in a name
+COST = ["--epsilon=2", "--delta=1e-6"]
+
+
+def test_only_printable_characters_are_left() -> None:
+    assert neutral(EVIL) == SEEN
+    assert neutral("Tromsø, 東京, ε ≤ 1, C:\\x") == "Tromsø, 東京, ε ≤ 1, C:\\x"
+    assert neutral("a\nb\x1b", keep="\n") == "a\nb\\x1b"
+    assert neutral("\ud800") == "\\ud800"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"city": [EVIL] * 300, NAME: [1.0] * 300}), path)
+    return str(path)
+
+
+def check_quiet(answer: Any) -> None:
+    for text in (answer.out, answer.err):
+        assert all(each.isprintable() or each == "\n" for each in text)
+
+
+def test_a_released_value_is_one_line(run: Command, file: str) -> None:
+    answer = run("release", "mode", file, "--column=city", *COST)
+    assert answer.status == 0
+    check_quiet(answer)
+    assert answer.out.splitlines() == [f"{SEEN} (robust branch)", "(2, 1e-06)-DP"]
+    plain = json.loads(run("release", "mode", file, "--column=city", *COST, "--json").out)
+    assert plain["value"] == EVIL
+
+
+def test_names_of_columns_and_groups(run: Command, file: str) -> None:
+    wrong = run("release", "median", file, "--column=nowhere", "--propose=1", *COST)
+    assert wrong.status == 2
+    check_quiet(wrong)
+    by = ["--by=city", f"--groups={EVIL.split()[0]}"]
+    for more in (by, ["--explain"]):
+        check_quiet(run("release", "median", file, f"--column={NAME}", "--propose=1", *COST, *more))
+
+
+def test_labels_of_charges(run: Command, file: str, tmp_path: Path) -> None:
+    budget = str(tmp_path / "budget.db")
+    run("budget", "create", budget, "--epsilon=1", "--delta=1e-3")
+    cost = ["--propose=1", "--epsilon=0.5", "--delta=1e-6", f"--ledger={budget}"]
+    assert run("release", "median", file, f"--column={NAME}", *cost).status == 0
+    check_quiet(run("budget", "history", budget))
+    over = run("release", "median", file, f"--column={NAME}", *cost, "--epsilon=30")
+    assert over.status == 4
+    check_quiet(over)
