@@ -112,6 +112,45 @@ def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bo
     assert 0.2 * DELTA < worst_delta(mechanism) <= DELTA
 
 
+@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
+@pytest.mark.parametrize("fallback", [False, True])
+def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallback: bool) -> None:
+    mechanism = calibrated(
+        propose=PROPOSE,
+        epsilon=EPSILON,
+        delta=DELTA,
+        bounds=(0.0, 2.0),
+        fallback=fallback,
+        failure=share * DELTA,
+    )
+    assert worst_delta(mechanism) <= DELTA
+
+
+@pytest.mark.parametrize("law", list(Law))
+@pytest.mark.parametrize("test", [None, DiscreteLaplaceTest(4.0)])
+@pytest.mark.parametrize("propose", [0.0, 1.0])
+def test_the_price_covers_every_failure_that_is_accepted(law, test, propose) -> None:
+    for failure in (None, 1e-30, 0.9e-6):
+        mechanism = calibrated(
+            propose=propose, epsilon=2.0, delta=1e-6, law=law, test=test, failure=failure
+        )
+        assert PldAccountant().compose(mechanism.event).get_epsilon(1e-6) <= 2.0
+
+
+@pytest.mark.parametrize("failure", [0.0, 1.001e-9, 0.4, 0.9, math.nan])
+@pytest.mark.parametrize("test", [None, DiscreteLaplaceTest(4.0)])
+@pytest.mark.parametrize("law", list(Law))
+def test_a_failure_beyond_delta_is_refused(failure: float, test, law: Law) -> None:
+    with pytest.raises(ValueError, match=r"Expected failure in \(0, delta = 1e-09\], got"):
+        calibrated(propose=1.0, epsilon=1.0, delta=1e-9, failure=failure, test=test, law=law)
+
+
+def test_a_value_released_as_it_is_has_no_fallback() -> None:
+    """Its event holds the price of a test alone."""
+    with pytest.raises(ValueError, match="Expected propose > 0 for a fallback"):
+        calibrated(propose=0.0, epsilon=1.0, delta=1e-6, bounds=(0, 1), fallback=True)
+
+
 def test_a_margin_that_is_not_safe_breaks_the_promise() -> None:
     mechanism = calibrated(propose=PROPOSE, epsilon=EPSILON, delta=DELTA, bounds=(0.0, 2.0))
     unsafe = worst_delta(mechanism, extra_margin=mechanism.threshold)

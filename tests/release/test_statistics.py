@@ -111,7 +111,13 @@ def test_nothing_is_read_when_the_budget_is_spent() -> None:
 
 def test_bad_input_is_not_charged() -> None:
     book = Book()
-    for wrong in ({"propose": -1}, {"propose": 1, "unit": "person"}, {"propose": 1, "groups": "a"}):
+    for wrong in (
+        {"propose": -1},
+        {"propose": 0},
+        {"propose": 1, "failure": 0.4},
+        {"propose": 1, "unit": "person"},
+        {"propose": 1, "groups": "a"},
+    ):
         with pytest.raises(ValueError, match="Expected"):
             median(SAMPLE, **wrong, **BUDGET, ledger=book)
     with pytest.raises(ValueError, match="numbers"):
@@ -120,6 +126,18 @@ def test_bad_input_is_not_charged() -> None:
         median(SAMPLE, propose=1, **BUDGET, ledger=book, bound=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="no \\['epsilon'\\]"):
         median(SAMPLE, propose=1, delta=1e-6, ledger=book)  # type: ignore[call-arg]
+    assert book.charges == []
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [median, iqr, mode, functools.partial(trimmed_mean, trim=3)],
+    ids=["median", "iqr", "mode", "trimmed mean"],
+)
+def test_a_number_needs_a_proposal_above_zero(statistic) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected propose finite and > 0, got 0"):
+        statistic([4.0] * 500, propose=0, **BUDGET, ledger=book)
     assert book.charges == []
 
 

@@ -84,7 +84,7 @@ class ProposeTestRelease:
         record can move the value by more than `propose`), a release has the privacy of `event`.
 
     Attributes:
-        propose: τ, in the unit of the data. 0: a value that is released as it is, or not at all.
+        propose: τ, in the unit of the data. 0: a category that is released as it is, or not at all.
         robust_noise_multiplier: Scale of the noise of f₂ over τ.
         law: Of the noise of both branches; Laplace for a single number only.
         test: A discrete test of the margin.
@@ -119,6 +119,11 @@ class ProposeTestRelease:
         _ = self.lattice, self.event  # check the rest
 
     def _check_fallback(self) -> None:
+        if not self.propose:
+            raise ValueError(
+                "Expected propose > 0 for a fallback, got 0: a value that is released as it is has "
+                "no noise to fall back on. Leave the fallback out."
+            )
         if not math.isfinite(self.sensitivity_in_steps):
             raise ValueError(
                 "Expected bounds for a fallback, got none: without them no noise is enough. "
@@ -175,7 +180,7 @@ class ProposeTestRelease:
         if self.law is Law.GAUSSIAN and self.propose:
             return self._test_event(self.fallback_noise_multiplier, self.robust_noise_multiplier)
         test = self._test_event(math.inf, _STILL)
-        if self.propose == 0:
+        if self.propose == 0:  # without a fallback, so nothing else is ever released
             return test
         weaker = min(self.robust_noise_multiplier, self.fallback_noise_multiplier)
         # Two equally likely answers but for ε: no mechanism of this ε reveals more.
@@ -244,6 +249,7 @@ def on_lattice(
     other stay within `steps` steps. A vector must be rounded record by record, before it is summed,
     since rounding the sum moves every coordinate.
     """
+    _validate.positive(propose=mechanism.propose)  # a number needs a lattice, and that a unit
 
     def measure(data: Data) -> RobustValue:
         step = int(mechanism.lattice.steps(statistic(data)))

@@ -48,7 +48,7 @@ class Budget(TypedDict, total=False):
             refusing.
         law: Of the noise of a number: Laplace, or Gaussian when very many releases share a budget.
         test: A discrete test of the margin; None: the one that gives the smaller error.
-        failure: How often a margin of 0 may pass; None: delta/2.
+        failure: How often a margin of 0 may pass, in (0, delta]; None: delta/2.
         ledger: Charged before any data is read.
         noise: Where randomness comes from; None: the operating system.
     """
@@ -225,7 +225,7 @@ def mode(
     def measure_category(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
         return modes.category_mode(records, categories, cap=mechanism.cap)
 
-    mechanism = _calibrated(options, 0.0)
+    mechanism = _calibrated(options, None)
     return _release(
         "mode",
         mechanism,
@@ -289,14 +289,15 @@ def trimmed_sum(
 
 def _calibrated(
     options: Options,
-    propose: float,
+    propose: float | None,
     *,
     fallback_sensitivity: float | None = None,
     monotone: bool = False,
 ) -> ProposeTestRelease:
+    """The mechanism for these options; without a proposal, one for a category."""
     check_names(options, Options)
     return calibrated(
-        propose=propose,
+        propose=0.0 if propose is None else _validate.positive(propose=propose),
         epsilon=options["epsilon"],
         delta=options["delta"],
         bounds=options.get("bounds"),
