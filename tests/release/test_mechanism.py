@@ -38,11 +38,11 @@ PROPOSE = 0.25  # an eighth of what a record can do: an accident shows
 
 
 def far(data: object) -> RobustValue:
-    return RobustValue((2048,), 10**6, 1024)
+    return RobustValue((128,), 10**6, 64)
 
 
 def near(data: object) -> RobustValue:
-    return RobustValue((2048,), 0, 1024)
+    return RobustValue((128,), 0, 64)
 
 
 class ExactLaw:
@@ -198,7 +198,7 @@ class TestBranches:
 
     def test_a_small_one_is_refused_in_the_same_words_whatever_the_data(self) -> None:
         reasons = {
-            self.mechanism.release(None, lambda _, v=value: RobustValue((v,), 0, 1024)).reason
+            self.mechanism.release(None, lambda _, v=value: RobustValue((v,), 0, 64)).reason
             for value in (0, 5, 10**9)
         }
         assert len(reasons) == 1
@@ -227,14 +227,14 @@ class TestBranches:
                 return [0] * size
 
         def at(margin: int) -> object:
-            measure = lambda _: RobustValue((0,), margin, 1024)  # noqa: E731
+            measure = lambda _: RobustValue((0,), margin, 64)  # noqa: E731
             return self.mechanism.release(None, measure, noise=Silent())
 
         assert isinstance(at(self.mechanism.threshold), Refused)
         assert isinstance(at(self.mechanism.threshold + 1), Released)
 
     def test_a_vector_needs_gaussian_noise(self) -> None:
-        pair = lambda _: RobustValue((1, 2), 10**6, 1024)  # noqa: E731
+        pair = lambda _: RobustValue((1, 2), 10**6, 64)  # noqa: E731
         with pytest.raises(ValueError, match="GAUSSIAN"):
             self.mechanism.release(None, pair)
         gaussian = attrs.evolve(self.mechanism, law=Law.GAUSSIAN)
@@ -297,7 +297,7 @@ class TestAUsersOwnMargin:
     def test_it_can_be_released(self) -> None:
         mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
         measure = on_lattice(mechanism, self.count_positive, lambda data: 10**6)
-        assert measure([1, 2, -3]) == RobustValue((2048,), 10**6, 1024)
+        assert measure([1, 2, -3]) == RobustValue((128,), 10**6, 64)
         assert isinstance(mechanism.release([1, 2, -3], measure), Released)
 
 

@@ -218,10 +218,21 @@ class ProposeTestRelease:
             value = measured.value if fallback is None else fallback(data)
             scale = self.fallback_noise_multiplier * self.sensitivity_in_steps
             return self._released(value, scale, Branch.FALLBACK, noise)
-        return Refused(
+        return Refused(self._reason, self.event)
+
+    @property
+    def _reason(self) -> str:
+        """Why a failed test refuses: the same words whatever the data."""
+        far = (
+            ""
+            if self.lattice.bounded or not self.propose
+            else (
+                f" Without bounds, an answer beyond ±{self.lattice.reach:.3g} is refused as well."
+            )
+        )
+        return (
             f"The noisy margin did not exceed {self.threshold} records. Propose more, spend more, "
-            "or release from more data; asking again costs again.",
-            self.event,
+            f"or release from more data; asking again costs again.{far}"
         )
 
     def _released(

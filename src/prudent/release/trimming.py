@@ -4,6 +4,7 @@
 |---|---|---|
 | m <= 2F records, trimmed mean | the public default | distance to data that leave it (Errata 7) |
 | m <= F vectors, trimmed sum | zero | F - #{norms > τ}, as always |
+| no bounds | as usual | at most the distance to data that keep a record at an end |
 | F = 0 | the mean, the sum of all | 0 wherever an end is further than τ away |
 | ties | any of the equal ones: their sum is the same | counted one by one |
 | τ beyond what a record can do | as usual | cap |
@@ -46,9 +47,23 @@ def trimmed_mean(
     # Down is up in the mirror that exchanges the ends.
     down = Rise(_mirrored(high, count), _mirrored(low, count), -total, count, trim, -default)
     margin = min(up.margin(propose, cap), down.margin(propose, cap))
+    if not lattice.bounded:
+        margin = min(margin, _to_an_end(low, high, lattice, count, trim))
     kept = count - 2 * trim
     value = (2 * total + kept) // (2 * kept) if kept > 0 else default
     return RobustValue((value,), margin, propose)
+
+
+def _to_an_end(low: Window, high: Window, lattice: Lattice, count: int, trim: int) -> int:
+    """How many records at an end of the lattice it takes until one of them is kept.
+
+    One is kept where more than F lie there, and a record changes that number by 1 at most. So this
+    is a margin of its own, and the smaller of two safe margins is safe.
+    """
+    at_low = low.first + int(np.searchsorted(low.values, lattice.low, side="right")) - 1
+    first_at_high = high.first + int(np.searchsorted(high.values, lattice.high, side="left"))
+    at_high = count + 1 - first_at_high
+    return max(0, trim + 1 - max(at_low, at_high))
 
 
 def _mirrored(window: Window, count: int) -> Window:
