@@ -1,5 +1,6 @@
 """The mechanism: its law against its price, its branches, and checks of a user's own margin."""
 
+import functools
 import math
 from fractions import Fraction
 
@@ -18,7 +19,9 @@ from prudent.accounting import (
     from_json,
     to_json,
 )
+from prudent.release.baseline import exponential_quantile
 from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.discretion import ReadError
 from prudent.release.margin import RobustValue, quantile
 from prudent.release.mechanism import (
     Branch,
@@ -31,6 +34,7 @@ from prudent.release.mechanism import (
 )
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.pricing import calibrated
+from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
 
 EPSILON, DELTA = 1.0, 0.05
@@ -241,6 +245,55 @@ class TestBranches:
         assert len(gaussian.release(None, pair).value) == 2
 
 
+class TestDiscretion:
+    """An error after data are opened says nothing of them."""
+
+    @staticmethod
+    def fails(data: object) -> RobustValue:
+        raise MemoryError("Unable to allocate 9.24 GiB for an array with shape (2, 24901, 24901)")
+
+    @staticmethod
+    def says_nothing(error: BaseException) -> None:
+        assert "24901" not in str(error)
+        assert error.__cause__ is None
+        assert error.__context__ is None
+
+    def test_of_what_measures(self) -> None:
+        with pytest.raises(ReadError, match="withheld") as caught:
+            TestBranches.mechanism.release(None, self.fails)
+        self.says_nothing(caught.value)
+
+    def test_of_the_fallback(self) -> None:
+        with pytest.raises(ReadError, match="withheld") as caught:
+            TestBranches.safe.release(None, near, self.fails)
+        self.says_nothing(caught.value)
+
+    def test_of_a_column(self) -> None:
+        class Broken(ArrayColumn):
+            def count(self) -> int:
+                raise OverflowError("24901")
+
+        release = functools.partial(exponential_quantile, bounds=(0, 1))
+        for statistic in (functools.partial(median, propose=1.0, delta=1e-6), release):
+            with pytest.raises(ReadError, match="withheld") as caught:
+                statistic(Broken([1.0]), epsilon=1.0)
+            self.says_nothing(caught.value)
+
+    def test_a_public_error_keeps_its_words(self) -> None:
+        def changed(data: object) -> RobustValue:
+            raise ReadError("The column changed")
+
+        with pytest.raises(ReadError, match="changed"):
+            TestBranches.mechanism.release(None, changed)
+
+    def test_numpy_warns_of_nothing(self) -> None:
+        def dividing(data: object) -> RobustValue:
+            np.array([1.0]) / np.array([0.0])
+            return near(data)
+
+        assert isinstance(TestBranches.mechanism.release(None, dividing), Refused)
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -256,6 +309,7 @@ class TestBadInput:
             ({"bounds": (3, 1)}, "bounds"),
             ({"law": "gaussian"}, "law"),
             ({"test": LaplaceTest(1.0)}, "drawn exactly"),
+            ({"test": DiscreteLaplaceTest(1e6)}, "at most 2\\*\\*22 records"),
         ],
     )
     def test_it_is_named(self, change: dict, message: str) -> None:

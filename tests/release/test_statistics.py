@@ -230,4 +230,9 @@ class TestTrimmedSum:
 
     def test_no_table(self) -> None:
         with pytest.raises(ValueError, match="1 dimensions"):
-            trimmed_sum([1.0, 2.0], trim=1, propose=1.0, **CHEAP)
+            trimmed_sum(np.array([1.0, 2.0]), trim=1, propose=1.0, **CHEAP)
+
+    @pytest.mark.parametrize("odd", [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]], [["a"]]])
+    def test_whether_a_list_is_a_table_is_not_for_one_record_to_decide(self, odd: list) -> None:
+        with pytest.raises(ValueError, match="Expected vectors an array of numbers"):
+            trimmed_sum(odd, trim=1, propose=1.0, **CHEAP)

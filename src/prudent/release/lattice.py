@@ -23,10 +23,6 @@ PLAUSIBLE = 2.0**20
 """How far from zero a lattice must reach if no bounds say that the data are nearer."""
 
 _FINENESS = 6  # a proposal is at least 2**6 steps, so rounding it up costs at most 1.6 %
-
-LEAST_PROPOSAL = PLAUSIBLE * 2**_FINENESS / FARTHEST
-"""The least proposal whose lattice reaches that far."""
-
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -960, 960  # so that every end of a lattice is a double
 
 
@@ -97,8 +93,8 @@ class Lattice:
         lattice = cls.for_unit(math.ldexp(propose, -_FINENESS), bounds)
         if bounds is None and lattice.reach < PLAUSIBLE:
             raise ValueError(
-                f"Expected propose at least {LEAST_PROPOSAL:.2g} without bounds, got {propose!r}: "
-                "values are released on a lattice of 2**53 points, which would end at "
+                f"Expected propose at least {least_proposal():.2g} without bounds, got {propose!r}:"
+                " values are released on a lattice of 2**53 points, which would end at "
                 f"±{lattice.reach:g}. Propose more, or give public bounds."
             )
         return lattice
@@ -161,6 +157,14 @@ class Lattice:
     def value(self, steps: int) -> float:
         """A point of the lattice, in the unit of the data."""
         return math.ldexp(float(steps), self.exponent)
+
+
+def least_proposal(bounds: tuple[float, float] | None = None) -> float:
+    """The least proposal whose lattice holds the bounds, or without bounds what is plausible."""
+    far = PLAUSIBLE if bounds is None else max(map(abs, check_bounds(bounds)))
+    mantissa, exponent = math.frexp(far)
+    power = exponent - 1 if mantissa == 0.5 else exponent  # the least 2**power from `far` on
+    return math.ldexp(1.0, power + _FINENESS) / FARTHEST
 
 
 def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:

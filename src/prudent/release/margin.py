@@ -29,6 +29,7 @@ import attrs
 import numpy as np
 
 from prudent.release.columns_protocol import Column
+from prudent.release.discretion import ReadError
 from prudent.release.lattice import IntArray, Lattice
 
 HALF = Fraction(1, 2)
@@ -69,7 +70,7 @@ class Window:
         count = column.count()
         inside = lattice.steps(column.order_statistics(first, last))
         if len(inside) != max(0, min(last, count) - max(first, 1) + 1):
-            raise RuntimeError("The column changed while it was read. Read from a snapshot of it.")
+            raise ReadError("The column changed while it was read. Read from a snapshot of it.")
         below = max(0, min(last, 0) - first + 1)
         above = max(0, last - max(first, count + 1) + 1)
         return cls(

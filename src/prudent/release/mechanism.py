@@ -16,6 +16,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.accounting import MarginTest, ProposeTestReleaseDpEvent, Reveals
+from prudent.release.discretion import discreetly
 from prudent.release.lattice import Lattice
 from prudent.release.margin import RobustValue
 from prudent.release.noise import LARGEST_SCALE, Law, Noise, SecureNoise, checked_test
@@ -29,6 +30,7 @@ It needs no noise at all; a Gaussian of this multiplier reveals more than that.
 """
 
 _HEADROOM = 20.0  # scales of the test's noise beyond the threshold at which margins are capped
+_LARGEST_CAP = 2**22  # records: what is read to find a margin has to fit into memory
 
 
 class Branch(enum.Enum):
@@ -117,6 +119,16 @@ class ProposeTestRelease:
         if self.falls_back:
             self._check_fallback()
         _ = self.lattice, self.event  # check the rest
+        if self.cap > _LARGEST_CAP:
+            raise ValueError(
+                f"Expected test and failure to ask for at most 2**22 records, got a test that asks "
+                f"for {self.threshold:,} at failure = {self.failure:g}. Take a smaller scale."
+            )
+        if self.robust_noise_multiplier * self.steps > LARGEST_SCALE:
+            raise ValueError(
+                "Expected robust_noise_multiplier at most 2**41, so that every draw fits 64 bits, "
+                f"got {self.robust_noise_multiplier:g}."
+            )
 
     def _check_fallback(self) -> None:
         if not self.propose:
@@ -205,9 +217,14 @@ class ProposeTestRelease:
             measure: f₂ and its margin, in steps of `lattice`, for the sensitivity `steps`.
             fallback: f₁, in steps; None: f₂ again, with noise for its global sensitivity.
             noise: Where randomness comes from; None: the operating system.
+
+        Raises:
+            ReadError: If `measure` or `fallback` fails, whose own words are withheld.
         """
         noise = SecureNoise() if noise is None else noise
-        measured = measure(data)
+        measured = discreetly(measure, data)
+        if self.law is Law.LAPLACE and len(measured.value) != 1:  # before the test says anything
+            raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
         noisy_margin = min(measured.margin, self.cap) + noise.of_test(self.test)
         if noisy_margin > self.threshold:
             if self.propose == 0:
@@ -215,7 +232,7 @@ class ProposeTestRelease:
             scale = self.robust_noise_multiplier * self.steps
             return self._released(measured.value, scale, Branch.ROBUST, noise)
         if self.falls_back:
-            value = measured.value if fallback is None else fallback(data)
+            value = measured.value if fallback is None else discreetly(fallback, data)
             scale = self.fallback_noise_multiplier * self.sensitivity_in_steps
             return self._released(value, scale, Branch.FALLBACK, noise)
         return Refused(self._reason, self.event)
@@ -238,8 +255,6 @@ class ProposeTestRelease:
     def _released(
         self, steps: Sequence[int], scale: float, branch: Branch, noise: Noise
     ) -> Released:
-        if self.law is Law.LAPLACE and len(steps) != 1:
-            raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
         scale = math.nextafter(scale, math.inf)  # the product was rounded, perhaps down
         added = noise.of_value(self.law, scale, len(steps))
         deviation = math.sqrt(2) * scale if self.law is Law.LAPLACE else scale

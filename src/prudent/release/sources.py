@@ -14,6 +14,8 @@ import attrs
 import ibis
 import ibis.expr.types as ir
 
+from prudent.release.discretion import PublicError
+
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _PARQUET = {".parquet", ".pq"}
 _DATABASE = {".duckdb", ".ddb"}
@@ -21,7 +23,7 @@ _LISTED = 20  # tables named in an error
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
 
-class SourceError(ValueError):
+class SourceError(PublicError, ValueError):
     """A table that cannot be opened; the message says what to do and quotes no record."""
 
 

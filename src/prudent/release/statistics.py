@@ -264,14 +264,7 @@ def trimmed_sum(
         raise ValueError("Expected bound for a fallback, got None. Without it no noise is enough.")
     far = propose * _FAR
     longest = far if bound is None else _validate.between(propose, far, bound=bound)
-    try:
-        rows = np.asarray(vectors, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(
-            "Expected vectors a table of numbers with rows of one length, got another."
-        ) from None  # numpy's own words quote records
-    if rows.ndim != 2 or rows.shape[1] == 0:  # how many rows there are is private
-        raise ValueError(f"Expected vectors a table of rows, got {rows.ndim} dimensions.")
+    rows = _table(vectors)
     given: Options = {**options, "bounds": (-longest, longest), "law": Law.GAUSSIAN}  # type: ignore[typeddict-item]
     mechanism = _calibrated(given, propose, fallback_sensitivity=longest, monotone=True)
 
@@ -285,6 +278,24 @@ def trimmed_sum(
 
     charge(given, mechanism.event, "trimmed sum")
     return mechanism.release(rows, measure, everything, noise=given.get("noise"))
+
+
+def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The vectors as rows of doubles.
+
+    An array says by its type that it is one. A list of lists would be one unless some record is
+    odd, which is not for a record to decide.
+    """
+    rows = np.asarray(vectors) if hasattr(vectors, "__array__") else None
+    if rows is None or rows.dtype.kind not in "iufb":
+        raise ValueError(
+            "Expected vectors an array of numbers, with one row per record, got another type. Make "
+            "one with numpy.array(rows, float)."
+        )
+    if rows.ndim != 2 or rows.shape[1] == 0:  # how many rows there are is private
+        raise ValueError(f"Expected vectors a table of rows, got {rows.ndim} dimensions.")
+    with np.errstate(over="ignore"):  # a warning would tell that some record is huge
+        return rows.astype(np.float64)
 
 
 def _calibrated(
