@@ -338,6 +338,28 @@ class TestAUsersOwnMargin:
         with pytest.raises(UnsafeMarginError, match="Both must be 0"):
             check_margin(max_of, lambda data: 1, propose=3, domain=[0, 9], size=3)
 
+    def test_one_that_is_positive_where_the_statistic_is_no_number_is_not(self) -> None:
+        with pytest.raises(UnsafeMarginError, match="Both must be 0"):
+            check_margin(
+                lambda data: sum(data) / len(data) if data else math.nan,
+                lambda data: 1,
+                propose=1.0,
+                domain=[0],
+                size=1,
+            )
+
+    def test_infinite_values_that_are_equal_do_not_differ(self) -> None:
+        assert check_margin(lambda _: math.inf, lambda _: 1, propose=1, domain=[0], size=2) == 2
+
+    def test_a_statistic_that_is_no_number_lies_at_the_lower_end(self) -> None:
+        mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
+        measure = on_lattice(mechanism, lambda _: math.nan, lambda _: 0)
+        assert measure([]).value == (mechanism.lattice.low,)
+
+    def test_a_category_has_no_lattice(self) -> None:
+        with pytest.raises(ValueError, match="Expected propose"):
+            on_lattice(calibrated(propose=0, epsilon=1, delta=1e-6), max_of, lambda _: 0)
+
     def test_vectors_are_compared_by_their_distance(self) -> None:
         with pytest.raises(UnsafeMarginError, match=r"changes by 5"):
             check_margin(

@@ -154,12 +154,40 @@ def test_the_same_seed_gives_the_same_answer() -> None:
     assert first == second
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"default": math.nan},
+        {"default": 1e300},
+        {"default": 7.0, "bounds": (0, 5)},
+        {"bounds": "ab"},
+        {"trim": 10**30},
+    ],
+)
+def test_a_trimmed_mean_that_cannot_be_is_not_charged(wrong: dict) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected"):
+        trimmed_mean(SAMPLE, **{"trim": 5, "propose": 0.1, **BUDGET, **wrong}, ledger=book)
+    assert book.charges == []
+
+
 def test_a_fallback_answers_where_the_test_fails() -> None:
     released = median(SAMPLE[:10], propose=0.1, **BUDGET, bounds=(0, 200), fallback=True)
     assert released.branch is Branch.FALLBACK
     assert released.noise_scale == pytest.approx(math.sqrt(8) * 200, rel=1e-3)
     mean = trimmed_mean(SAMPLE[:10], trim=2, propose=0.1, **BUDGET, bounds=(0, 200), fallback=True)
     assert mean.noise_scale == pytest.approx(math.sqrt(8) * 100, rel=1e-3)
+
+
+def test_the_fallback_of_a_mean_has_noise_for_every_step_of_the_lattice() -> None:
+    """Rounded to the lattice, bound and default are 1,001 steps apart; as doubles, 1,000.0."""
+    bounds, default = (0.0, 1002.5), math.nextafter(2.5, 0)
+    assert bounds[1] - default == 1000.0
+    released = trimmed_mean(
+        [], trim=2, propose=64.0, **BUDGET, bounds=bounds, default=default, fallback=True
+    )
+    assert (released.branch, released.spacing) == (Branch.FALLBACK, 1.0)
+    assert released.noise_scale >= math.sqrt(8) * 1001
 
 
 def test_gaussian_noise_on_request() -> None:

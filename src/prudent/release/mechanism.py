@@ -272,13 +272,14 @@ def on_lattice(
     """Makes a measure of a number in the unit of the data and its margin for `propose`.
 
     The number is clipped to the bounds and rounded to the lattice here: numbers within τ of each
-    other stay within `steps` steps. A vector must be rounded record by record, before it is summed,
-    since rounding the sum moves every coordinate.
+    other stay within `steps` steps. What is no number goes to the lower end. A vector must be
+    rounded record by record, before it is summed, since rounding the sum moves every coordinate.
     """
     _validate.positive(propose=mechanism.propose)  # a number needs a lattice, and that a unit
 
     def measure(data: Data) -> RobustValue:
-        step = int(mechanism.lattice.steps(statistic(data)))
+        lattice, value = mechanism.lattice, statistic(data)
+        step = lattice.low if math.isnan(value) else int(lattice.steps(value))
         return RobustValue((step,), margin(data), mechanism.steps)
 
     return measure
@@ -340,7 +341,7 @@ def _check_pair(
             f"{more!r}. A safe margin counts records, so one record changes it by 1 at most."
         )
     change = _distance(statistic(fewer), statistic(more))
-    if change > propose and max(margins) > 0:
+    if not change <= propose and max(margins) > 0:  # a change that is no number is none either
         raise UnsafeMarginError(
             f"The statistic changes by {change:g} > {propose:g} from {fewer!r} to {more!r}, where "
             f"the margins are {margins[0]} and {margins[1]}. Both must be 0 there."
@@ -348,6 +349,8 @@ def _check_pair(
 
 
 def _distance(one: float | Sequence[float], other: float | Sequence[float]) -> float:
+    if one == other:  # infinite ones too
+        return 0.0
     if isinstance(one, int | float) and isinstance(other, int | float):
         return abs(one - other)
     return math.dist(one, other)  # type: ignore[arg-type]

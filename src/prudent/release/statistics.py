@@ -18,11 +18,13 @@ from prudent import _validate
 from prudent.accounting import MarginTest
 from prudent.release import margin, modes, trimming
 from prudent.release.columns_protocol import ArrayColumn, Column, Kind, in_order
+from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.margin import RobustValue
 from prudent.release.mechanism import Outcome, ProposeTestRelease
 from prudent.release.noise import Law, Noise
 from prudent.release.pricing import calibrated
 
+_MOST_TRIMMED = 2**48  # records: more than any table has, so that ranks fit 64 bits
 _FAR = 2.0**19  # proposals: how long a vector may be when no bound on its norm is known
 
 Outcomes: TypeAlias = Outcome | dict[Hashable, Outcome]
@@ -166,27 +168,24 @@ def trimmed_mean(
         default: The value when no record is left; None: the middle of the bounds, or 0.
         **options: See `Budget` and `Source`.
     """
-    trim = _validate.count(trim=trim)
+    trim = int(_validate.between(0, _MOST_TRIMMED, trim=_validate.count(trim=trim)))
+    check_names(options, Options)
     bounds = options.get("bounds")
-    if default is None:
-        default = 0.0 if bounds is None else (bounds[0] + bounds[1]) / 2
-    sensitivity = None
-    if bounds is not None:
-        _validate.between(*bounds, default=default)
-        sensitivity = max(bounds[1] - default, default - bounds[0])
+    lattice = Lattice.for_proposal(propose, bounds)
+    low, high = (-lattice.reach, lattice.reach) if bounds is None else check_bounds(bounds)
+    middle = (low + high) / 2 if default is None else _validate.between(low, high, default=default)
+    of_none = int(lattice.steps(middle))
+    # In steps, since a difference of doubles may be rounded down.
+    sensitivity = lattice.value(max(lattice.high - of_none, of_none - lattice.low))
 
     def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
-        lattice = mechanism.lattice
         return trimming.trimmed_mean(
-            records,
-            lattice,
-            trim,
-            default=int(lattice.steps(default)),
-            propose=mechanism.steps,
-            cap=mechanism.cap,
+            records, lattice, trim, default=of_none, propose=mechanism.steps, cap=mechanism.cap
         )
 
-    mechanism = _calibrated(options, propose, fallback_sensitivity=sensitivity)
+    mechanism = _calibrated(
+        options, propose, fallback_sensitivity=sensitivity if bounds is not None else None
+    )
     return _release("trimmed mean", mechanism, measure, data, column, options)
 
 
