@@ -10,6 +10,7 @@ import typer
 pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 from prudent.cli import compare, errors
+from prudent.release import comparison
 
 Run = Callable[..., tuple[int, str, str]]
 QUICK = ["--records", "2000", "--trials", "10"]
@@ -58,10 +59,26 @@ def test_the_table_says_what_the_exponential_mechanism_chose_among(run: Run) -> 
 
 
 def test_a_proposal_that_is_too_small_is_refused(run: Run) -> None:
-    status, out, _ = run("--epsilons", "1", "--propose", "1e-9", *QUICK, "--json")
+    status, out, _ = run("--epsilons", "1", "--propose", "1e-6", *QUICK, "--json")
     (row,) = json.loads(out)
     assert status == 0
     assert (row["tested"], row["refused"]) == (None, 1.0)
+
+
+@pytest.mark.parametrize("propose", ["0", "1e-9"])
+def test_a_proposal_that_no_lattice_can_serve_is_bad_input(run: Run, propose: str) -> None:
+    status, out, err = run("--epsilons", "1", "--propose", propose, *QUICK)
+    assert (status, out) == (2, "")
+    assert err.startswith("--propose: expected")
+    with pytest.raises(ValueError, match="Expected propose"):
+        comparison.compare(
+            comparison.SHAPES["ties"],
+            records=2_000,
+            epsilons=[1.0],
+            delta=1e-6,
+            propose=float(propose),
+            trials=1,
+        )
 
 
 def test_a_table_and_a_picture(run: Run, tmp_path: Path) -> None:

@@ -66,6 +66,37 @@ def monotone_margins(
     return margins
 
 
+def trimmed_mean_margin(
+    data: Sequence[int], trim: int, default: int, low: int, high: int, *, propose: int, cap: int
+) -> int:
+    """The triple loop of Errata 7, in whole numbers: records added at both ends, and removed."""
+    mirrored = sorted(low + high - value for value in data)
+    sides = ((sorted(data), default), (mirrored, low + high - default))
+    return min(_rise(side, trim, mean, low, high, propose, cap) for side, mean in sides)
+
+
+def _rise(
+    data: Sequence[int], trim: int, default: int, low: int, high: int, propose: int, cap: int
+) -> int:
+    padded = [low] * cap + list(data) + [high] * (cap + trim + 1)  # ranks from 1 - cap on
+    sums = list(itertools.accumulate(padded, initial=0))
+    least = cap
+    for a, b, leaves in itertools.product(range(cap), range(cap), (0, 1)):
+        rank = len(data) - trim + b + 1 - leaves
+        entering = padded[rank - 1 + cap] if rank > -cap else low
+        for d in range(least - a - b):
+            first, last = trim - a + 1, rank - 1 - d
+            kept = last - first + 1
+            if kept < 0:
+                break
+            total = sums[last + cap] - sums[first - 1 + cap] if kept else 0
+            rise = entering * kept - total if kept else entering - default
+            if rise > propose * max(kept * (kept + 1), 1):
+                least = a + b + d
+                break
+    return least
+
+
 def mode_margin(counts: Sequence[int], *, propose: int, cap: int) -> int:
     """The double loop of Errata 7: all a < b more than τ apart that compete at about h records."""
     least = cap

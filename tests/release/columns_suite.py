@@ -27,7 +27,7 @@ LATTICES = (
     Lattice.for_proposal(0.5),
     Lattice.for_proposal(0.001, (-1.0, 2.5)),
     Lattice.for_proposal(1e280),
-    Lattice.for_proposal(1e-270),
+    Lattice.for_unit(1e-272),
 )
 
 

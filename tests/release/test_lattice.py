@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.release.lattice import FARTHEST, Lattice
+from prudent.release.lattice import FARTHEST, PLAUSIBLE, Lattice, least_proposal
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(st.floats(1e-200, 1e200))
-def test_a_proposal_spans_1024_to_2048_steps(propose: float) -> None:
+@given(st.floats(least_proposal(), 1e200))
+def test_a_proposal_spans_64_to_128_steps(propose: float) -> None:
     lattice = Lattice.for_proposal(propose)
-    assert 1024 <= lattice.steps_of_proposal(propose) <= 2048
+    assert 64 <= lattice.steps_of_proposal(propose) <= 128
+    assert lattice.reach >= max(PLAUSIBLE, 2.0**45 * propose)
     assert lattice.value(lattice.steps_of_proposal(propose)) >= propose
 
 
@@ -52,6 +53,46 @@ def test_infinite_values_go_to_the_ends() -> None:
 def test_bounds_that_are_none(bounds: object) -> None:
     with pytest.raises(ValueError, match="Expected bounds"):
         Lattice.for_proposal(1.0, bounds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("propose", [1e-9, math.nextafter(least_proposal(), 0)])
+def test_a_lattice_that_ends_before_plausible_values_is_refused_without_bounds(propose) -> None:
+    with pytest.raises(ValueError, match=r"Expected propose at least 1\.5e-08 without bounds"):
+        Lattice.for_proposal(propose)
+    assert Lattice.for_proposal(propose, (0.0, 1.0)).value(1) < propose
+
+
+@given(st.floats(1e-3, 1e200))
+def test_the_least_proposal_for_bounds(far: float) -> None:
+    least = least_proposal((-far, 0.0))
+    assert Lattice.for_proposal(least, (-far, 0.0)).bounded
+    with pytest.raises(ValueError, match="Expected bounds within"):
+        Lattice.for_proposal(math.nextafter(least, 0), (-far, 0.0))
+
+
+def test_bounds_that_the_lattice_does_not_reach() -> None:
+    with pytest.raises(ValueError, match="Expected bounds within 65536 of zero"):
+        Lattice.for_proposal(1e-9, (0.0, 250_000.0))
+
+
+@given(st.floats(1e-200, 1e200))
+def test_a_unit_is_at_most_halved(unit: float) -> None:
+    lattice = Lattice.for_unit(unit)
+    assert unit / 2 < lattice.spacing <= unit
+    assert lattice.reach >= 2.0**51 * unit
+
+
+def test_a_lattice_of_whole_numbers_holds_time_stamps() -> None:
+    lattice = Lattice.for_unit(1.0)
+    microseconds = [0, 1_700_000_000_000_000, 4_102_444_800_000_000]  # 1970, 2023, 2100
+    assert lattice.steps(microseconds).tolist() == microseconds
+    assert Lattice.for_unit(1.0, (3, 9)) == Lattice(0, 3, 9)
+
+
+@pytest.mark.parametrize("unit", [0, -1, math.inf, math.nan, "x", 1e-300, 1e300])
+def test_units_that_are_none(unit: object) -> None:
+    with pytest.raises(ValueError, match="Expected unit"):
+        Lattice.for_unit(unit)  # type: ignore[arg-type]
 
 
 def test_bounds_narrower_than_a_step() -> None:

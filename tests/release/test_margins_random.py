@@ -19,6 +19,7 @@ from tests.oracles.margins import (
     norm_trimmed_margin,
     norm_trimmed_sum,
     squared_norm,
+    trimmed_mean_margin,
 )
 
 CAPS = [1, 4, 9, 9]
@@ -89,6 +90,35 @@ def test_trimmed_mean(rounds: int) -> None:
             assert found.value == (value,)
         margins.extend(expected)
     check_variety(margins, max(CAPS))
+
+
+@rounds(40)
+def test_trimmed_mean_up_to_a_large_cap(rounds: int) -> None:
+    """Hundreds of records, so that the search begins with squares of many changes each."""
+    generator = np.random.default_rng(17)
+    cap, margins = 50, []
+    for _ in range(min(rounds, 1_000)):
+        top = int(generator.choice([60, 5_000, 2**50]))
+        lattice = Lattice(0, -int(generator.integers(0, top)), top)
+        size, trim = int(generator.integers(0, 400)), int(generator.integers(0, 70))
+        steps = generator.choice([0, 1, 8, 50], size) * max(1, top // 5_000)
+        shapes = [
+            np.clip(np.cumsum(steps), lattice.low, lattice.high),
+            np.clip(generator.standard_cauchy(size) * top / 900, lattice.low, lattice.high),
+            generator.integers(0, 3, size) * (top // 7),
+        ]
+        data = shapes[generator.integers(3)].astype(np.int64)
+        default = int(generator.integers(lattice.low, lattice.high + 1))
+        propose = 1 + int(top ** generator.random() / max(1, size - 2 * trim))
+        found = trimmed_mean(
+            ArrayColumn(data), lattice, trim, default=default, propose=propose, cap=cap
+        )
+        expected = trimmed_mean_margin(
+            data.tolist(), trim, default, lattice.low, lattice.high, propose=propose, cap=cap
+        )
+        assert found.margin == expected, (data, lattice, trim, default, propose)
+        margins.append(expected)
+    assert len({margin for margin in margins if 32 < margin < cap}) > rounds // 20
 
 
 def rank_of_quarters(quarters: int, low: int) -> Statistic:

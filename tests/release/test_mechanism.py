@@ -1,5 +1,6 @@
 """The mechanism: its law against its price, its branches, and checks of a user's own margin."""
 
+import functools
 import math
 from fractions import Fraction
 
@@ -18,7 +19,9 @@ from prudent.accounting import (
     from_json,
     to_json,
 )
+from prudent.release.baseline import exponential_quantile
 from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.failures import SourceError
 from prudent.release.margin import RobustValue, quantile
 from prudent.release.mechanism import (
     Branch,
@@ -31,6 +34,7 @@ from prudent.release.mechanism import (
 )
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.pricing import calibrated
+from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
 
 EPSILON, DELTA = 1.0, 0.05
@@ -38,11 +42,11 @@ PROPOSE = 0.25  # an eighth of what a record can do: an accident shows
 
 
 def far(data: object) -> RobustValue:
-    return RobustValue((2048,), 10**6, 1024)
+    return RobustValue((128,), 10**6, 64)
 
 
 def near(data: object) -> RobustValue:
-    return RobustValue((2048,), 0, 1024)
+    return RobustValue((128,), 0, 64)
 
 
 class ExactLaw:
@@ -112,6 +116,45 @@ def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bo
     assert 0.2 * DELTA < worst_delta(mechanism) <= DELTA
 
 
+@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
+@pytest.mark.parametrize("fallback", [False, True])
+def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallback: bool) -> None:
+    mechanism = calibrated(
+        propose=PROPOSE,
+        epsilon=EPSILON,
+        delta=DELTA,
+        bounds=(0.0, 2.0),
+        fallback=fallback,
+        failure=share * DELTA,
+    )
+    assert worst_delta(mechanism) <= DELTA
+
+
+@pytest.mark.parametrize("law", list(Law))
+@pytest.mark.parametrize("test", [None, DiscreteLaplaceTest(4.0)])
+@pytest.mark.parametrize("propose", [0.0, 1.0])
+def test_the_price_covers_every_failure_that_is_accepted(law, test, propose) -> None:
+    for failure in (None, 1e-30, 0.9e-6):
+        mechanism = calibrated(
+            propose=propose, epsilon=2.0, delta=1e-6, law=law, test=test, failure=failure
+        )
+        assert PldAccountant().compose(mechanism.event).get_epsilon(1e-6) <= 2.0
+
+
+@pytest.mark.parametrize("failure", [0.0, 1.001e-9, 0.4, 0.9, math.nan])
+@pytest.mark.parametrize("test", [None, DiscreteLaplaceTest(4.0)])
+@pytest.mark.parametrize("law", list(Law))
+def test_a_failure_beyond_delta_is_refused(failure: float, test, law: Law) -> None:
+    with pytest.raises(ValueError, match=r"Expected failure in \(0, delta = 1e-09\], got"):
+        calibrated(propose=1.0, epsilon=1.0, delta=1e-9, failure=failure, test=test, law=law)
+
+
+def test_a_value_released_as_it_is_has_no_fallback() -> None:
+    """Its event holds the price of a test alone."""
+    with pytest.raises(ValueError, match="Expected propose > 0 for a fallback"):
+        calibrated(propose=0.0, epsilon=1.0, delta=1e-6, bounds=(0, 1), fallback=True)
+
+
 def test_a_margin_that_is_not_safe_breaks_the_promise() -> None:
     mechanism = calibrated(propose=PROPOSE, epsilon=EPSILON, delta=DELTA, bounds=(0.0, 2.0))
     unsafe = worst_delta(mechanism, extra_margin=mechanism.threshold)
@@ -159,7 +202,7 @@ class TestBranches:
 
     def test_a_small_one_is_refused_in_the_same_words_whatever_the_data(self) -> None:
         reasons = {
-            self.mechanism.release(None, lambda _, v=value: RobustValue((v,), 0, 1024)).reason
+            self.mechanism.release(None, lambda _, v=value: RobustValue((v,), 0, 64)).reason
             for value in (0, 5, 10**9)
         }
         assert len(reasons) == 1
@@ -188,18 +231,67 @@ class TestBranches:
                 return [0] * size
 
         def at(margin: int) -> object:
-            measure = lambda _: RobustValue((0,), margin, 1024)  # noqa: E731
+            measure = lambda _: RobustValue((0,), margin, 64)  # noqa: E731
             return self.mechanism.release(None, measure, noise=Silent())
 
         assert isinstance(at(self.mechanism.threshold), Refused)
         assert isinstance(at(self.mechanism.threshold + 1), Released)
 
     def test_a_vector_needs_gaussian_noise(self) -> None:
-        pair = lambda _: RobustValue((1, 2), 10**6, 1024)  # noqa: E731
+        pair = lambda _: RobustValue((1, 2), 10**6, 64)  # noqa: E731
         with pytest.raises(ValueError, match="GAUSSIAN"):
             self.mechanism.release(None, pair)
         gaussian = attrs.evolve(self.mechanism, law=Law.GAUSSIAN)
         assert len(gaussian.release(None, pair).value) == 2
+
+
+class TestDiscretion:
+    """An error after data are opened says nothing of them."""
+
+    @staticmethod
+    def fails(data: object) -> RobustValue:
+        raise MemoryError("Unable to allocate 9.24 GiB for an array with shape (2, 24901, 24901)")
+
+    @staticmethod
+    def says_nothing(error: BaseException) -> None:
+        assert "24901" not in str(error)
+        assert error.__cause__ is None
+        assert error.__context__ is None
+
+    def test_of_what_measures(self) -> None:
+        with pytest.raises(SourceError, match="withheld") as caught:
+            TestBranches.mechanism.release(None, self.fails)
+        self.says_nothing(caught.value)
+
+    def test_of_the_fallback(self) -> None:
+        with pytest.raises(SourceError, match="withheld") as caught:
+            TestBranches.safe.release(None, near, self.fails)
+        self.says_nothing(caught.value)
+
+    def test_of_a_column(self) -> None:
+        class Broken(ArrayColumn):
+            def count(self) -> int:
+                raise OverflowError("24901")
+
+        release = functools.partial(exponential_quantile, bounds=(0, 1))
+        for statistic in (functools.partial(median, propose=1.0, delta=1e-6), release):
+            with pytest.raises(SourceError, match="withheld") as caught:
+                statistic(Broken([1.0]), epsilon=1.0)
+            self.says_nothing(caught.value)
+
+    def test_a_public_error_keeps_its_words(self) -> None:
+        def changed(data: object) -> RobustValue:
+            raise SourceError("The column changed")
+
+        with pytest.raises(SourceError, match="changed"):
+            TestBranches.mechanism.release(None, changed)
+
+    def test_numpy_warns_of_nothing(self) -> None:
+        def dividing(data: object) -> RobustValue:
+            np.array([1.0]) / np.array([0.0])
+            return near(data)
+
+        assert isinstance(TestBranches.mechanism.release(None, dividing), Refused)
 
 
 class TestBadInput:
@@ -217,6 +309,7 @@ class TestBadInput:
             ({"bounds": (3, 1)}, "bounds"),
             ({"law": "gaussian"}, "law"),
             ({"test": LaplaceTest(1.0)}, "drawn exactly"),
+            ({"test": DiscreteLaplaceTest(1e6)}, "at most 2\\*\\*22 records"),
         ],
     )
     def test_it_is_named(self, change: dict, message: str) -> None:
@@ -245,6 +338,28 @@ class TestAUsersOwnMargin:
         with pytest.raises(UnsafeMarginError, match="Both must be 0"):
             check_margin(max_of, lambda data: 1, propose=3, domain=[0, 9], size=3)
 
+    def test_one_that_is_positive_where_the_statistic_is_no_number_is_not(self) -> None:
+        with pytest.raises(UnsafeMarginError, match="Both must be 0"):
+            check_margin(
+                lambda data: sum(data) / len(data) if data else math.nan,
+                lambda data: 1,
+                propose=1.0,
+                domain=[0],
+                size=1,
+            )
+
+    def test_infinite_values_that_are_equal_do_not_differ(self) -> None:
+        assert check_margin(lambda _: math.inf, lambda _: 1, propose=1, domain=[0], size=2) == 2
+
+    def test_a_statistic_that_is_no_number_lies_at_the_lower_end(self) -> None:
+        mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
+        measure = on_lattice(mechanism, lambda _: math.nan, lambda _: 0)
+        assert measure([]).value == (mechanism.lattice.low,)
+
+    def test_a_category_has_no_lattice(self) -> None:
+        with pytest.raises(ValueError, match="Expected propose"):
+            on_lattice(calibrated(propose=0, epsilon=1, delta=1e-6), max_of, lambda _: 0)
+
     def test_vectors_are_compared_by_their_distance(self) -> None:
         with pytest.raises(UnsafeMarginError, match=r"changes by 5"):
             check_margin(
@@ -258,7 +373,7 @@ class TestAUsersOwnMargin:
     def test_it_can_be_released(self) -> None:
         mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
         measure = on_lattice(mechanism, self.count_positive, lambda data: 10**6)
-        assert measure([1, 2, -3]) == RobustValue((2048,), 10**6, 1024)
+        assert measure([1, 2, -3]) == RobustValue((128,), 10**6, 64)
         assert isinstance(mechanism.release([1, 2, -3], measure), Released)
 
 

@@ -9,6 +9,7 @@ from scipy import stats
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
+from prudent.release.lattice import least_proposal
 from prudent.release.mechanism import Refused, Released
 from prudent.release.proposal import ProposalSearch, search_quantile, suggest_proposal
 from prudent.release.statistics import median, trimmed_mean
@@ -63,9 +64,9 @@ def test_a_search_costs_what_was_asked(proposals: list[float]) -> None:
 
 def test_a_search_stops_at_the_smallest_proposal_that_passes() -> None:
     data = SHAPE.rvs(20_000, random_state=np.random.default_rng(3))
-    released = search_quantile(data, proposals=[3.0, 1e-6, 30.0], **BUDGET)
+    released = search_quantile(data, proposals=[3.0, 1e-5, 30.0], **BUDGET)
     assert released.noise_scale == pytest.approx(np.sqrt(8) * 3.0, rel=1e-3)
-    assert isinstance(search_quantile(data, proposals=[1e-6], **BUDGET), Refused)
+    assert isinstance(search_quantile(data, proposals=[1e-5], **BUDGET), Refused)
 
 
 def test_the_whole_search_is_charged_once_and_first() -> None:
@@ -87,10 +88,37 @@ def test_bad_input(wrong: dict) -> None:
         search_quantile([1.0], **wrong, **BUDGET)
 
 
-def test_a_suggestion_on_ties_stays_near_the_spread_of_the_data() -> None:
-    """Where every proposal passes, the smallest would leave a lattice that misses the data."""
-    ties = stats.randint(0, 2)  # 0 or 1: the median of many is one of them, and hardly moves
-    skewed = stats.rv_discrete(values=([0, 7], [0.9, 0.1]))()
-    for shape in (ties, skewed):
+def test_a_suggestion_on_ties_stops_where_its_noise_no_longer_shows() -> None:
+    """There every proposal passes, however small."""
+    shapes = {
+        1.0: stats.randint(0, 2),  # 0 or 1: the median of many is one of them, and hardly moves
+        7.0: stats.rv_discrete(values=([0, 7], [0.9, 0.1]))(),
+        5.0: stats.rv_discrete(values=([5], [1.0]))(),
+    }
+    for gap, shape in shapes.items():
         propose = suggest_proposal(median, count=2_000, shape=shape, rehearsals=1, **BUDGET)
-        assert 1e-3 <= propose <= 10
+        assert gap / 2_000 < np.sqrt(8) * propose < gap / 500
+
+
+@pytest.mark.parametrize("bounds", [None, (0.0, 1e6)])
+@pytest.mark.parametrize("largest", [1e-9, 1.0])
+def test_a_suggestion_goes_as_far_as_the_lattice_does(
+    largest: float, bounds: tuple[float, float] | None
+) -> None:
+    class MostlyZero:
+        def rvs(self, size: int, random_state: np.random.Generator) -> np.ndarray:
+            others = largest * random_state.random(size)
+            return np.where(random_state.random(size) < 0.9, 0.0, others)
+
+    propose = suggest_proposal(
+        median, count=2_000, shape=MostlyZero(), rehearsals=1, bounds=bounds, **BUDGET
+    )
+    assert least_proposal(bounds) <= propose <= 2 * least_proposal(bounds)
+
+
+def test_a_suggestion_goes_below_a_thousandth_of_the_spread_where_that_passes() -> None:
+    budget = {"epsilon": 10.0, "delta": 1e-6}
+    propose = suggest_proposal(median, count=200_000, shape=SHAPE, rehearsals=2, **budget)
+    assert propose < 4e-4 * 13.5  # of the interquartile range
+    records = 200_000 * SHAPE.pdf(50.0) * propose
+    assert 1.5 < records < 15  # the threshold of this test is 2.8

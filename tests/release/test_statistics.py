@@ -80,14 +80,14 @@ def test_what_is_released_is_near_the_truth(name: str) -> None:
     assert isinstance(released, Released)
     assert released.branch is Branch.ROBUST
     assert abs(released.value - truth) < 25 * released.noise_scale
-    assert released.noise_scale == pytest.approx(math.sqrt(8) * arguments["propose"], rel=2e-3)
+    assert released.noise_scale == pytest.approx(math.sqrt(8) * arguments["propose"], rel=1 / 64)
     assert (released.value / released.spacing).is_integer()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_far_too_small_a_proposal_is_refused(name: str) -> None:
     statistic, arguments, _ = CASES[name]
-    tiny = {"propose": arguments["propose"] * 1e-6}
+    tiny = {"propose": arguments["propose"] * 1e-4}
     assert isinstance(statistic(SAMPLE, **tiny, **BUDGET), Refused)
 
 
@@ -111,7 +111,13 @@ def test_nothing_is_read_when_the_budget_is_spent() -> None:
 
 def test_bad_input_is_not_charged() -> None:
     book = Book()
-    for wrong in ({"propose": -1}, {"propose": 1, "unit": "person"}, {"propose": 1, "groups": "a"}):
+    for wrong in (
+        {"propose": -1},
+        {"propose": 0},
+        {"propose": 1, "failure": 0.4},
+        {"propose": 1, "unit": "person"},
+        {"propose": 1, "groups": "a"},
+    ):
         with pytest.raises(ValueError, match="Expected"):
             median(SAMPLE, **wrong, **BUDGET, ledger=book)
     with pytest.raises(ValueError, match="numbers"):
@@ -120,6 +126,18 @@ def test_bad_input_is_not_charged() -> None:
         median(SAMPLE, propose=1, **BUDGET, ledger=book, bound=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="no \\['epsilon'\\]"):
         median(SAMPLE, propose=1, delta=1e-6, ledger=book)  # type: ignore[call-arg]
+    assert book.charges == []
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [median, iqr, mode, functools.partial(trimmed_mean, trim=3)],
+    ids=["median", "iqr", "mode", "trimmed mean"],
+)
+def test_a_number_needs_a_proposal_above_zero(statistic) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected propose finite and > 0, got 0"):
+        statistic([4.0] * 500, propose=0, **BUDGET, ledger=book)
     assert book.charges == []
 
 
@@ -136,12 +154,40 @@ def test_the_same_seed_gives_the_same_answer() -> None:
     assert first == second
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"default": math.nan},
+        {"default": 1e300},
+        {"default": 7.0, "bounds": (0, 5)},
+        {"bounds": "ab"},
+        {"trim": 10**30},
+    ],
+)
+def test_a_trimmed_mean_that_cannot_be_is_not_charged(wrong: dict) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected"):
+        trimmed_mean(SAMPLE, **{"trim": 5, "propose": 0.1, **BUDGET, **wrong}, ledger=book)
+    assert book.charges == []
+
+
 def test_a_fallback_answers_where_the_test_fails() -> None:
     released = median(SAMPLE[:10], propose=0.1, **BUDGET, bounds=(0, 200), fallback=True)
     assert released.branch is Branch.FALLBACK
     assert released.noise_scale == pytest.approx(math.sqrt(8) * 200, rel=1e-3)
     mean = trimmed_mean(SAMPLE[:10], trim=2, propose=0.1, **BUDGET, bounds=(0, 200), fallback=True)
     assert mean.noise_scale == pytest.approx(math.sqrt(8) * 100, rel=1e-3)
+
+
+def test_the_fallback_of_a_mean_has_noise_for_every_step_of_the_lattice() -> None:
+    """Rounded to the lattice, bound and default are 1,001 steps apart; as doubles, 1,000.0."""
+    bounds, default = (0.0, 1002.5), math.nextafter(2.5, 0)
+    assert bounds[1] - default == 1000.0
+    released = trimmed_mean(
+        [], trim=2, propose=64.0, **BUDGET, bounds=bounds, default=default, fallback=True
+    )
+    assert (released.branch, released.spacing) == (Branch.FALLBACK, 1.0)
+    assert released.noise_scale >= math.sqrt(8) * 1001
 
 
 def test_gaussian_noise_on_request() -> None:
@@ -212,4 +258,9 @@ class TestTrimmedSum:
 
     def test_no_table(self) -> None:
         with pytest.raises(ValueError, match="1 dimensions"):
-            trimmed_sum([1.0, 2.0], trim=1, propose=1.0, **CHEAP)
+            trimmed_sum(np.array([1.0, 2.0]), trim=1, propose=1.0, **CHEAP)
+
+    @pytest.mark.parametrize("odd", [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]], [["a"]]])
+    def test_whether_a_list_is_a_table_is_not_for_one_record_to_decide(self, odd: list) -> None:
+        with pytest.raises(ValueError, match="Expected vectors an array of numbers"):
+            trimmed_sum(odd, trim=1, propose=1.0, **CHEAP)

@@ -1,6 +1,7 @@
 """Trimmed statistics against brute force, and row by row."""
 
 import itertools
+import tracemalloc
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -81,6 +82,18 @@ def test_few_ranks_of_a_large_column_are_read() -> None:
     found = trimmed_mean(column, lattice, 500, default=0, propose=1310, cap=200)
     assert found.margin == 200
     assert abs(lattice.value(found.value[0])) < 0.03
+
+
+def test_the_memory_of_a_margin_is_linear_in_the_cap() -> None:
+    """A square of the cap would be 70 MB; how much is asked for must not tell the margin either."""
+    column = ArrayColumn(np.full(20_000, 5.0))
+    lattice = Lattice.for_proposal(1.0, (0.0, 1e6))
+    tracemalloc.start()
+    found = trimmed_mean(column, lattice, 2_000, default=0, propose=1_024, cap=3_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.margin == 2_000
+    assert peak < 2**24
 
 
 @pytest.mark.parametrize(

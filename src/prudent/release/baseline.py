@@ -7,7 +7,7 @@ no such limit, and is the better peer on smooth data in a known range.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import dp_accounting as dp
@@ -61,13 +61,13 @@ def exponential_quantile(
     if isinstance(records, dict):
         raise ValueError("Expected one column, got groups. Release from each of them by itself.")
     event = pure_event(epsilon)
-    if ledger is not None:
-        ledger.charge(event, f"exponential {exact}-quantile")
     below, above = exact.denominator - exact.numerator, exact.numerator
     # A record moves one of the two counts by 1, so a score by the larger of their weights.
+    choose = _noisy_max(max(below, above), epsilon)
+    if ledger is not None:
+        ledger.charge(event, f"exponential {exact}-quantile")
     scores = withheld(_scores, records, values, below, above)
-    choice = _noisy_max(scores, max(below, above), epsilon)
-    return Released(float(values[choice]), Branch.SELECTED, 0.0, 0.0, event)
+    return Released(float(values[choose(scores)]), Branch.SELECTED, 0.0, 0.0, event)
 
 
 def pure_event(epsilon: float) -> dp.DpEvent:
@@ -100,7 +100,7 @@ def _scores(records: Column, values: FloatArray, below: int, above: int) -> IntA
     return np.asarray(-np.abs(below * fewer - above * more))
 
 
-def _noisy_max(scores: IntArray, sensitivity: int, epsilon: float) -> int:
+def _noisy_max(sensitivity: int, epsilon: float) -> Callable[[IntArray], int]:
     """OpenDP's noisy maximum, with the least scale whose own privacy map allows it."""
     opendp = load_opendp()
     space = (
@@ -108,8 +108,8 @@ def _noisy_max(scores: IntArray, sensitivity: int, epsilon: float) -> int:
         opendp.linf_distance(T="i64"),
     )
     scale = 2 * sensitivity / epsilon
-    while True:
+    while True:  # a step or two: the first scale is off by a rounding at most
         measurement = opendp.m.make_noisy_max(*space, opendp.max_divergence(), scale=scale)
         if measurement.map(sensitivity) <= epsilon:
-            return int(measurement(scores.tolist()))
+            return lambda scores: int(measurement(scores.tolist()))
         scale = math.nextafter(scale, math.inf)

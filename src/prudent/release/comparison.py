@@ -23,8 +23,6 @@ from prudent.release.statistics import median
 CANDIDATES = 2**12
 """Of the exponential mechanism, evenly spaced between its bounds."""
 
-_FINEST = 1e-3  # of the spread: where ties make any proposal pass, a smaller one gains nothing
-
 Draw = Callable[[np.random.Generator, int], FloatArray]
 
 
@@ -102,17 +100,21 @@ def compare(
     """
     _validate.count(1, records=records)
     _validate.count(1, trials=trials)
+    if propose is not None:
+        _validate.positive(propose=propose)
     values = np.asarray(shape.rvs(records, np.random.default_rng(seed)), np.float64)
     column = ArrayColumn(values)
     truth = float(column.order_statistics((records + 1) // 2, (records + 1) // 2)[0])
     candidates = np.linspace(*shape.bounds, CANDIDATES).tolist()
-    spread = float(np.subtract(*np.quantile(values, [0.75, 0.25])))
     rows = []
     for epsilon in epsilons:
-        tau = propose or suggest_proposal(
-            median, count=records, shape=shape, epsilon=epsilon, delta=delta, seed=seed + 1
+        tau = (
+            propose
+            if propose is not None
+            else suggest_proposal(
+                median, count=records, shape=shape, epsilon=epsilon, delta=delta, seed=seed + 1
+            )
         )
-        tau = max(tau, _FINEST * spread) if propose is None else propose
         tested = functools.partial(median, column, propose=tau, epsilon=epsilon, delta=delta)
         outcomes = [tested() for _ in range(trials)]
         released = [each.value for each in outcomes if isinstance(each, Released)]

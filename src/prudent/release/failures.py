@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+import numpy as np
+
 UNREADABLE = (
     "The records could not be read. Check that the file or table is readable as a whole and does "
     "not change while it is read; details are withheld, since they may quote records."
@@ -33,7 +35,8 @@ def withheld(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         SourceError: if it raises anything but that, a missing module or an interruption.
     """
     try:
-        return act(*arguments, **named)
+        with np.errstate(all="ignore"):  # a warning would tell that some record is huge
+            return act(*arguments, **named)
     except (ImportError, KeyboardInterrupt, SourceError, SystemExit):
         raise
     except BaseException:  # the panics of polars are no `Exception`

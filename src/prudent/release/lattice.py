@@ -19,7 +19,10 @@ FloatArray = npt.NDArray[np.float64]
 FARTHEST = 2**52
 """Steps a value may lie from zero: whole numbers up to here are exact in a double."""
 
-_FINENESS = 10  # a proposal is at least 2**10 steps, so rounding it up costs less than 0.1 %
+PLAUSIBLE = 2.0**20
+"""How far from zero a lattice must reach if no bounds say that the data are nearer."""
+
+_FINENESS = 6  # a proposal is at least 2**6 steps, so rounding it up costs at most 1.6 %
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -960, 960  # so that every end of a lattice is a double
 
 
@@ -49,33 +52,68 @@ class Lattice:
             )
 
     @classmethod
+    def for_unit(cls, unit: float, bounds: tuple[float, float] | None = None) -> "Lattice":
+        """The lattice on which values no more than a unit apart can still be told apart.
+
+        Args:
+            unit: The spacing at most, in the unit of the data: 1 for whole numbers or time stamps
+                in microseconds, 0.01 for money.
+            bounds: Public bounds on the data; None if there are none, and then the ends are
+                2**52 steps from zero. At a unit of 1 that holds every time stamp in microseconds
+                until the year 2112.
+        """
+        unit = _validate.positive(unit=unit)
+        exponent = math.frexp(unit)[1] - 1
+        if not _SMALLEST_EXPONENT <= exponent <= _LARGEST_EXPONENT:
+            raise ValueError(
+                f"Expected unit between 1e-288 and 1e289, got {unit!r}. Change the unit of the "
+                "data."
+            )
+        free = cls(exponent)
+        return free if bounds is None else free._within(*check_bounds(bounds))
+
+    @classmethod
     def for_proposal(cls, propose: float, bounds: tuple[float, float] | None = None) -> "Lattice":
-        """The lattice on which a proposal spans 1024 to 2048 steps.
+        """The lattice on which a proposal spans 64 to 128 steps.
+
+        Without bounds it reaches 2**45 proposals from zero at the least: as far as time stamps in
+        microseconds at a proposal of 50. What lies beyond is moved to the ends, so a lattice that
+        ends before `PLAUSIBLE` is refused.
 
         Args:
             propose: The proposed sensitivity τ, in the unit of the data.
-            bounds: Public bounds on the data; None if there are none, and then the ends are
-                2**52 steps from zero, far beyond a trillion proposals.
+            bounds: Public bounds on the data; None if there are none.
         """
         propose = _validate.positive(propose=propose)
-        exponent = math.frexp(propose)[1] - 1 - _FINENESS
-        if not _SMALLEST_EXPONENT <= exponent <= _LARGEST_EXPONENT:
+        if not 1e-285 < propose < 1e290:
             raise ValueError(
-                f"Expected propose between 1e-285 and 1e291, got {propose!r}. "
+                f"Expected propose between 1e-285 and 1e290, got {propose!r}. "
                 "Change the unit of the data."
             )
-        free = cls(exponent)
-        if bounds is None:
-            return free
-        low, high = check_bounds(bounds)
-        ends = free.steps(np.array([low, high]))
-        if ends[0] == ends[1]:
+        lattice = cls.for_unit(math.ldexp(propose, -_FINENESS), bounds)
+        if bounds is None and lattice.reach < PLAUSIBLE:
             raise ValueError(
-                f"Expected bounds further apart than propose/1024 = {free.spacing:g} and within "
-                f"{free.value(FARTHEST):g} of zero, got {bounds!r}. Propose less, or change the "
-                "unit of the data."
+                f"Expected propose at least {least_proposal():.2g} without bounds, got {propose!r}:"
+                " values are released on a lattice of 2**53 points, which would end at "
+                f"±{lattice.reach:g}. Propose more, or give public bounds."
             )
-        return cls(exponent, int(ends[0]), int(ends[1]))
+        return lattice
+
+    def _within(self, low: float, high: float) -> "Lattice":
+        """This lattice between bounds."""
+        if max(abs(low), abs(high)) > self.reach:
+            raise ValueError(
+                f"Expected bounds within {self.reach:g} of zero, where a lattice of spacing "
+                f"{self.spacing:g} ends, got {(low, high)!r}. Propose more, or give bounds nearer "
+                "to zero."
+            )
+        first, last = (int(end) for end in self.steps([low, high]))
+        if first == last:
+            raise ValueError(
+                f"Expected bounds further apart than the lattice's spacing of {self.spacing:g}, "
+                f"got {(low, high)!r}. Propose less, or change the unit of the data."
+            )
+        return attrs.evolve(self, low=first, high=last)
 
     @property
     def spacing(self) -> float:
@@ -83,8 +121,17 @@ class Lattice:
         return math.ldexp(1.0, self.exponent)
 
     @property
+    def reach(self) -> float:
+        """How far from zero values of this spacing can lie, in the unit of the data."""
+        return self.value(FARTHEST)
+
+    @property
     def bounded(self) -> bool:
-        """Whether an end is nearer than any value could be."""
+        """Whether the ends are bounds on the data, not just where the lattice has no more points.
+
+        A value at an end that is no bound stands for values that the lattice cannot hold. A margin
+        counts the records that keep the answer from there, so that it is refused, not wrong.
+        """
         return (self.low, self.high) != (-FARTHEST, FARTHEST)
 
     @property
@@ -110,6 +157,14 @@ class Lattice:
     def value(self, steps: int) -> float:
         """A point of the lattice, in the unit of the data."""
         return math.ldexp(float(steps), self.exponent)
+
+
+def least_proposal(bounds: tuple[float, float] | None = None) -> float:
+    """The least proposal whose lattice holds the bounds, or without bounds what is plausible."""
+    far = PLAUSIBLE if bounds is None else max(map(abs, check_bounds(bounds)))
+    mantissa, exponent = math.frexp(far)
+    power = exponent - 1 if mantissa == 0.5 else exponent  # the least 2**power from `far` on
+    return math.ldexp(1.0, power + _FINENESS) / FARTHEST
 
 
 def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:

@@ -16,7 +16,7 @@ more than the ranks within `cap` of the quantile's own.
 | p = 1 | the maximum | distance to the upper end's gap |
 | p = 0 | error: rank 0 is no record's | |
 | τ >= high - low | as usual | cap: no data set is sensitive |
-| no bounds | as usual; the ends lie 2**52 steps from zero | as usual |
+| no bounds | as usual; the ends lie 2**52 steps from zero | 0 where the quantile is at an end |
 | values beyond the ends, infinite ones | moved to the ends | as usual |
 | NaN, no value | not a record | |
 """
@@ -29,6 +29,7 @@ import attrs
 import numpy as np
 
 from prudent.release.columns_protocol import Column
+from prudent.release.failures import SourceError
 from prudent.release.lattice import IntArray, Lattice
 
 HALF = Fraction(1, 2)
@@ -69,7 +70,7 @@ class Window:
         count = column.count()
         inside = lattice.steps(column.order_statistics(first, last))
         if len(inside) != max(0, min(last, count) - max(first, 1) + 1):
-            raise RuntimeError("The column changed while it was read. Read from a snapshot of it.")
+            raise SourceError("The column changed while it was read. Read from a snapshot of it.")
         below = max(0, min(last, 0) - first + 1)
         above = max(0, last - max(first, count + 1) + 1)
         return cls(
@@ -123,6 +124,8 @@ def quantile(
         margin = _median_margin(window, count, propose, cap)
     else:
         margin = _quantile_margin(window, count, p, propose, cap)
+    if not lattice.bounded:
+        margin = min(margin, _to_an_end(window, lattice, count, p))
     return RobustValue((int(window.at(rank)),), margin, propose)
 
 
@@ -159,6 +162,23 @@ def _quantile_margin(window: Window, count: int, p: Fraction, propose: int, cap:
     too_far_right = np.maximum(0, -(-t // unit) - 1)
     too_far_left = np.maximum(0, -t // unit)
     return int(np.min(inside + too_far_right + too_far_left, initial=cap))
+
+
+def _to_an_end(window: Window, lattice: Lattice, count: int, p: Fraction) -> int:
+    """How many changes at the least put the quantile at an end of the lattice.
+
+    It lies at the upper end if t = pm - L > 0 for the L records below that end, and at the lower
+    one if t <= 0 for the L records there. A record changes t by P at most. So this is a margin of
+    its own, and the smaller of two safe margins is safe. Where the window holds no such record, L
+    is only bounded, which is enough: the answer is then beyond the cap.
+    """
+    unit = max(p.numerator, p.denominator - p.numerator)
+    below = window.first + int(np.searchsorted(window.values, lattice.high, side="left")) - 1
+    above_zero = p.numerator * count - p.denominator * below
+    upper = 0 if above_zero > 0 else -above_zero // unit + 1
+    at_low = window.first + int(np.searchsorted(window.values, lattice.low, side="right")) - 1
+    lower = max(0, -((p.denominator * at_low - p.numerator * count) // unit))
+    return min(upper, lower)
 
 
 def interquartile_range(column: Column, lattice: Lattice, *, propose: int, cap: int) -> RobustValue:

@@ -16,6 +16,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.accounting import MarginTest, ProposeTestReleaseDpEvent, Reveals
+from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice
 from prudent.release.margin import RobustValue
 from prudent.release.noise import LARGEST_SCALE, Law, Noise, SecureNoise, checked_test
@@ -29,6 +30,7 @@ It needs no noise at all; a Gaussian of this multiplier reveals more than that.
 """
 
 _HEADROOM = 20.0  # scales of the test's noise beyond the threshold at which margins are capped
+_LARGEST_CAP = 2**22  # records: what is read to find a margin has to fit into memory
 
 
 class Branch(enum.Enum):
@@ -84,7 +86,7 @@ class ProposeTestRelease:
         record can move the value by more than `propose`), a release has the privacy of `event`.
 
     Attributes:
-        propose: τ, in the unit of the data. 0: a value that is released as it is, or not at all.
+        propose: τ, in the unit of the data. 0: a category that is released as it is, or not at all.
         robust_noise_multiplier: Scale of the noise of f₂ over τ.
         law: Of the noise of both branches; Laplace for a single number only.
         test: A discrete test of the margin.
@@ -117,8 +119,23 @@ class ProposeTestRelease:
         if self.falls_back:
             self._check_fallback()
         _ = self.lattice, self.event  # check the rest
+        if self.cap > _LARGEST_CAP:
+            raise ValueError(
+                f"Expected test and failure to ask for at most 2**22 records, got a test that asks "
+                f"for {self.threshold:,} at failure = {self.failure:g}. Take a smaller scale."
+            )
+        if self.robust_noise_multiplier * self.steps > LARGEST_SCALE:
+            raise ValueError(
+                "Expected robust_noise_multiplier at most 2**41, so that every draw fits 64 bits, "
+                f"got {self.robust_noise_multiplier:g}."
+            )
 
     def _check_fallback(self) -> None:
+        if not self.propose:
+            raise ValueError(
+                "Expected propose > 0 for a fallback, got 0: a value that is released as it is has "
+                "no noise to fall back on. Leave the fallback out."
+            )
         if not math.isfinite(self.sensitivity_in_steps):
             raise ValueError(
                 "Expected bounds for a fallback, got none: without them no noise is enough. "
@@ -175,7 +192,7 @@ class ProposeTestRelease:
         if self.law is Law.GAUSSIAN and self.propose:
             return self._test_event(self.fallback_noise_multiplier, self.robust_noise_multiplier)
         test = self._test_event(math.inf, _STILL)
-        if self.propose == 0:
+        if self.propose == 0:  # without a fallback, so nothing else is ever released
             return test
         weaker = min(self.robust_noise_multiplier, self.fallback_noise_multiplier)
         # Two equally likely answers but for ε: no mechanism of this ε reveals more.
@@ -200,9 +217,14 @@ class ProposeTestRelease:
             measure: f₂ and its margin, in steps of `lattice`, for the sensitivity `steps`.
             fallback: f₁, in steps; None: f₂ again, with noise for its global sensitivity.
             noise: Where randomness comes from; None: the operating system.
+
+        Raises:
+            SourceError: If `measure` or `fallback` fails, whose own words are withheld.
         """
         noise = SecureNoise() if noise is None else noise
-        measured = measure(data)
+        measured = withheld(measure, data)
+        if self.law is Law.LAPLACE and len(measured.value) != 1:  # before the test says anything
+            raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
         noisy_margin = min(measured.margin, self.cap) + noise.of_test(self.test)
         if noisy_margin > self.threshold:
             if self.propose == 0:
@@ -210,20 +232,29 @@ class ProposeTestRelease:
             scale = self.robust_noise_multiplier * self.steps
             return self._released(measured.value, scale, Branch.ROBUST, noise)
         if self.falls_back:
-            value = measured.value if fallback is None else fallback(data)
+            value = measured.value if fallback is None else withheld(fallback, data)
             scale = self.fallback_noise_multiplier * self.sensitivity_in_steps
             return self._released(value, scale, Branch.FALLBACK, noise)
-        return Refused(
+        return Refused(self._reason, self.event)
+
+    @property
+    def _reason(self) -> str:
+        """Why a failed test refuses: the same words whatever the data."""
+        far = (
+            ""
+            if self.lattice.bounded or not self.propose
+            else (
+                f" Without bounds, an answer beyond ±{self.lattice.reach:.3g} is refused as well."
+            )
+        )
+        return (
             f"The noisy margin did not exceed {self.threshold} records. Propose more, spend more, "
-            "or release from more data; asking again costs again.",
-            self.event,
+            f"or release from more data; asking again costs again.{far}"
         )
 
     def _released(
         self, steps: Sequence[int], scale: float, branch: Branch, noise: Noise
     ) -> Released:
-        if self.law is Law.LAPLACE and len(steps) != 1:
-            raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
         scale = math.nextafter(scale, math.inf)  # the product was rounded, perhaps down
         added = noise.of_value(self.law, scale, len(steps))
         deviation = math.sqrt(2) * scale if self.law is Law.LAPLACE else scale
@@ -241,12 +272,14 @@ def on_lattice(
     """Makes a measure of a number in the unit of the data and its margin for `propose`.
 
     The number is clipped to the bounds and rounded to the lattice here: numbers within τ of each
-    other stay within `steps` steps. A vector must be rounded record by record, before it is summed,
-    since rounding the sum moves every coordinate.
+    other stay within `steps` steps. What is no number goes to the lower end. A vector must be
+    rounded record by record, before it is summed, since rounding the sum moves every coordinate.
     """
+    _validate.positive(propose=mechanism.propose)  # a number needs a lattice, and that a unit
 
     def measure(data: Data) -> RobustValue:
-        step = int(mechanism.lattice.steps(statistic(data)))
+        lattice, value = mechanism.lattice, statistic(data)
+        step = lattice.low if math.isnan(value) else int(lattice.steps(value))
         return RobustValue((step,), margin(data), mechanism.steps)
 
     return measure
@@ -308,7 +341,7 @@ def _check_pair(
             f"{more!r}. A safe margin counts records, so one record changes it by 1 at most."
         )
     change = _distance(statistic(fewer), statistic(more))
-    if change > propose and max(margins) > 0:
+    if not change <= propose and max(margins) > 0:  # a change that is no number is none either
         raise UnsafeMarginError(
             f"The statistic changes by {change:g} > {propose:g} from {fewer!r} to {more!r}, where "
             f"the margins are {margins[0]} and {margins[1]}. Both must be 0 there."
@@ -316,6 +349,8 @@ def _check_pair(
 
 
 def _distance(one: float | Sequence[float], other: float | Sequence[float]) -> float:
+    if one == other:  # infinite ones too
+        return 0.0
     if isinstance(one, int | float) and isinstance(other, int | float):
         return abs(one - other)
     return math.dist(one, other)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@
 | ties | the smaller value | 0 for categories |
 | one category in the data, none public | it | its count - 1: another could come before it |
 | one public category only | it | cap: there is nothing else |
+| no bounds | as usual | at most the distance to data whose mode is at an end |
 | τ >= high - low | as usual | cap |
 """
 
@@ -95,6 +96,12 @@ def lattice_mode(column: Column, lattice: Lattice, *, propose: int, cap: int) ->
     places, held = _with_empty_places(points, counts, lattice, propose)
     for level in range(max(0, largest - cap - 1), largest + 2):
         margin = min(margin, _cheapest(places, held, level, propose))
+    if not lattice.bounded:
+        # The end of such a lattice stands for values that it cannot hold. How far its records are
+        # from being the most is a margin of its own, and the smaller of two safe margins is safe.
+        at_end = (points == lattice.low) | (points == lattice.high)
+        others = int(np.max(counts[~at_end], initial=0))
+        margin = min(margin, max(0, others - int(np.max(counts[at_end], initial=0))))
     return RobustValue((value,), margin, propose)
 
 

@@ -58,16 +58,19 @@ def calibrated(
         monotone: Whether adding a record can only lower the margin.
         law: Of the noise of the value.
         test: A discrete test; None: the one that gives the smaller error.
-        failure: How often a margin of 0 may pass; None: delta/2.
+        failure: How often a margin of 0 may pass, in (0, delta]; None: delta/2.
+
+    Guarantee:
+        The event of the mechanism costs at most (epsilon, delta). With Laplace noise and no given
+        test this is a theorem, whose condition is `failure <= delta`; see `_purely`. Otherwise the
+        noise was solved against the price of the event, `failure` included.
 
     Raises:
         UnreachableTargetError: If the given test alone costs more than that.
     """
     _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
     _validate.between(1e-18, 0.5, ends="[)", delta=delta)
-    failure = (
-        delta / 2 if failure is None else _validate.between(0, 0.5, ends="()", failure=failure)
-    )
+    failure = delta / 2 if failure is None else _within_delta(failure, delta)
     mechanism = ProposeTestRelease(
         propose=propose,
         robust_noise_multiplier=1.0,
@@ -89,15 +92,23 @@ def calibrated(
     )
 
 
+def _within_delta(failure: float, delta: float) -> float:
+    try:
+        return _validate.between(0, delta, ends="(]", failure=failure)
+    except ValueError:
+        raise ValueError(
+            f"Expected failure in (0, delta = {delta:g}], got {failure!r}: a margin of 0 that "
+            "passes may reveal everything, and delta pays for that. Lower failure, or raise delta."
+        ) from None
+
+
 def _purely(mechanism: ProposeTestRelease, epsilon: float) -> ProposeTestRelease:
     """Half of ε for the test, half for the value: the least (noise × threshold).
 
     Nothing needs solving. Either the data are sensitive, and all that can happen is an accident of
-    probability `failure`; or the test is ε/2-DP and the value is, so that both are ε-DP.
+    probability `failure` <= δ; or the test is ε/2-DP and the value is, so that both are ε-DP.
     """
-    parts = (
-        2 if mechanism.propose else 1
-    )  # a value that is released as it is leaves all to the test
+    parts = 2 if mechanism.propose else 1  # a value released as it is leaves all to the test
     scale = math.nextafter(parts / epsilon, math.inf)
     return attrs.evolve(
         mechanism,

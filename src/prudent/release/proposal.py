@@ -20,13 +20,15 @@ from prudent.accounting.calibration import Search, solve
 from prudent.release import margin
 from prudent.release.columns_protocol import Column
 from prudent.release.failures import withheld
+from prudent.release.lattice import least_proposal
 from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Released
 from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.statistics import Budget, Options, charge, check_names, open_records
 
 _STEP = 2**0.25  # proposals are found to within a fifth; a little too large is the safe side
-_FINEST = 1e-3  # of the spread: proposals below it are not tried
-_TRIES = 400  # steps in either direction before giving up: thirty orders of magnitude
+_STRIDE = 16  # steps at once, until the answer lies between two proposals
+_FARTHEST = 400  # steps up before giving up: thirty orders of magnitude
+_INVISIBLE = 1e-3  # of the least difference between two values: noise below it helps nobody
 
 
 class Shape(Protocol):
@@ -48,7 +50,8 @@ def suggest_proposal(
 ) -> float:
     """A proposal that passes every rehearsal on made-up data, and is not much larger than that.
 
-    Nothing here reads private data, so it costs nothing; it is as good as the guess.
+    Nothing here reads private data, so it costs nothing; it is as good as the guess. Where values
+    repeat, any proposal may pass: then one whose noise no longer shows between two values is taken.
 
     Args:
         statistic: Of `prudent.release`: `median`, `iqr`, or `partial(trimmed_mean, trim=100)`.
@@ -67,31 +70,51 @@ def suggest_proposal(
     samples = [
         np.asarray(shape.rvs(count, random_state=generator), np.float64) for _ in range(rehearsals)
     ]
+    finest = least_proposal(budget.get("bounds"))
+    start = max(finest, _spread(samples[0]))
+    asked: dict[str, Any] = {**budget, "fallback": False, "ledger": None}
 
-    def passes(propose: float) -> bool:
-        asked = {**budget, "noise": ReproducibleNoise(seed), "fallback": False, "ledger": None}
-        return all(
-            isinstance(statistic(sample, propose=propose, **asked), Released) for sample in samples
-        )
+    def noise_at(place: int) -> float | None:
+        """The noise at a proposal so many steps above the start; None if it is refused."""
+        asked["noise"] = ReproducibleNoise(seed)
+        for sample in samples:
+            outcome = statistic(sample, propose=start * _STEP**place, **asked)
+            if not isinstance(outcome, Released):
+                return None
+        return float(outcome.noise_scale)
 
-    spread = float(np.subtract(*np.quantile(samples[0], [0.75, 0.25])))
-    propose = spread if spread > 0 else float(np.ptp(samples[0])) or 1.0
-    if passes(propose):
-        # On ties every proposal passes. Noise far below the data's own spread helps nobody, and a
-        # lattice that fine would not reach the data.
-        least = _FINEST * propose
-        while propose / _STEP >= least and passes(propose / _STEP):
-            propose /= _STEP
-        return propose
-    for _ in range(_TRIES):
-        propose *= _STEP
-        if passes(propose):
-            return propose
-    raise ValueError(
-        f"No proposal passes with {count} records of this shape at epsilon = "
-        f"{budget['epsilon']:g}, delta = {budget['delta']:g}. Spend more, expect more "
-        "records, or trim more."
-    )
+    high = 0
+    while (noise := noise_at(high)) is None:
+        high += _STRIDE
+        if high > _FARTHEST:
+            raise ValueError(
+                f"No proposal passes with {count} records of this shape at epsilon = "
+                f"{budget['epsilon']:g}, delta = {budget['delta']:g}. Spend more, expect more "
+                "records, or trim more."
+            )
+    proposed = start * _STEP**high
+    least = max(finest, _INVISIBLE * _gap(samples[0]) / noise * proposed)
+    lowest = math.ceil(math.log(least / start, _STEP))
+    low = high - _STRIDE
+    while low >= lowest and noise_at(low) is not None:
+        high, low = low, low - _STRIDE
+    low = max(low, lowest - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if noise_at(middle) is None else (low, middle)
+    return start * _STEP**high
+
+
+def _spread(sample: npt.NDArray[np.float64]) -> float:
+    """The interquartile range; if that is 0 the range, and if that is 0 too, 1."""
+    spread = float(np.subtract(*np.quantile(sample, [0.75, 0.25])))
+    return spread if spread > 0 else float(np.ptp(sample)) or 1.0
+
+
+def _gap(sample: npt.NDArray[np.float64]) -> float:
+    """The least difference between two values; of a single value, its size."""
+    values = np.unique(sample)
+    return float(np.min(np.diff(values))) if len(values) > 1 else abs(float(values[0])) or 1.0
 
 
 @attrs.frozen(kw_only=True)
@@ -201,7 +224,7 @@ def search_quantile(
     check_names(options, Options)
     exact = margin.rational(p)
     for name in ("by", "groups", "fallback", "test", "failure", "law"):
-        if options.get(name):
+        if options.get(name) not in (None, False):
             raise ValueError(f"Expected no {name} in a search, got {options.get(name)!r}.")
     search = ProposalSearch.calibrated(
         proposals,

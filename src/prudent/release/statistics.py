@@ -19,11 +19,13 @@ from prudent.accounting import MarginTest
 from prudent.release import margin, modes, trimming
 from prudent.release.columns_protocol import ArrayColumn, Column, Kind, in_order
 from prudent.release.failures import withheld
+from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.margin import RobustValue
 from prudent.release.mechanism import Outcome, ProposeTestRelease
 from prudent.release.noise import Law, Noise
 from prudent.release.pricing import calibrated
 
+_MOST_TRIMMED = 2**48  # records: more than any table has, so that ranks fit 64 bits
 _FAR = 2.0**19  # proposals: how long a vector may be when no bound on its norm is known
 
 Outcomes: TypeAlias = Outcome | dict[Hashable, Outcome]
@@ -49,7 +51,7 @@ class Budget(TypedDict, total=False):
             refusing.
         law: Of the noise of a number: Laplace, or Gaussian when very many releases share a budget.
         test: A discrete test of the margin; None: the one that gives the smaller error.
-        failure: How often a margin of 0 may pass; None: delta/2.
+        failure: How often a margin of 0 may pass, in (0, delta]; None: delta/2.
         ledger: Charged before any data is read.
         noise: Where randomness comes from; None: the operating system.
     """
@@ -167,27 +169,24 @@ def trimmed_mean(
         default: The value when no record is left; None: the middle of the bounds, or 0.
         **options: See `Budget` and `Source`.
     """
-    trim = _validate.count(trim=trim)
+    trim = int(_validate.between(0, _MOST_TRIMMED, trim=_validate.count(trim=trim)))
+    check_names(options, Options)
     bounds = options.get("bounds")
-    if default is None:
-        default = 0.0 if bounds is None else (bounds[0] + bounds[1]) / 2
-    sensitivity = None
-    if bounds is not None:
-        _validate.between(*bounds, default=default)
-        sensitivity = max(bounds[1] - default, default - bounds[0])
+    lattice = Lattice.for_proposal(propose, bounds)
+    low, high = (-lattice.reach, lattice.reach) if bounds is None else check_bounds(bounds)
+    middle = (low + high) / 2 if default is None else _validate.between(low, high, default=default)
+    of_none = int(lattice.steps(middle))
+    # In steps, since a difference of doubles may be rounded down.
+    sensitivity = lattice.value(max(lattice.high - of_none, of_none - lattice.low))
 
     def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
-        lattice = mechanism.lattice
         return trimming.trimmed_mean(
-            records,
-            lattice,
-            trim,
-            default=int(lattice.steps(default)),
-            propose=mechanism.steps,
-            cap=mechanism.cap,
+            records, lattice, trim, default=of_none, propose=mechanism.steps, cap=mechanism.cap
         )
 
-    mechanism = _calibrated(options, propose, fallback_sensitivity=sensitivity)
+    mechanism = _calibrated(
+        options, propose, fallback_sensitivity=sensitivity if bounds is not None else None
+    )
     return _release("trimmed mean", mechanism, measure, data, column, options)
 
 
@@ -226,7 +225,7 @@ def mode(
     def measure_category(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
         return modes.category_mode(records, categories, cap=mechanism.cap)
 
-    mechanism = _calibrated(options, 0.0)
+    mechanism = _calibrated(options, None)
     return _release(
         "mode",
         mechanism,
@@ -265,14 +264,7 @@ def trimmed_sum(
         raise ValueError("Expected bound for a fallback, got None. Without it no noise is enough.")
     far = propose * _FAR
     longest = far if bound is None else _validate.between(propose, far, bound=bound)
-    try:
-        rows = np.asarray(vectors, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(
-            "Expected vectors a table of numbers with rows of one length, got another."
-        ) from None  # numpy's own words quote records
-    if rows.ndim != 2 or rows.shape[1] == 0:  # how many rows there are is private
-        raise ValueError(f"Expected vectors a table of rows, got {rows.ndim} dimensions.")
+    rows = _table(vectors)
     given: Options = {**options, "bounds": (-longest, longest), "law": Law.GAUSSIAN}  # type: ignore[typeddict-item]
     mechanism = _calibrated(given, propose, fallback_sensitivity=longest, monotone=True)
 
@@ -288,16 +280,35 @@ def trimmed_sum(
     return withheld(mechanism.release, rows, measure, everything, noise=given.get("noise"))
 
 
+def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The vectors as rows of doubles.
+
+    An array says by its type that it is one. A list of lists would be one unless some record is
+    odd, which is not for a record to decide.
+    """
+    rows = np.asarray(vectors) if hasattr(vectors, "__array__") else None
+    if rows is None or rows.dtype.kind not in "iufb":
+        raise ValueError(
+            "Expected vectors an array of numbers, with one row per record, got another type. Make "
+            "one with numpy.array(rows, float)."
+        )
+    if rows.ndim != 2 or rows.shape[1] == 0:  # how many rows there are is private
+        raise ValueError(f"Expected vectors a table of rows, got {rows.ndim} dimensions.")
+    with np.errstate(over="ignore"):  # a warning would tell that some record is huge
+        return rows.astype(np.float64)
+
+
 def _calibrated(
     options: Options,
-    propose: float,
+    propose: float | None,
     *,
     fallback_sensitivity: float | None = None,
     monotone: bool = False,
 ) -> ProposeTestRelease:
+    """The mechanism for these options; without a proposal, one for a category."""
     check_names(options, Options)
     return calibrated(
-        propose=propose,
+        propose=0.0 if propose is None else _validate.positive(propose=propose),
         epsilon=options["epsilon"],
         delta=options["delta"],
         bounds=options.get("bounds"),

@@ -4,6 +4,7 @@
 |---|---|---|
 | m <= 2F records, trimmed mean | the public default | distance to data that leave it (Errata 7) |
 | m <= F vectors, trimmed sum | zero | F - #{norms > τ}, as always |
+| no bounds | as usual | at most the distance to data that keep a record at an end |
 | F = 0 | the mean, the sum of all | 0 wherever an end is further than τ away |
 | ties | any of the equal ones: their sum is the same | counted one by one |
 | τ beyond what a record can do | as usual | cap |
@@ -17,8 +18,8 @@ import numpy.typing as npt
 from prudent.release.columns_protocol import Column
 from prudent.release.lattice import IntArray, Lattice
 from prudent.release.margin import RobustValue, Window
+from prudent.release.trimmed_margin import Rise
 
-_DOUBTFUL = 1e-13  # relative: many times what a dozen roundings of doubles can add up to
 _LONGEST = 2**30  # steps a vector may be long: its squared norm stays exact in 64 bits
 
 
@@ -42,13 +43,27 @@ def trimmed_mean(
     low = Window.of(column, lattice, trim - cap, trim + cap + 3)
     high = Window.of(column, lattice, count - trim - cap - 2, count - trim + cap + 1)
     total = _padded_sum(column, lattice, count, trim + 1, count - trim)
-    up = _Upwards(low, high, total, count, trim, default)
-    # Downwards is upwards in the mirror that exchanges the ends.
-    down = _Upwards(_mirrored(high, count), _mirrored(low, count), -total, count, trim, -default)
+    up = Rise(low, high, total, count, trim, default)
+    # Down is up in the mirror that exchanges the ends.
+    down = Rise(_mirrored(high, count), _mirrored(low, count), -total, count, trim, -default)
     margin = min(up.margin(propose, cap), down.margin(propose, cap))
+    if not lattice.bounded:
+        margin = min(margin, _to_an_end(low, high, lattice, count, trim))
     kept = count - 2 * trim
     value = (2 * total + kept) // (2 * kept) if kept > 0 else default
     return RobustValue((value,), margin, propose)
+
+
+def _to_an_end(low: Window, high: Window, lattice: Lattice, count: int, trim: int) -> int:
+    """How many records at an end of the lattice it takes until one of them is kept.
+
+    One is kept where more than F lie there, and a record changes that number by 1 at most. So this
+    is a margin of its own, and the smaller of two safe margins is safe.
+    """
+    at_low = low.first + int(np.searchsorted(low.values, lattice.low, side="right")) - 1
+    first_at_high = high.first + int(np.searchsorted(high.values, lattice.high, side="left"))
+    at_high = count + 1 - first_at_high
+    return max(0, trim + 1 - max(at_low, at_high))
 
 
 def _mirrored(window: Window, count: int) -> Window:
@@ -67,112 +82,6 @@ def _padded_sum(column: Column, lattice: Lattice, count: int, first: int, last: 
     above = max(0, last - max(first, count + 1) + 1)
     inside = column.sum_between(max(first, 1), min(last, count), lattice)
     return below * lattice.low + inside + above * lattice.high
-
-
-class _Upwards:
-    """How far one record can raise a trimmed mean, after some changes (Errata 7).
-
-    Add `a` records at the lower end and `b` at the upper one, and remove the `d` records just below
-    X, the one about to enter (or leave) the kept ones. Then X has rank j = m - F + b + 1, or one
-    less if X leaves, and the kept ones are the ranks F - a + 1 .. j - 1 - d of the padded data.
-    """
-
-    def __init__(
-        self, low: Window, high: Window, total: int, count: int, trim: int, default: int
-    ) -> None:
-        self._high, self._count, self._trim, self._default = high, count, trim, default
-        self._low = low
-        self._total = total
-        self._below = _running_sum(low, trim)
-        self._above = _running_sum(high, count - trim)
-        self._below_rounded = self._below.astype(np.float64)
-        self._above_rounded = self._above.astype(np.float64)
-
-    def margin(self, propose: int, cap: int) -> int:
-        """The least number of changes after which the mean can rise by more than τ."""
-        start, end = 0, cap  # a quick bound rules out most of them, by bisection
-        while start < end:
-            middle = (start + end) // 2
-            start, end = (
-                (start, middle) if self._conceivable(middle, propose) else (middle + 1, end)
-            )
-        return next((r for r in range(start, cap) if self._sensitive(r, propose)), cap)
-
-    def _conceivable(self, changes: int, propose: int) -> bool:
-        """Whether X at its largest above the mean at its least would do; monotone in changes.
-
-        The mean of sorted values falls with both ends of the kept ranks, which reach down by at
-        most `changes` from where they are.
-        """
-        fewest = self._count - 2 * self._trim - changes - 1
-        highest = int(self._high.at(self._count - self._trim + changes + 1))
-        if fewest <= 0:
-            lowest = min(int(self._low.at(self._trim - changes + 1)), self._default)
-            return highest - lowest > propose
-        kept = self._count - 2 * self._trim - 1
-        first, last = self._trim - changes + 1, self._count - self._trim - 1 - changes
-        total = (
-            self._total
-            + self._above[last - self._high.first + 1]
-            - self._below[first - self._low.first]
-        )
-        return bool(highest * kept - total > propose * (fewest + 1) * kept)
-
-    def _sensitive(self, changes: int, propose: int) -> bool:
-        added_low, added_high = np.indices((changes + 1, changes + 1)).reshape(2, -1)
-        possible = added_low + added_high <= changes
-        added_low, added_high = added_low[possible], added_high[possible]
-        removed = changes - added_low - added_high
-        return any(
-            self._rises(added_low, added_high, removed, leaves, propose) for leaves in (0, 1)
-        )
-
-    def _rises(
-        self,
-        added_low: IntArray,
-        added_high: IntArray,
-        removed: IntArray,
-        leaves: int,
-        propose: int,
-    ) -> bool:
-        """Whether (X - mean(kept))/(kept + 1) > τ anywhere; the default is the mean of nothing."""
-        rank = self._count - self._trim + added_high + 1 - leaves
-        kept = rank - 1 - removed - (self._trim - added_low)
-        entering = self._high.at(rank)
-        if np.any(entering[kept == 0] - self._default > propose):
-            return True
-        some = kept > 0
-        entering, kept = entering[some], kept[some]
-        first = self._trim - added_low[some] + 1
-        last = rank[some] - 1 - removed[some]
-        below = first - self._low.first
-        above = last - self._high.first + 1
-
-        # Cleared of fractions: X k - sum > τ k (k + 1). Doubles settle nearly every case; what
-        # they cannot tell from equality is settled in whole numbers.
-        terms = [
-            entering * kept.astype(np.float64),
-            self._below_rounded[below],
-            -self._above_rounded[above],
-            np.full(len(kept), -float(self._total)),
-            -float(propose) * kept * (kept + 1.0),
-        ]
-        excess = np.sum(terms, axis=0)
-        doubt = _DOUBTFUL * np.sum(np.abs(terms), axis=0)
-        if np.any(excess > doubt):
-            return True
-        return any(
-            int(entering[i]) * int(kept[i])
-            - (self._total + self._above[above[i]] - self._below[below[i]])
-            > propose * int(kept[i]) * (int(kept[i]) + 1)
-            for i in np.nonzero(np.abs(excess) <= doubt)[0]
-        )
-
-
-def _running_sum(window: Window, origin: int) -> npt.NDArray[np.object_]:
-    """Entry i: the sum over ranks origin + 1 .. window.first + i - 1, negative left of origin."""
-    sums = np.concatenate([[0], np.cumsum(window.values.astype(object))])
-    return np.asarray(sums - sums[origin + 1 - window.first])
 
 
 def trimmed_sum(
