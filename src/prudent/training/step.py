@@ -37,7 +37,8 @@ class Chunk(NamedTuple):
             than one chunk at a time.
         targets: Likewise; not looked at if `inputs` reads them.
         valid: False where a row is padding; None: no padding.
-        ids: Record ids, ascending over the chunks of a batch; needed by a corruption, and by
+        ids: Record ids, strictly ascending over the chunks of a batch, padding aside: the order
+            that ties need, and a proof that no record counts twice. Needed by a corruption, and by
             several processes.
     """
 
@@ -165,6 +166,7 @@ class Step:
             seeded_generator(device, secrets.randbits(128)) if generator is None else generator
         )
         self.taken = 0
+        self._rehearsed = False
         self._compiled = Compiled(self._release) if compile else None
         self.trim = torch.tensor(
             plan.aggregation.trim.start(self.expected_batch),
@@ -201,12 +203,7 @@ class Step:
         policy = self.plan.aggregation.trim
         batches = [self._gradients(values, chunk) for chunk in chunks]
         norms = torch.cat([batch.norms for batch in batches])
-        valid = torch.cat(
-            [
-                torch.ones_like(batch.norms, dtype=torch.bool) if known is None else known
-                for batch, known in zip(batches, (chunk.valid for chunk in chunks), strict=True)
-            ]
-        )
+        valid = _counted_once(_valid(chunks, [batch.norms for batch in batches]), _ids(chunks))
         trimmed = policy.records(trim)
         decision = self._decide(norms, valid, chunks, trimmed)
         total: Values = {}
@@ -232,17 +229,19 @@ class Step:
         self, norms: Tensor, valid: Tensor, chunks: tuple[Chunk, ...], trimmed: Tensor
     ) -> Decision:
         """Weights of this process's records, and the noise, from the norms of all processes."""
-        known = [chunk.ids for chunk in chunks if chunk.ids is not None]
         return self.processes.decide(
             norms,
             valid,
-            torch.cat(known) if len(known) == len(chunks) else None,
+            _ids(chunks),
             lambda norms, valid: self.plan.aggregation.decide(
                 norms, valid, trimmed, self.generator
             ),
         )
 
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
+        if not self._rehearsed and not _is_capturing():
+            self._rehearsed = True
+            self.engine.rehearse(values, chunk.read)
         corrupt = self.corrupt
         if corrupt is None:
             return self.engine.read(values, chunk.read)
@@ -312,6 +311,66 @@ def _check_chunks(chunks: Sequence[Chunk]) -> None:
                 "Expected valid one boolean for each row of a chunk, got "
                 f"{valid.dtype} of shape {tuple(valid.shape)}."
             )
+    _check_ids(chunks)
+
+
+def _check_ids(chunks: Sequence[Chunk]) -> None:
+    """Refuses a batch that holds a record twice, or in another order than that of ids."""
+    for chunk in chunks:
+        ids, valid = chunk.ids, chunk.valid
+        if (ids is None) != (chunks[0].ids is None):
+            raise ValueError("Expected ids in every Chunk of a batch or in none, got some.")
+        if ids is None:
+            continue
+        shape = ids.shape if valid is None else valid.shape
+        if ids.ndim != 1 or ids.shape != shape or ids.is_floating_point():
+            raise ValueError(
+                "Expected ids one integer for each row of a chunk, got "
+                f"{ids.dtype} of shape {tuple(ids.shape)}."
+            )
+    known = [chunk.ids for chunk in chunks if chunk.ids is not None]
+    if not known or _is_capturing():  # a graph is not asked for values; see _counted_once
+        return
+    valid = _valid(chunks, known)
+    if bool((_counted_once(valid, torch.cat(known)) != valid).any()):
+        raise ValueError(
+            "Expected ids strictly ascending over the chunks of a batch, got others: a record that "
+            "is there twice would count twice, and another order breaks ties between gradients of "
+            "one norm differently. Sort the batch by id, and keep one row of each."
+        )
+
+
+def _valid(chunks: Sequence[Chunk], rows: Sequence[Tensor]) -> Tensor:
+    """Which rows of a batch are records; `rows` has one number for each row of each chunk."""
+    return torch.cat(
+        [
+            torch.ones_like(each, dtype=torch.bool) if chunk.valid is None else chunk.valid
+            for chunk, each in zip(chunks, rows, strict=True)
+        ]
+    )
+
+
+def _ids(chunks: Sequence[Chunk]) -> Tensor | None:
+    known = [chunk.ids for chunk in chunks if chunk.ids is not None]
+    return torch.cat(known) if len(known) == len(chunks) else None
+
+
+def _counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
+    """The rows that count: those whose id is above the ids of all rows that count before them.
+
+    Guarantee:
+        What counts is strictly ascending, so no record counts twice, on any device and in a
+        captured graph, where nothing can be raised. Batches that pass `_check_ids` keep all rows.
+    """
+    if ids is None or not len(ids):
+        return valid
+    known = torch.where(valid, ids, -1)
+    before = torch.nn.functional.pad(known, (1, 0), value=-1)[:-1].cummax(0).values
+    return valid & (ids > before)
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class _Released(NamedTuple):
