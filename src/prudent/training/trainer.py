@@ -191,7 +191,7 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     if folder is None:
         raise ValueError("Expected out the folder to resume from, got None.")
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-    paid, _ = run.processes.first(partial(charged, folder)) or (0, None)
+    paid, event = run.processes.first(partial(charged, folder)) or (0, None)
     if paid and state is None:
         raise ValueError(
             f"Expected out a folder with checkpoint.pt, got {str(folder)!r}, where a ledger is all "
@@ -203,5 +203,11 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
         raise ValueError(
             f"Expected budget to pay for the {paid} steps that {str(folder)!r} has paid for "
             f"already, got one for {plan.steps}. Give the old budget, or a larger one."
+        )
+    if event is not None and (event != plan.event_after(paid) or paid < start):
+        raise ValueError(
+            f"Expected out with the ledger of this run, got {str(folder)!r}, whose ledger.json does "
+            "not say what the steps of its checkpoint cost. Put a copy of that same file back, or "
+            "begin anew in another folder."
         )
     return start, paid
