@@ -488,10 +488,9 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
         path.write_bytes(flipped(content, bit))
         try:
             steps, event = charged(tmp_path)
-        except ValueError as error:
-            assert "damaged" in str(error)
-        else:
-            assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)
+        except ValueError:
+            continue
+        assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)
     train(tmp_path / "run")
     path = tmp_path / "run" / "ledger.json"
     text = path.read_text()

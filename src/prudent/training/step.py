@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,18 @@ Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
 """Replaces the per-example gradients of a chunk: how faulty or hostile records are simulated.
 
 What it draws it draws with the generator of the step, which a checkpoint keeps."""
+
+
+@runtime_checkable
+class Corruption(Protocol):
+    """Makes a share of the records of a data set bad, such as those of `prudent.corruption`."""
+
+    @property
+    def per_record(self) -> bool:
+        """Whether what a bad record sends depends on no other: else no accounting covers it."""
+
+    def hook(self, records: int, device: torch.device) -> Corrupt:
+        """What a step calls, for a data set of so many records."""
 
 
 class Outcome(NamedTuple):
@@ -150,6 +162,12 @@ class Step:
         _refuse_other_numbers(model)
         processes.align(model)
         device = next(model.parameters()).device
+        if isinstance(corrupt, Corruption):
+            raise ValueError(
+                "Expected corrupt a function of gradients, a Chunk and a generator, got "
+                f"{type(corrupt).__name__}, which does not say how many records there are. Give "
+                "corrupt.hook(records, device), or give it to fit."
+            )
         if corrupt is not None and compile and device.type == "cpu":
             raise ValueError(
                 "Expected corrupt or compile on the CPU, got both: there a corruption may look at "

@@ -210,12 +210,7 @@ class Engine(ABC):
     def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
         """The loss of one record, as a batch of one."""
         inputs, targets = pytree.tree_map_only(Tensor, lambda leaf: leaf[None], (inputs, targets))
-        if isinstance(inputs, Mapping):
-            arguments, keywords = (), dict(inputs)
-        else:
-            arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-            keywords = {}
-        outputs = self._holding(values, lambda: self.model(*arguments, **keywords))
+        outputs = self._holding(values, lambda: run_on(self.model, inputs))
         losses = self.loss(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -289,6 +284,13 @@ def norms_and_sum(
         for name, value in batch.weighted_sum(part).items():
             total[name] = total[name].add_(value) if name in total else value
     return norms, total
+
+
+def run_on(model: nn.Module, inputs: Any) -> Any:
+    """What the model returns of a tensor, of a tuple or list by position, of a mapping by name."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
 def count_records(inputs: Any, targets: Any) -> int:

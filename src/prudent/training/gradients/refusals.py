@@ -2,9 +2,9 @@
 
 Under vmap no code of the model can branch on a record. An error that one batch raises and another
 of the same shapes does not comes from a kernel that looked at values: a matrix that is singular,
-an index beyond its axis. To pass it on would let one record stop the run, and its text may quote the
-record. So the records that fail alone are found and count as records whose gradient is not finite:
-as zero. That is a function of each record and the public model, like every other gradient.
+an index beyond its axis. To pass it on would let one record stop the run, and its text may quote
+the record. So the records that fail alone are found and count as records whose gradient is not
+finite: as zero. That is a function of each record and the public model, like every other gradient.
 
 An error of the code itself, such as a wrong shape, is raised by made-up records as well. Theirs is
 the one that is passed on, so that no message ever comes from data.
