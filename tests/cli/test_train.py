@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -207,3 +208,23 @@ def test_help_shows_the_defaults_of_the_experiment(capsys, monkeypatch):
     shown = capsys.readouterr().out
     for default in ("mnist", "ptr", "gaussian:4", "monotone-branch", "sum", "none", "pld"):
         assert f" [{default}] " in shown
+
+
+def test_all_three_of_noise_steps_and_epsilon_are_refused(capsys, archive):
+    """It took the steps that epsilon paid for, 33 of 60, and did not say so."""
+    flags = ("--noise-multiplier", "1", "--steps", "60", "--epsilon", "2")
+    message = error(capsys, "--dataset", f"npz:{archive}", *flags)
+    assert "Expected two of epsilon, steps and noise_multiplier" in message
+
+
+@pytest.mark.parametrize("corrupt", ["none", "label:0.3", "sign-flip:0.1"])
+def test_a_label_that_is_no_class_is_not_told_of(capsys, archive, tmp_path, corrupt):
+    with np.load(archive) as arrays:
+        changed = dict(arrays)
+    changed["train_labels"] = changed["train_labels"].copy()
+    changed["train_labels"][11] = 918273
+    np.savez(tmp_path / "odd.npz", **changed)
+    flags = ("--noise-multiplier", "1", "--steps", "8", "--method", "dpsgd", "--corrupt", corrupt)
+    odd, clean = (run(capsys, path, *flags) for path in (tmp_path / "odd.npz", archive))
+    assert set(odd) == KEYS
+    assert odd["epsilon"] == clean["epsilon"]

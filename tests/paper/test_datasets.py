@@ -209,14 +209,20 @@ def test_an_archive_of_bytes_is_scaled(tmp_path):
     [
         ({"test_labels": None}, "to hold train_features, .* got train_features, train_labels"),
         ({"train_labels": np.array([0.0, 1.0])}, "labels in .* to be integers, got float64"),
-        ({"train_labels": np.array([0, -1])}, "label of .* in 0 to 2"),
-        ({"classes": 2}, "label of .* \\(train\\) in 0 to 1"),
+        ({"test_labels": np.array([0, -1])}, "label of .* in 0 to 2"),
+        ({"test_labels": np.array([0, 3])}, "label of .* \\(test\\) in 0 to 2"),
         ({"train_labels": np.array([0])}, "one label for each record"),
     ],
 )
 def test_archives_that_do_not_fit_are_refused(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         datasets.load(save(tmp_path / "table.npz", **changes))
+
+
+def test_a_training_label_that_is_no_class_is_read(tmp_path):
+    """One record must not decide whether there is a training."""
+    data = datasets.load(save(tmp_path / "table.npz", train_labels=np.array([0, -1])))
+    assert data.train_labels.tolist() == [0, -1]
 
 
 def test_an_archive_that_is_not_there(tmp_path):

@@ -420,7 +420,7 @@ def test_only_tensors_and_plain_values_are_read(tmp_path):
         def __reduce__(self):
             return os.system, ("true",)
 
-    torch.save({"step": 1, "model": Evil()}, tmp_path / "checkpoint.pt")
+    save_checkpoint(tmp_path, {"step": 1, "model": Evil()})
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
         load_checkpoint(tmp_path, CPU)
 
@@ -439,3 +439,63 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     charge(tmp_path, PLAN, 7)
     assert charged(tmp_path) == (7, PLAN.event_after(7))
     assert json.loads((tmp_path / "ledger.json").read_text())["steps"] == 7
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_no_flipped_bit_of_a_checkpoint_is_read(tmp_path):
+    """Other weights under the same noise: whoever sees both can subtract one from the other."""
+    train(tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    content = path.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    anywhere = torch.randint(8 * len(content), (600,), generator=generator).tolist()
+    digest = range(8 * (len(content) - 60), 8 * len(content))
+    for bit in (*anywhere, *digest):
+        path.write_bytes(flipped(content, bit))
+        with pytest.raises(ValueError, match="digest does not fit"):
+            load_checkpoint(tmp_path, CPU)
+    for size in (0, 1, 40, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:size])
+        with pytest.raises(ValueError, match="digest does not fit"):
+            train(tmp_path, resume=True)
+    path.write_bytes(content)
+    train(tmp_path, resume=True)
+
+
+def test_a_checkpoint_without_a_digest_is_refused(tmp_path):
+    torch.save({"step": 1}, tmp_path / "checkpoint.pt")
+    with pytest.raises(ValueError, match="of another version"):
+        load_checkpoint(tmp_path, CPU)
+
+
+def test_a_checkpoint_is_an_archive_of_torch(tmp_path):
+    """For its owner, who may want the weights alone."""
+    save_checkpoint(tmp_path, {"step": 1, "weights": torch.arange(9.0)})
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert torch.equal(state["weights"], torch.arange(9.0))
+
+
+def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
+    charge(tmp_path, PLAN, 17)
+    path = tmp_path / "ledger.json"
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        path.write_bytes(flipped(content, bit))
+        try:
+            steps, event = charged(tmp_path)
+        except ValueError:
+            continue
+        assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)
+    train(tmp_path / "run")
+    path = tmp_path / "run" / "ledger.json"
+    text = path.read_text()
+    path.write_text(text.replace('"steps": 40', '"steps": 20'))
+    with pytest.raises(ValueError, match=r"Expected out with the ledger of this run"):
+        train(tmp_path / "run", resume=True)
+    path.write_text(text)
+    train(tmp_path / "run", resume=True)

@@ -351,3 +351,100 @@ def test_what_is_no_batch_is_refused_by_name() -> None:
                 cross_entropy,
                 expected_batch=size,
             )
+
+
+def ids_of(*parts):
+    """Chunks of the first records, under given ids; a negative one marks padding."""
+    inputs, targets = data()
+    made = []
+    for ids in map(torch.tensor, parts):
+        rows = torch.arange(len(ids))
+        made.append(Chunk(inputs[rows], targets[rows], ids >= 0, ids.clamp_min(0)))
+    return made
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [[4] * 20],
+        [[1, 2, 2]],
+        [[3, 2, 1]],
+        [[1, 5], [4, 6]],
+        [[1, 5], [5, 6]],
+        [[1, -1, 1]],
+        [[7], [-1], [7]],
+    ],
+)
+def test_a_record_that_would_count_twice_is_refused(parts):
+    model = network()
+    step = Step(plan_of(Sum(clip=1.0, noise_multiplier=SILENT)), model, cross_entropy)
+    with pytest.raises(ValueError, match="strictly ascending"):
+        step(ids_of(*parts))
+    assert step.taken == 0
+
+
+@pytest.mark.parametrize(
+    "parts", [[[0]], [[0, 1], [2, -1]], [[-1]], [[3, -1, 4], [-1, 9]], [[-1, -1], [0, 5]]]
+)
+def test_ascending_ids_may_have_padding_anywhere(parts):
+    model = network()
+    step = Step(plan_of(Sum(clip=1.0, noise_multiplier=SILENT)), model, cross_entropy)
+    assert step(ids_of(*parts)).drawn == sum(i >= 0 for part in parts for i in part)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.zeros(3), "one integer for each row"),
+        (torch.zeros(3, 1).long(), "one integer for each row"),
+        (torch.arange(2), "one integer for each row"),
+    ],
+)
+def test_ids_that_are_none(ids, message):
+    inputs, targets = data()
+    step = Step(plan_of(Sum(clip=1.0, noise_multiplier=SILENT)), network(), cross_entropy)
+    chunk = Chunk(inputs[:3], targets[:3], torch.ones(3, dtype=torch.bool), ids)
+    with pytest.raises(ValueError, match=message):
+        step([chunk])
+    with pytest.raises(ValueError, match="in every Chunk of a batch or in none"):
+        step([Chunk(inputs, targets, ids=torch.arange(RECORDS)), Chunk(inputs, targets)])
+
+
+def test_where_nothing_can_be_raised_a_record_still_counts_once(monkeypatch):
+    """As in a CUDA graph: rows that repeat an id, or come too late, have no weight."""
+    monkeypatch.setattr("prudent.training.step._is_capturing", lambda: True)
+    inputs, targets = data()
+    results = []
+    for rows, ids in (
+        ([0, 1, 2, 3], [2, 5, 7, 8]),
+        ([0, 0, 1, 1, 1, 2, 0, 3, 2], [2, 2, 5, 5, 5, 7, 2, 8, 7]),
+    ):
+        model = network()
+        step = Step(plan_of(Sum(clip=1.0, noise_multiplier=1e-12)), model, cross_entropy)
+        outcome = step([Chunk(inputs[rows], targets[rows], ids=torch.tensor(ids))])
+        assert outcome.drawn == 4
+        results.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-9)
+
+
+def test_a_label_out_of_range_changes_nothing_but_its_own_summand():
+    """The step is that without the record, up to noise that nobody sees."""
+    inputs, targets = data()
+    targets[9] = 77
+    results = []
+    for keep in (torch.arange(RECORDS), torch.arange(RECORDS)[torch.arange(RECORDS) != 9]):
+        model = network()
+        step = Step(plan_of(propose(0.25)), model, cross_entropy)
+        step([Chunk(inputs[keep], targets[keep], ids=keep)])
+        results.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-4)
+
+
+def test_the_first_step_warns_of_a_loss_over_the_batch():
+    def contrastive(outputs, targets):
+        return cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+    step = Step(plan_of(Sum(clip=1.0, noise_multiplier=SILENT)), network(), contrastive)
+    with pytest.warns(RuntimeWarning, match="nothing to compare"):
+        step([Chunk(*data())])
+    step([Chunk(*data())])

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from prudent.accounting import GaussianTest
+from prudent.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
 from prudent.training import (
     AdaptiveTrim,
     EngineChoice,
@@ -211,7 +212,7 @@ class TestExecution:
             train(plan_of(steps=2), execution=execution)
             found.append((len(batches), max(alive)))
         (once, many), (twice, one) = found
-        assert twice == 2 * once
+        assert twice == 2 * (once - 1) + 1  # each run looks at the shapes of its first chunk once
         assert one <= 1 < 4 <= many
 
     def test_running_twice_makes_no_graph_and_is_not_compiled(self):
@@ -381,3 +382,85 @@ def test_a_private_model_learns():
     fitted = train(plan_of(steps=150, rule=rule), lr=1.0)
     assert 0.3 < fitted.pass_rate < 0.7
     assert accuracy(inputs, targets)(fitted.model)["accuracy"] > 0.7
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, one, other):
+        return self.first(one) + self.second(other)
+
+
+def test_accuracy_of_a_tree_of_inputs():
+    inputs, targets = records()
+    model = TwoInputs()
+    expected = float((model(inputs, -inputs).argmax(-1) == targets).float().mean())
+    for tree in ({"one": inputs, "other": -inputs}, (inputs, -inputs)):
+        found = accuracy(tree, targets, batch=50)(model)["accuracy"]
+        assert found == pytest.approx(expected)
+        fitted = train(plan_of(4), (tree, targets), TwoInputs(), evaluate=accuracy(tree, targets))
+        assert fitted.history
+
+
+def test_an_evaluation_that_cannot_work_fails_before_anything_is_paid(tmp_path):
+    inputs, targets = records()
+    with pytest.raises(RuntimeError, match="shape"):
+        train(evaluate=accuracy(inputs[:, :2], targets), out=tmp_path)
+    assert charged(tmp_path) is None
+
+
+def test_modes_are_put_back_after_an_evaluation():
+    """Dropout would be off for the rest of the run, or a frozen layer learn statistics."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model[2].eval()
+    seen = []
+
+    def evaluate(model):
+        seen.append([module.training for module in model.modules()])
+        model.eval()
+        return {}
+
+    train(plan_of(6), model=model, evaluate=evaluate, evaluate_every=2)
+    assert seen == [[True, True, True, False, True]] * 3
+    accuracy(*records())(model)
+    assert [module.training for module in model.modules()] == seen[0]
+
+
+@pytest.mark.parametrize("corruption", [GradientSignFlip(0.5, seed=4), GradientNoise(0.25)])
+def test_a_gradient_corruption_is_given_as_it_is(corruption):
+    bad = corrupted_mask(RECORDS, corruption.ratio, corruption.seed)
+
+    def by_hand(gradients, chunk, generator):
+        return corruption(gradients, bad[chunk.ids], valid=chunk.valid, generator=generator)
+
+    model = train(corrupt=corruption, delta=1e-5).model
+    assert torch.equal(weights(model), weights(train(corrupt=by_hand).model))
+    assert not torch.equal(weights(model), weights(train().model))
+
+
+def test_no_price_is_shown_for_records_that_read_others():
+    with pytest.raises(ValueError, match="Expected delta None with Mimic"):
+        train(corrupt=Mimic(0.1), delta=1e-5)
+    assert train(corrupt=Mimic(0.1)).history[-1].epsilon is None
+
+
+def test_a_step_needs_the_number_of_records_for_a_corruption():
+    with pytest.raises(ValueError, match=r"corrupt\.hook"):
+        Step(plan_of(), network(), cross_entropy, expected_batch=18, corrupt=Mimic(0.1))
+    hook = Mimic(0.1).hook(RECORDS, "cpu")
+    step = Step(plan_of(), network(), cross_entropy, expected_batch=18, corrupt=hook)
+    with pytest.raises(ValueError, match="Expected ids in every Chunk"):
+        step([Chunk(*records())])
+
+
+@pytest.mark.parametrize("engine", EngineChoice)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_label_out_of_range_neither_stops_a_run_nor_is_told_of(engine, recompute, capfd):
+    inputs, targets = records()
+    targets[17] = 918273
+    execution = Execution(seed=3, engine=engine, recompute=recompute)
+    fitted = train(data=(inputs, targets), execution=execution, delta=1e-5, progress=True)
+    assert weights(fitted.model).isfinite().all()
+    assert "918273" not in "".join(capfd.readouterr())

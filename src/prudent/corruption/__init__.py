@@ -7,6 +7,7 @@ same record is bad whenever it is sampled. There are two kinds, told apart by wh
 - a `DataCorruption` rewrites the labels or features of a training set before training:
   `features, labels = corruption.apply(features, labels, classes=10, seed=0)`;
 - a `GradientCorruption` rewrites the gradients of the bad records of a batch during training:
+  `prudent.fit(..., corrupt=corruption)`, or by hand
   `gradients = corruption(gradients, mask, valid=valid, generator=generator)`.
 
 Every corruption leaves its arguments untouched and returns new tensors where it changes something.

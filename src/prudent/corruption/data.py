@@ -7,6 +7,7 @@
 | no records | comes back empty |
 | one class, random flip | an error: there is no other class to flip to |
 | one class, targeted flip | the label stays, C − 1 − 0 = 0 |
+| a label that is no class | stays: training counts such a record as a zero gradient |
 | middle class of an odd number of classes, targeted flip | the label stays, C − 1 − c = c |
 | integer features (uint8 pixels) | become float32, not rescaled; the noise is in their units |
 """
@@ -50,11 +51,15 @@ def _check(features: Tensor, labels: Tensor, classes: int) -> None:
             "Expected one integer label per row of features, got features of shape "
             f"{tuple(features.shape)} and labels of shape {tuple(labels.shape)}, {labels.dtype}."
         )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise ValueError(
-            f"Expected labels in 0 to {classes - 1} (classes={classes}), got labels in "
-            f"{int(labels.min())} to {int(labels.max())}."
-        )
+
+
+def _changed(labels: Tensor, bad: Tensor, other: Tensor, classes: int) -> Tensor:
+    """The labels with others at the bad records; one that is no class stays what it is.
+
+    An error would let one record decide whether there is a training at all.
+    """
+    old = labels[bad]
+    return labels.index_copy(0, bad, torch.where((old >= 0) & (old < classes), other, old))
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class RandomLabelFlip:
         # A step of 1 to C - 1 around the circle of classes reaches every other class once.
         step = torch.randint(1, classes, bad.shape, generator=seeded_generator(seed, VALUES))
         bad, step = bad.to(labels.device), step.to(labels)
-        return features, labels.index_copy(0, bad, (labels[bad] + step) % classes)
+        return features, _changed(labels, bad, (labels[bad] + step) % classes, classes)
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class TargetedLabelFlip:
         """See `DataCorruption.apply`."""
         _check(features, labels, classes)
         bad = corrupted_records(len(labels), self.ratio, seed).to(labels.device)
-        return features, labels.index_copy(0, bad, classes - 1 - labels[bad])
+        return features, _changed(labels, bad, classes - 1 - labels[bad], classes)
 
 
 @dataclass(frozen=True)

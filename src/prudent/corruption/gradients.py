@@ -18,16 +18,33 @@ never asked for a number.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent.corruption.records import valid_ratio
+from prudent.corruption.records import corrupted_mask, valid_ratio
 
 Gradients = Mapping[str, Tensor]
+
+
+class Rows(Protocol):
+    """A physical batch, as far as a corruption looks at it."""
+
+    @property
+    def ids(self) -> Tensor | None:
+        """Record ids."""
+
+    @property
+    def valid(self) -> Tensor | None:
+        """False for padding."""
+
+
+Hook = Callable[[Gradients, Rows, torch.Generator], dict[str, Tensor]]
+"""From the gradients of a batch, the batch and the generator of the step to what is sent."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +53,15 @@ class GradientCorruption(ABC):
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
+        seed: of the choice of bad records that a `hook` makes.
     """
 
     ratio: float
+    seed: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         valid_ratio(self.ratio)
+        _validate.count(seed=self.seed)
 
     @property
     @abstractmethod
@@ -90,6 +110,28 @@ class GradientCorruption(ABC):
             name: torch.where(by_row(bad, gradient), sent[name], gradient)
             for name, gradient in gradients.items()
         }
+
+    def hook(self, records: int, device: torch.device | str) -> Hook:
+        """The corruption as a training step takes it, of the records `corrupted_records` chooses.
+
+        `prudent.fit(corrupt=...)` calls this itself; `prudent.Step(corrupt=...)` takes the result.
+
+        Args:
+            records: how many records the training set has.
+            device: where the training takes place.
+        """
+        is_bad = corrupted_mask(records, self.ratio, self.seed, device)
+
+        def corrupt(
+            gradients: Gradients, chunk: Rows, generator: torch.Generator
+        ) -> dict[str, Tensor]:
+            if chunk.ids is None:
+                raise ValueError(
+                    "Expected ids in every Chunk, which say whose gradients are bad, got None."
+                )
+            return self(gradients, is_bad[chunk.ids], valid=chunk.valid, generator=generator)
+
+        return corrupt
 
 
 def _bad_and_known(

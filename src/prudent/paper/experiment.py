@@ -1,5 +1,6 @@
 """One experiment: a data set, a method, a budget and a corruption, as one frozen value."""
 
+import dataclasses
 import enum
 import math
 from collections.abc import Collection
@@ -8,19 +9,18 @@ from typing import Any
 
 import attrs
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from prudent import _validate
 from prudent.accounting import GaussianTest, MarginTest, Reveals
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
-from prudent.corruption import DataCorruption, GradientCorruption, corrupted_mask, parse
+from prudent.corruption import DataCorruption, GradientCorruption, parse
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.models import multilayer_perceptron, tutorial_cnn
 from prudent.training import (
     AdaptiveTrim,
     Aggregation,
-    Chunk,
     Execution,
     Fallback,
     Fitted,
@@ -125,10 +125,10 @@ class Experiment:
         if self.method is Method.SGD:
             if self.steps is None:
                 raise ValueError("Expected steps for sgd, which no budget stops, got None.")
-        elif len(given) < 2:
+        elif len(given) != 2:
             raise ValueError(
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
-                f"got only {', '.join(given) or 'none'}."
+                f"got {'only ' if len(given) < 2 else ''}{', '.join(given) or 'none'}."
             )
         parse(self.corrupt)
         _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
@@ -189,8 +189,7 @@ class Experiment:
         }
         if self.noise_multiplier is None:
             return plan.calibrate(**target)
-        longest = plan.longest(**target)
-        return longest if self.steps is None or longest.steps < plan.steps else plan
+        return plan.longest(**target)
 
 
 @attrs.frozen
@@ -291,12 +290,4 @@ def gradient_hook(
     """Makes the bad records of each batch send what the corruption says; None if it is of data."""
     if not isinstance(corruption, GradientCorruption):
         return None
-    bad = corrupted_mask(records, corruption.ratio, seed, device)
-
-    def corrupt(
-        gradients: dict[str, Tensor], chunk: Chunk, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        assert chunk.ids is not None
-        return corruption(gradients, bad[chunk.ids], valid=chunk.valid, generator=generator)
-
-    return corrupt
+    return dataclasses.replace(corruption, seed=seed).hook(records, device)

@@ -1,32 +1,73 @@
 """Looking at a model with public data, and at the metrics of a run."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from prudent.training.gradients.engine import run_on
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
-def accuracy(features: Tensor, labels: Tensor, batch: int = 1000) -> Evaluate:
-    """An evaluation: the share of labels a classifier gets right. Give it public data."""
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Puts every module back into training or evaluation mode, as it was, each for itself.
+
+    `model.train()` would also wake layers that are meant to stay in evaluation mode.
+    """
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def accuracy(features: Any, labels: Tensor, batch: int = 1000) -> "Accuracy":
+    """An evaluation: the share of labels a classifier gets right. Give it public data.
+
+    Args:
+        features: A tensor, or a tree of them, records first, given to the model as in training.
+        labels: Class numbers.
+        batch: Records computed at a time.
+    """
+    return Accuracy(features, labels, batch)
+
+
+@attrs.frozen(eq=False)
+class Accuracy:
+    """See `accuracy`."""
+
+    features: Any
+    labels: Tensor
+    batch: int = 1000
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """The share of right labels, under the name accuracy."""
+        starts = range(0, len(self.labels), self.batch)
+        right = sum(self._right(model, start, start + self.batch) for start in starts)
+        return {"accuracy": right / len(self.labels)}
+
+    def rehearse(self, model: nn.Module) -> None:
+        """Looks at one record, so that what cannot work fails before anything is paid for."""
+        self._right(model, 0, 1)
 
     @torch.no_grad()
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        was_training = model.training
-        model.eval()
+    def _right(self, model: nn.Module, start: int, stop: int) -> int:
         device = next(model.parameters()).device
-        right = 0
-        for start in range(0, len(labels), batch):
-            guesses = model(features[start : start + batch].to(device)).argmax(-1)
-            right += int((guesses == labels[start : start + batch].to(device)).sum())
-        model.train(was_training)
-        return {"accuracy": right / len(labels)}
-
-    return evaluate
+        inputs = pytree.tree_map_only(
+            Tensor, lambda leaf: leaf[start:stop].to(device), self.features
+        )
+        with modes_kept(model):
+            guesses = run_on(model.eval(), inputs).argmax(-1)
+        return int((guesses == self.labels[start:stop].to(device)).sum())
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from prudent.training.plan import Plan
 from prudent.training.reading import fingerprint, is_on_device, reader
 from prudent.training.sampling import PoissonSampler, device_kind
 from prudent.training.sharding import has_shards, load_model, load_optimizer, whole_state
-from prudent.training.step import Chunk, Corrupt, Outcome, Step
+from prudent.training.step import Chunk, Corrupt, Corruption, Outcome, Step
 
 
 @attrs.define
@@ -81,7 +81,7 @@ class TrainingRun:
         optimizer: Callable[..., torch.optim.Optimizer],
         options: dict[str, Any],
         execution: Execution | None,
-        corrupt: Corrupt | None,
+        corrupt: Corrupt | Corruption | None,
         average: float | None = None,
     ) -> "TrainingRun":
         """A run at its beginning; see `fit` for the arguments."""
@@ -106,7 +106,7 @@ class TrainingRun:
             loss,
             expected_batch=plan.sampling_rate * records,
             engine=execution.engine_of(model, loss),
-            corrupt=corrupt,
+            corrupt=corrupt.hook(records, device) if isinstance(corrupt, Corruption) else corrupt,
             key=key,
             compile=execution.compile,
             processes=processes,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,8 @@ class Chunk(NamedTuple):
             than one chunk at a time.
         targets: Likewise; not looked at if `inputs` reads them.
         valid: False where a row is padding; None: no padding.
-        ids: Record ids, ascending over the chunks of a batch; needed by a corruption, and by
+        ids: Record ids, strictly ascending over the chunks of a batch, padding aside: the order
+            that ties need, and a proof that no record counts twice. Needed by a corruption, and by
             several processes.
     """
 
@@ -57,6 +58,18 @@ Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
 
 What it draws it draws with a generator of torch that belongs to the step and that a checkpoint
 keeps. No guarantee rests on it."""
+
+
+@runtime_checkable
+class Corruption(Protocol):
+    """Makes a share of the records of a data set bad, such as those of `prudent.corruption`."""
+
+    @property
+    def per_record(self) -> bool:
+        """Whether what a bad record sends depends on no other: else no accounting covers it."""
+
+    def hook(self, records: int, device: torch.device) -> Corrupt:
+        """What a step calls, for a data set of so many records."""
 
 
 class Outcome(NamedTuple):
@@ -153,6 +166,12 @@ class Step:
         _refuse_other_numbers(model)
         processes.align(model)
         device = next(model.parameters()).device
+        if isinstance(corrupt, Corruption):
+            raise ValueError(
+                "Expected corrupt a function of gradients, a Chunk and a generator, got "
+                f"{type(corrupt).__name__}, which does not say how many records there are. Give "
+                "corrupt.hook(records, device), or give it to fit."
+            )
         if corrupt is not None and compile and device.type == "cpu":
             raise ValueError(
                 "Expected corrupt or compile on the CPU, got both: there a corruption may look at "
@@ -166,6 +185,7 @@ class Step:
         self.corrupt = corrupt
         self.processes = processes
         self.use(given_or_random(key))
+        self._rehearsed = False
         self._compiled = Compiled(self._release) if compile else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
@@ -222,12 +242,7 @@ class Step:
         policy = self.plan.aggregation.trim
         batches = [self._gradients(values, chunk) for chunk in chunks]
         norms = torch.cat([batch.norms for batch in batches])
-        valid = torch.cat(
-            [
-                torch.ones_like(batch.norms, dtype=torch.bool) if known is None else known
-                for batch, known in zip(batches, (chunk.valid for chunk in chunks), strict=True)
-            ]
-        )
+        valid = _counted_once(_valid(chunks, [batch.norms for batch in batches]), _ids(chunks))
         trimmed = policy.records(trim)
         decision = self._decide(norms, valid, chunks, trimmed, words)
         total: Values = {}
@@ -258,15 +273,17 @@ class Step:
         words: Tensor,
     ) -> Decision:
         """Weights of this process's records, and the noise, from the norms of all processes."""
-        known = [chunk.ids for chunk in chunks if chunk.ids is not None]
         return self.processes.decide(
             norms,
             valid,
-            torch.cat(known) if len(known) == len(chunks) else None,
+            _ids(chunks),
             lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
         )
 
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
+        if not self._rehearsed and not _is_capturing():
+            self._rehearsed = True
+            self.engine.rehearse(values, chunk.read)
         corrupt = self.corrupt
         if corrupt is None:
             return self.engine.read(values, chunk.read)
@@ -334,6 +351,66 @@ def _check_chunks(chunks: Sequence[Chunk]) -> None:
                 "Expected valid one boolean for each row of a chunk, got "
                 f"{valid.dtype} of shape {tuple(valid.shape)}."
             )
+    _check_ids(chunks)
+
+
+def _check_ids(chunks: Sequence[Chunk]) -> None:
+    """Refuses a batch that holds a record twice, or in another order than that of ids."""
+    for chunk in chunks:
+        ids, valid = chunk.ids, chunk.valid
+        if (ids is None) != (chunks[0].ids is None):
+            raise ValueError("Expected ids in every Chunk of a batch or in none, got some.")
+        if ids is None:
+            continue
+        shape = ids.shape if valid is None else valid.shape
+        if ids.ndim != 1 or ids.shape != shape or ids.is_floating_point():
+            raise ValueError(
+                "Expected ids one integer for each row of a chunk, got "
+                f"{ids.dtype} of shape {tuple(ids.shape)}."
+            )
+    known = [chunk.ids for chunk in chunks if chunk.ids is not None]
+    if not known or _is_capturing():  # a graph is not asked for values; see _counted_once
+        return
+    valid = _valid(chunks, known)
+    if bool((_counted_once(valid, torch.cat(known)) != valid).any()):
+        raise ValueError(
+            "Expected ids strictly ascending over the chunks of a batch, got others: a record that "
+            "is there twice would count twice, and another order breaks ties between gradients of "
+            "one norm differently. Sort the batch by id, and keep one row of each."
+        )
+
+
+def _valid(chunks: Sequence[Chunk], rows: Sequence[Tensor]) -> Tensor:
+    """Which rows of a batch are records; `rows` has one number for each row of each chunk."""
+    return torch.cat(
+        [
+            torch.ones_like(each, dtype=torch.bool) if chunk.valid is None else chunk.valid
+            for chunk, each in zip(chunks, rows, strict=True)
+        ]
+    )
+
+
+def _ids(chunks: Sequence[Chunk]) -> Tensor | None:
+    known = [chunk.ids for chunk in chunks if chunk.ids is not None]
+    return torch.cat(known) if len(known) == len(chunks) else None
+
+
+def _counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
+    """The rows that count: those whose id is above the ids of all rows that count before them.
+
+    Guarantee:
+        What counts is strictly ascending, so no record counts twice, on any device and in a
+        captured graph, where nothing can be raised. Batches that pass `_check_ids` keep all rows.
+    """
+    if ids is None or not len(ids):
+        return valid
+    known = torch.where(valid, ids, -1)
+    before = torch.nn.functional.pad(known, (1, 0), value=-1)[:-1].cummax(0).values
+    return valid & (ids > before)
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class _Released(NamedTuple):

@@ -12,14 +12,14 @@ from torch import nn
 
 from prudent import _validate
 from prudent.training.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
-from prudent.training.evaluation import Evaluate
+from prudent.training.evaluation import Evaluate, modes_kept
 from prudent.training.execution import Execution
 from prudent.training.gradients.engine import Loss
 from prudent.training.metrics import Metrics, Recorder
 from prudent.training.plan import Plan
 from prudent.training.running import TrainingRun
 from prudent.training.sharding import rest
-from prudent.training.step import Corrupt
+from prudent.training.step import Corrupt, Corruption
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ def fit(
     *,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     execution: Execution | None = None,
-    corrupt: Corrupt | None = None,
+    corrupt: Corrupt | Corruption | None = None,
     average: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
@@ -81,12 +81,15 @@ def fit(
             a `Subset` is; a data set that must be read for it is taken at its word.
         optimizer: Any torch optimizer; what it does with released gradients is free.
         execution: Device, engine, seed: what cannot change the guarantee.
-        corrupt: Replaces per-example gradients, to simulate faults and attacks.
+        corrupt: Replaces per-example gradients, to simulate faults and attacks: a gradient
+            corruption of `prudent.corruption`, or a function. No δ may be given with one in which
+            bad records read the gradients of others: no accounting covers it.
         average: Evaluate, and end with, a running average of the weights, of which every step keeps
             this share: 0.97 is about the last 30 steps. Post-processing, and free; it takes out
             noise and the swings of an attack.
         evaluate: Called with the model now and then, in every process; use public data in it, its
-            results are shown.
+            results are shown. Training and evaluation modes are put back after it. If it has a
+            `rehearse`, as `accuracy` has, that is called with the model before anything is charged.
         evaluate_every: Steps between evaluations, metrics and checkpoints; a tenth of the run.
         evaluate_at: Further steps after which to do the same.
         delta: δ at which ε is shown.
@@ -105,6 +108,11 @@ def fit(
         `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)`, as long as the key of
         the noise stays secret: that of the operating system unless `execution` has a seed.
     """
+    if isinstance(corrupt, Corruption) and not corrupt.per_record and delta is not None:
+        raise ValueError(
+            f"Expected delta None with {type(corrupt).__name__}, in which bad records read the "
+            f"gradients of others, got {delta}: no accounting covers that, and no epsilon is shown."
+        )
     run = TrainingRun.prepare(
         plan, model, loss, train_set, optimizer, optimizer_options, execution, corrupt, average
     )
@@ -114,6 +122,10 @@ def fit(
     every = _validate.count(1, evaluate_every=every)
     evaluate_at = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else Path(out)
+    rehearse = getattr(evaluate, "rehearse", None)
+    if rehearse is not None:
+        rehearse(run.model)
+        rest(run.model)
     with ExitStack() as stack:
         if folder is not None:
             processes.first(partial(folder.mkdir, parents=True, exist_ok=True))
@@ -151,7 +163,7 @@ def fit(
                 step = stop
                 shown = {}
                 if evaluate is not None:
-                    with run.shown() as shown_model:
+                    with run.shown() as shown_model, modes_kept(run.model):
                         shown = _numbers(evaluate(shown_model))
                 rest(run.model)
                 ends = step == plan.steps
@@ -197,7 +209,7 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     if folder is None:
         raise ValueError("Expected out the folder to resume from, got None.")
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-    paid, _ = run.processes.first(partial(charged, folder)) or (0, None)
+    paid, event = run.processes.first(partial(charged, folder)) or (0, None)
     if paid and state is None:
         raise ValueError(
             f"Expected out a folder with checkpoint.pt, got {str(folder)!r}, where a ledger is all "
@@ -209,5 +221,11 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
         raise ValueError(
             f"Expected budget to pay for the {paid} steps that {str(folder)!r} has paid for "
             f"already, got one for {plan.steps}. Give the old budget, or a larger one."
+        )
+    if event is not None and (event != plan.event_after(paid) or paid < start):
+        raise ValueError(
+            f"Expected out with the ledger of this run, got {str(folder)!r}, where ledger.json "
+            "does not say what the steps of its checkpoint cost. Put a copy of that same file "
+            "back, or begin anew in another folder."
         )
     return start, paid

@@ -108,7 +108,7 @@ def frontiers(results: Results) -> list[Frontier]:
 
 def is_covered(corrupt: str) -> bool:
     """Whether the price of a run holds under a corruption; reading other records breaks it."""
-    return Experiment(steps=1, noise_multiplier=1.0, corrupt=corrupt).is_covered
+    return Experiment(epsilon=None, steps=1, noise_multiplier=1.0, corrupt=corrupt).is_covered
 
 
 @functools.cache

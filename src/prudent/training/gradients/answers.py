@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -30,6 +31,12 @@ class Gradients(ABC):
 
         A record of weight zero adds exactly nothing, even if its gradient is not finite.
         """
+
+    def without(self, refused: Tensor) -> Self:
+        """The same with the records that were refused as ones whose gradient is not finite."""
+        self.norms = self.norms.masked_fill(refused, torch.nan)
+        self.losses = self.losses.masked_fill(refused, torch.nan)
+        return self
 
     def _checked(self, weights: Tensor) -> Tensor:
         if weights.shape != self.norms.shape:
@@ -105,6 +112,14 @@ class Formed(Gradients):
         self.losses = losses
         parts = [lengths(by_record(gradient)) for gradient in per_example.values()]
         self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+
+    def without(self, refused: Tensor) -> Self:
+        """See base class."""
+        self.per_example = {
+            name: gradient.masked_fill(refused.view(-1, *[1] * (gradient.ndim - 1)), torch.nan)
+            for name, gradient in self.per_example.items()
+        }
+        return super().without(refused)
 
     def corrupted(self, corrupt: Callable[[Values], Values]) -> "Formed":
         """What is left after somebody has put other gradients in their place."""

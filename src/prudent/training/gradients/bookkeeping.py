@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from prudent.training.gradients.answers import Formed, Gradients, Values
 from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import Engine, count_records
+from prudent.training.gradients.leftovers import Leftovers
 from prudent.training.gradients.tape import FormTape, NormTape, SumTape, Tape
 
 
@@ -63,10 +64,18 @@ class BookKeeping(Engine):
 
     def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
         """Fill the tape with one forward and one backward; the losses."""
+        leftovers = Leftovers(self.model)
+        losses = self._go_there_and_back(tape, fixed, inputs, targets, leftovers)
+        leftovers.refuse()  # what the pass itself needed is gone by now
+        return losses
 
+    def _go_there_and_back(
+        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+    ) -> Tensor:
         def record_loss(inputs: Any, targets: Any) -> Tensor:
             leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
-            with Capture(tape, leaf, partial(self._holding, values)):
+            leftovers.note((inputs, targets))
+            with Capture(tape, leaf, partial(self._holding, values), leftovers):
                 return self._record_loss(values, inputs, targets)
 
         values = tape.parameters | fixed

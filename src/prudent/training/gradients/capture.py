@@ -14,7 +14,7 @@ meets a record, `Capture` steps in:
 Nothing is attached to the model or its parameters, and no module is renamed or replaced.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -22,30 +22,39 @@ import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, maybe_get_level
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 from torch.utils import _pytree as pytree
 
 from prudent.training.gradients.checkpointing import Checkpointing, Hold, checkpoints_become
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Expand
+from prudent.training.gradients.leftovers import Leftovers, tensors
 from prudent.training.gradients.rules import RECORD_RULES, RULES, call, on_records
 from prudent.training.gradients.tape import Tape
+from prudent.training.gradients.watching import Watch
 
 
-class Capture(TorchFunctionMode):
+class Capture(Watch):
     """Sends every meeting of a shared, trained tensor with a record to a `Tape`.
 
     Args:
         tape: Where contributions go.
         record: Any tensor that depends on the record.
         hold: Runs a function while the model holds the parameters of the tape.
+        leftovers: As for every watch.
         around: What watches the model around this part of it, if it is a checkpointed part.
     """
 
     def __init__(
-        self, tape: Tape, record: Tensor, hold: Hold, around: "Capture | None" = None
+        self,
+        tape: Tape,
+        record: Tensor,
+        hold: Hold,
+        leftovers: Leftovers,
+        around: "Capture | None" = None,
     ) -> None:
-        super().__init__()
+        super().__init__(leftovers)
+        leftovers.note(record)
         self._tape = tape
         self._record = record
         self._hold = hold
@@ -67,6 +76,7 @@ class Capture(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         """Watch no more."""
         self._contexts.close()
+        del self._record  # a part that is run again holds on to this object, not to the record
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         if self._around is not None:
             self._around._rests = False
@@ -78,15 +88,18 @@ class Capture(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, its parameters captured where they meet a record."""
-        kwargs = kwargs or {}
+        """Call `func`, unless a part of the model is watched by itself."""
         if self._rests:
-            return func(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _call(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call `func`, its parameters captured where they meet a record."""
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
-        tensors = list(_tensors((args, kwargs)))
-        records = {id(tensor): tensor for tensor in tensors if self._is_record(tensor)}
-        trained = [t for t in tensors if id(t) not in records and t.requires_grad]
+        given = list(tensors((args, kwargs)))
+        records = {id(tensor): tensor for tensor in given if self._is_record(tensor)}
+        trained = [t for t in given if id(t) not in records and t.requires_grad]
         if not (trained and torch.is_grad_enabled()):
             return (
                 RECORD_RULES.get(func, func)(*args, **kwargs) if records else func(*args, **kwargs)
@@ -104,8 +117,8 @@ class Capture(TorchFunctionMode):
     def _part(self, record: Tensor, again: bool) -> "Capture":
         """Watches a checkpointed part: now, or on the way back, when nothing is around it."""
         if again:
-            return Capture(self._tape.again(), record, self._hold)
-        return Capture(self._tape, record, self._hold, around=self)
+            return Capture(self._tape.again(), record, self._hold, self._leftovers)
+        return Capture(self._tape, record, self._hold, self._leftovers, around=self)
 
     def _is_record(self, tensor: Tensor) -> bool:
         level = maybe_get_level(tensor)
@@ -181,14 +194,3 @@ def _refuse_batch_statistics(
             "training mode, which mixes records. Replace it by torch.nn.GroupNorm, or call .eval() "
             "on the layer to use its running statistics."
         )
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from _tensors(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from _tensors(item)

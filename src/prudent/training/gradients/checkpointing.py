@@ -85,6 +85,9 @@ class Checkpointing:
         ]
         if not places or not torch.is_grad_enabled():
             return function(*args, **kwargs)
+        records = [leaves[place] for place in places]
+        for place in places:
+            leaves[place] = None  # the part may outlive the pass, what it ran on must not
         shape: pytree.TreeSpec | None = None
 
         def part(again: bool, *records: Tensor) -> tuple[Tensor, ...]:
@@ -117,7 +120,7 @@ class Checkpointing:
             )
             return outputs
 
-        outputs = on_records(run, *(leaves[place] for place in places))
+        outputs = on_records(run, *records)
         assert shape is not None
         return pytree.tree_unflatten(outputs, shape)
 
@@ -154,6 +157,7 @@ class _Part(Function):
             outputs = ctx.part(True, *records)
         wanted = [record for record, needs in zip(records, needed, strict=True) if needs]
         pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+        tape.refuse_foreign((output for output, _ in pairs), *wanted)
         passed = torch.autograd.grad(
             [output for output, _ in pairs],
             [tape.anchor, *tape.parameters.values(), *wanted],

@@ -5,10 +5,11 @@ An engine therefore answers two questions and nothing else sees a per-example gr
 """
 
 import platform
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +26,15 @@ from prudent.training.gradients.answers import (
     check_same,
 )
 from prudent.training.gradients.randomness import Replay, sketch
+from prudent.training.gradients.refusals import Spared, attempt, made_up
 
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
 Read = Callable[[], tuple[Any, Any]]
 """Gives the inputs and targets of a batch, the same every time."""
+
+_Answer = TypeVar("_Answer", bound=Gradients)
+_NOTHING = 1e-12  # a gradient of this norm is the rounding of zero
 
 
 class Engine(ABC):
@@ -56,6 +61,7 @@ class Engine(ABC):
     | no records | shape (0,) | zeros |
     | padded record | ignore it | give it weight 0 |
     | gradient not finite | not finite | give it weight 0 |
+    | record that a kernel refuses (a label out of range) | not finite | give it weight 0 |
     | parameter frozen (`requires_grad` False) | left out | left out |
     | parameter unused by the model | adds 0 | zeros |
     | parameter used several times | of the summed gradient | summed |
@@ -96,20 +102,28 @@ class Engine(ABC):
         with self._precision(device):
             # Made before reading: a data set may draw as well, and must draw the same again.
             replay = Replay(device) if self.recompute else None
-        inputs, targets = read()
-        if count_records(inputs, targets) == 0:
+        batch = _without_graph(read())
+        if count_records(*batch) == 0:
             return NoRecords(trained)
         with native_products(), self._precision(device):
             if replay is None:
-                return self._run(trained, fixed, inputs, targets)
-            norms, losses = self._norms(trained, fixed, inputs, targets)
-            before = sketch((inputs, targets))
+                return _answered(lambda batch: self._run(trained, fixed, *batch), batch)
+            found, spared = attempt(lambda batch: self._norms(trained, fixed, *batch), batch), None
+            if found is None:
+                spared = Spared(lambda batch: self._norms(trained, fixed, *batch), batch)
+                with replay.again():
+                    again = spared.replaced(_without_graph(read()))
+                    found = map(spared.marked, self._norms(trained, fixed, *again))
+            norms, losses = found
+            before = sketch(batch)
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
             with native_products(), replay.again():
-                batch = read()
+                batch = _without_graph(read())
                 check_same(sketch(batch), before, 1e-5)
-                return self._sum(trained, fixed, *batch, weights)
+                inputs, targets = batch if spared is None else spared.replaced(batch)
+                losses, total = self._sum(trained, fixed, inputs, targets, weights)
+                return losses if spared is None else spared.marked(losses), total
 
         return Recomputed(run_again, norms, losses, replay.near)
 
@@ -125,8 +139,32 @@ class Engine(ABC):
         if count_records(inputs, targets) == 0:
             empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
             return Formed(empty, NoRecords(trained).losses)
+        batch = _without_graph((inputs, targets))
         with native_products(), self._precision(next(iter(trained.values())).device):
-            return self._form(trained, fixed, inputs, targets)
+            return _answered(lambda batch: self._form(trained, fixed, *batch), batch)
+
+    def rehearse(self, parameters: Parameters, read: Read) -> None:
+        """Warns of a loss that gives no record a gradient, seen on made-up records.
+
+        Nothing is used of the batch but its shapes, so the warning tells nothing of it, and the
+        random numbers of torch's default generators are put back.
+        """
+        device = next(self.model.parameters()).device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            batch = made_up(read(), 2, varied=True)
+            try:
+                norms = self(parameters, *batch).norms
+            except Exception:  # what the model cannot do, a batch of records will tell
+                return
+        if bool((norms < _NOTHING).all()):
+            warnings.warn(
+                "Two made-up records both have the gradient zero. The loss is called with one "
+                "record at a time: one that compares the records of a batch, as contrastive losses "
+                "do, has nothing to compare and learns nothing. Make what is to be compared one "
+                "record.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     @abstractmethod
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
@@ -172,12 +210,7 @@ class Engine(ABC):
     def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
         """The loss of one record, as a batch of one."""
         inputs, targets = pytree.tree_map_only(Tensor, lambda leaf: leaf[None], (inputs, targets))
-        if isinstance(inputs, Mapping):
-            arguments, keywords = (), dict(inputs)
-        else:
-            arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-            keywords = {}
-        outputs = self._holding(values, lambda: self.model(*arguments, **keywords))
+        outputs = self._holding(values, lambda: run_on(self.model, inputs))
         losses = self.loss(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -191,6 +224,22 @@ class Engine(ABC):
         """What `run()` returns while the model holds the values."""
         placed = {f"model.{path}": value for path, value in _placed(self.model, values).items()}
         return functional_call(_Running(self.model), placed, (run,), tie_weights=False)
+
+
+def _answered(run: Callable[[Any], _Answer], batch: Any) -> _Answer:
+    """The gradients of a batch, not finite where the model or the loss refuses a record."""
+    answer: _Answer | None = attempt(run, batch)
+    if answer is not None:
+        return answer
+    spared = Spared(run, batch)
+    return run(spared.replaced(batch)).without(spared.refused)
+
+
+def _without_graph(batch: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The batch as plain numbers: nobody asks for gradients of inputs."""
+    plain: tuple[Any, Any]
+    plain = pytree.tree_map_only(Tensor, lambda t: t.detach() if t.requires_grad else t, batch)
+    return plain
 
 
 class _Running(nn.Module):
@@ -235,6 +284,13 @@ def norms_and_sum(
         for name, value in batch.weighted_sum(part).items():
             total[name] = total[name].add_(value) if name in total else value
     return norms, total
+
+
+def run_on(model: nn.Module, inputs: Any) -> Any:
+    """What the model returns of a tensor, of a tuple or list by position, of a mapping by name."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
 def count_records(inputs: Any, targets: Any) -> int:

@@ -9,6 +9,9 @@ from torch.func import grad_and_value, vmap
 from prudent.training.gradients.answers import Formed, Values
 from prudent.training.gradients.checkpointing import checkpoints_become, without_checkpoint
 from prudent.training.gradients.engine import Engine, Loss, without_fused_attention
+from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
+from prudent.training.gradients.leftovers import Leftovers
+from prudent.training.gradients.watching import Watch
 
 
 class Materialised(Engine):
@@ -35,7 +38,16 @@ class Materialised(Engine):
         self.chunk_size = chunk_size
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        leftovers = Leftovers(self.model)
+        formed = self._differentiate(trained, fixed, inputs, targets, leftovers)
+        leftovers.refuse()
+        return formed
+
+    def _differentiate(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+    ) -> Formed:
         def record_loss(values: Values, inputs: Any, targets: Any) -> Tensor:
+            leftovers.note((inputs, targets))
             return self._record_loss(values | fixed, inputs, targets)
 
         differentiate = vmap(
@@ -45,7 +57,13 @@ class Materialised(Engine):
             chunk_size=self.chunk_size,
         )
         values = {name: value.detach() for name, value in trained.items()}
-        with without_fused_attention(), checkpoints_become(without_checkpoint):
+        with (
+            Watch(leftovers),
+            without_fused_attention(),
+            checkpoints_become(without_checkpoint),
+            torch.enable_grad(),  # so that a foreign leaf shows
+        ):
             per_example, losses = differentiate(values, inputs, targets)
+        refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
             return Formed(per_example, losses)

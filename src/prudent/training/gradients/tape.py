@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 import torch
@@ -14,6 +14,7 @@ from prudent.training.gradients.contributions import (
     Use,
     at_least_single,
 )
+from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
 from prudent.training.gradients.norms import squared_norms
 
 
@@ -62,6 +63,7 @@ class Tape(ABC):
         """Go back from the losses; every way to a parameter must lead through the tape."""
         if not losses.requires_grad:
             return
+        self.refuse_foreign([losses])
         leaves = [self.anchor, *self.parameters.values()]
         _, *missed = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
         self.refuse_missed(missed)
@@ -76,19 +78,17 @@ class Tape(ABC):
                 "Use the Materialised engine."
             )
 
+    def refuse_foreign(self, results: Iterable[Tensor], *others: Tensor) -> None:
+        """Raise an error if the results have gradients for anything but the tape's and `others`."""
+        allowed = self.anchor, *self.parameters.values(), *others
+        refuse_foreign(leaves_behind(results), allowed, self.parameters)
+
     def _parameters_behind(self, shared: Tensor) -> set[str]:
         """The names of the parameters that a tensor was derived from."""
-        names, seen, waiting = set(), set(), [shared.grad_fn]
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            name = self._names.get(id(getattr(node, "variable", None)))
-            if name is not None:
-                names.add(name)
-            waiting += [before for before, _ in node.next_functions]
-        return names
+        self.refuse_foreign([shared])
+        return {
+            self._names[id(leaf)] for leaf in leaves_behind([shared]) if id(leaf) in self._names
+        }
 
     @abstractmethod
     def _announce(self, name: str) -> None: ...

@@ -1,0 +1,119 @@
+"""Records that a model or a loss cannot answer for.
+
+Under vmap no code of the model can branch on a record. An error that one batch raises and another
+of the same shapes does not comes from a kernel that looked at values: a matrix that is singular,
+an index beyond its axis. To pass it on would let one record stop the run, and its text may quote
+the record. So the records that fail alone are found and count as records whose gradient is not
+finite: as zero. That is a function of each record and the public model, like every other gradient.
+
+An error of the code itself, such as a wrong shape, is raised by made-up records as well. Theirs is
+the one that is passed on, so that no message ever comes from data.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils import _pytree as pytree
+
+from prudent.training.gradients.leftovers import KeptRecordError
+
+Run = Callable[[Any], Any]
+"""Runs a batch: a tree of tensors, records first."""
+
+
+def attempt(run: Run, batch: Any) -> Any:
+    """What `run(batch)` returns, or None if it raises an error that may come from the records."""
+    try:
+        return run(batch)
+    except (torch.OutOfMemoryError, MemoryError, KeptRecordError):
+        raise
+    except Exception:
+        return None
+
+
+def made_up(batch: Any, records: int, *, varied: bool) -> Any:
+    """Records that nobody owns, of the shapes and types of a batch.
+
+    Args:
+        batch: Of which nothing but shapes, types and devices is used.
+        records: How many.
+        varied: Whether fractions lie between −1 and 1, no two alike; else all are zero, as integers
+            always are: index 0 exists everywhere.
+    """
+
+    def one(leaf: Tensor) -> Tensor:
+        zeros = leaf.new_zeros(records, *leaf.shape[1:])
+        if not (varied and leaf.is_floating_point()):
+            return zeros
+        places = torch.arange(zeros.numel(), device=leaf.device, dtype=torch.float64)
+        return (places + 1).sin().view_as(zeros).to(leaf.dtype)
+
+    return pytree.tree_map_only(Tensor, one, batch)
+
+
+class Spared:
+    """The records of a batch that are refused, and a record that stands in for them.
+
+    Args:
+        run: What some record makes fail.
+        batch: The batch.
+
+    Attributes:
+        refused: True at the places of the records that fail alone.
+
+    Raises:
+        Exception: What `run` raises of made-up records, if it accepts none.
+    """
+
+    def __init__(self, run: Run, batch: Any) -> None:
+        if get_proxy_mode() is not None:
+            raise RuntimeError("A record was refused while the step was traced.")
+        first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
+        with torch.random.fork_rng([first.device] if first.is_cuda else []):
+            self._record = _accepted(run, batch)
+            rows = _refused_rows(run, batch, range(len(first)))
+        self.refused = torch.zeros(len(first), dtype=torch.bool, device=first.device)
+        self.refused[rows] = True
+
+    def replaced(self, batch: Any) -> Any:
+        """The batch with the stand-in wherever a record was refused."""
+
+        def one(leaf: Any, other: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return torch.where(self.refused.view(-1, *[1] * (leaf.ndim - 1)), other, leaf)
+
+        return pytree.tree_map(one, batch, self._record)
+
+    def marked(self, values: Tensor) -> Tensor:
+        """Norms or losses, NaN wherever a record was refused."""
+        return values.masked_fill(self.refused, torch.nan)
+
+
+def _accepted(run: Run, batch: Any) -> Any:
+    """One made-up record that `run` accepts, or the error that it raises."""
+    first: Exception | None = None
+    for varied in (True, False):
+        record = made_up(batch, 1, varied=varied)
+        try:
+            run(record)
+        except Exception as error:
+            first = first or error
+        else:
+            return record
+    assert first is not None
+    raise first
+
+
+def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:
+    """The places of the records that `run` refuses, found by halving the batch."""
+    part = pytree.tree_map_only(Tensor, lambda leaf: leaf[rows.start : rows.stop], batch)
+    if attempt(run, part) is not None:
+        return []
+    if len(rows) == 1:
+        return [rows.start]
+    middle = len(rows) // 2
+    return _refused_rows(run, batch, rows[:middle]) + _refused_rows(run, batch, rows[middle:])

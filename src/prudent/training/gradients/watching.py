@@ -1,0 +1,41 @@
+"""Watching a model run on one record at a time."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from prudent.training.gradients.domains import DOMAINS
+from prudent.training.gradients.leftovers import Leftovers
+
+
+class Watch(TorchFunctionMode):
+    """Makes functions total, and notes every tensor that a model makes of a record.
+
+    Args:
+        leftovers: Where to note them.
+    """
+
+    def __init__(self, leftovers: Leftovers) -> None:
+        super().__init__()
+        self._leftovers = leftovers
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call `func`."""
+        kwargs = kwargs or {}
+        if func in DOMAINS:
+            result = DOMAINS[func](partial(self._call, func), *args, **kwargs)
+        else:
+            result = self._call(func, *args, **kwargs)
+        self._leftovers.note(result)
+        return result
+
+    def _call(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
