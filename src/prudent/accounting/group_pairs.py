@@ -175,7 +175,7 @@ class BoundPair(Pair):
         # Between nodes on both sides of zero the chord is that of the whole profile.
         inside = value + np.where((low < 0) & (high > 0), (1 - share) * _least(low), least)
         beyond = self.excess[0] * np.exp(np.minimum(epsilon - self.nodes[0], 0.0)) + least
-        return np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside))
+        return np.asarray(np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside)))
 
     def swapped(self) -> "BoundPair":
         """See base class."""

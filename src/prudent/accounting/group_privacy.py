@@ -52,7 +52,7 @@ _SHARES = (
 _TAIL = 1e-22  # of one release: what a profile may still lose beyond the last node
 
 
-def epsilon(
+def epsilon_of(
     event: dp.DpEvent,
     delta: float,
     relation: Relation = ADD_REMOVE,

@@ -21,6 +21,7 @@ same pairs of laws; they differ in whether these numbers may be computed from th
 import enum
 import math
 from functools import partial
+from typing import Any
 
 import attrs
 
@@ -41,9 +42,9 @@ class Adjacency(enum.StrEnum):
 
 
 _SENTENCES = {
-    Adjacency.ADD_REMOVE: "adding or removing {records}",
-    Adjacency.ZERO_OUT: "blanking out {records} (the number of records is public)",
-    Adjacency.REPLACE_ONE: "replacing {records} (the number of records is public)",
+    Adjacency.ADD_REMOVE: "adding or removing {some}",
+    Adjacency.ZERO_OUT: "blanking out {some} (the number of {unit}s is public)",
+    Adjacency.REPLACE_ONE: "replacing {some} (the number of {unit}s is public)",
 }
 
 
@@ -98,9 +99,24 @@ class Relation:
         down = 1 - 8 * math.ulp(1.0)
         return epsilon / k * down, delta * share * down
 
+    def sentence(self, unit: str = "record") -> str:
+        """What an ε is for, in words: "adding or removing one record"."""
+        some = f"one {unit}" if self.records == 1 else f"up to {self.records:,} {unit}s"
+        return _SENTENCES[self.adjacency].format(some=some, unit=unit)
+
     def __str__(self) -> str:
-        records = "one record" if self.records == 1 else f"up to {self.records:,} records"
-        return _SENTENCES[self.adjacency].format(records=records)
+        return self.sentence()
+
+
+def check_relation(**argument: Any) -> Relation:
+    """A relation, and nothing else."""
+    ((name, value),) = argument.items()
+    if not isinstance(value, Relation):
+        raise ValueError(
+            f"Expected {name} a Relation, got {value!r}. Give one of prudent.ADD_REMOVE, ZERO_OUT, "
+            "REPLACE_ONE, or Relation('zero-out', records=3) for 3 records of a person."
+        )
+    return value
 
 
 ADD_REMOVE = Relation()

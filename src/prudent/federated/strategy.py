@@ -130,6 +130,7 @@ class PrivateStrategy(Strategy):
     def summary(self) -> None:
         """Logs the plan."""
         log(INFO, "\t├──> %s", self.plan)
+        log(INFO, "\t├──> every ε is for %s", self.plan.relation.sentence("client"))
         log(INFO, "\t└──> %d clients, centring %g", self.clients, self.centring)
 
     def configure_train(
