@@ -113,7 +113,7 @@ class ShiftedPair(Pair):
             low, high = np.where(loss < epsilon, x, low), np.where(loss < epsilon, high, x)
             with np.errstate(divide="ignore", invalid="ignore"):
                 newton = x + (epsilon - loss) / slope
-            x = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+            x = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
         inside = np.where(epsilon >= losses[-1], nodes[-1], x)
         return np.where(epsilon <= losses[0], nodes[0], inside)
 

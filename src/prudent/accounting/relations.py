@@ -96,8 +96,8 @@ class Relation:
         if epsilon > 0:  # (e^ε₁ - 1)/(e^ε - 1), without overflow
             fall = math.exp(epsilon / k - epsilon)
             share = fall * math.expm1(-epsilon / k) / math.expm1(-epsilon)
-        down = 1 - 8 * math.ulp(1.0)
-        return epsilon / k * down, delta * share * down
+        down = 1 - 1e-13  # more than an exponential of some hundreds is rounded by
+        return epsilon / k * down, math.nextafter(delta * share * down, 0.0)
 
     def sentence(self, unit: str = "record") -> str:
         """What an ε is for, in words: "adding or removing one record"."""
