@@ -220,6 +220,7 @@ class TrainingRun:
             step=step,
             epsilon=self._epsilon(step, delta, exact=ends),
             delta=delta,
+            relation=None if delta is None else str(self.plan.relation),
             pass_rate=(passes - self.recorded_passes) / since,
             trim=int(self.last.trim),
             noise=float(self.last.noise),

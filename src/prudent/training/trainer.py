@@ -86,7 +86,7 @@ def fit(
             results are shown.
         evaluate_every: Steps between evaluations, metrics and checkpoints; a tenth of the run.
         evaluate_at: Further steps after which to do the same.
-        delta: δ at which ε is shown.
+        delta: δ at which ε is shown, for the plan's relation.
         budget: Stop before ε at `delta` would exceed this.
         out: Folder for metrics.jsonl, ledger.json and checkpoint.pt, of one run at a time. The
             checkpoint holds the seed of the noise: it is as secret as the data.
@@ -99,8 +99,10 @@ def fit(
 
     Guarantee:
         The model after every step and all metrics but private diagnostics are, together,
-        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)`, as long as the seed stays
-        secret.
+        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)` and the neighbours of
+        `Fitted.plan.relation`, as long as the seed stays secret. Without a public
+        `plan.expected_batch` the sum is divided by the sampling rate times the number of records,
+        and the relation says that this number is public.
     """
     run = TrainingRun.prepare(
         plan, model, loss, train_set, optimizer, optimizer_options, execution, corrupt, average
