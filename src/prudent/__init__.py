@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prudent.accounting import (
+        ADD_REMOVE,
+        REPLACE_ONE,
+        ZERO_OUT,
         DiscreteGaussianTest,
         DiscreteLaplaceTest,
         GaussianTest,
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
         PldAccountant,
         ProposeTestReleaseDpEvent,
         RdpAccountant,
+        Relation,
         Reveals,
         Run,
         best_test,
@@ -45,6 +49,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ADD_REMOVE": "prudent.accounting",
+    "REPLACE_ONE": "prudent.accounting",
+    "ZERO_OUT": "prudent.accounting",
     "DiscreteGaussianTest": "prudent.accounting",
     "DiscreteLaplaceTest": "prudent.accounting",
     "GaussianTest": "prudent.accounting",
@@ -52,6 +59,7 @@ _HOMES = {
     "PldAccountant": "prudent.accounting",
     "ProposeTestReleaseDpEvent": "prudent.accounting",
     "RdpAccountant": "prudent.accounting",
+    "Relation": "prudent.accounting",
     "Reveals": "prudent.accounting",
     "Run": "prudent.accounting",
     "best_test": "prudent.accounting",
@@ -76,6 +84,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "ADD_REMOVE",
+    "REPLACE_ONE",
+    "ZERO_OUT",
     "AdaptiveTrim",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
@@ -90,6 +101,7 @@ __all__ = [
     "ProposeTestReleaseDpEvent",
     "RdpAccountant",
     "Refused",
+    "Relation",
     "Released",
     "Reveals",
     "Run",

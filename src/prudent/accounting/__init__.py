@@ -16,11 +16,23 @@ from prudent.accounting.events import (
     ProposeTestReleaseDpEvent,
     Reveals,
 )
+from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.loss import PldAccountant
 from prudent.accounting.records import describe, from_json, to_json
+from prudent.accounting.relations import (
+    ADD_REMOVE,
+    REPLACE_ONE,
+    ZERO_OUT,
+    Adjacency,
+    Relation,
+)
 from prudent.accounting.renyi import RdpAccountant
 
 __all__ = [
+    "ADD_REMOVE",
+    "REPLACE_ONE",
+    "ZERO_OUT",
+    "Adjacency",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "GaussianTest",
@@ -29,6 +41,7 @@ __all__ = [
     "PldAccountant",
     "ProposeTestReleaseDpEvent",
     "RdpAccountant",
+    "Relation",
     "Reveals",
     "Run",
     "TestChoice",
@@ -36,6 +49,7 @@ __all__ = [
     "best_test",
     "calibrate",
     "describe",
+    "epsilon_of",
     "from_json",
     "to_json",
 ]

@@ -21,7 +21,9 @@ from prudent.accounting.events import (
     ProposeTestReleaseDpEvent,
     Reveals,
 )
+from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.loss import PldAccountant
+from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.accounting.renyi import RdpAccountant
 
 Accountant: TypeAlias = type[PldAccountant] | type[RdpAccountant]
@@ -49,6 +51,7 @@ class Run:
         propose: τ/GS(f₂); unused without a test.
         failure: How often a margin of 0 may pass; unused without a test.
         reveals: What an observer learns of the test.
+        relation: Which data sets are neighbours.
     """
 
     sampling_rate: float = 1.0
@@ -58,9 +61,11 @@ class Run:
     propose: float = 0.5
     failure: float = 1e-8
     reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
+    relation: Relation = ADD_REMOVE
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1), "sampling_rate")
+        _validate.fields(self, check_relation, "relation")
         _validate.fields(self, _validate.count, "steps")
         _validate.fields(self, _validate.positive, "noise_multiplier")
         _ = self.event  # checks the rest
@@ -77,8 +82,8 @@ class Run:
         return dp.SelfComposedDpEvent(sampled, self.steps)
 
     def epsilon(self, delta: float, accountant: Accountant = PldAccountant) -> float:
-        """The ε at which this is (ε, δ)-DP."""
-        return accountant().compose(self.event).get_epsilon(delta)
+        """The ε at which this is (ε, δ)-DP for its relation."""
+        return epsilon_of(self.event, delta, self.relation, accountant)
 
     def replace(self, parameter: Parameter, value: float) -> "Run":
         """A copy with one parameter changed."""
@@ -152,6 +157,7 @@ def calibrate(
         epsilon=epsilon,
         delta=delta,
         accountant=accountant,
+        relation=run.relation,
         name=parameter,
     )
     return run.replace(parameter, value)
@@ -164,9 +170,10 @@ def solve(
     epsilon: float,
     delta: float,
     accountant: Accountant = PldAccountant,
+    relation: Relation = ADD_REMOVE,
     name: str = "parameter",
 ) -> float:
-    """The value nearest to the unsafe end whose event is (epsilon, delta)-DP.
+    """The value nearest to the unsafe end whose event is (epsilon, delta)-DP for the relation.
 
     The event's ε must not decrease from the safe end to the unsafe one. The privacy-loss accountant
     searches on a coarse grid first: it can only overstate ε, so its answer is safe already, and the
@@ -175,17 +182,17 @@ def solve(
     epsilon = _validate.positive(epsilon=epsilon)
     delta = _validate.between(0, 1, ends="()", delta=delta)
 
-    def gap(value: float, fresh: PldAccountant | RdpAccountant) -> float:
-        spent = fresh.compose(event_of(value)).get_epsilon(delta)
+    def gap(value: float, fresh: Callable[[], PldAccountant | RdpAccountant]) -> float:
+        spent = epsilon_of(event_of(value), delta, relation, fresh)
         far = math.log(spent / epsilon) if 0 < spent < math.inf else math.copysign(50, spent - 1)
         # The sign decides what is safe, and must not be rounded away with the quotient.
         return min(far, 0.0) if spent <= epsilon else max(far, math.ulp(0.0))
 
     def fine(value: float) -> float:
-        return gap(value, accountant())
+        return gap(value, accountant)
 
     def coarse(value: float) -> float:
-        return gap(value, PldAccountant(value_discretization_interval=_COARSE_INTERVAL))
+        return gap(value, lambda: PldAccountant(value_discretization_interval=_COARSE_INTERVAL))
 
     bracket = None
     if accountant is PldAccountant:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+import attrs
 import dp_accounting as dp
 import numpy as np
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
@@ -33,9 +34,22 @@ _MOST_MARGINS = 256  # beyond this many distinguishable margins a branch is char
 _TAIL_DISTANCE = 9.6  # in standard deviations: 4e-22 of a Gaussian lies beyond
 
 
+@attrs.frozen(eq=False)
+class DominatedDpEvent(dp.DpEvent):
+    """An event known by its dominating pairs alone.
+
+    Attributes:
+        worst: These pairs.
+    """
+
+    worst: Dominating
+
+
 def dominating(event: dp.DpEvent) -> Dominating | None:
     """The pairs of one event, sampled or not; None where no closed form is known."""
     match event:
+        case DominatedDpEvent():
+            return event.worst
         case dp.PoissonSampledDpEvent():
             rate = check_rate(event)
             inner = dominating(event.event)

@@ -14,10 +14,11 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import events
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
+from prudent.accounting.relations import Relation
 
 _SILENT = 1e9  # noise so large that the event stands for its test alone
 
-_KINDS: dict[str, type[dp.DpEvent]] = {
+_KINDS: dict[str, type[Any]] = {"Relation": Relation} | {
     name: kind
     for module in (dp_event, events)
     for name, kind in vars(module).items()
@@ -46,8 +47,8 @@ def from_json(text: str) -> dp.DpEvent:
 
 
 def to_plain(value: Any) -> Any:
-    """Events and what is in them as dictionaries, lists, numbers and strings."""
-    if isinstance(value, dp.DpEvent):
+    """Events, relations and what is in them as dictionaries, lists, numbers and strings."""
+    if isinstance(value, dp.DpEvent | Relation):
         fields = {f.name: to_plain(getattr(value, f.name)) for f in attrs.fields(type(value))}
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, enum.Enum):
@@ -61,7 +62,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`. Only events of known kinds are ever built."""
+    """The inverse of `to_plain`. Only events of known kinds and relations are ever built."""
     if isinstance(value, Mapping):
         fields = dict(value)
         name = fields.pop("kind", None)

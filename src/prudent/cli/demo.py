@@ -36,6 +36,7 @@ def demo(
     from prudent import _validate
 
     _validate.count(1, steps=steps)
+    from prudent.accounting import ZERO_OUT
     from prudent.paper.demo import run_demo
     from prudent.paper.experiment import Experiment
 
@@ -62,6 +63,7 @@ def demo(
         )
     console = Console()
     console.print(table)
+    console.print(f"Neighbours differ by {ZERO_OUT}.")
     console.print(
         "All four are equally private. The trimmed ones also bound what outliers can do; on a "
         "fault as mild as this one plain DP-SGD is hard to beat, and the test buys back part of "

@@ -1,14 +1,15 @@
 """Options that several commands share, and how their texts are read."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 if TYPE_CHECKING:
-    from prudent.accounting import MarginTest, PldAccountant, RdpAccountant
+    from prudent.accounting import MarginTest, PldAccountant, RdpAccountant, Relation
 
 AccountantName = Literal["pld", "rdp"]
 RevealsName = Literal["margin", "branch", "monotone-branch"]
+RelationName = Literal["add-remove", "zero-out", "replace-one"]
 TESTS = "laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S"
 TEST_FORMS = f"{TESTS.replace(' or', ',')} or none"
 
@@ -70,6 +71,18 @@ RevealsOption = Annotated[
         help="What leaves of the test: margin (the noisy margin), branch (which one was taken), "
         "monotone-branch (of a margin that adding a record can only lower: the trimmed sum's).",
     ),
+]
+_RELATIONS = (
+    "add-remove (the number of records is secret), zero-out (a record is blanked out, their number "
+    "is public) or replace-one (any record may stand in its place)."
+)
+RelationOption = Annotated[
+    RelationName,
+    typer.Option(metavar="NAME", help="Which data sets are neighbours: " + _RELATIONS),
+]
+RecordsPerPerson = Annotated[
+    int,
+    whole_number("How many records one person may have: ε is then for a person, not a record."),
 ]
 Delta = Annotated[float, number("Target δ.")]
 AccountantOption = Annotated[
@@ -133,6 +146,18 @@ def check_sizes(**arguments: float | None) -> None:
         if not low <= value <= high:
             zero = "0 or " if name in _MAY_BE_ZERO else ""
             raise ValueError(f"Expected {name} {zero}in [{low:g}, {high:g}], got {value!r}.")
+
+
+def relation(name: str, records_per_person: int) -> "Relation":
+    """The relation that `--relation` and `--records-per-person` name."""
+    from prudent import _validate
+    from prudent.accounting import Relation
+
+    names = get_args(RelationName)
+    if name not in names:
+        raise ValueError(f"Expected relation one of {', '.join(names)}, got {name!r}.")
+    _validate.count(1, records_per_person=records_per_person)
+    return Relation(name, records_per_person)
 
 
 def plain(value: Any) -> Any:

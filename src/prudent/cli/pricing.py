@@ -26,12 +26,15 @@ def epsilon(
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "margin",
+    relation: options.RelationOption = "add-remove",
+    records_per_person: options.RecordsPerPerson = 1,
     accountant: options.AccountantOption = "pld",
     as_json: options.Json = False,
 ) -> None:
     r"""Price a run: the ε at which it is (ε, δ)-DP.
 
-    The ε printed is an upper bound. Beside it stand a lower bound on the
+    The ε printed is an upper bound for the neighbouring relation named with
+    it. Beside it stand a lower bound on the
     exact ε, by privacy-loss distributions whatever the accountant, and the
     share of ε that the test costs.
 
@@ -48,6 +51,10 @@ def epsilon(
 
     One release on all data, no test:
     $ prudent epsilon --noise-multiplier 5 --test none --delta 1e-6
+
+    For a person with up to three records, where their number is public:
+    $ prudent epsilon --noise-multiplier 5 --test none --delta 1e-6 \
+        --relation zero-out --records-per-person 3
     """
     from prudent.accounting import Run
 
@@ -62,6 +69,7 @@ def epsilon(
         propose=propose,
         failure=failure,
         reveals=_reveals(reveals),
+        relation=options.relation(relation, records_per_person),
     )
     price = _price(run, delta, accountant)
     if as_json:
@@ -95,6 +103,8 @@ def calibrate(
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "margin",
+    relation: options.RelationOption = "add-remove",
+    records_per_person: options.RecordsPerPerson = 1,
     accountant: options.AccountantOption = "pld",
     as_json: options.Json = False,
 ) -> None:
@@ -135,7 +145,12 @@ def calibrate(
     start.pop(parameter, None)  # its own value plays no part
     options.check_sizes(**start)
     run = solved(
-        Run(test=_test_to_calibrate(test, solve), reveals=_reveals(reveals), **start),
+        Run(
+            test=_test_to_calibrate(test, solve),
+            reveals=_reveals(reveals),
+            relation=options.relation(relation, records_per_person),
+            **start,
+        ),
         parameter,  # type: ignore[arg-type]
         epsilon=epsilon,
         delta=delta,
@@ -170,16 +185,20 @@ def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | Non
 
 def _price(run: "Run", delta: float, accountant: options.AccountantName) -> dict[str, Any]:
     """What `--json` prints."""
-    from prudent.accounting import PldAccountant, RdpAccountant
+    from prudent.accounting import PldAccountant
     from prudent.accounting.records import to_plain
 
-    lower, upper = PldAccountant().compose(run.event).epsilon_bounds(delta)
-    if accountant == "rdp":
-        upper = RdpAccountant().compose(run.event).get_epsilon(delta)
+    near = run.relation.distance == 1
+    lower, upper = (
+        PldAccountant().compose(run.event).epsilon_bounds(delta) if near else (None, math.inf)
+    )
+    if accountant == "rdp" or not near:
+        upper = run.epsilon(delta, options.accountant_named(accountant))
     return {
         "epsilon": upper,
         "epsilon_lower": lower,
         "delta": delta,
+        "relation": to_plain(run.relation),
         "accountant": accountant,
         "event": to_plain(run.event),
     }
@@ -196,8 +215,8 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
     from prudent.accounting import describe
 
     upper, lower, delta = price["epsilon"], price["epsilon_lower"], price["delta"]
-    bracket = f"(exact ε ≥ {rounded_down(lower)})"
-    typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {delta:g}  {bracket}")
+    bracket = "" if lower is None else f"  (exact ε ≥ {rounded_down(lower)})"
+    typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {delta:g} for {run.relation}{bracket}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])

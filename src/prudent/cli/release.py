@@ -341,6 +341,8 @@ def _plain(outcome: "Outcome | None", status: str = "refused") -> dict[str, Any]
 
 
 def _print(request: Request, outcomes: Mapping[Hashable, "Outcome"]) -> None:
+    from prudent.accounting import ADD_REMOVE
+
     if request.as_json and request.by is None:
         _print_json(request, _plain(outcomes[None]))
     elif request.as_json:
@@ -352,11 +354,16 @@ def _print(request: Request, outcomes: Mapping[Hashable, "Outcome"]) -> None:
             name = "" if request.by is None else f"{group}: "
             # On one line: a value with a line end in it could pretend to be another answer.
             echo(neutral(f"{name}{_in_words(outcome)}"), err=not _is_released(outcome))
-        echo(f"({request.epsilon:g}, {request.delta:g})-DP")
+        unit = "record" if request.unit is None else "unit"
+        relation = ADD_REMOVE.sentence(unit)
+        echo(f"({request.epsilon:g}, {request.delta:g})-DP for {relation}")
 
 
 def _print_json(request: Request, plain: dict[str, Any]) -> None:
-    cost = {"epsilon": request.epsilon, "delta": request.delta}
+    from prudent.accounting import ADD_REMOVE
+
+    relation = options.plain(ADD_REMOVE)
+    cost = {"epsilon": request.epsilon, "delta": request.delta, "relation": relation}
     echo(json.dumps(options.plain(plain | cost), allow_nan=False, default=str))
 
 

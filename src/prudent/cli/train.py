@@ -38,6 +38,25 @@ def train(
     steps: Annotated[int | None, options.whole_number("Steps; solved for if not given.")] = None,
     noise_multiplier: Annotated[float | None, options.number("σ; solved for if not given.")] = None,
     batch: Annotated[int | None, options.whole_number("Expected batch size. [256]")] = None,
+    public_size: Annotated[
+        int | None,
+        options.whole_number(
+            "Number of records by public knowledge, for the sampling rate. Without it the true "
+            "number is used, and public."
+        ),
+    ] = None,
+    relation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
+            "replace-one. \\[add-remove with --public-size, else zero-out]",
+        ),
+    ] = None,
+    records_per_person: Annotated[
+        int | None,
+        options.whole_number("How many records one person may have: ε is for a person. [1]"),
+    ] = None,
     clip: Annotated[float | None, options.number("R, the bound of every gradient. [1]")] = None,
     propose: Annotated[float | None, options.number("τ/R, the proposed sensitivity. [0.5]")] = None,
     test: Annotated[
@@ -115,6 +134,9 @@ def train(
         "steps": steps,
         "noise_multiplier": noise_multiplier,
         "batch": batch,
+        "public_size": public_size,
+        "relation": relation,
+        "records_per_person": records_per_person,
         "clip": clip,
         "propose": propose,
         "test": test,
@@ -174,7 +196,7 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
 
     from prudent.paper.experiment import Experiment
 
-    known = {field.name for field in attrs.fields(Experiment)}
+    known = {field.name for field in attrs.fields(Experiment)} | {"records_per_person"}
     unknown = sorted(set(chosen) - known)
     if unknown:
         raise ValueError(
@@ -204,6 +226,11 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
     for name in ("dataset", "corrupt"):
         if name in values and not isinstance(values[name], str):
             raise ValueError(f"Expected {name} a text, got {values[name]!r}.")
+    records = values.pop("records_per_person", None)
+    if records is not None or "relation" in values:
+        derived = "zero-out" if values.get("public_size") is None else "add-remove"
+        name = values.get("relation", derived)
+        values["relation"] = options.relation(name, 1 if records is None else records)
     if "accountant" in values:
         values["accountant"] = options.accountant_named(values["accountant"])
     return Experiment(**values)
@@ -243,6 +270,7 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
         console.print(f"guarantee     none: {why}")
     else:
         console.print(f"guarantee     ({rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP")
+        console.print(f"neighbours    by {result.fitted.plan.relation}")
         console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
         if not seed_is_drawn:
             seed = result.experiment.seed

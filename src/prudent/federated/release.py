@@ -56,8 +56,8 @@ class RoundRelease:
 
     Guarantee:
         If every client joins a round independently with the plan's rate, and nothing else tells
-        who did, all rounds together are as private as `plan.event` says, for neighbours that
-        differ by one whole client. A round beyond `plan.steps` is refused.
+        who did, all rounds together are as private as `plan.event` says, for neighbours by
+        `plan.relation` whose record is one whole client. A round beyond `plan.steps` is refused.
 
         Proof that one client moves Σ wᵢvᵢ by at most R: the updates released before are public, so
         let them be given. Then c is a constant, and so is the division by E. Client j adds the

@@ -48,8 +48,9 @@ class PrivateStrategy(Strategy):
 
     Guarantee:
         The models sent and returned, and the metrics of every round, are together (ε, δ)-private
-        as `plan.event` says, for neighbours that differ by one client taking part at all, whatever
-        that client holds and does. Who the clients are and how many is public. The server is
+        as `plan.event` says, for neighbours by `plan.relation` whose record is one client taking
+        part at all, whatever that client holds and does. Who the clients are and how many is
+        public, so without a `plan.expected_batch` the relation is zero-out. The server is
         trusted: it sees every update and knows who was drawn. Who watches its network knows the
         latter too, and for them sampling amplifies nothing.
 
@@ -127,6 +128,7 @@ class PrivateStrategy(Strategy):
     def summary(self) -> None:
         """Logs the plan, and whether its noise can be predicted."""
         log(INFO, "\t├──> %s", self.plan)
+        log(INFO, "\t├──> every ε is for %s", self.plan.relation.sentence("client"))
         log(INFO, "\t└──> %d clients, centring %g", self.clients, self.centring)
         if self._key.predictable:
             log(INFO, "\t     The noise is predictable: the strategy is seeded.")

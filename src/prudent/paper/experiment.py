@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from prudent import _validate
-from prudent.accounting import GaussianTest, MarginTest, Reveals
+from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest, MarginTest, Relation, Reveals
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.loss import PldAccountant
+from prudent.accounting.records import to_plain
+from prudent.accounting.relations import check_relation
 from prudent.corruption import DataCorruption, GradientCorruption, parse
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.models import multilayer_perceptron, tutorial_cnn
@@ -59,6 +61,10 @@ class Experiment:
         steps: Steps; None: as many as ε allows.
         noise_multiplier: σ; None: as little as ε allows.
         batch: Expected batch size.
+        public_size: Number of records by public knowledge, from which the sampling rate comes, in
+            place of the true number. It may differ from that, as batches then do from `batch`.
+        relation: Which data sets are neighbours. None: `ADD_REMOVE` with a public size; without
+            one the sampling rate tells the number of records, so it is `ZERO_OUT`.
         clip: R.
         propose: τ/R.
         test: The private test.
@@ -85,6 +91,8 @@ class Experiment:
     steps: int | None = None
     noise_multiplier: float | None = None
     batch: int = 256
+    public_size: int | None = None
+    relation: Relation | None = None
     clip: float = 1.0
     propose: float = 0.5
     test: MarginTest = attrs.field(factory=lambda: GaussianTest(4.0))
@@ -104,6 +112,7 @@ class Experiment:
 
     def __attrs_post_init__(self) -> None:
         _validate.count(1, batch=self.batch)
+        self._check_relation()
         _validate.positive(lr=self.lr)
         _validate.between(0, 1, ends="[)", momentum=self.momentum)
         if self.average is not None:
@@ -132,6 +141,18 @@ class Experiment:
             )
         parse(self.corrupt)
         _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
+
+    def _check_relation(self) -> None:
+        if self.public_size is not None:
+            _validate.count(1, public_size=self.public_size)
+        if self.relation is None or check_relation(relation=self.relation).size_is_public:
+            return
+        if self.public_size is None:
+            raise ValueError(
+                "Expected public_size with a relation of adding or removing records, got None: the "
+                "sampling rate would tell the number of records, which this relation calls secret. "
+                "Give a public number, or the relation zero-out, of the same price."
+            )
 
     @property
     def is_covered(self) -> bool:
@@ -174,10 +195,13 @@ class Experiment:
 
     def plan(self, records: int) -> Plan:
         """The plan, with what was left open solved for."""
+        size = records if self.public_size is None else self.public_size
+        known = ZERO_OUT if self.public_size is None else ADD_REMOVE
         plan = Plan(
-            sampling_rate=min(1.0, self.batch / records),
+            sampling_rate=min(1.0, self.batch / size),
             steps=1000 if self.steps is None else self.steps,
             expected_batch=self.batch,
+            relation=known if self.relation is None else self.relation,
             aggregation=self.aggregation(self.noise_multiplier or 1.0),
         )
         if self.method is Method.SGD or self.epsilon is None:
@@ -215,6 +239,7 @@ class Result:
             "accuracy": self.accuracy,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.experiment.delta,
+            "relation": to_plain(self.fitted.plan.relation),
             "steps": self.fitted.plan.steps,
             "noise_multiplier": noise,
             "pass_rate": self.fitted.pass_rate,

@@ -104,7 +104,12 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
     """Records that the first `steps` steps are paid for, before they are taken."""
     temporary = folder / (_LEDGER + ".new")
     with temporary.open("w") as file:
-        json.dump({"steps": steps, "event": to_plain(plan.event_after(steps))}, file, indent=1)
+        content = {
+            "steps": steps,
+            "event": to_plain(plan.event_after(steps)),
+            "relation": to_plain(plan.relation),
+        }
+        json.dump(content, file, indent=1)
         _settle(file)
     _replace(temporary, folder / _LEDGER)
 

@@ -25,6 +25,7 @@ class Metrics:
         step: Steps taken so far.
         epsilon: ε so far, at `delta`; None where no δ was given or nothing is private.
         delta: δ of that ε.
+        relation: Which data sets it compares, in words.
         pass_rate: Share of passed tests since the last entry.
         trim: F of the last step.
         noise: Standard deviation of the noise on the last sum.
@@ -40,6 +41,7 @@ class Metrics:
     noise: float
     evaluation: dict[str, float]
     private: dict[str, float] | None = None
+    relation: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """As a flat dictionary; private values, if any, stay under their own key."""

@@ -69,7 +69,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     Guarantee:
         If every step is taken on the next logical batch of `data_loader`, everything derived from
-        the parameters is, over the whole run, (ε, δ)-DP for ε = `optimizer.plan.epsilon(δ)`.
+        the parameters is, over the whole run, (ε, δ)-DP for ε = `optimizer.plan.epsilon(δ)` and
+        the neighbours of `optimizer.plan.relation`. `DPDataLoader.from_data_loader` takes its rate
+        from the number of records, which is then public: for `ADD_REMOVE` build the loader with a
+        `sample_rate` of your own, and give the plan an `expected_batch`.
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._skips.append(do_skip)
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
-        """The ε of the steps taken so far.
+        """The ε of the steps taken so far, for `plan.relation`.
 
         Where the decision to stop looked at the model, `plan.epsilon` is the one that holds.
         """

@@ -7,11 +7,13 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
+from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.loss import PldAccountant
+from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.training.aggregation import Aggregation, Mean
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Plan:
     """How batches are sampled, how many, and how each becomes a release.
 
@@ -22,15 +24,19 @@ class Plan:
         sampling_rate: Probability with which each record enters a batch, independently.
         steps: How many batches.
         aggregation: What is released of each batch.
-        expected_batch: Sampling rate times the public size of the data. The sum is divided by it
-            and trims are shares of it. None: `sampling_rate` times the size of the training set,
-            which is then treated as public.
+        expected_batch: The public batch size: the sum is divided by it, and trim fractions are
+            relative to it. None: `sampling_rate` times the number of records, which is then public.
+        relation: Which data sets are neighbours; every ε of the plan is for it. None: `ADD_REMOVE`
+            if `expected_batch` is given, else `ZERO_OUT`. Under `ADD_REMOVE` the number of records
+            is secret, so neither `expected_batch` nor `sampling_rate` may be computed from it; if
+            they are, give `ZERO_OUT`, at the same price.
     """
 
     sampling_rate: float
     steps: int
     aggregation: Aggregation
     expected_batch: float | None = None
+    _relation: Relation | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -42,6 +48,26 @@ class Plan:
                 "Expected aggregation one of Sum, TrimmedSum, ProposeTestRelease, Mean, got "
                 f"{self.aggregation!r}."
             )
+        if self._relation is not None:
+            check_relation(relation=self._relation)
+        if not self.relation.size_is_public and self.expected_batch is None:
+            raise ValueError(
+                "Expected expected_batch with a relation of adding or removing records, got None: "
+                "the sum would be divided by sampling_rate times the number of records, which this "
+                "relation calls secret. Give the public batch size, or another relation: ZERO_OUT "
+                "has the same price and calls the number of records public."
+            )
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbours: as given, or what `expected_batch` allows."""
+        if self._relation is not None:
+            return self._relation
+        return ZERO_OUT if self.expected_batch is None else ADD_REMOVE
+
+    def __repr__(self) -> str:
+        names = [field.alias for field in attrs.fields(type(self))]
+        return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def event(self) -> dp.DpEvent:
@@ -59,14 +85,14 @@ class Plan:
         return dp.SelfComposedDpEvent(sampled, int(steps))
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
-        """The ε at which the whole run is (ε, δ)-DP."""
+        """The ε at which the whole run is (ε, δ)-DP for `relation`."""
         return self.epsilon_after(self.steps, delta, accountant=accountant)
 
     def epsilon_after(
         self, steps: int, delta: float, *, accountant: Accountant = PldAccountant
     ) -> float:
         """The ε of the first `steps` steps."""
-        return accountant().compose(self.event_after(steps)).get_epsilon(delta)
+        return epsilon_of(self.event_after(steps), delta, self.relation, accountant)
 
     def calibrate(
         self, *, epsilon: float, delta: float, accountant: Accountant = PldAccountant
@@ -78,6 +104,7 @@ class Plan:
             epsilon=epsilon,
             delta=delta,
             accountant=accountant,
+            relation=self.relation,
             name="noise_multiplier",
         )
         return self._with_noise(noise)
@@ -92,6 +119,7 @@ class Plan:
             epsilon=epsilon,
             delta=delta,
             accountant=accountant,
+            relation=self.relation,
             name="steps",
         )
         return attrs.evolve(self, steps=int(steps))

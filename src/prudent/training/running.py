@@ -9,6 +9,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.loss import PldAccountant
 from prudent.training.aggregation import Mean
 from prudent.training.averaging import Average
@@ -226,6 +227,7 @@ class TrainingRun:
             step=step,
             epsilon=self._epsilon(step, delta, exact=ends),
             delta=delta,
+            relation=None if delta is None else str(self.plan.relation),
             pass_rate=(passes - self.recorded_passes) / since,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
@@ -246,8 +248,9 @@ class TrainingRun:
         if delta is None or isinstance(self.plan.aggregation, Mean):
             return None
         # On the way a coarser grid of losses is quicker and, like the fine one, an upper bound.
-        accountant = PldAccountant() if exact else PldAccountant(value_discretization_interval=1e-3)
-        return accountant.compose(self.plan.event_after(step)).get_epsilon(delta)
+        interval = 1e-4 if exact else 1e-3
+        accountant = functools.partial(PldAccountant, value_discretization_interval=interval)
+        return epsilon_of(self.plan.event_after(step), delta, self.plan.relation, accountant)
 
     def state(self, step: int) -> dict[str, Any]:
         """Everything needed to go on, as tensors and plain values; whole in the first process."""

@@ -103,7 +103,8 @@ class Step:
         model: Any module whose layers keep records apart. Of a DistributedDataParallel the model
             inside is used; one divided by `fully_shard` is gathered for the time of a step.
         loss: Takes outputs and targets to one loss per record.
-        expected_batch: The public size the sum is divided by; the plan's own if it has one.
+        expected_batch: The public size the sum is divided by; the plan's own if it has one. Else
+            the sampling rate times the number of records, which `plan.relation` calls public.
         engine: Chosen automatically unless given.
         corrupt: Applied to the per-example gradients before anything else; forms them all.
         key: Of all noise; a new one from the operating system unless given. Never use one twice.
@@ -117,9 +118,15 @@ class Step:
 
     Guarantee:
         If batches are Poisson samples at the plan's rate, all calls together are as private as
-        `plan.event` says, whatever is done with the gradients. A call beyond `plan.steps` is
-        refused. Noise comes from the ChaCha20 keystream of the key, and nobody without it can tell
-        it from true noise but by breaking the cipher.
+        `plan.event` says for `plan.relation`, whatever is done with the gradients. A call beyond
+        `plan.steps` is refused. Noise comes from the ChaCha20 keystream of the key, and nobody
+        without it can tell it from true noise but by breaking the cipher.
+
+        A blanked record (`valid` False) is as good as absent, whatever its row holds: its weight is
+        0; it ranks behind every other and is not counted when the trimmed sum keeps all but F of
+        those that are; it is not among the norms above τ, so the margin does not see it; and F, the
+        thresholds and the noise are made of public numbers alone. Hence zero-out has the price of
+        add-remove.
 
     Attributes:
         state: What one step leaves for the next: the trim, and how many were taken.

@@ -92,7 +92,7 @@ def fit(
             `rehearse`, as `accuracy` has, that is called with the model before anything is charged.
         evaluate_every: Steps between evaluations, metrics and checkpoints; a tenth of the run.
         evaluate_at: Further steps after which to do the same.
-        delta: δ at which ε is shown.
+        delta: δ at which ε is shown, for the plan's relation.
         budget: Stop before ε at `delta` would exceed this.
         out: Folder for metrics.jsonl, ledger.json and checkpoint.pt, of one run at a time. The
             checkpoint holds the key of the noise: it is as secret as the data.
@@ -105,8 +105,11 @@ def fit(
 
     Guarantee:
         The model after every step and all metrics but private diagnostics are, together,
-        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)`, as long as the key of
-        the noise stays secret: that of the operating system unless `execution` has a seed.
+        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)` and the neighbours of
+        `Fitted.plan.relation`, as long as the key of the noise stays secret: that of the operating
+        system unless `execution` has a seed. Without a public `plan.expected_batch` the sum is
+        divided by the sampling rate times the number of records, and the relation says that this
+        number is public.
     """
     if isinstance(corrupt, Corruption) and not corrupt.per_record and delta is not None:
         raise ValueError(

@@ -1,0 +1,235 @@
+"""Dominating pairs of data sets that differ in several records, exact for Gaussian noise.
+
+**Comparison of Gaussian mixtures.** Let P = Σ pᵢ N(cᵢ, σ²I) and Q = Σ rⱼ N(dⱼ, σ²I) with ‖cᵢ‖ ≤ aᵢ
+and ‖dⱼ‖ ≤ bⱼ. For every ε the divergence H(P‖Q) = sup over A of P(A) - e^ε Q(A) is at most that of
+Σ pᵢ N(aᵢ, σ²) and Σ rⱼ N(-bⱼ, σ²) on the line.
+
+*Proof.* Against N(0, σ²I) the densities are Σ pᵢ Uᵢ and Σ rⱼ Vⱼ, where log Uᵢ + Kᵢᵢ/2 and
+log Vⱼ + Kⱼⱼ/2 are centred Gaussians of covariance K, the inner products of all c and d over σ². So
+H = E F with F = φ(Σ pᵢ uᵢ - e^ε Σ rⱼ vⱼ) and φ the positive part, or smooth, convex, and as near to
+it as you like. Move K along the straight line to K', the inner products of the aᵢ and -bⱼ. By
+Gaussian integration by parts (Kahane's interpolation) d/dt E F = ½ Σ (K' - K)ₘₙ E[wₘ wₙ Fₘₙ], w
+being u and v. As φ'' ≥ 0, Fₘₙ ≥ 0 between two u or two v, and there K' ≥ K since aᵢaⱼ ≥ ⟨cᵢ, cⱼ⟩;
+and Fₘₙ ≤ 0 between a u and a v, where K' ≤ K since -aᵢbⱼ ≤ ⟨cᵢ, dⱼ⟩. No term is negative. ∎
+
+**A person's records in a Poisson batch.** Fix the coins of all other records: divergences are
+jointly convex, so they may be given. Of the person's k records the coins choose a set J with
+probability pᴶ, and J moves a release of sensitivity 1 by at most |J|. Hence `ShiftedPair` with
+binomial masses on the shifts 0, …, k, against a single 0 when the records are added or removed, and
+against the mirrored mixture when each is replaced by another that keeps its coin.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import special, stats
+
+from prudent.accounting.pairs import Pair
+from prudent.accounting.tables import Array
+
+_NEGLIGIBLE = 1e-25  # binomial mass that is moved to the largest shift
+_NODES = 4096  # where a loss is tabulated before it is inverted
+_FAR = 40.0  # standard deviations beyond which a Gaussian has no mass in floating point
+_ROUNDING = 1e-14  # relative: of special functions and their difference, upwards
+
+
+@dataclass(frozen=True)
+class ShiftedPair(Pair):
+    """Σ pᵢ N(aᵢ, 1) against Σ rⱼ N(-bⱼ, 1), all shifts at least 0.
+
+    The loss increases along the line, so the worst event for any ε is a half-line.
+
+    Attributes:
+        present: The masses pᵢ.
+        up: The shifts aᵢ.
+        absent: The masses rⱼ.
+        down: The shifts bⱼ.
+    """
+
+    present: Array
+    up: Array
+    absent: Array
+    down: Array
+
+    @classmethod
+    def of_sample(cls, records: int, rate: float, sigma: float, *, replaced: bool) -> "ShiftedPair":
+        """The pair of a person with so many records under Gaussian noise, sampled at a rate."""
+        masses, counts = sampled_counts(records, rate)
+        if replaced:
+            return cls(masses, counts / sigma, masses, counts / sigma)
+        return cls(masses, counts / sigma, np.ones(1), np.zeros(1))
+
+    def profile(self, epsilon: Array) -> Array:
+        """See base class."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        start = self._where_loss_is(epsilon)
+        seen = special.ndtr(self.up - start[..., None]) @ self.present
+        exponents = epsilon[..., None] + special.log_ndtr(-self.down - start[..., None])
+        unseen = np.exp(np.minimum(exponents, 700.0)) @ self.absent
+        inside = np.maximum(0.0, seen - unseen) + _ROUNDING * seen
+        return np.minimum(1.0, np.maximum(inside, -np.expm1(np.minimum(epsilon, 0.0))))
+
+    def swapped(self) -> "ShiftedPair":
+        """See base class. Reflection puts the roles of the laws back in order."""
+        return ShiftedPair(self.absent, self.down, self.present, self.up)
+
+    @property
+    def infinite_mass(self) -> float:
+        """See base class."""
+        return 0.0
+
+    def _loss(self, x: Array) -> tuple[Array, Array]:
+        """The loss at x and its slope."""
+        logs = []
+        for masses, shifts in ((self.present, self.up), (self.absent, -self.down)):
+            exponents = np.log(masses) + shifts * (x[..., None] - shifts / 2)
+            peak = exponents.max(axis=-1)
+            densities = np.exp(exponents - peak[..., None])
+            total = densities.sum(axis=-1)
+            logs.append((peak + np.log(total), densities @ shifts / total))
+        (above, mean), (below, other_mean) = logs
+        return above - below, mean - other_mean
+
+    @cached_property
+    def _tabulated_loss(self) -> tuple[Array, Array]:
+        reach = _FAR + float(max(self.up.max(), self.down.max()))
+        nodes = np.linspace(-reach, reach, _NODES)
+        return nodes, np.maximum.accumulate(self._loss(nodes)[0])
+
+    def _where_loss_is(self, epsilon: Array) -> Array:
+        """The x whose loss is ε, or the end of the line beyond which there is no mass.
+
+        Newton's steps between two nodes, a bisection where one would leave the bracket. An error in
+        x lowers the profile by its square only: x maximises the difference that the profile is.
+        """
+        nodes, losses = self._tabulated_loss
+        right = np.clip(np.searchsorted(losses, epsilon), 1, len(nodes) - 1)
+        low, high = nodes[right - 1], nodes[right]
+        x = np.clip(np.interp(epsilon, losses, nodes), low, high)
+        for _ in range(4):
+            loss, slope = self._loss(x)
+            low, high = np.where(loss < epsilon, x, low), np.where(loss < epsilon, high, x)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                newton = x + (epsilon - loss) / slope
+            x = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+        inside = np.where(epsilon >= losses[-1], nodes[-1], x)
+        return np.where(epsilon <= losses[0], nodes[0], inside)
+
+
+def sampled_counts(records: int, rate: float) -> tuple[Array, Array]:
+    """Masses and values of how many of a person's records a Poisson batch holds.
+
+    A thin upper tail is moved to the largest count, which can only raise a divergence.
+    """
+    counts = np.arange(records + 1)
+    masses = stats.binom.pmf(counts, records, rate)
+    thin = np.flatnonzero(stats.binom.sf(counts, records, rate) < _NEGLIGIBLE)
+    last = int(thin[0]) if len(thin) else records
+    kept = masses[: last + 1]
+    if last < records:
+        kept, counts = np.append(kept, _NEGLIGIBLE), np.append(counts[: last + 1], records)
+    some = kept > 0
+    return kept[some], counts[some].astype(np.float64)
+
+
+@dataclass(frozen=True)
+class BoundPair(Pair):
+    """A pair known by an upper bound on its profile, at nodes joined by chords in e^ε.
+
+    A profile is convex in e^ε and does not increase, so the lower convex hull of any upper bounds
+    at nodes is an upper bound, the last one holds further on, and swapping the laws takes h(ε) to
+    1 - e^ε + e^ε h(-ε). What is kept is the excess over the least profile, the positive part of
+    1 - e^ε: that of swapped laws is e^ε times the excess at -ε, with nothing lost to rounding.
+
+    Attributes:
+        nodes: Values of ε on both sides of zero, increasing.
+        excess: Of the bound there.
+    """
+
+    nodes: Array
+    excess: Array
+
+    @classmethod
+    def of(cls, nodes: Array, forward: Array, backward: Array) -> "BoundPair":
+        """From bounds on both directions at the same ε ≥ 0, of which zero is the first."""
+        both = np.concatenate([-nodes[:0:-1], nodes])
+        left = backward[:0:-1] * np.exp(-nodes[:0:-1])
+        excess = np.concatenate([left, [min(forward[0], backward[0])], forward[1:]])
+        excess = np.minimum(excess, np.exp(np.minimum(both, 0.0)))  # a profile is at most 1
+        kept = _hull(both, excess)
+        return cls(both[kept], excess[kept])
+
+    def profile(self, epsilon: Array) -> Array:
+        """See base class."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        right = np.clip(np.searchsorted(self.nodes, epsilon), 1, len(self.nodes) - 1)
+        low, high = self.nodes[right - 1], self.nodes[right]
+        with np.errstate(over="ignore", invalid="ignore"):
+            share = np.expm1(np.minimum(epsilon - high, 0.0)) * np.exp(high - low)
+            share = np.clip(1 + share / np.expm1(high - low), 0.0, 1.0)
+        share = np.nan_to_num(share, nan=0.0)
+        value = (1 - share) * self.excess[right - 1] + share * self.excess[right]
+        least = _least(epsilon)
+        # Between nodes on both sides of zero the chord is that of the whole profile.
+        inside = value + np.where((low < 0) & (high > 0), (1 - share) * _least(low), least)
+        beyond = self.excess[0] * np.exp(np.minimum(epsilon - self.nodes[0], 0.0)) + least
+        return np.asarray(np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside)))
+
+    def swapped(self) -> "BoundPair":
+        """See base class."""
+        return BoundPair(-self.nodes[::-1], (self.excess * np.exp(-self.nodes))[::-1])
+
+    @property
+    def infinite_mass(self) -> float:
+        """See base class."""
+        return float(self.excess[-1])
+
+
+def _least(epsilon: Array) -> Array:
+    """The profile of two equal laws."""
+    return np.asarray(-np.expm1(np.minimum(epsilon, 0.0)))
+
+
+def _hull(nodes: Array, excess: Array) -> list[int]:
+    """Which points are on the lower convex hull of a profile in e^ε."""
+    kept: list[int] = []
+    xs, ys = nodes.tolist(), excess.tolist()
+    wholes = (excess + _least(nodes)).tolist()
+    for i in range(len(xs)):
+        while len(kept) > 1:
+            j, k = kept[-2], kept[-1]
+            values = ys if xs[i] <= 0 or xs[j] >= 0 else wholes  # a line left out bends nothing
+            # Slopes in e^ε, times e^x[k] on both sides.
+            before = (values[k] - values[j]) / -np.expm1(xs[j] - xs[k])
+            after = (values[i] - values[k]) / np.expm1(min(xs[i] - xs[k], 700.0))
+            if before <= after:
+                break
+            kept.pop()
+        kept.append(i)
+    return kept
+
+
+Profile = Callable[[Array], Array]
+
+
+def chained(first: Profile, second: Profile, nodes: Array) -> Array:
+    """Bounds the profile of two steps, from S to S' to S'', by those of the steps, at ε ≥ 0.
+
+    P(A) ≤ e^s P'(A) + h(s) and P'(A) ≤ e^t P''(A) + h'(t), so h''(s + t) ≤ h(s) + e^s h'(t): the
+    least over several splits of ε.
+    """
+    least = np.ones_like(nodes)
+    for share in np.linspace(0.0, 1.0, 33):
+        part = share * nodes
+        with np.errstate(over="ignore", invalid="ignore"):
+            split = first(part) + np.nan_to_num(np.exp(part) * second(nodes - part), nan=np.inf)
+        np.minimum(least, split, out=least)
+    return least
+
+
+def nodes_up_to(reach: float) -> Array:
+    """Values of ε from zero on: dense, and denser near zero."""
+    even = np.linspace(0.0, reach, 2048)
+    return np.unique(np.concatenate([even, np.geomspace(1e-7 * reach, reach, 2048)]))
