@@ -401,10 +401,10 @@ def broken(name, change):
 def noise_everywhere():
     original = Step._noisy_mean
 
-    def noisy(self, total, decision):
+    def noisy(self, released):
         rank, self.processes.rank = self.processes.rank, 0
         try:
-            return original(self, total, decision)
+            return original(self, released)
         finally:
             self.processes.rank = rank
 
