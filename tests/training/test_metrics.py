@@ -13,7 +13,7 @@ from prudent.training.evaluation import read_metrics
 from prudent.training.metrics import Metrics, Recorder
 from tests.training.gradients.oracle import cross_entropy
 
-PUBLIC = {"step", "epsilon", "delta", "pass_rate", "trim", "noise", "scale"}
+PUBLIC = {"step", "epsilon", "delta", "pass_rate", "trim", "noise"}
 
 
 def train(out=None, rule=None, **options):
