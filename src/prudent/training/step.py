@@ -15,6 +15,7 @@ from prudent.training.distributed import Alone, unwrapped
 from prudent.training.gradients import Engine, Gradients, choose_engine
 from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
+from prudent.training.gradients.randomness import is_capturing
 from prudent.training.plan import Plan
 from prudent.training.sampling import seeded_generator
 from prudent.training.sharding import (
@@ -257,7 +258,7 @@ class Step:
         )
 
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
-        if not self._rehearsed and not _is_capturing():
+        if not self._rehearsed and not is_capturing():
             self._rehearsed = True
             self.engine.rehearse(values, chunk.read)
         corrupt = self.corrupt
@@ -347,7 +348,7 @@ def _check_ids(chunks: Sequence[Chunk]) -> None:
                 f"{ids.dtype} of shape {tuple(ids.shape)}."
             )
     known = [chunk.ids for chunk in chunks if chunk.ids is not None]
-    if not known or _is_capturing():  # a graph is not asked for values; see _counted_once
+    if not known or is_capturing():  # a graph is not asked for values; see _counted_once
         return
     valid = _valid(chunks, known)
     if bool((_counted_once(valid, torch.cat(known)) != valid).any()):
@@ -385,10 +386,6 @@ def _counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
     known = torch.where(valid, ids, -1)
     before = torch.nn.functional.pad(known, (1, 0), value=-1)[:-1].cummax(0).values
     return valid & (ids > before)
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class _Released(NamedTuple):
