@@ -333,3 +333,42 @@ def test_what_a_data_set_draws_on_the_host_is_drawn_again():
     run.restore(state)
     assert torch.equal(torch.rand(5), drawn[0])
     assert torch.equal(torch.rand(5, device="cuda"), drawn[1])
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_label_out_of_range_does_not_end_the_process(graph):
+    inputs, targets = records()
+    targets[17] = 918273
+    plan = Plan(sampling_rate=RATE, steps=12, aggregation=RULES["gaussian"])
+    execution = Execution(device="cuda", seed=3, cuda_graph=graph)
+    fitted = fit(
+        plan,
+        network(),
+        cross_entropy,
+        (inputs, targets),
+        execution=execution,
+        progress=False,
+        lr=0.1,
+    )
+    assert weights(fitted.model).isfinite().all()
+
+
+def test_a_record_counts_once_in_a_graph():
+    model, (inputs, targets) = network().cuda(), (part.cuda() for part in records())
+    plan = Plan(sampling_rate=RATE, steps=99, aggregation=Sum(clip=1.0, noise_multiplier=1e-12))
+    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS)
+    ids = torch.arange(8, device="cuda")
+
+    def run():
+        return step([Chunk(inputs[ids], targets[ids], ids=ids)])
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(step.generator)
+    with torch.cuda.graph(graph, stream=stream):
+        outcome = run()
+    ids.copy_(torch.tensor([3, 3, 3, 5, 5, 4, 7, 7]))
+    graph.replay()
+    assert outcome.drawn == 3

@@ -14,6 +14,7 @@ from prudent.training.distributed import Alone, unwrapped
 from prudent.training.gradients import Engine, Gradients, choose_engine
 from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
+from prudent.training.gradients.randomness import is_capturing
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.noise import noise_on
 from prudent.training.plan import Plan
@@ -288,7 +289,7 @@ class Step:
         )
 
     def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
-        if not self._rehearsed and not _is_capturing():
+        if not self._rehearsed and not is_capturing():
             self._rehearsed = True
             self.engine.rehearse(values, chunk.read)
         corrupt = self.corrupt
@@ -376,7 +377,7 @@ def _check_ids(chunks: Sequence[Chunk]) -> None:
                 f"{ids.dtype} of shape {tuple(ids.shape)}."
             )
     known = [chunk.ids for chunk in chunks if chunk.ids is not None]
-    if not known or _is_capturing():  # a graph is not asked for values; see _counted_once
+    if not known or is_capturing():  # a graph is not asked for values; see _counted_once
         return
     valid = _valid(chunks, known)
     if bool((_counted_once(valid, torch.cat(known)) != valid).any()):
@@ -414,10 +415,6 @@ def _counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
     known = torch.where(valid, ids, -1)
     before = torch.nn.functional.pad(known, (1, 0), value=-1)[:-1].cummax(0).values
     return valid & (ids > before)
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class _Released(NamedTuple):

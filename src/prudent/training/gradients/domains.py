@@ -97,7 +97,8 @@ def _spoiled(result: Tensor, outside: Tensor) -> Tensor:
     """NaN wherever anything was outside; a number that is no fraction has no gradient to spoil."""
     if not result.is_floating_point():
         return result
-    return result * torch.where(outside.any(), torch.nan, 1.0).to(result.dtype)
+    any_ = outside.any()
+    return result * torch.ones_like(any_, dtype=result.dtype).masked_fill(any_, torch.nan)
 
 
 DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -10,9 +10,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+
+from prudent.training.gradients.randomness import is_capturing
 
 
 class KeptRecordError(ValueError):
@@ -57,7 +58,7 @@ class Leftovers:
                 "batch in two chunks would change it twice. Call .eval() on that layer, or update "
                 "the buffer between steps."
             )
-        if not self._is_left() or _is_capturing():
+        if not self._is_left() or is_capturing():  # the runs before a capture were looked at
             return
         raise KeptRecordError(
             "Expected a model that keeps nothing of a record from one forward to the next, got a "
@@ -70,7 +71,7 @@ class Leftovers:
         """Whether a tensor is alive that no unreachable cycle holds."""
         if not any(reference() is not None for reference in self._noted):
             return False
-        if _is_capturing():
+        if is_capturing():  # to free another run's graph would end it
             return True
         for generation in range(3):  # the youngest first: the others take long to look through
             gc.collect(generation)
@@ -109,8 +110,3 @@ def tensors(tree: Any) -> Iterator[Tensor]:
     elif isinstance(tree, dict):
         for item in tree.values():
             yield from tensors(item)
-
-
-def _is_capturing() -> bool:
-    """While a CUDA graph is made, what is freed may end it; the runs before it were looked at."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -12,6 +12,11 @@ from torch.utils import _pytree as pytree
 from prudent.training.gradients.contributions import by_record
 
 
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being made, while which no value can be asked for."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 class Replay:
     """Remembers the state of torch's generators; `with replay.again():` starts from it.
 
