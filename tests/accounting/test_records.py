@@ -1,5 +1,6 @@
 """Events survive the way to JSON and back, and read well."""
 
+import json
 import math
 
 import dp_accounting as dp
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prudent.accounting import (
+    ZERO_OUT,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
     GaussianTest,
@@ -17,6 +19,7 @@ from prudent.accounting import (
     PldAccountant,
     ProposeTestReleaseDpEvent,
     RdpAccountant,
+    Relation,
     Reveals,
     describe,
     from_json,
@@ -52,6 +55,16 @@ events = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+@pytest.mark.parametrize("relation", [ZERO_OUT, Relation("replace-one", 7)])
+def test_a_relation_comes_back_and_is_no_event(relation):
+    text = json.dumps(to_plain(relation))
+    assert from_plain(json.loads(text)) == relation
+    with pytest.raises(ValueError, match="Expected an event in JSON"):
+        from_json(text)
+    with pytest.raises(ValueError, match="Expected adjacency one of"):
+        from_plain({"kind": "Relation", "adjacency": "swap", "records": 1})
 
 
 @given(event=events)

@@ -9,12 +9,16 @@ import pytest
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import (
+    ADD_REMOVE,
+    REPLACE_ONE,
+    ZERO_OUT,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
     GaussianTest,
     LaplaceTest,
     PldAccountant,
     RdpAccountant,
+    Relation,
     Reveals,
     Run,
 )
@@ -47,10 +51,45 @@ def test_epsilon_is_the_accountants(run: Command) -> None:
     price = json.loads(answer.out)
     lower, upper = PldAccountant().compose(RUN.event).epsilon_bounds(1e-5)
     assert answer.status == 0
-    assert list(price) == ["epsilon", "epsilon_lower", "delta", "accountant", "event"]
+    assert list(price) == [
+        "epsilon", "epsilon_lower", "delta", "relation", "accountant", "event",
+    ]  # fmt: skip
     assert (price["epsilon"], price["epsilon_lower"]) == (upper, lower)
     assert (price["delta"], price["accountant"]) == (1e-5, "pld")
     assert from_plain(price["event"]) == RUN.event
+    assert from_plain(price["relation"]) == ADD_REMOVE
+
+
+@pytest.mark.parametrize(
+    ("flags", "relation"),
+    [
+        ([], ADD_REMOVE),
+        (["--relation", "zero-out"], ZERO_OUT),
+        (["--relation", "replace-one"], REPLACE_ONE),
+        (["--records-per-person", "3"], Relation(records=3)),
+    ],
+)
+def test_the_relation_is_printed_and_priced(run: Command, flags: list[str], relation: Any) -> None:
+    given = ["--noise-multiplier=4", "--test=none", "--delta=1e-6", *flags]
+    found = Run(noise_multiplier=4.0, relation=relation).epsilon(1e-6)
+    first = run("epsilon", *given).out.splitlines()[0]
+    assert first.startswith(f"ε ≤ {rounded_up(found)} at δ = 1e-06 for {relation}")
+    price = json.loads(run("epsilon", *given, "--json").out)
+    assert (from_plain(price["relation"]), price["epsilon"]) == (relation, found)
+
+
+def test_noise_is_solved_for_the_relation(run: Command) -> None:
+    flags = ["--epsilon=2", "--test=none", "--delta=1e-6", "--relation=replace-one"]
+    lines = run("calibrate", "--solve=noise-multiplier", *flags).out.splitlines()
+    sigma = float(lines[0].split(" = ")[1])
+    assert Run(noise_multiplier=sigma / 2).epsilon(1e-6) == pytest.approx(2, rel=1e-4)
+    assert str(REPLACE_ONE) in lines[1]
+
+
+def test_a_relation_that_is_none(run: Command) -> None:
+    answer = run("epsilon", *FLAGS, "--records-per-person=0")
+    assert answer.status == 2
+    assert answer.err.startswith("--records-per-person: expected a whole number >= 1, got 0.")
 
 
 def test_the_renyi_accountant_is_bracketed_by_loss_distributions(run: Command) -> None:

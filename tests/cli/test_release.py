@@ -71,7 +71,7 @@ def test_a_median_is_released(run: Run, files: Path) -> None:
     assert status == 0
     value, *_ = out.split()
     assert abs(float(value) - 50.0) < 30.0
-    assert "(0.5, 1e-06)-DP" in out
+    assert "(0.5, 1e-06)-DP for adding or removing one record" in out
     assert "No --ledger" in err
 
 
@@ -79,7 +79,10 @@ def test_json_has_its_keys(run: Run, files: Path) -> None:
     status, out, _ = run("median", str(files / "t.parquet"), *MEDIAN, "--json")
     answer = json.loads(out)
     assert status == 0
-    assert list(answer) == ["status", "value", "branch", "noise_scale", "epsilon", "delta"]
+    assert list(answer) == [
+        "status", "value", "branch", "noise_scale", "epsilon", "delta", "relation",
+    ]  # fmt: skip
+    assert answer["relation"] == {"kind": "Relation", "adjacency": "add-remove", "records": 1}
     assert answer["status"] == "released"
     assert answer["branch"] == "robust"
     assert answer["noise_scale"] > 0
@@ -133,6 +136,7 @@ def test_a_refusal_exits_with_3_and_costs_the_same(run: Run, files: Path, tmp_pa
         "noise_scale": None,
         "epsilon": 0.5,
         "delta": 1e-6,
+        "relation": {"kind": "Relation", "adjacency": "add-remove", "records": 1},
     }
     assert err == ""
     status, out, err = run(*arguments)

@@ -9,7 +9,7 @@ import torch
 from prudent.cli import main
 from prudent.training.checkpoint import load_checkpoint
 
-KEYS = {"accuracy", "epsilon", "delta", "steps", "noise_multiplier", "pass_rate"}
+KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
 
 
 def run(capsys, archive, *flags, status=0):
@@ -72,6 +72,27 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
     assert "the plan this run was begun with" in line
 
 
+@pytest.mark.parametrize(
+    ("flags", "adjacency", "records"),
+    [
+        ([], "zero-out", 1),
+        (["--records-per-person", "2"], "zero-out", 2),
+        (["--public-size", "300"], "add-remove", 1),
+        (["--relation", "replace-one"], "replace-one", 1),
+    ],
+)
+def test_neighbours_are_named(capsys, archive, flags, adjacency, records):
+    common = ("--method", "dpsgd", "--steps", "3", "--noise-multiplier", "2")
+    result = run(capsys, archive, *common, *flags)
+    assert result["relation"] == {"kind": "Relation", "adjacency": adjacency, "records": records}
+
+
+def test_a_secret_number_of_records_needs_a_public_one(capsys, archive):
+    common = ("--dataset", f"npz:{archive}", "--steps", "3", "--noise-multiplier", "2")
+    line = error(capsys, *common, "--relation", "add-remove")
+    assert line.startswith("--public-size: expected with a relation of adding or removing records")
+
+
 def test_without_privacy(capsys, archive):
     result = run(capsys, archive, "--method", "sgd", "--steps", "60", "--corrupt", "label:0.1")
     assert result["epsilon"] is None
@@ -116,6 +137,7 @@ def test_for_a_person(capsys, archive, tmp_path):
     shown = capsys.readouterr().out
     assert "on the clean test part" in shown
     assert "1e-05)-DP" in shown
+    assert "neighbours    by blanking out one record (the number of records is public)" in shown
     assert "10/10" in shown
     assert "The noise is predictable: the run is seeded." in shown
     assert "seed          0: the noise is predictable, whoever knows it can subtract it" in shown

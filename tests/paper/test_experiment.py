@@ -6,7 +6,7 @@ import attrs
 import pytest
 import torch
 
-from prudent.accounting import PldAccountant
+from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PldAccountant
 from prudent.paper.datasets import Dataset, load
 from prudent.paper.experiment import Experiment, Method, build_model, run
 from prudent.training import (
@@ -73,6 +73,16 @@ def test_the_rules_of_the_methods():
     assert whole == attrs.evolve(ptr, trim=attrs.evolve(ptr.trim, most=1.0))
 
 
+def test_a_sampling_rate_from_the_data_makes_their_number_public():
+    assert FIXED.plan(1000).relation == ZERO_OUT
+    public = attrs.evolve(FIXED, public_size=1000)
+    assert public.plan(990) == public.plan(1010)
+    assert public.plan(990).relation == ADD_REMOVE
+    assert attrs.evolve(FIXED, relation=REPLACE_ONE).plan(1000).relation == REPLACE_ONE
+    with pytest.raises(ValueError, match="Expected public_size with a relation of adding or"):
+        attrs.evolve(FIXED, relation=ADD_REMOVE)
+
+
 def test_two_of_three_give_the_plan():
     common = attrs.evolve(FIXED, method="dpsgd", epsilon=2.0, noise_multiplier=None)
     noise = common.plan(1000)
@@ -95,6 +105,7 @@ def test_the_printed_numbers_are_those_of_the_plan(table):
         "accuracy": result.accuracy,
         "epsilon": PldAccountant().compose(plan.event).get_epsilon(1e-4),
         "delta": 1e-4,
+        "relation": {"kind": "Relation", "adjacency": "zero-out", "records": 1},
         "steps": 15,
         "noise_multiplier": 1.0,
         "pass_rate": 0.0,

@@ -70,14 +70,26 @@ def epsilon_of(
         An upper bound, the least of those above that this accountant can compute.
     """
     _validate.between(0, 1, delta=delta)
-    whole = accountant().compose(event)
     if relation.distance == 1:
-        return whole.get_epsilon(delta)
-    bounds = [_chain_epsilon(whole.get_epsilon, delta, relation.distance)]
+        return accountant().compose(event).get_epsilon(delta)
+    bounds = []
     apart = event_at_distance(event, relation)
     if apart is not None and accountant().supports(apart):
         bounds.append(accountant().compose(apart).get_epsilon(delta))
-    return min(bounds)
+        if _is_exact(apart):
+            return bounds[0]
+    whole = accountant().compose(event)
+    return min(*bounds, _chain_epsilon(whole.get_epsilon, delta, relation.distance), math.inf)
+
+
+def _is_exact(apart: dp.DpEvent) -> bool:
+    """Whether no pair in an event at a distance is looser than the worst records."""
+    known = (dp.GaussianDpEvent, dp.LaplaceDpEvent)
+    return all(
+        isinstance(leaf, known)
+        or (isinstance(leaf, DominatedDpEvent) and isinstance(leaf.worst.pairs[0], ShiftedPair))
+        for leaf, _ in leaves(apart)
+    )
 
 
 def _chain_epsilon(curve: Callable[[float], float], delta: float, distance: int) -> float:
