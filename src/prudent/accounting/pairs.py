@@ -21,7 +21,7 @@ from prudent.accounting.tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
-_MOST_COMPONENTS = 256  # beyond this, neighbouring components are spread onto a grid of losses
+MOST_COMPONENTS = 256  # beyond this, neighbouring components are spread onto a grid of losses
 
 
 class Pair(abc.ABC):
@@ -179,7 +179,7 @@ class TabulatedPair(Pair):
         return self.forward.infinite
 
 
-def spread(pair: MixturePair, most: int = _MOST_COMPONENTS) -> MixturePair:
+def spread(pair: MixturePair, most: int = MOST_COMPONENTS) -> MixturePair:
     """Moves components of one common σ onto a grid of `most` losses, dominating the original.
 
     A component between two grid losses is split between them so that both of its masses are
