@@ -5,9 +5,7 @@ law: Doroshenko et al. 2022, arXiv:2207.04380) or lowered below them (an optimis
 direction, adding a record and removing one, is composed apart and the worse is reported.
 """
 
-import dataclasses
-import functools
-import math
+from collections.abc import Iterator
 
 import dp_accounting as dp
 import numpy as np
@@ -16,14 +14,9 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 from prudent import _validate
 from prudent.accounting.cases import check_rate, dominating, leaves
-from prudent.accounting.pairs import Dominating, TabulatedPair
-from prudent.accounting.tables import Array, LossTable, joined, lowered
-
-_TAIL = 1e-20  # of a single release: pushed to infinite loss, as a worst case
-_FFT_NOISE = 2e-13  # what rounding inside a convolution may hide: several times the worst seen
-_MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
-_TABLE_LOSSES = 2**13  # points of such a table
-_MOST_LOSSES = 2**21  # grid points of a composition; a coarser grid is used beyond
+from prudent.accounting.composed import Composition
+from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
+from prudent.accounting.tables import LossTable
 
 
 class PldAccountant(_PLDAccountant):
@@ -43,7 +36,7 @@ class PldAccountant(_PLDAccountant):
         super().__init__(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
         self._finest_interval = interval
         self._entries: list[tuple[dp.DpEvent, int]] = []
-        self._composed: dict[bool, tuple[LossTable, LossTable]] = {}
+        self._composed: dict[bool, Composition] = {}
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "PldAccountant":
         """Adds `count` runs of an event; zero runs cost nothing."""
@@ -71,81 +64,53 @@ class PldAccountant(_PLDAccountant):
     def get_epsilon(self, target_delta: float) -> float:
         """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP."""
         delta = _validate.between(0, 1, target_delta=target_delta)
-        return max(
-            table.epsilon(delta - self._rounding()) for table in self._tables(pessimistic=True)
-        )
+        return self._composition(upper=True).epsilon(delta)
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
-        """Brackets the true ε of the dominating pairs: (below it, `get_epsilon`)."""
+        """Brackets the ε of the dominating pairs: (a lower bound on it, `get_epsilon`).
+
+        The lower bound is one on what the pairs cost, hence on what any accountant of them can
+        prove, and not one on the mechanism, which may cost less than the pairs that dominate it.
+        """
         delta = _validate.between(0, 1, target_delta=target_delta)
         upper = self.get_epsilon(delta)
-        lower = max(
-            table.epsilon(min(1.0, delta + self._rounding()))
-            for table in self._tables(pessimistic=False)
-        )
-        return min(lower, upper), upper
+        return min(self._composition(upper=False).epsilon(delta), upper), upper
 
     def get_delta(self, target_epsilon: float) -> float:
         """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP."""
-        epsilon = np.array([_validate.non_negative(target_epsilon=target_epsilon)])
-        worst = max(float(t.profile(epsilon)[0]) for t in self._tables(pessimistic=True))
-        return min(1.0, worst + self._rounding())
+        epsilon = _validate.non_negative(target_epsilon=target_epsilon)
+        return self._composition(upper=True).delta(epsilon)
 
-    def _rounding(self) -> float:
-        """What the convolutions of this ledger may hide; a single release needs none."""
-        runs = [count for _, count in self._entries]
-        convolutions = len(runs) - 1 + sum(max(1.0, n / 1e5) for n in runs if n > 1)
-        return _FFT_NOISE * max(0.0, convolutions)
+    def _composition(self, *, upper: bool) -> Composition:
+        if upper not in self._composed:
+            parts = tuple(self._parts(upper=upper))
+            self._composed[upper] = Composition(parts, self._finest_interval, upper)
+        return self._composed[upper]
 
-    def _tables(self, *, pessimistic: bool) -> tuple[LossTable, LossTable]:
-        """The composed losses of removing a record and of adding one."""
-        if pessimistic not in self._composed:
-            self._composed[pessimistic] = self._compose_entries(pessimistic=pessimistic)
-        return self._composed[pessimistic]
-
-    def _compose_entries(self, *, pessimistic: bool) -> tuple[LossTable, LossTable]:
-        """Composes the ledger anew, on one grid that suits all of it."""
-        ours, theirs = [], []
+    def _parts(self, *, upper: bool) -> Iterator[tuple[Dominating, int]]:
+        """The dominating pairs of everything composed so far, each with how often it is run."""
         for leaf, times in self._entries:
-            worst, runs = _cases_of(leaf, times, pessimistic=pessimistic)
-            if worst is None:
-                theirs.append((leaf, times))
-            else:
-                ours.append((_tabulated(worst, pessimistic=pessimistic), runs))
-        span = sum(_composed_span(worst, runs) for worst, runs in ours)
-        interval = max(self._finest_interval, span / _MOST_LOSSES)
-        tables = []
-        for worst, runs in ours:
-            remove, add = discretise(worst, interval, pessimistic=pessimistic)
-            tables.append((remove.self_composed(runs), add.self_composed(runs)))
-        if theirs and pessimistic:  # leaving these events out is an optimistic bound
-            tables.append(self._compose_theirs(theirs, interval))
-        if self._contains_non_dp_event:  # known only once dp_accounting has seen its events
-            everything = LossTable(interval, 0, np.zeros(1), 1.0)
-            return everything, everything
-        if not tables:
-            nothing = LossTable(interval, 0, np.ones(1), 0.0)
-            return nothing, nothing
-        removes, adds = zip(*tables, strict=True)
-        return functools.reduce(LossTable.composed, removes), functools.reduce(
-            LossTable.composed, adds
-        )
+            worst, runs = _cases_of(leaf, times, upper=upper)
+            if worst is not None:
+                yield worst, runs
+            elif upper:  # leaving these events out is a lower bound
+                yield self._priced_by_dp_accounting(leaf), times
 
-    def _compose_theirs(
-        self, events: list[tuple[dp.DpEvent, int]], interval: float
-    ) -> tuple[LossTable, LossTable]:
-        """Lets dp_accounting price the events it alone knows."""
-        self._value_discretization_interval = interval
-        self._pld = privacy_loss_distribution.identity(interval)
-        for leaf, times in events:
-            super()._maybe_compose(leaf, times, True)
+    def _priced_by_dp_accounting(self, leaf: dp.DpEvent) -> Dominating:
+        """One run of an event that dp_accounting alone knows."""
+        self._pld = privacy_loss_distribution.identity(self._value_discretization_interval)
+        super()._maybe_compose(leaf, 1, True)
+        if self._contains_non_dp_event:  # known only once dp_accounting has seen its events
+            return Dominating((MixturePair.of((1.0, 1.0, 0.0)),))
 
         def table(pmf: pld_pmf.PLDPmf) -> LossTable:
             dense = pmf.to_dense_pmf()
             masses = np.maximum(dense._probs, 0.0)
-            return LossTable(interval, dense._lower_loss, masses, float(dense._infinity_mass))
+            losses = np.arange(len(masses), dtype=float) + dense._lower_loss
+            return LossTable(losses * dense._discretization, masses, float(dense._infinity_mass))
 
-        return table(self._pld._pmf_remove), table(self._pld._pmf_add)
+        forward, backward = table(self._pld._pmf_remove), table(self._pld._pmf_add)
+        return Dominating((TabulatedPair((forward,), (backward,)),))
 
 
 def _is_ours(leaf: dp.DpEvent) -> bool:
@@ -156,7 +121,7 @@ def _is_ours(leaf: dp.DpEvent) -> bool:
     return dominating(leaf) is not None
 
 
-def _cases_of(leaf: dp.DpEvent, times: int, *, pessimistic: bool) -> tuple[Dominating | None, int]:
+def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating | None, int]:
     """The dominating pairs of a leaf and how often they are composed.
 
     Gaussians are composed in closed form; a sampled composition gets its pair tabulated, on the
@@ -167,60 +132,6 @@ def _cases_of(leaf: dp.DpEvent, times: int, *, pessimistic: bool) -> tuple[Domin
         return gaussian, 1
     worst = dominating(leaf)
     if worst is None and isinstance(leaf, dp.PoissonSampledDpEvent):
-        inner = PldAccountant().compose(leaf.event)
-        pair = TabulatedPair(*inner._tables(pessimistic=pessimistic))
-        slack = inner._rounding() if pessimistic else 0.0
-        worst = Dominating((pair,), check_rate(leaf), slack)
+        inner = PldAccountant().compose(leaf.event)._composition(upper=upper)
+        worst = Dominating((inner.pair(),), check_rate(leaf))
     return worst, times
-
-
-def discretise(
-    worst: Dominating, interval: float, *, pessimistic: bool
-) -> tuple[LossTable, LossTable]:
-    """The laws of losses of removing a record and of adding one, on multiples of `interval`."""
-    right, left = (
-        worst.profile(
-            np.arange(_points(worst, interval, adding), dtype=np.float64) * interval, adding=adding
-        )
-        for adding in (False, True)
-    )
-
-    def table(right: Array, left: Array, *, adding: bool) -> LossTable:
-        # Left of zero a profile is 1 - e^ε and e^ε times the opposite direction's at -ε.
-        zero = len(left) - 1
-        mirrored = left[:0:-1] * np.exp(-interval * np.arange(zero, 0, -1))
-        excess = np.append(mirrored, np.minimum.accumulate(right))
-        if not pessimistic:
-            excess = lowered(excess, zero, interval, worst.infinite_mass(adding=adding))
-        return joined(excess, zero, interval)
-
-    return table(right, left, adding=False), table(left, right, adding=True)
-
-
-def _points(worst: Dominating, interval: float, adding: bool) -> int:
-    return math.ceil(worst.reach(_TAIL, adding=adding) / interval) + 2
-
-
-def _tabulated(worst: Dominating, *, pessimistic: bool) -> Dominating:
-    """Replaces many pairs by one table of their maximum, before sampling.
-
-    The table is the same chords over a few thousand points, so it stays on its side of the truth.
-    """
-    if len(worst.pairs) <= _MANY_PAIRS:
-        return worst
-    unsampled = dataclasses.replace(worst, sampling_rate=1.0)
-    tables = discretise(unsampled, _single_span(unsampled) / _TABLE_LOSSES, pessimistic=pessimistic)
-    return Dominating((TabulatedPair(*tables),), worst.sampling_rate)
-
-
-def _single_span(worst: Dominating) -> float:
-    return worst.reach(_TAIL) + worst.reach(_TAIL, adding=True)
-
-
-def _composed_span(worst: Dominating, times: int) -> float:
-    """How wide a range of losses `times` runs cover, seen on a coarse grid."""
-    single = _single_span(worst)
-    if times == 1:
-        return single
-    spans = (table.span_of(times) for table in discretise(worst, single / 1024, pessimistic=True))
-    return max(single, *((high - low) * single / 1024 for low, high in spans))
