@@ -15,13 +15,14 @@ import numpy as np
 from prudent.accounting.convolution import (
     LARGEST_SIZE,
     LatticeLaw,
+    Window,
     WindowError,
     any_infinite,
     convolved,
     total_log_moments,
 )
 from prudent.accounting.pairs import Dominating, TabulatedPair
-from prudent.accounting.saddle import Parts, Scan, bounded, chords_of
+from prudent.accounting.saddle import Scan, chords_of, knots
 from prudent.accounting.tables import Array, LossTable, evaluation_bound
 
 DEFAULT_INTERVAL = 1e-4
@@ -33,9 +34,12 @@ _LEAST_TAIL, _WHOLE_TAIL = 1e-280, 1e-40
 _MOST_POINTS = 2**20  # of a single run's law
 _WINDOW_SPREADS = 24.0  # width of a window in standard deviations, roughly
 _WORTH_TILTING = -3.0  # logarithm of δ above which the plain law is as good
+_WIDE = 2**18  # points of a window that another tilt should make narrower
+_WASTE = 8.0  # that the logarithm of δ's scale may be worse than at the best tilt
+_WHOLE_FINENESS = 1e-3  # of the spread of a single loss: the grid of laws for every ε
 _WHOLE_TILTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
-_TABLE_KNOTS = 2**12
+_TABLE_SPACING = 2e-3  # of its losses, relative to them
 _DIRECTIONS = (False, True)  # whether a record is added
 
 
@@ -46,13 +50,16 @@ class Composition:
     Attributes:
         parts: The pairs, each with how often it is run.
         interval: Accuracy, named by the grid it means in a typical training run: chords add about
-            2e-5 of ε at 1e-4, and more with its square at coarser ones.
+            2e-5 of ε at 1e-4, and in proportion at other values.
         upper: Whether to bound from above; else from below.
+        lattice: A grid on which some of the pairs have all their losses: it is refined, never
+            crossed, so that those pairs stay as they are. None: there is no such grid.
     """
 
     parts: tuple[tuple[Dominating, int], ...]
     interval: float = DEFAULT_INTERVAL
     upper: bool = True
+    lattice: float | None = None
 
     def epsilon(self, delta: float) -> float:
         """The least ε, on its side of the truth, at which everything is (ε, delta)-DP."""
@@ -71,15 +78,43 @@ class Composition:
         if sum(times for _, times in self.parts) == 1:
             ((worst, _),) = self.parts
             return [Single(worst, adding, self.upper) for adding in _DIRECTIONS]
-        parts = tuple((tabulated(worst, upper=self.upper), times) for worst, times in self.parts)
-        accuracy = self.interval / DEFAULT_INTERVAL
-        return [Sum(parts, adding, accuracy, self.upper) for adding in _DIRECTIONS if parts]
+        return self._sums
 
-    def pair(self) -> TabulatedPair:
-        """The composition as one pair, on the same side of the truth, for sampling it."""
-        sums = [Sum(self.parts, a, self.interval / DEFAULT_INTERVAL, self.upper) for a in _DIRECTIONS]
+    @property
+    def _sums(self) -> "list[Sum]":
+        parts = tuple((tabulated(worst, upper=self.upper), times) for worst, times in self.parts)
+        grid = Grid(math.sqrt(self.interval / DEFAULT_INTERVAL), self.lattice)
+        return [Sum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
+
+    def sampled(self, rate: float) -> Dominating:
+        """The composition run on a Poisson sample, on the same side of the truth."""
+        match self.parts:
+            case ((Dominating(sampling_rate=1.0) as worst, 1),):
+                return dataclasses.replace(worst, sampling_rate=rate)
+        sums = self._sums
         forward, backward = (tuple(one.everywhere()) for one in sums)
-        return TabulatedPair(forward, backward, (sums[0].largest_loss, sums[1].largest_loss))
+        largest = (sums[0].largest_loss, sums[1].largest_loss)
+        return Dominating((TabulatedPair(forward, backward, largest),), rate)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is asked of a grid of losses.
+
+    Attributes:
+        coarseness: How much coarser than usual it may be.
+        lattice: Of which it must be a refinement; None for any.
+    """
+
+    coarseness: float
+    lattice: float | None
+
+    def interval(self, wanted: float, least: float) -> float:
+        """The interval to use for a wanted one that may not be below `least`."""
+        interval = max(wanted * self.coarseness, least)
+        if self.lattice is None or interval < least:
+            return interval
+        return self.lattice / max(1, min(math.ceil(self.lattice / interval), int(self.lattice / least)))
 
 
 @dataclass(frozen=True)
@@ -137,14 +172,14 @@ class Sum:
     Attributes:
         parts: The dominating pairs, each with how often it is run.
         adding: Whether a record is added; else one is removed.
-        accuracy: How much coarser than usual the grid may be.
         upper: Whether to bound from above; else from below.
+        grid: What is asked of the grid.
     """
 
     parts: tuple[tuple[Dominating, int], ...]
     adding: bool
-    accuracy: float
     upper: bool
+    grid: Grid
 
     @property
     def runs(self) -> int:
@@ -195,10 +230,12 @@ class Sum:
     def everywhere(self) -> Iterator[LossTable]:
         """Laws at several tilts: at every ε one of them is close."""
         scan = self._scan(_WHOLE_TAIL)
-        interval = self._interval(scan, 0.0, len(scan.caps) - 1)
-        laws = self._laws(interval, float(scan.caps[-1]), _WHOLE_TAIL)
+        reach = float(scan.caps[-1])
+        wanted = _WHOLE_FINENESS * scan.saddle(0.0, -1)[1] / math.sqrt(self.runs)
+        interval = self.grid.interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
+        laws = self._laws(interval, reach, _WHOLE_TAIL)
         for tilt in _WHOLE_TILTS:
-            yield convolved(laws, tilt, upper=self.upper, tail=_WHOLE_TAIL)
+            yield convolved(laws, tilt, upper=self.upper)
 
     def _scan(self, tail: float) -> Scan:
         return Scan.of(self.parts, adding=self.adding, tail=tail)
@@ -206,29 +243,36 @@ class Sum:
     def _tables(self, scan: Scan, epsilon: float, delta: float) -> Iterator[LossTable]:
         """Laws of the sum about `epsilon`, with less and less tilt, at last with none."""
         cap = scan.cap(epsilon, delta)
-        interval = self._interval(scan, epsilon, cap)
+        reach, left_tail = float(scan.caps[cap]), _LEFT_SHARE / self.runs
+        tilt, spread = scan.saddle(epsilon, cap)
+        least = max(
+            self._span(reach, left_tail) / _MOST_POINTS,
+            _WINDOW_SPREADS * spread / LARGEST_SIZE * 2,
+        )
+        interval = self.grid.interval(self._wanted_interval(epsilon, tilt, spread), least)
         while True:
-            laws = self._laws(interval, float(scan.caps[cap]), _LEFT_SHARE / self.runs)
+            laws = self._laws(interval, reach, left_tail)
             try:
-                for tilt in _tilts(laws, scan.saddle(epsilon, cap)[0], epsilon):
-                    yield convolved(laws, tilt, upper=self.upper, tail=_TAIL_SHARE * delta)
+                for one in _tilts(laws, tilt, epsilon):
+                    yield convolved(laws, one, upper=self.upper)
                 return
             except WindowError as error:
                 interval *= error.factor
 
-    def _interval(self, scan: Scan, epsilon: float, cap: int) -> float:
+    def _wanted_interval(self, epsilon: float, tilt: float, spread: float) -> float:
         """The grid on which chords cost little.
 
         A chord moves mass to both ends of an interval h, which multiplies E e^(λ loss) by about
         1 + λ(λ+1)h²/12, in every run. That adds T(λ+1)h²/12 to ε, and Th²/6 to the variance.
         """
-        tilt, spread = scan.saddle(epsilon, cap)
         room = max(tilt * epsilon, 1.0) / (tilt * (tilt + 1))
-        if spread > 0:
-            room = min(room, spread**2)
-        interval = math.sqrt(12 * _TOLERANCE * room / self.runs) * self.accuracy
-        reach = float(scan.caps[cap])
-        return max(interval, reach / _MOST_POINTS, _WINDOW_SPREADS * spread / LARGEST_SIZE * 2)
+        room = min(room, spread**2) if spread > 0 else room
+        return math.sqrt(12 * _TOLERANCE * room / self.runs)
+
+    def _span(self, reach: float, left_tail: float) -> float:
+        """How far the losses of a single run go, on both sides."""
+        lefts = (w.reach(left_tail, adding=not self.adding, damped=True) for w, _ in self.parts)
+        return reach + max(lefts)
 
     def _laws(self, interval: float, cap: float, left_tail: float) -> list[LatticeLaw]:
         return [
@@ -238,13 +282,29 @@ class Sum:
 
 
 def _tilts(laws: list[LatticeLaw], guess: float, epsilon: float) -> Iterator[float]:
-    """Tilts that suit `epsilon`, the best first, then less and less, at last none."""
+    """Tilts that suit `epsilon`, the best first, then less and less, at last none.
+
+    Where a few losses are enormous the best tilt makes the window so too. Rounding leaves room for
+    a tilt that is worse by a few powers of e.
+    """
     tilts = guess * 2.0 ** np.arange(1, -9, -0.5)
-    exponents = total_log_moments(laws, tilts) - tilts * epsilon
-    best = int(np.argmin(exponents))
+    moments = total_log_moments(laws, tilts)
+    exponents = moments - tilts * epsilon
+    best = chosen = int(np.argmin(exponents))
     if exponents[best] < _WORTH_TILTING:
-        yield from tilts[best::2]
+        size = _window_size(laws, tilts[best], moments[best])
+        for other in range(best + 1, len(tilts)):
+            if size <= _WIDE or exponents[other] > exponents[best] + _WASTE:
+                break
+            narrower = _window_size(laws, tilts[other], moments[other])
+            if narrower < size:
+                chosen, size = other, narrower
+        yield from (float(tilt) for tilt in tilts[chosen::2])
     yield 0.0
+
+
+def _window_size(laws: list[LatticeLaw], tilt: float, log_scale: float) -> int:
+    return Window.of(laws, float(tilt), float(log_scale)).size
 
 
 def lattice_law(
@@ -263,7 +323,8 @@ def lattice_law(
         upper: Whether the law dominates; else it is dominated.
     """
     left = worst.reach(left_tail, adding=not adding, damped=True)
-    points = [np.arange(1, math.ceil(end / interval) + 1) * interval for end in (cap, left)]
+    # One more at the end: over the last stretch nothing may fall, or its error counts as infinite.
+    points = [np.arange(1, math.ceil(end / interval) + 2) * interval for end in (cap, left)]
     chords = chords_of(worst, *points, adding=adding, upper=upper)
     return LatticeLaw.of(chords, interval, -len(points[1]), times)
 
@@ -276,10 +337,10 @@ def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
     unsampled = dataclasses.replace(worst, sampling_rate=1.0)
-    knots = [
-        np.geomspace(reach * 1e-9, reach, _TABLE_KNOTS)
-        for reach in (unsampled.reach(_WHOLE_TAIL, adding=adding) for adding in _DIRECTIONS)
-    ]
-    forward = chords_of(unsampled, *knots, adding=False, upper=upper).table
-    backward = chords_of(unsampled, *knots[::-1], adding=True, upper=upper).table
+    removing, added = (
+        knots([unsampled], _WHOLE_TAIL, adding=adding, spacing=_TABLE_SPACING)
+        for adding in _DIRECTIONS
+    )
+    forward = chords_of(unsampled, removing, added, adding=False, upper=upper).table
+    backward = chords_of(unsampled, added, removing, adding=True, upper=upper).table
     return Dominating((TabulatedPair((forward,), (backward,)),), worst.sampling_rate)

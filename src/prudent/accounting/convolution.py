@@ -44,7 +44,7 @@ from prudent.accounting.tables import UNIT, Array, Chords, LossTable
 LARGEST_SIZE = 2**22
 """Most points of a window."""
 
-_OUTSIDE = 1e-15  # tilted mass that a window may leave out on each side
+_OUTSIDE = 1e-14  # tilted mass that a window may leave out on each side
 _BINS = 2048  # to which laws are thinned for Chernoff bounds
 _NEGLIGIBLE = -90.0  # logarithm of a power that is replaced by zero
 
@@ -118,16 +118,13 @@ def total_log_moments(laws: Sequence[LatticeLaw], rates: Array) -> Array:
     return np.asarray(sum(law.times * log_moments(*law.thinned(), rates) for law in laws))
 
 
-def convolved(
-    laws: Sequence[LatticeLaw], tilt: float, *, upper: bool, tail: float = 0.0
-) -> LossTable:
+def convolved(laws: Sequence[LatticeLaw], tilt: float, *, upper: bool) -> LossTable:
     """The law of the sum of all losses, on a window about the tilted mean.
 
     Args:
         laws: What is composed, each with how often, on one lattice.
         tilt: λ >= 0. Any value is valid; the saddle point of the target makes the bound tight.
         upper: Whether the result dominates the exact law; else the exact law dominates it.
-        tail: Mass at the largest losses that may be called infinite, to keep the window narrow.
 
     Raises:
         WindowError: If the window would have more than `LARGEST_SIZE` points.
@@ -138,8 +135,10 @@ def convolved(
         return LossTable(np.zeros(1), np.zeros(1), infinite, upper=upper)
     tilted = [_tilted(law, tilt, upper=upper) for law in laws]
     log_scale = sum(law.times * scale for law, (_, _, scale) in zip(laws, tilted, strict=True))
-    window = Window.of(laws, tilt, log_scale, tail if upper else 0.0)
+    window = Window.of(laws, tilt, log_scale)
     size = window.size
+    if size > LARGEST_SIZE:
+        raise WindowError(2 * size / LARGEST_SIZE)
     power, error = _power(laws, [(m, d) for m, d, _ in tilted], size)
     # Element i of the transform is the loss times·first + i, up to whole periods.
     offset = sum(law.times * law.first for law in laws)
@@ -180,10 +179,8 @@ class Window:
     outside: float
 
     @classmethod
-    def of(
-        cls, laws: Sequence[LatticeLaw], tilt: float, log_scale: float, tail: float
-    ) -> "Window":
-        """The window that leaves out `_OUTSIDE` tilted mass, or `tail` itself above, by Chernoff."""
+    def of(cls, laws: Sequence[LatticeLaw], tilt: float, log_scale: float) -> "Window":
+        """The window that leaves out `_OUTSIDE` tilted mass on each side, by Chernoff bounds."""
         interval = laws[0].interval
         thin = [(law.times, *law.thinned()) for law in laws]
         first = sum(law.times * law.first for law in laws)
@@ -198,19 +195,13 @@ class Window:
         below, above = moments(tilt - rates) - log_scale, moments(tilt + rates)
         log_outside = math.log(_OUTSIDE)
         least = max(first, math.floor(np.nanmax((log_outside - below) / rates) / interval))
-        tops = [np.nanmin((above - log_scale - log_outside) / rates)]
-        if tail > 0:
-            tops.append(np.nanmin((above - math.log(tail)) / (tilt + rates)))
-        greatest = max(least, min(last, math.ceil(min(tops) / interval)))
+        top = np.nanmin((above - log_scale - log_outside) / rates)
+        greatest = max(least, min(last, math.ceil(top / interval)))
         size = max(2 ** math.ceil(math.log2(greatest - least + 1)), 2)
-        if size > LARGEST_SIZE:
-            raise WindowError(2 * size / LARGEST_SIZE)
-        if least + size > last:
-            return cls(least, size, -math.inf, 2 * _OUTSIDE)
-        end = (least + size) * interval
-        log_above = float(np.nanmin(above - (tilt + rates) * end))
-        log_beyond = float(np.nanmin(above - log_scale - rates * end))
-        return cls(least, size, log_above, _OUTSIDE + math.exp(min(log_beyond, 0.0)))
+        log_above = -math.inf
+        if least + size <= last:
+            log_above = float(np.nanmin(above - (tilt + rates) * (least + size) * interval))
+        return cls(least, size, log_above, 2 * _OUTSIDE)
 
 
 def _tilted(law: LatticeLaw, tilt: float, *, upper: bool) -> tuple[Array, float, float]:

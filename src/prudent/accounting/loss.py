@@ -5,8 +5,6 @@ law: Doroshenko et al. 2022, arXiv:2207.04380) or lowered below them (an optimis
 direction, adding a record and removing one, is composed apart and the worse is reported.
 """
 
-from collections.abc import Iterator
-
 import dp_accounting as dp
 import numpy as np
 from dp_accounting.pld import PLDAccountant as _PLDAccountant
@@ -82,23 +80,21 @@ class PldAccountant(_PLDAccountant):
         return self._composition(upper=True).delta(epsilon)
 
     def _composition(self, *, upper: bool) -> Composition:
+        """The dominating pairs of everything composed so far."""
         if upper not in self._composed:
-            parts = tuple(self._parts(upper=upper))
-            self._composed[upper] = Composition(parts, self._finest_interval, upper)
+            parts, lattice = [], None
+            for leaf, times in self._entries:
+                worst, runs = _cases_of(leaf, times, upper=upper)
+                if worst is None and upper:  # leaving these events out is a lower bound
+                    worst, lattice = self._priced_by_dp_accounting(leaf), self._finest_interval
+                if worst is not None:
+                    parts.append((worst, runs))
+            self._composed[upper] = Composition(tuple(parts), self._finest_interval, upper, lattice)
         return self._composed[upper]
-
-    def _parts(self, *, upper: bool) -> Iterator[tuple[Dominating, int]]:
-        """The dominating pairs of everything composed so far, each with how often it is run."""
-        for leaf, times in self._entries:
-            worst, runs = _cases_of(leaf, times, upper=upper)
-            if worst is not None:
-                yield worst, runs
-            elif upper:  # leaving these events out is a lower bound
-                yield self._priced_by_dp_accounting(leaf), times
 
     def _priced_by_dp_accounting(self, leaf: dp.DpEvent) -> Dominating:
         """One run of an event that dp_accounting alone knows."""
-        self._pld = privacy_loss_distribution.identity(self._value_discretization_interval)
+        self._pld = privacy_loss_distribution.identity(self._finest_interval)
         super()._maybe_compose(leaf, 1, True)
         if self._contains_non_dp_event:  # known only once dp_accounting has seen its events
             return Dominating((MixturePair.of((1.0, 1.0, 0.0)),))
@@ -133,5 +129,5 @@ def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating 
     worst = dominating(leaf)
     if worst is None and isinstance(leaf, dp.PoissonSampledDpEvent):
         inner = PldAccountant().compose(leaf.event)._composition(upper=upper)
-        worst = Dominating((inner.pair(),), check_rate(leaf))
+        worst = inner.sampled(check_rate(leaf)) if inner.parts else None
     return worst, times

@@ -15,7 +15,6 @@ import numpy as np
 from prudent.accounting.pairs import Dominating
 from prudent.accounting.tables import Array, Chords, evaluation_error, joined, lowered
 
-_SPACING = 0.05  # of the losses of a scan, relative to them, or to a typical one where it is larger
 _TILTS = np.geomspace(1e-5, 1e9, 180)
 _CAP_COST = 1e-6  # of δ, that a cap may cost
 
@@ -65,8 +64,8 @@ class Scan:
     @classmethod
     def of(cls, parts: Parts, *, adding: bool, tail: float) -> "Scan":
         """Scans the composition, down to a tail of single runs that counts as infinite."""
-        right = _knots([worst for worst, _ in parts], tail, adding=adding)
-        left = _knots([worst for worst, _ in parts], tail, adding=not adding, damped=True)
+        right = knots([worst for worst, _ in parts], tail, adding=adding)
+        left = knots([worst for worst, _ in parts], tail, adding=not adding, damped=True)
         start = len(left)
         moments = np.zeros((len(_TILTS), len(right) + 1))
         log_none = np.zeros(len(right) + 1)
@@ -113,27 +112,34 @@ class Scan:
         """The tilt that is best for `epsilon` under a cap, and the spread of the tilted law."""
         column = self.log_moments[:, cap]
         best = int(np.argmin(np.nan_to_num(column - _TILTS * epsilon, nan=np.inf)))
-        near = slice(max(best - 1, 0), best + 2)
-        slopes = np.diff(column[near]) / np.diff(_TILTS[near])
-        middles = (_TILTS[near][1:] + _TILTS[near][:-1]) / 2
-        variance = float(np.diff(slopes)[0] / np.diff(middles)[0]) if len(slopes) == 2 else 0.0
-        return float(_TILTS[best]), math.sqrt(max(variance, 0.0))
+        middle = min(max(best, 1), len(_TILTS) - 2)
+        tilts, values = _TILTS[middle - 1 : middle + 2], column[middle - 1 : middle + 2]
+        slopes = np.diff(values) / np.diff(tilts)
+        variance = 2 * (slopes[1] - slopes[0]) / (tilts[2] - tilts[0])
+        return float(_TILTS[best]), math.sqrt(max(float(variance), 0.0))
 
 
 _CONVERSION = _TILTS * np.log(_TILTS) - (1 + _TILTS) * np.log1p(_TILTS)
 
 
-def _knots(
-    cases: Sequence[Dominating], tail: float, *, adding: bool, damped: bool = False
+def knots(
+    cases: Sequence[Dominating],
+    tail: float,
+    *,
+    adding: bool,
+    damped: bool = False,
+    spacing: float = 0.05,
 ) -> Array:
     """Losses that are close together on every scale, from that of a typical loss to the largest.
 
+    Their distance is `spacing` times the loss, or times a typical one where that is larger.
     Rounding of a profile counts over the distance of two losses, so they must not come closer.
     """
     reach = max(worst.reach(tail, adding=adding, damped=damped) for worst in cases)
     typical = min(half_reach(worst, adding=adding) for worst in cases)
-    steps = np.arange(1, math.ceil(math.asinh(reach / typical) / _SPACING))
-    return np.append(typical * np.sinh(steps * _SPACING), reach)
+    steps = np.arange(1, math.ceil(math.asinh(reach / typical) / spacing))
+    # One more at the end: over the last stretch nothing may fall, or its error counts as infinite.
+    return np.append(typical * np.sinh(steps * spacing), [reach, reach * (1 + spacing)])
 
 
 def half_reach(worst: Dominating, *, adding: bool) -> float:

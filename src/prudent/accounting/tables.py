@@ -23,6 +23,7 @@ _EVALUATION = 64.0
 """A profile is evaluated to within this many u times the two tails it is the difference of, plus
 an eighth of it for each unit of |ε| (rounding of the argument). Checked against mpmath."""
 
+_USELESS = 0.1  # relative error of tails beyond which they say nothing
 _DIRECT_SPAN = 600.0  # exponents within this of each other are summed without logarithms
 
 
@@ -75,6 +76,9 @@ class LossTable:
                 second = np.logaddexp.accumulate((logs + shifted)[::-1])[::-1]
             doubt *= 1 + _DIRECT_SPAN + float(np.max(np.abs(shifted)))
             second = np.exp(np.minimum(second, 700.0)) if self.upper else np.exp(second)
+        if doubt > _USELESS:
+            known = np.full(len(self.losses), float(self.upper))
+            return np.append(known, 0.0), np.zeros(len(self.losses) + 1), anchor
         sign = 1.0 if self.upper else -1.0
         first = np.append(np.minimum(first, 1e300) * (1 + sign * doubt), 0.0)
         return first, np.append(second * (1 - sign * doubt), 0.0), anchor
