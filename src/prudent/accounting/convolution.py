@@ -186,10 +186,12 @@ class Window:
         first = sum(law.times * law.first for law in laws)
         last = sum(law.times * (law.first + len(law.masses) - 1) for law in laws)
         widest = max(float(x[-1] - x[0]) for _, x, _ in thin) or interval
-        rates = np.geomspace(1e-7, 4e3, 64) / widest
+        runs = sum(law.times for law in laws)
+        # From the widest sum there can be to one that hardly leaves a point of the lattice.
+        rates = np.geomspace(1 / (widest * math.sqrt(runs)), 40 / interval, 64)
 
         def moments(tilts: Array) -> Array:
-            rounding = 0.01 + 1e-12 * sum(law.times for law in laws)
+            rounding = 0.01 + 1e-12 * runs
             return np.asarray(rounding + sum(t * log_moments(x, m, tilts) for t, x, m in thin))
 
         below, above = moments(tilt - rates) - log_scale, moments(tilt + rates)

@@ -143,11 +143,22 @@ class Chords:
 
     @property
     def table(self) -> LossTable:
-        """The law for reading; rounded up if there is no doubt left."""
+        """The law for reading; rounded up if there is no doubt left, else down.
+
+        Rounding down takes the doubt off the mass at infinity, which counts in full at every ε, or
+        scales all masses by as much as the doubted ones can make of any profile.
+        """
         if not self.doubt.any():
             return LossTable(self.losses, self.masses, self.infinite)
-        masses = np.maximum(0.0, self.masses - self.doubt)
-        return LossTable(self.losses, masses, self.infinite, upper=False)
+        certain = self.infinite - 1.001 * float(self.doubt.sum())
+        if certain >= 0:
+            return LossTable(self.losses, self.masses, certain, upper=False)
+        believed = LossTable(self.losses, self.masses, 0.0, upper=False).profile(self.losses[:-1])
+        doubted = LossTable(self.losses, self.doubt, 0.0).profile(self.losses[:-1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.max(np.where(doubted > 0, doubted / believed, 0.0), initial=0.0)
+        kept = self.masses * (1 - min(1.0, float(share)))
+        return LossTable(self.losses, kept, self.infinite, upper=False)
 
 
 def joined(excess: Array, zero: int, losses: Array, *, upper: bool = True) -> Chords:
@@ -211,10 +222,15 @@ def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
     floor = np.maximum(limit - least, 0.0)
     if len(excess) < 3:
         return floor
-    rise = np.diff(excess + least)
-    ratio = _growth(losses)
+    # The least profile is straight on both sides of zero: it bends the chords that meet there.
+    rise, ratio = np.diff(excess), _growth(losses)
     left = rise[1:-1] - rise[:-2] * ratio[:-1]
     right = rise[2:] / ratio[1:] - rise[1:-1]
+    widths = np.diff(np.exp(np.minimum(losses[max(zero - 1, 0) : zero + 2], 300.0)))
+    if 1 < zero < len(losses) - 1:
+        right[zero - 2] += widths[0]
+    if 0 < zero < len(losses) - 2:
+        left[zero - 1] += widths[1]
     with np.errstate(invalid="ignore", divide="ignore"):
         height = np.nan_to_num(left * right / (left + right), nan=0.0)
         apex = np.clip(np.nan_to_num(right / (left + right), nan=0.5), 1e-300, 1 - 1e-16)
@@ -234,9 +250,9 @@ def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
         if overshoots and np.all(drop[at_bend] == room[at_bend]):
             # The least profile bends between two grid points: a chord of it is above it there.
             return lowered(excess, zero, losses, on_grid)
-    values = excess - drop + least
-    values[0], values[-1] = (floor + least)[[0, -1]]
-    return _lower_hull(np.exp(np.minimum(losses, 700.0)), values) - least
+    values = excess - drop
+    values[[0, -1]] = floor[[0, -1]]
+    return _lower_hull(np.exp(np.minimum(losses, 700.0)), values, zero) * (1 - 16 * UNIT)
 
 
 def _growth(losses: Array) -> Array:
@@ -250,15 +266,22 @@ def _growth(losses: Array) -> Array:
     )
 
 
-def _lower_hull(x: Array, y: Array) -> Array:
-    """The greatest convex function below the points, at their abscissae.
+def _lower_hull(x: Array, y: Array, zero: int) -> Array:
+    """The greatest convex function below the points, as `joined` takes its values.
 
-    Its slopes are the isotonic regression of the points' slopes, weighted by their widths.
+    Its slopes are the isotonic regression of the points' slopes, weighted by their widths. The
+    least profile, of slope -1 left of `zero`, is left out of the values and part of the slopes.
     """
-    distinct = np.append(True, np.diff(x) > 0)
-    xs, ys = x[distinct], y[distinct]
-    widths = np.diff(xs)
-    if len(widths) < 2:
+    if len(x) < 3:
         return y
-    blocks = isotonic_regression(np.diff(ys) / widths, weights=widths).blocks
-    return np.asarray(np.interp(x, xs[blocks], ys[blocks]))
+    widths = np.maximum(np.diff(x), 1e-300)
+    slopes = np.diff(y) / widths
+    slopes[:zero] -= 1.0
+    corners = np.minimum(isotonic_regression(slopes, weights=widths).blocks, len(x) - 1)
+    hull = np.interp(x, x[corners], y[corners])
+    after = int(np.searchsorted(corners, zero))
+    if corners[after] != zero:  # a stretch across zero: there the least profile is not straight
+        least = np.maximum(0.0, x[zero] - x)
+        across = slice(corners[after - 1], corners[after] + 1)
+        hull[across] = np.interp(x, x[corners], (y + least)[corners])[across] - least[across]
+    return np.asarray(hull)
