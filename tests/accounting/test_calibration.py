@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from prudent.accounting import (
     DiscreteGaussianTest,
+    DiscreteLaplaceTest,
     GaussianTest,
     LaplaceTest,
     PldAccountant,
@@ -204,6 +205,42 @@ def test_the_best_test_is_the_cheapest_that_passes():
             other, "noise_multiplier", epsilon=2.0, delta=1e-5, accountant=RdpAccountant
         )
         assert noise.noise_multiplier > choice.run.noise_multiplier
+
+
+@pytest.mark.parametrize("accountant", [PldAccountant, RdpAccountant])
+@pytest.mark.parametrize("run", [SMALL, Run(failure=1e-8)], ids=["sampled", "once"])
+def test_the_best_test_needs_no_more_noise_than_any_kind_solved_alone(run, accountant):
+    target = {"epsilon": 1.5, "delta": 1e-5, "accountant": accountant}
+    kinds = (LaplaceTest, GaussianTest, DiscreteLaplaceTest)
+    alone = [best_test(run, margin=25, kinds=(kind,), **target) for kind in kinds]
+    least = min(choice.run.noise_multiplier for choice in alone)
+    for order in (kinds, kinds[::-1]):
+        choice = best_test(run, margin=25, kinds=order, **target)
+        assert choice.run.noise_multiplier <= least * (1 + 3e-5)
+        assert choice.run.epsilon(1e-5, accountant) <= 1.5
+
+
+def test_a_kind_that_cannot_meet_the_target_leaves_it_to_the_others():
+    """At one step a Laplace test of this scale alone costs more than the target."""
+    run, target = Run(failure=1e-3), {"epsilon": 0.25, "delta": 1e-2, "margin": 20}
+    with pytest.raises(UnreachableTargetError, match="No noise_multiplier in"):
+        best_test(run, kinds=(LaplaceTest,), **target)
+    choice = best_test(run, kinds=(LaplaceTest, GaussianTest), **target)
+    assert isinstance(choice.run.test, GaussianTest)
+
+
+@pytest.mark.parametrize("target", [1.0, 3.0])
+def test_solving_takes_few_prices(monkeypatch, target):
+    prices = []
+    get_epsilon = PldAccountant.get_epsilon
+
+    def counted(self, delta):
+        prices.append(delta)
+        return get_epsilon(self, delta)
+
+    monkeypatch.setattr(PldAccountant, "get_epsilon", counted)
+    calibrate(SMALL, "noise_multiplier", epsilon=target, delta=1e-5)
+    assert len(prices) <= 12
 
 
 def test_a_margin_no_test_passes_says_so():

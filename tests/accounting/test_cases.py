@@ -15,6 +15,7 @@ from prudent.accounting.cases import (
     case_one_without_accident,
     dominating,
     leaves,
+    margin_pair,
     noisy_margin_case,
     product_pair,
     telling_margins,
@@ -177,7 +178,38 @@ def test_a_sampling_rate_out_of_range_is_named(rate):
         dominating(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(1.0)))
 
 
-@pytest.mark.parametrize("noise", [0.0, -1.0, math.inf, "2"])
+@pytest.mark.parametrize("sigma", [0.1, 1.1, 30.0])
+@pytest.mark.parametrize("scale", [30.0, 200.0, 1000.0])
+def test_few_losses_stand_for_all_of_a_wide_discrete_margin(scale, sigma):
+    """Fewer components, at a price no lower than all of them and higher by next to nothing."""
+    test = DiscreteGaussianTest(scale)
+    values = np.arange(-test.reach, test.reach + 2)
+    masses = (np.exp(-0.5 * ((values - m) / scale) ** 2) / test.normaliser for m in (0, 1))
+    exact = MixturePair(*masses, np.full(len(values), sigma))
+    pair = margin_pair(test, sigma)
+    assert len(pair.present) <= min(256, len(values))
+    both = math.hypot(1 / scale, 1 / sigma)
+    epsilon = np.array([0.0, 0.5, 1.0, 2.0, 4.0]) * both + both**2 / 2
+    for found, true in ((pair, exact), (pair.swapped(), exact.swapped())):
+        ratio = found.profile(epsilon) / true.profile(epsilon)
+        assert np.all(ratio >= 1 - 1e-9)
+        assert np.all(ratio <= 1 + (1e-4 if sigma < scale / 50 else 1e-2))
+
+
+def test_a_margin_that_the_noise_hides_needs_few_losses():
+    assert len(margin_pair(DiscreteGaussianTest(1000.0), 1.1).present) < 20
+    assert len(margin_pair(DiscreteGaussianTest(1000.0), math.inf).present) == 256
+
+
+@pytest.mark.parametrize(
+    "event", [dp.LaplaceDpEvent(0.0), DiscreteLaplaceDpEvent(0, 1), dp.GaussianDpEvent(0)], ids=str
+)
+def test_an_event_without_noise_tells_everything(event):
+    assert additive_parts(event).sigma == 0
+    assert dominating(event).infinite_mass() == 1
+
+
+@pytest.mark.parametrize("noise", [-1.0, math.inf, "2"])
 def test_a_laplace_event_is_refused_by_the_name_of_its_own_field(noise):
     with pytest.raises(ValueError, match="Expected noise_multiplier "):
         additive_parts(dp.LaplaceDpEvent(noise))

@@ -111,14 +111,18 @@ def test_at_delta_one_a_private_event_costs_nothing(accountant):
     ids=["release", "sampled", "gaussian", "foreign", "non-private"],
 )
 def test_the_distribution_inside_is_what_was_composed(event, count):
-    accountant = PldAccountant(value_discretization_interval=1e-2).compose(event, count)
+    interval = 1e-3
+    accountant = PldAccountant(value_discretization_interval=interval).compose(event, count)
     inside = accountant._pld
     for delta in (1e-9, 1e-5, 0.1):
-        expected = accountant.get_epsilon(delta)
-        assert inside.get_epsilon_for_delta(delta) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        epsilon = accountant.get_epsilon(delta)
+        found = inside.get_epsilon_for_delta(delta)
+        assert epsilon * (1 - 1e-6) <= found <= epsilon * (1 + 3e-3) + interval
     for epsilon in (0.0, 0.7, 3.0):
-        expected = accountant.get_delta(epsilon)
-        assert inside.get_delta_for_epsilon(epsilon) == pytest.approx(expected, rel=1e-6)
+        below = accountant.get_delta(max(0.0, epsilon * (1 - 1e-3) - interval))
+        found = inside.get_delta_for_epsilon(epsilon)
+        assert accountant.get_delta(epsilon) * (1 - 1e-6) <= found <= below * (1 + interval)
+    assert accountant._contains_non_dp_event == isinstance(event, dp.NonPrivateDpEvent)
 
 
 def test_the_distribution_inside_composes_with_others():
@@ -182,8 +186,10 @@ def test_the_error_says_which_relation_prices_the_event(accountant):
 )
 def test_what_dp_accounting_prices_for_replacing_costs_the_same_here(event, relation):
     ours = PldAccountant(relation).compose(event, 4).get_epsilon(DELTA)
-    theirs = PLDAccountant(relation).compose(event, 4).get_epsilon(DELTA)
-    assert ours == pytest.approx(theirs, rel=1e-4)
+    theirs = PLDAccountant(relation)
+    for _ in range(4):  # of a randomized response dp_accounting charges one run, whatever the count
+        theirs.compose(event)
+    assert ours == pytest.approx(theirs.get_epsilon(DELTA), rel=1e-4)
 
 
 def test_replacing_a_record_moves_a_sum_twice():

@@ -156,9 +156,10 @@ def test_spreading_dominates_and_keeps_both_masses():
 
 
 def test_a_tabulated_pair_swaps_its_directions():
-    one = LossTable(0.1, 0, np.array([0.5, 0.5]), 0.0)
-    two = LossTable(0.1, 0, np.array([0.9]), 0.1)
-    pair = TabulatedPair(one, two)
+    one = LossTable(np.array([0.0, 0.1]), np.array([0.5, 0.5]), 0.0)
+    two = LossTable(np.array([0.0]), np.array([0.9]), 0.1)
+    pair = TabulatedPair((one,), (two,), (0.1, math.inf))
+    assert (pair.largest_loss, pair.swapped().largest_loss) == (0.1, math.inf)
     assert pair.infinite_mass == 0
     assert pair.swapped().infinite_mass == pytest.approx(0.1)
     assert pair.swapped().profile(np.array([0.0]))[0] == pytest.approx(0.1)

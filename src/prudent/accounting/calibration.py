@@ -239,22 +239,37 @@ def _bracket(gap: _Gap, search: Search, factor: float) -> tuple[_Point, _Point] 
 
 
 def _close_in(gap: _Gap, safe: _Point, unsafe: _Point, whole: bool, tolerance: float) -> float:
-    """The safe end of a narrowed bracket: false position on a logarithmic scale."""
-    rounds = 0
-    while abs(math.log(unsafe[0] / safe[0])) > tolerance:
+    """The safe end of a narrowed bracket, by inverse interpolation on a logarithmic scale."""
+    points, widths = [safe, unsafe], [math.inf, math.inf, math.inf]
+    while abs(width := math.log(unsafe[0] / safe[0])) > tolerance:
         if whole and abs(unsafe[0] - safe[0]) <= 1:
             break
-        share = safe[1] / (safe[1] - unsafe[1])
-        # Keep off the ends, so that both of them move; every third round halves.
-        share = 0.5 if rounds % 3 == 2 else min(0.98, max(0.02, share))
-        value = safe[0] * (unsafe[0] / safe[0]) ** share
+        widths.append(abs(width))
+        share = (_root(points) - math.log(safe[0])) / width
+        # Aim past the root, at the end further from it: once the root is known, that end moves.
+        share += math.copysign(0.4 * tolerance / abs(width), 0.5 - share)
+        if not 0 < share < 1 or widths[-1] > widths[-4] / 2:
+            share = 0.5
+        value = safe[0] * math.exp(share * width)
         if whole:
             low, high = sorted((safe[0], unsafe[0]))
             value = float(min(max(round(value), low + 1), high - 1))
         middle = value, gap(value)
+        points.append(middle)
         safe, unsafe = (middle, unsafe) if middle[1] <= 0 else (safe, middle)
-        rounds += 1
     return safe[0]
+
+
+def _root(points: Sequence[_Point]) -> float:
+    """The logarithm of the value of gap zero, by a parabola through the nearest three points."""
+    nearest = sorted(points, key=lambda point: abs(point[1]))[:3]
+    if len({gap for _, gap in nearest}) < len(nearest):
+        return math.nan
+    total = 0.0
+    for value, gap in nearest:
+        others = (other for _, other in nearest if other != gap)
+        total += math.log(value) * math.prod(other / (other - gap) for other in others)
+    return total
 
 
 @attrs.frozen
@@ -306,26 +321,52 @@ def best_test(
     """
     _validate.count(1, margin=margin)
     _validate.between(0, 1, ends="()", pass_probability=pass_probability)
-    best: TestChoice | None = None
-    for kind in kinds:
-        test = _largest_test(kind, margin, run.failure, pass_probability)
-        if test is None:
-            continue
-        solved = calibrate(
-            attrs.evolve(run, test=test),
-            "noise_multiplier",
-            epsilon=epsilon,
-            delta=delta,
-            accountant=accountant,
-        )
-        if best is None or solved.noise_multiplier < best.run.noise_multiplier:
-            threshold = test.threshold(run.failure)
-            best = TestChoice(solved, threshold, test.tail(threshold - margin))
-    if best is None:
+    tests = [_largest_test(kind, margin, run.failure, pass_probability) for kind in kinds]
+    candidates = [attrs.evolve(run, test=test) for test in tests if test is not None]
+    if not candidates:
         raise UnreachableTargetError(
             f"No test passes a margin of {margin} with probability {pass_probability:g} at failure "
             f"{run.failure:g}. Expect a larger margin, or allow a larger failure."
         )
+    best = _least_noise(candidates, epsilon=epsilon, delta=delta, accountant=accountant)
+    assert best.test is not None
+    threshold = best.test.threshold(run.failure)
+    return TestChoice(best, threshold, best.test.tail(threshold - margin))
+
+
+def _least_noise(
+    candidates: Sequence[Run], *, epsilon: float, delta: float, accountant: Accountant
+) -> Run:
+    """The candidate that meets the target with the least noise, solved.
+
+    Solving takes many prices, so the one that is likely best goes first, and another is solved
+    only if at that noise it costs less. The comparison uses a coarse grid for both.
+    """
+
+    def rough(candidate: Run) -> float:
+        fresh: PldAccountant | RdpAccountant = accountant()
+        if accountant is PldAccountant:
+            fresh = PldAccountant(value_discretization_interval=_COARSE_INTERVAL)
+        return fresh.compose(candidate.event).get_epsilon(delta)
+
+    best, unreachable = None, None
+    for candidate in sorted(candidates, key=lambda one: one.epsilon(delta, RdpAccountant)):
+        if best is not None:
+            same_noise = candidate.replace("noise_multiplier", best.noise_multiplier)
+            if rough(same_noise) > rough(best) * (1 - _TOLERANCE):
+                continue
+        try:
+            solved = calibrate(
+                candidate, "noise_multiplier", epsilon=epsilon, delta=delta, accountant=accountant
+            )
+        except UnreachableTargetError as error:
+            unreachable = error
+            continue
+        if best is None or solved.noise_multiplier < best.noise_multiplier:
+            best = solved
+    if best is None:
+        assert unreachable is not None
+        raise unreachable
     return best
 
 

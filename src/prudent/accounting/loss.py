@@ -5,10 +5,7 @@ law: Doroshenko et al. 2022, arXiv:2207.04380) or lowered below them (an optimis
 direction, adding a record and removing one, is composed apart and the worse is reported.
 """
 
-import dataclasses
-import functools
 import math
-import sys
 
 import dp_accounting as dp
 import numpy as np
@@ -18,15 +15,12 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from prudent import _validate
 from prudent.accounting.cases import check_rate, dominating, leaves
+from prudent.accounting.composed import Composition
 from prudent.accounting.neighbouring import check_relation, refused
-from prudent.accounting.pairs import Dominating, TabulatedPair
-from prudent.accounting.tables import Array, LossTable, joined, lowered
+from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
+from prudent.accounting.tables import LossTable
 
-_TAIL = 1e-20  # of a single release: pushed to infinite loss, as a worst case
-_FFT_NOISE = 2e-13  # what rounding inside a convolution may hide: several times the worst seen
-_MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
-_TABLE_LOSSES = 2**13  # points of such a table
-_MOST_LOSSES = 2**21  # grid points of a composition; a coarser grid is used beyond
+_MOST_LOSSES = 2**22  # of a distribution handed to dp_accounting; a coarser grid is used beyond
 
 
 class PldAccountant(_PLDAccountant):
@@ -53,9 +47,8 @@ class PldAccountant(_PLDAccountant):
         # Past the base class: it would keep a distribution of its own, and `_pld` is computed here.
         dp.PrivacyAccountant.__init__(self, check_relation(neighboring_relation))
         self._value_discretization_interval = interval
-        self._contains_non_dp_event = False
         self._entries: list[tuple[dp.DpEvent, int]] = []
-        self._composed: dict[bool, tuple[LossTable, LossTable]] = {}
+        self._composed: dict[bool, Composition] = {}
 
     def supports(self, event: dp.DpEvent) -> bool:
         """Whether `compose` accepts the event."""
@@ -102,168 +95,93 @@ class PldAccountant(_PLDAccountant):
     def get_epsilon(self, target_delta: float) -> float:
         """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP."""
         delta = _validate.between(0, 1, target_delta=target_delta)
-        tables = self._tables(pessimistic=True)
-        if any(table.infinite >= 1 for table in tables):
-            return math.inf  # at δ = 1 too: no ε describes a release that hides nothing
-        return max(table.epsilon(delta - self._rounding()) for table in tables)
+        composition = self._composition(upper=True)
+        # At δ = 1 too: no ε describes a release that hides nothing.
+        return math.inf if composition.limit >= 1 else composition.epsilon(delta)
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
-        """Brackets the true ε of the dominating pairs: (below it, `get_epsilon`)."""
+        """Brackets the ε of the dominating pairs: (a lower bound on it, `get_epsilon`).
+
+        The lower bound is one on what the pairs cost, hence on what any accountant of them can
+        prove, and not one on the mechanism, which may cost less than the pairs that dominate it.
+        """
         delta = _validate.between(0, 1, target_delta=target_delta)
         upper = self.get_epsilon(delta)
-        lower = max(
-            table.epsilon(min(1.0, delta + self._rounding()))
-            for table in self._tables(pessimistic=False)
-        )
-        return min(lower, upper), upper
+        return min(self._composition(upper=False).epsilon(delta), upper), upper
 
     def get_delta(self, target_epsilon: float) -> float:
         """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP."""
         epsilon = _validate.between(0, math.inf, target_epsilon=target_epsilon)
-        finite = np.array([min(epsilon, sys.float_info.max)])
-        worst = max(float(t.profile(finite)[0]) for t in self._tables(pessimistic=True))
-        return min(1.0, worst + self._rounding())
+        composition = self._composition(upper=True)
+        return composition.limit if math.isinf(epsilon) else composition.delta(epsilon)
 
-    def _rounding(self) -> float:
-        """What the convolutions of this ledger may hide; a single release needs none."""
-        runs = [count for _, count in self._entries]
-        convolutions = len(runs) - 1 + sum(max(1.0, n / 1e5) for n in runs if n > 1)
-        return _FFT_NOISE * max(0.0, convolutions)
+    def _composition(self, *, upper: bool) -> Composition:
+        """The dominating pairs of everything composed so far."""
+        if upper not in self._composed:
+            interval, parts, lattice = self._value_discretization_interval, [], None
+            for leaf, times in self._entries:
+                if self._is_ours(leaf):
+                    worst, runs = _cases_of(leaf, times, upper=upper)
+                    if worst is not None:
+                        parts.append((worst, runs))
+                elif upper:  # leaving these events out is a lower bound
+                    parts.append((self._priced_by_dp_accounting(leaf), times))
+                    lattice = interval
+            self._composed[upper] = Composition(tuple(parts), interval, upper, lattice)
+        return self._composed[upper]
 
-    def _tables(self, *, pessimistic: bool) -> tuple[LossTable, LossTable]:
-        """The composed losses of removing a record and of adding one."""
-        if pessimistic not in self._composed:
-            self._composed[pessimistic] = self._compose_entries(pessimistic=pessimistic)
-        return self._composed[pessimistic]
-
-    def _compose_entries(self, *, pessimistic: bool) -> tuple[LossTable, LossTable]:
-        """Composes the ledger anew, on one grid that suits all of it."""
-        ours, theirs = [], []
-        for leaf, times in self._entries:
-            if self._is_ours(leaf):
-                worst, runs = _cases_of(leaf, times, pessimistic=pessimistic)
-                ours.append((_tabulated(worst, pessimistic=pessimistic), runs))
-            else:
-                theirs.append((leaf, times))
-        span = sum(_composed_span(worst, runs) for worst, runs in ours)
-        interval = max(self._value_discretization_interval, span / _MOST_LOSSES)
-        tables = []
-        for worst, runs in ours:
-            remove, add = discretise(worst, interval, pessimistic=pessimistic)
-            tables.append((remove.self_composed(runs), add.self_composed(runs)))
-        if theirs and pessimistic:  # leaving these events out is an optimistic bound
-            tables.append(self._compose_theirs(theirs, interval))
-        if self._contains_non_dp_event:  # known only once dp_accounting has seen its events
-            everything = LossTable(interval, 0, np.zeros(1), 1.0)
-            return everything, everything
-        if not tables:
-            nothing = LossTable(interval, 0, np.ones(1), 0.0)
-            return nothing, nothing
-        removes, adds = zip(*tables, strict=True)
-        return functools.reduce(LossTable.composed, removes), functools.reduce(
-            LossTable.composed, adds
-        )
-
-    def _compose_theirs(
-        self, events: list[tuple[dp.DpEvent, int]], interval: float
-    ) -> tuple[LossTable, LossTable]:
-        """Lets dp_accounting price the events it alone knows."""
-        peer = _PLDAccountant(self.neighboring_relation, interval)
-        for leaf, times in events:
-            peer.compose(leaf, times)
-        self._contains_non_dp_event = peer._contains_non_dp_event
+    def _priced_by_dp_accounting(self, leaf: dp.DpEvent) -> Dominating:
+        """One run of an event that dp_accounting alone knows."""
+        peer = _PLDAccountant(self.neighboring_relation, self._value_discretization_interval)
+        peer.compose(leaf)
+        if peer._contains_non_dp_event:
+            return Dominating((MixturePair.of((1.0, 1.0, 0.0)),))
 
         def table(pmf: pld_pmf.PLDPmf) -> LossTable:
             dense = pmf.to_dense_pmf()
             masses = np.maximum(dense._probs, 0.0)
-            return LossTable(interval, dense._lower_loss, masses, float(dense._infinity_mass))
+            losses = np.arange(len(masses), dtype=float) + dense._lower_loss
+            return LossTable(losses * dense._discretization, masses, float(dense._infinity_mass))
 
-        return table(peer._pld._pmf_remove), table(peer._pld._pmf_add)
+        forward, backward = table(peer._pld._pmf_remove), table(peer._pld._pmf_add)
+        return Dominating((TabulatedPair((forward,), (backward,)),))
+
+    @property
+    def _contains_non_dp_event(self) -> bool:
+        return self._composition(upper=True).limit >= 1
 
     @property
     def _pld(self) -> PrivacyLossDistribution:
         """Everything composed so far, for code that reads dp_accounting's accountant from inside.
 
-        What convolutions may hide counts as infinite loss: ε and δ read from it are upper bounds.
+        Losses are rounded up to a common grid, so ε and δ read from it are upper bounds.
         """
-        remove, add = (
-            pld_pmf.DensePLDPmf(
-                table.interval,
-                table.first,
-                table.masses,
-                min(1.0, table.infinite + self._rounding()),
-                pessimistic_estimate=True,
+        tables = self._composition(upper=True).plain_laws()
+        reach = max(np.ptp(table.losses) for table in tables)
+        interval = max(self._value_discretization_interval, float(reach) / _MOST_LOSSES)
+
+        def pmf(table: LossTable) -> pld_pmf.PLDPmf:
+            steps = np.ceil(table.losses / interval * (1 - 1e-12)).astype(int)
+            masses = np.bincount(steps - steps[0], table.masses)
+            return pld_pmf.DensePLDPmf(
+                interval, int(steps[0]), masses, table.infinite, pessimistic_estimate=True
             )
-            for table in self._tables(pessimistic=True)
-        )
+
+        remove, add = map(pmf, tables)
         return PrivacyLossDistribution(remove, add)
 
 
-def _cases_of(leaf: dp.DpEvent, times: int, *, pessimistic: bool) -> tuple[Dominating, int]:
+def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating | None, int]:
     """The dominating pairs of a leaf and how often they are composed.
 
     Gaussians are composed in closed form; a sampled composition gets its pair tabulated, on the
-    side of the truth that is asked for.
+    side of the truth that is asked for; None where a lower bound leaves all of it out.
     """
     gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
     if gaussian is not None:
         return gaussian, 1
     worst = dominating(leaf)
     if worst is None:
-        inner = PldAccountant().compose(leaf.event)
-        pair = TabulatedPair(*inner._tables(pessimistic=pessimistic))
-        slack = inner._rounding() if pessimistic else 0.0
-        worst = Dominating((pair,), check_rate(leaf), slack)
+        inner = PldAccountant().compose(leaf.event)._composition(upper=upper)
+        worst = inner.sampled(check_rate(leaf)) if inner.parts else None
     return worst, times
-
-
-def discretise(
-    worst: Dominating, interval: float, *, pessimistic: bool
-) -> tuple[LossTable, LossTable]:
-    """The laws of losses of removing a record and of adding one, on multiples of `interval`."""
-    right, left = (
-        worst.profile(
-            np.arange(_points(worst, interval, adding), dtype=np.float64) * interval, adding=adding
-        )
-        for adding in (False, True)
-    )
-
-    def table(right: Array, left: Array, *, adding: bool) -> LossTable:
-        # Left of zero a profile is 1 - e^ε and e^ε times the opposite direction's at -ε.
-        zero = len(left) - 1
-        mirrored = left[:0:-1] * np.exp(-interval * np.arange(zero, 0, -1))
-        excess = np.append(mirrored, np.minimum.accumulate(right))
-        if not pessimistic:
-            excess = lowered(excess, zero, interval, worst.infinite_mass(adding=adding))
-        return joined(excess, zero, interval)
-
-    return table(right, left, adding=False), table(left, right, adding=True)
-
-
-def _points(worst: Dominating, interval: float, adding: bool) -> int:
-    return math.ceil(worst.reach(_TAIL, adding=adding) / interval) + 2
-
-
-def _tabulated(worst: Dominating, *, pessimistic: bool) -> Dominating:
-    """Replaces many pairs by one table of their maximum, before sampling.
-
-    The table is the same chords over a few thousand points, so it stays on its side of the truth.
-    """
-    if len(worst.pairs) <= _MANY_PAIRS:
-        return worst
-    unsampled = dataclasses.replace(worst, sampling_rate=1.0)
-    tables = discretise(unsampled, _single_span(unsampled) / _TABLE_LOSSES, pessimistic=pessimistic)
-    return Dominating((TabulatedPair(*tables),), worst.sampling_rate)
-
-
-def _single_span(worst: Dominating) -> float:
-    return worst.reach(_TAIL) + worst.reach(_TAIL, adding=True)
-
-
-def _composed_span(worst: Dominating, times: int) -> float:
-    """How wide a range of losses `times` runs cover, seen on a coarse grid."""
-    single = _single_span(worst)
-    if times == 1:
-        return single
-    spans = (table.span_of(times) for table in discretise(worst, single / 1024, pessimistic=True))
-    return max(single, *((high - low) * single / 1024 for low, high in spans))

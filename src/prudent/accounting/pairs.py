@@ -21,7 +21,7 @@ from prudent.accounting.tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
-_MOST_COMPONENTS = 256  # beyond this, neighbouring components are spread onto a grid of losses
+MOST_COMPONENTS = 256  # beyond this, neighbouring components are spread onto a grid of losses
 
 
 class Pair(abc.ABC):
@@ -39,6 +39,11 @@ class Pair(abc.ABC):
     @abc.abstractmethod
     def infinite_mass(self) -> float:
         """Mass of what can only be seen when the record is present: the limit of h."""
+
+    @property
+    def largest_loss(self) -> float:
+        """A loss that is never exceeded, where h is zero; infinite if there is none."""
+        return math.inf
 
 
 def _tail_term(a: Array, shift: float) -> Array:
@@ -105,6 +110,12 @@ class MixturePair(Pair):
         """See base class."""
         return float(np.sum(self.present[(self.absent == 0) | (self.sigma == 0)]))
 
+    @property
+    def largest_loss(self) -> float:
+        """See base class."""
+        seen = self.present > 0
+        return float(np.max(np.where(np.isinf(self.sigma), self.losses, np.inf)[seen]))
+
 
 @dataclass(frozen=True)
 class LaplacePair(Pair):
@@ -141,6 +152,11 @@ class LaplacePair(Pair):
         """See base class."""
         return float(self.sigma == 0)
 
+    @property
+    def largest_loss(self) -> float:
+        """See base class."""
+        return 1 / self.scale if math.isinf(self.sigma) else math.inf
+
     def components(self, nodes: int) -> MixturePair:
         """The mixture a Gauss-Legendre rule sees: exact for moments, not for profiles."""
         reach = 1 / self.scale
@@ -160,26 +176,51 @@ def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class TabulatedPair(Pair):
-    """A pair known by the discrete laws of its losses, one for each direction."""
+    """A pair known by laws of its losses in both directions.
 
-    forward: LossTable
-    backward: LossTable
+    Attributes:
+        forward: Bounds on the law of losses, all on one side of the truth; the best one counts.
+        backward: The same for the pair with its two laws exchanged.
+        largest: The largest loss in both directions, where it is known.
+    """
+
+    forward: tuple[LossTable, ...]
+    backward: tuple[LossTable, ...]
+    largest: tuple[float, float] = (math.inf, math.inf)
 
     def profile(self, epsilon: Array) -> Array:
-        """See base class."""
-        return self.forward.profile(epsilon)
+        """See base class. Left of zero it is read from the exchanged pair."""
+        right = _best(self.forward, np.maximum(epsilon, 0.0))
+        if np.all(epsilon >= 0):
+            return right
+        negative = np.minimum(epsilon, 0.0)
+        left = -np.expm1(negative) + np.exp(negative) * _best(self.backward, -negative)
+        return np.where(epsilon < 0, left, right)
 
     def swapped(self) -> "TabulatedPair":
         """See base class."""
-        return TabulatedPair(self.backward, self.forward)
+        return TabulatedPair(self.backward, self.forward, self.largest[::-1])
 
     @property
     def infinite_mass(self) -> float:
         """See base class."""
-        return self.forward.infinite
+        masses = [table.infinite for table in self.forward]
+        return min(masses) if self.forward[0].upper else max(masses)
+
+    @property
+    def largest_loss(self) -> float:
+        """See base class."""
+        return self.largest[0]
 
 
-def spread(pair: MixturePair, most: int = _MOST_COMPONENTS) -> MixturePair:
+def _best(tables: tuple[LossTable, ...], epsilon: Array) -> Array:
+    """The least of upper bounds on a profile, or the greatest of lower bounds."""
+    profiles = [table.profile(epsilon) for table in tables]
+    reduce = np.minimum if tables[0].upper else np.maximum
+    return np.asarray(reduce.reduce(profiles))
+
+
+def spread(pair: MixturePair, most: int = MOST_COMPONENTS) -> MixturePair:
     """Moves components of one common σ onto a grid of `most` losses, dominating the original.
 
     A component between two grid losses is split between them so that both of its masses are
@@ -236,13 +277,40 @@ class Dominating:
         pairs = [pair.swapped() for pair in self.pairs] if adding else self.pairs
         return self.sampling_rate * max(pair.infinite_mass for pair in pairs)
 
-    def reach(self, tail: float, *, adding: bool = False) -> float:
-        """An ε (rounded up) beyond which the profile is within `tail` of its limit."""
-        limit = self.infinite_mass(adding=adding) + self.sampling_rate * self.slack + tail
+    def largest_loss(self, *, adding: bool = False) -> float:
+        """A loss that is never exceeded, rounded up; infinite if there is none.
+
+        Sampling turns a largest loss ℓ into log(1 + q (e^ℓ - 1)) when a record is removed, and
+        into -log(1 - q + q e^-ℓ) when one is added.
+        """
+        if self.slack > 0:
+            return math.inf
+        pairs = [pair.swapped() for pair in self.pairs] if adding else self.pairs
+        largest, rate = max(pair.largest_loss for pair in pairs), self.sampling_rate
+        if rate == 1 or (largest == math.inf and not adding):
+            return largest
+        if adding:
+            return -math.log1p(rate * math.expm1(-largest)) * (1 + 1e-15)
+        near = math.log1p(rate * math.expm1(min(largest, 1.0)))
+        far = largest + math.log(rate + (1 - rate) * math.exp(-largest))
+        return (near if largest < 1 else far) * (1 + 1e-15)
+
+    def limit(self, *, adding: bool = False) -> float:
+        """The limit of the profile, with the slack."""
+        return self.infinite_mass(adding=adding) + self.sampling_rate * self.slack
+
+    def reach(self, tail: float, *, adding: bool = False, damped: bool = False) -> float:
+        """An ε (rounded up) beyond which the profile is within `tail` of its limit.
+
+        With `damped`, beyond which e^-ε times the profile is within `tail` of zero: what the
+        opposite direction has left of -ε.
+        """
+        limit = tail if damped else self.limit(adding=adding) + tail
         low, high = 0.0, 2.0**40
         grid = np.append(0.0, np.geomspace(2.0**-30, high, 71))
         for _ in range(3):
-            inside = self.profile(grid, adding=adding) > limit
+            values = self.profile(grid, adding=adding)
+            inside = (values * np.exp(-grid) if damped else values) > limit
             last = int(np.max(np.nonzero(inside)[0], initial=0))
             low, high = float(grid[last]), float(grid[min(last + 1, len(grid) - 1)])
             grid = np.linspace(low, high, 16)

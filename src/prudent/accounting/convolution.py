@@ -1,0 +1,281 @@
+"""Sums of independent privacy losses on a lattice, by a tilted Fourier transform with a proof.
+
+A law p on multiples of h is *tilted* to p̃ₖ = pₖ e^(λkh)/S, with S about the sum of pₖ e^(λkh). The
+law of a sum of T losses tilts to the T-fold convolution of p̃, so one may convolve tilted laws and
+undo the tilt at the end. With λ near the saddle point of the δ that is asked for, the losses that
+make up δ carry most of the tilted mass, and rounding is small *relative to δ*, however small δ is.
+
+Guarantee:
+    `convolved(parts, tilt, upper=True)` is a law with at least the mass of the exact convolution
+    at each loss of its window, and at infinity at least what lies above the window. With
+    `upper=False` it has at most the exact mass. Let u be the unit roundoff, N a power of two, and
+    L = log₂ N. Every step below is a bound, none a first-order estimate beyond a factor 1 + 1e-3
+    that the constants absorb.
+
+    1. *Transform.* The transform of length N is L levels of butterflies. A level multiplies by
+       twiddle factors known to 4u in modulus (a complex product adds 2√2 u) and adds (u); an
+       output is thus a sum over inputs of input × phase × L factors of modulus within 1 ± 8u, so
+       |ẑⱼ - zⱼ| <= 10 L u ‖p̃‖₁ =: η‖p̃‖₁, for every j (compare Higham 2002, Theorem 24.2, which
+       bounds the norm). Radix 4 is two such levels with fewer products. Sizes that are not powers
+       of two use other butterflies, so they are not used.
+    2. *Powers.* With wᵢⱼ = |ẑᵢⱼ| + ηᵢ >= |zᵢⱼ| and Wⱼ = Πᵢ wᵢⱼ^Tᵢ, the mean value theorem gives
+       |Πẑᵢⱼ^Tᵢ - Πzᵢⱼ^Tᵢ| <= Wⱼ Σᵢ Tᵢ ηᵢ/wᵢⱼ. Computing the powers by repeated products adds a
+       relative error of at most √5 u a product, Tᵢ products in effect: 3u Σᵢ Tᵢ Wⱼ.
+       A frequency whose Wⱼ is negligible is set to zero at the cost of Wⱼ.
+    3. *Inverse.* The error of each element is at most the mean over frequencies of those errors,
+       plus (1.) η times the mean of the moduli.
+    4. *Wrapping.* The transform is periodic, so mass outside the window of N losses is added
+       inside. For an upper bound that is harmless. What lies above the window is bounded by
+       Chernoff and sent to infinity; what lies below is not read (`LossTable.profile`), except
+       untilted, where it is moved up to the least loss. For a lower bound all that can have
+       wrapped is subtracted everywhere.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+from prudent.accounting.tables import UNIT, Array, Chords, LossTable
+
+LARGEST_SIZE = 2**22
+"""Most points of a window."""
+
+_OUTSIDE = 1e-14  # tilted mass that a window may leave out on each side
+_BINS = 2048  # to which laws are thinned for Chernoff bounds
+_NEGLIGIBLE = -90.0  # logarithm of a power that is replaced by zero
+
+
+class WindowError(ValueError):
+    """The window would need too many points; carries how much coarser a grid would do."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        super().__init__(f"Expected a grid {factor:.3g} times coarser.")
+
+
+@dataclass(frozen=True)
+class LatticeLaw:
+    """A law of losses on multiples of an interval, run `times` times.
+
+    Attributes:
+        interval: Distance of neighbouring losses.
+        first: The least loss, in intervals.
+        masses: At each loss from there on.
+        infinite: Mass at infinite loss.
+        doubt: Bound on the error of each mass; zeros for a law that was rounded up.
+        times: How often it is run.
+    """
+
+    interval: float
+    first: int
+    masses: Array
+    infinite: float
+    doubt: Array
+    times: int = 1
+
+    @classmethod
+    def of(cls, chords: Chords, interval: float, first: int, times: int) -> "LatticeLaw":
+        """The law of chords whose losses are the multiples of `interval` from `first` on."""
+        return cls(interval, first, chords.masses, chords.infinite, chords.doubt, times)
+
+    @property
+    def losses(self) -> Array:
+        """The finite losses."""
+        return np.arange(self.first, self.first + len(self.masses), dtype=float) * self.interval
+
+    def thinned(self) -> tuple[Array, Array]:
+        """Losses and masses of at most `_BINS` + 1 lumps, with no smaller exponential moments.
+
+        Exponentials are convex, so moving mass to both ends of a stretch, keeping its mean, can
+        only raise their expectation.
+        """
+        width = -(-len(self.masses) // _BINS)
+        starts = np.arange(0, len(self.masses), width)
+        offset = self.masses * (np.arange(len(self.masses)) % width / width)
+        onwards = np.add.reduceat(offset, starts)
+        lumps = np.append(np.add.reduceat(self.masses, starts) - onwards, 0.0)
+        lumps[1:] += onwards
+        losses = (self.first + np.arange(len(lumps)) * width) * self.interval
+        return losses, np.maximum(lumps, 0.0)
+
+
+def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
+    """log Σ masses exp(rate losses) for each rate; -∞ without mass."""
+    with np.errstate(divide="ignore"):
+        exponents = rates[:, None] * losses[None, :] + np.log(masses)[None, :]
+    peak = exponents.max(axis=1)
+    safe = np.where(np.isfinite(peak), peak, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(safe + np.log(np.exp(exponents - safe[:, None]).sum(axis=1)))
+
+
+def total_log_moments(laws: Sequence[LatticeLaw], rates: Array) -> Array:
+    """Upper bounds on log E exp(rate total loss), the infinite losses left out."""
+    return np.asarray(sum(law.times * log_moments(*law.thinned(), rates) for law in laws))
+
+
+def convolved(laws: Sequence[LatticeLaw], tilt: float, *, upper: bool) -> LossTable:
+    """The law of the sum of all losses, on a window about the tilted mean.
+
+    Args:
+        laws: What is composed, each with how often, on one lattice.
+        tilt: λ >= 0. Any value is valid; the saddle point of the target makes the bound tight.
+        upper: Whether the result dominates the exact law; else the exact law dominates it.
+
+    Raises:
+        WindowError: If the window would have more than `LARGEST_SIZE` points.
+    """
+    interval = laws[0].interval
+    infinite = any_infinite([(law.infinite, law.times) for law in laws])
+    if not all(law.masses.any() for law in laws):  # all is at infinity already
+        return LossTable(np.zeros(1), np.zeros(1), infinite, upper=upper)
+    tilted = [_tilted(law, tilt, upper=upper) for law in laws]
+    log_scale = sum(law.times * scale for law, (_, _, scale) in zip(laws, tilted, strict=True))
+    window = Window.of(laws, tilt, log_scale)
+    size = window.size
+    if size > LARGEST_SIZE:
+        raise WindowError(2 * size / LARGEST_SIZE)
+    power, error = _power(laws, [(m, d) for m, d, _ in tilted], size)
+    # Element i of the transform is the loss times·first + i, up to whole periods.
+    offset = sum(law.times * law.first for law in laws)
+    masses = np.roll(power, (offset - window.least) % size)
+    losses = np.arange(window.least, window.least + size, dtype=float) * interval
+    if upper:
+        infinite = infinite * (1 + 4 * UNIT) + math.exp(min(window.log_above, 0.0))
+        masses = np.maximum(masses, 0.0) + error
+        if tilt == 0:
+            masses[0] += window.outside
+    else:
+        infinite *= 1 - 4 * UNIT
+        masses = np.maximum(masses - error - window.outside, 0.0)
+    return LossTable(losses, masses, infinite, tilt, log_scale, upper)
+
+
+def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
+    """Probability that one of independent losses is infinite, given each one's and how often."""
+    if any(mass >= 1 for mass, _ in masses):
+        return 1.0
+    return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of the lattice that holds nearly all of a sum of losses.
+
+    Attributes:
+        least: Its least loss, in intervals.
+        size: How many losses it holds, a power of two.
+        log_above: Logarithm of a bound on the mass above it.
+        outside: Bound on the tilted mass outside it.
+    """
+
+    least: int
+    size: int
+    log_above: float
+    outside: float
+
+    @classmethod
+    def of(cls, laws: Sequence[LatticeLaw], tilt: float, log_scale: float) -> "Window":
+        """The window that leaves out `_OUTSIDE` tilted mass on each side, by Chernoff bounds."""
+        interval = laws[0].interval
+        thin = [(law.times, *law.thinned()) for law in laws]
+        first = sum(law.times * law.first for law in laws)
+        last = sum(law.times * (law.first + len(law.masses) - 1) for law in laws)
+        widest = max(float(x[-1] - x[0]) for _, x, _ in thin) or interval
+        runs = sum(law.times for law in laws)
+        # From the widest sum there can be to one that hardly leaves a point of the lattice.
+        rates = np.geomspace(1 / (widest * math.sqrt(runs)), 40 / interval, 64)
+
+        def moments(tilts: Array) -> Array:
+            rounding = 0.01 + 1e-12 * runs
+            return np.asarray(rounding + sum(t * log_moments(x, m, tilts) for t, x, m in thin))
+
+        below, above = moments(tilt - rates) - log_scale, moments(tilt + rates)
+        log_outside = math.log(_OUTSIDE)
+        least = max(first, math.floor(np.nanmax((log_outside - below) / rates) / interval))
+        top = np.nanmin((above - log_scale - log_outside) / rates)
+        greatest = max(least, min(last, math.ceil(top / interval)))
+        size = max(2 ** math.ceil(math.log2(greatest - least + 1)), 2)
+        log_above = -math.inf
+        if least + size <= last:
+            log_above = float(np.nanmin(above - (tilt + rates) * (least + size) * interval))
+        return cls(least, size, log_above, 2 * _OUTSIDE)
+
+
+def _tilted(law: LatticeLaw, tilt: float, *, upper: bool) -> tuple[Array, float, float]:
+    """Tilted masses, the total of their doubts, and log S. Any S is exact: it is only a unit."""
+    exponents = tilt * law.losses
+    with np.errstate(divide="ignore"):
+        logs = np.log(law.masses) + exponents
+    peak = float(logs.max())
+    if not math.isfinite(peak):
+        return np.zeros_like(law.masses), 0.0, 0.0
+    log_scale = peak + math.log(float(np.exp(logs - peak).sum()))
+    masses = law.masses * np.exp(np.minimum(exponents - log_scale, 700.0))
+    # The exponential's argument is off by at most 2u of its terms, which its value takes relatively.
+    relative = UNIT * (2 * np.abs(exponents) + 2 * abs(log_scale) + 8)
+    if upper:
+        return masses * (1 + relative), 0.0, log_scale
+    with np.errstate(over="ignore"):
+        doubts = law.doubt * np.exp(np.minimum(exponents - log_scale, 700.0))
+    return masses, float(np.sum(doubts + masses * relative)), log_scale
+
+
+def _power(
+    laws: Sequence[LatticeLaw], tilted: Sequence[tuple[Array, float]], size: int
+) -> tuple[Array, float]:
+    """The cyclic convolution of all tilted laws, and a bound on the error of each element."""
+    eta = 10 * math.log2(size) * UNIT
+    spectra, radii, log_total = [], [], np.zeros(size // 2 + 1)
+    for law, (masses, doubt) in zip(laws, tilted, strict=True):
+        spectrum = fft.rfft(_folded(masses, size), size)
+        radius = (eta + _rows(masses, size) * UNIT) * float(masses.sum()) * 1.001 + doubt
+        modulus = np.abs(spectrum) * (1 + 4 * UNIT) + radius
+        log_total += law.times * np.log(modulus)
+        spectra.append(spectrum)
+        radii.append((law.times, radius, modulus))
+    kept = log_total > _NEGLIGIBLE
+    weights = np.full(size // 2 + 1, 2.0)
+    weights[[0, -1]] = 1.0
+    product = np.zeros(size // 2 + 1, dtype=np.complex128)
+    product[kept] = 1.0
+    errors = np.zeros(int(kept.sum()))
+    for spectrum, (times, radius, modulus) in zip(spectra, radii, strict=True):
+        product[kept] *= _integer_power(spectrum[kept], times)
+        errors += times * (radius / modulus[kept] + 3 * UNIT) + 3 * UNIT
+    # A logarithm times T is off by a few u T of its size: the factor covers the exponential of it.
+    runs = sum(law.times for law in laws)
+    bounds = np.exp(log_total[kept]) * (1 + 1e-3 + 8 * UNIT * runs)
+    dropped = float(np.count_nonzero(~kept)) * 2 * math.exp(_NEGLIGIBLE) * 1.01
+    error = float(weights[kept] @ (bounds * np.minimum(errors, 2.0))) + dropped
+    error += eta * 1.001 * (float(weights[kept] @ bounds) + dropped)
+    return fft.irfft(product, size), error / size * (1 + 1e-3)
+
+
+def _folded(masses: Array, size: int) -> Array:
+    """Masses modulo `size`: what a longer law looks like at that many frequencies."""
+    if len(masses) <= size:
+        return masses
+    rows = _rows(masses, size)
+    return np.asarray(np.pad(masses, (0, rows * size - len(masses))).reshape(rows, size).sum(axis=0))
+
+
+def _rows(masses: Array, size: int) -> int:
+    """How many masses are added at most."""
+    return -(-len(masses) // size)
+
+
+def _integer_power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
+    """Powers by repeated squaring: `exponent` products in effect, as far as rounding goes."""
+    result = np.ones_like(base)
+    while exponent:
+        if exponent & 1:
+            result = result * base
+        exponent >>= 1
+        if exponent:
+            base = base * base
+    return result
