@@ -6,8 +6,9 @@ values, which can only understate it. Rounding is part of the bound: see `joined
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -110,10 +111,9 @@ class LossTable:
             return 0.0
         losses = self.losses
         positive = int(np.searchsorted(losses, 0.0, side="right"))
-        enough = self.profile(losses[positive:]) <= delta
-        if not enough.any():
+        start = positive + bisect_left(losses[positive:], True, key=partial(self._affords, delta))
+        if start == len(losses):
             return math.inf
-        start = positive + int(np.argmax(enough))
         if start == 0 and self.upper and self.tilt > 0:
             return float(losses[0])
         first, second, anchor = self._above  # below this loss δ is first + infinite - e^ε second
@@ -121,7 +121,11 @@ class LossTable:
             return float(losses[start]) if self.upper else 0.0
         exact = anchor + math.log((first[start] + self.infinite - delta) / second[start])
         exact += math.copysign(4 * UNIT * (abs(exact) + abs(anchor) + 1), 1 if self.upper else -1)
-        return max(0.0, min(exact, float(losses[start])))
+        low = float(losses[start - 1]) if start > positive else 0.0
+        return min(max(low, exact), float(losses[start]))
+
+    def _affords(self, delta: float, loss: float) -> bool:
+        return bool(self.profile(np.array([loss]))[0] <= delta)
 
 
 @dataclass(frozen=True)
