@@ -130,7 +130,9 @@ class Grid:
         interval = max(wanted * self.coarseness, least)
         if self.lattice is None or interval < least:
             return interval
-        return self.lattice / max(1, min(math.ceil(self.lattice / interval), int(self.lattice / least)))
+        return self.lattice / max(
+            1, min(math.ceil(self.lattice / interval), int(self.lattice / least))
+        )
 
 
 @dataclass(frozen=True)

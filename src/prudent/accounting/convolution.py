@@ -104,7 +104,7 @@ class LatticeLaw:
 
 
 def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
-    """log Σ masses exp(rate losses) for each rate; -∞ without mass."""
+    """Log Σ masses exp(rate losses) for each rate; -∞ without mass."""
     with np.errstate(divide="ignore"):
         exponents = rates[:, None] * losses[None, :] + np.log(masses)[None, :]
     peak = exponents.max(axis=1)
@@ -261,7 +261,9 @@ def _folded(masses: Array, size: int) -> Array:
     if len(masses) <= size:
         return masses
     rows = _rows(masses, size)
-    return np.asarray(np.pad(masses, (0, rows * size - len(masses))).reshape(rows, size).sum(axis=0))
+    return np.asarray(
+        np.pad(masses, (0, rows * size - len(masses))).reshape(rows, size).sum(axis=0)
+    )
 
 
 def _rows(masses: Array, size: int) -> int:
