@@ -13,7 +13,7 @@ from prudent.training.evaluation import read_metrics
 from prudent.training.metrics import Metrics, Recorder
 from tests.training.gradients.oracle import cross_entropy
 
-PUBLIC = {"step", "epsilon", "delta", "pass_rate", "trim", "noise"}
+PUBLIC = {"step", "epsilon", "delta", "relation", "pass_rate", "trim", "noise"}
 
 
 def train(out=None, rule=None, **options):
@@ -71,6 +71,7 @@ def test_the_numbers():
 
 def test_no_epsilon_without_delta_or_privacy():
     assert train().history[-1].epsilon is None
+    assert train().history[-1].relation is None
     fitted = train(rule=Mean(), delta=1e-5)
     assert fitted.history[-1].epsilon is None
     assert fitted.plan.epsilon(1e-5) == math.inf
@@ -81,7 +82,7 @@ def test_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == (PUBLIC - {"step"}) | {"accuracy"}
+    assert set(events.Tags()["scalars"]) == (PUBLIC - {"step", "relation"}) | {"accuracy"}
     assert [event.step for event in events.Scalars("epsilon")] == [5, 10, 12]
 
 

@@ -31,6 +31,7 @@ from prudent.training import (
     TrimmedSum,
     fit,
 )
+from prudent.training.keystream import Key
 from prudent.training.running import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 
@@ -148,7 +149,7 @@ def test_a_blanked_record_is_literally_absent(aggregation, value):
             plan_of(aggregation, expected_batch=20.0),
             model,
             cross_entropy,
-            generator=torch.Generator().manual_seed(11),
+            key=Key.from_seed(11),
         )
         outcomes = []
         for _ in range(4):

@@ -223,11 +223,12 @@ class TrainingRun:
         since = max(1, step - self.recorded)
         passes = float(self.passes)
         assert self.last is not None
+        epsilon = self._epsilon(step, delta, exact=ends)
         entry = Metrics(
             step=step,
-            epsilon=self._epsilon(step, delta, exact=ends),
+            epsilon=epsilon,
             delta=delta,
-            relation=None if delta is None else str(self.plan.relation),
+            relation=None if epsilon is None else str(self.plan.relation),
             pass_rate=(passes - self.recorded_passes) / since,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
