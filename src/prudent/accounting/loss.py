@@ -113,25 +113,27 @@ class PldAccountant(_PLDAccountant):
         """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP."""
         epsilon = _validate.between(0, math.inf, target_epsilon=target_epsilon)
         composition = self._composition(upper=True)
-        return composition.limit if math.isinf(epsilon) else composition.delta(epsilon)
+        if math.isinf(epsilon) or composition.limit >= 1:
+            return composition.limit
+        return composition.delta(epsilon)
 
     def _composition(self, *, upper: bool) -> Composition:
         """The dominating pairs of everything composed so far."""
         if upper not in self._composed:
             interval, parts, lattice = self._value_discretization_interval, [], None
             for leaf, times in self._entries:
+                worst, runs = None, times
                 if self._is_ours(leaf):
                     worst, runs = _cases_of(leaf, times, upper=upper)
-                    if worst is not None:
-                        parts.append((worst, runs))
                 elif upper:  # leaving these events out is a lower bound
-                    parts.append((self._priced_by_dp_accounting(leaf), times))
-                    lattice = interval
+                    worst, lattice = self._priced_by_dp_accounting(leaf), interval
+                if worst is not None:
+                    parts.append((worst, runs))
             self._composed[upper] = Composition(tuple(parts), interval, upper, lattice)
         return self._composed[upper]
 
-    def _priced_by_dp_accounting(self, leaf: dp.DpEvent) -> Dominating:
-        """One run of an event that dp_accounting alone knows."""
+    def _priced_by_dp_accounting(self, leaf: dp.DpEvent) -> Dominating | None:
+        """One run of an event that dp_accounting alone knows; None if it costs nothing."""
         peer = _PLDAccountant(self.neighboring_relation, self._value_discretization_interval)
         peer.compose(leaf)
         if peer._contains_non_dp_event:
@@ -144,6 +146,8 @@ class PldAccountant(_PLDAccountant):
             return LossTable(losses * dense._discretization, masses, float(dense._infinity_mass))
 
         forward, backward = table(peer._pld._pmf_remove), table(peer._pld._pmf_add)
+        if not any(one.infinite or one.losses.any() for one in (forward, backward)):
+            return None
         return Dominating((TabulatedPair((forward,), (backward,)),))
 
     @property
