@@ -252,9 +252,7 @@ def test_composed_gaussians_bracket_the_closed_form(sigma, steps, delta):
     assert (upper - lower) / upper <= 1e-3
 
 
-@pytest.mark.parametrize(
-    ("delta", "exact"), [(1e-10, 23.049), (1e-11, 24.094), (1e-12, 25.090)]
-)
+@pytest.mark.parametrize(("delta", "exact"), [(1e-10, 23.049), (1e-11, 24.094), (1e-12, 25.090)])
 def test_many_steps_at_a_small_delta_are_not_understated(delta, exact):
     """Ten thousand roundings must not hide what δ is made of."""
     sampled = dp.PoissonSampledDpEvent(1 - 1e-12, dp.GaussianDpEvent(math.sqrt(1e5) / 3))
