@@ -142,7 +142,7 @@ def test_what_cannot_be_checked_is_refused():
     parts = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0)])
     with pytest.raises(ValueError, match="Expected event one with dominating pairs"):
         certified_delta(parts, 1, 1.0, interval=0.1, tail=1e-9)
-    with pytest.raises(ValueError, match="Expected interval so that"):
+    with pytest.raises(ValueError, match="Expected interval so that at most"):
         certified_delta(dp.GaussianDpEvent(1.0), 1, 1.0, interval=1e-9, tail=1e-9)
     with pytest.raises(ValueError, match="Expected interval finite and > 0"):
         certified_delta(dp.GaussianDpEvent(1.0), 1, 1.0, interval=0.0, tail=1e-9)

@@ -9,8 +9,10 @@ takes seconds to minutes and needs python-flint.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import dp_accounting as dp
+import numpy as np
 from flint import acb, arb, ctx
 
 from prudent import _validate
@@ -18,7 +20,7 @@ from prudent.accounting.cases import dominating
 from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair, Pair
 
 _BITS = 128  # δ = 1e-20 keeps 18 digits
-_MOST_POINTS = 2**21
+_MOST_POINTS = 2**22
 _CAP = 25.0  # above ε: a single loss beyond counts as infinite, at e^-25 of its mass
 _RATES = [2.0**power for power in range(-6, 12)]  # of Chernoff bounds
 
@@ -85,17 +87,12 @@ class Law:
         step = float(interval)
         right = math.ceil(min(cap, worst.reach(tail, adding=adding)) / step) + 1
         left = math.ceil(worst.reach(tail, adding=not adding, damped=True) / step) + 1
-        if left + right > _MOST_POINTS:
-            raise ValueError(
-                f"Expected interval so that the grid has at most {_MOST_POINTS:,} points."
-            )
+        _check_points(left + right)
         values = [_profile(worst, interval * k, adding=adding) for k in range(-left, right + 1)]
         # A chord of slope s in e^ε ends in masses of the first law e^ε (s after - s before).
         shrink, width = (-interval).exp(), -(-interval).expm1()
-        steps = [
-            (after - before) / width for before, after in zip(values, values[1:], strict=False)
-        ]
-        inner = [shrink * after - before for before, after in zip(steps, steps[1:], strict=False)]
+        steps = [(after - before) / width for before, after in pairwise(values)]
+        inner = [shrink * after - before for before, after in pairwise(steps)]
         masses = [shrink * steps[0] + 1 - values[0], *inner, -steps[-1]]
         return cls(interval, -left, masses, values[-1])
 
@@ -127,28 +124,21 @@ class Law:
         A choice, not part of the proof: `_above` bounds what lies above, and what lies below is
         wrapped into the window, which can only raise δ.
         """
-        step, masses = float(self.interval), [float(mass) for mass in self.masses]
-        losses = [(self.first + k) * step for k in range(len(masses))]
+        step = float(self.interval)
+        masses = np.array([float(mass) for mass in self.masses])
+        losses = (self.first + np.arange(len(masses))) * step
 
         def end(sign: float) -> float:
             needs = []
             for rate in _RATES:
-                peak = max(sign * rate * x for x in (losses[0], losses[-1]))
-                terms = (
-                    m * math.exp(sign * rate * x - peak)
-                    for m, x in zip(masses, losses, strict=True)
-                )
-                needs.append(
-                    (count * (peak + math.log(max(math.fsum(terms), 1e-300))) + 100) / rate
-                )
-            return min(needs)
+                exponents = sign * rate * losses
+                moment = max(float(masses @ np.exp(exponents - exponents.max())), 1e-300)
+                needs.append((count * (exponents.max() + math.log(moment)) + 100) / rate)
+            return float(min(needs))
 
         least = max(count * self.first, math.floor(-end(-1.0) / step))
         size = min(math.ceil(end(1.0) / step) - least, count * (len(masses) - 1)) + 2
-        if size > 2 * _MOST_POINTS:
-            raise ValueError(
-                f"Expected interval so that sums take at most {2 * _MOST_POINTS:,} points."
-            )
+        _check_points(size)
         return least, 2 ** math.ceil(math.log2(size))
 
     def _above(self, count: int, end: int) -> arb:
@@ -164,6 +154,14 @@ class Law:
             moment *= (rate * self.interval * self.first).exp()
             bounds.append(moment**count * (-rate * self.interval * end).exp())
         return min(bounds, key=_upper)
+
+
+def _check_points(points: int) -> None:
+    if points > _MOST_POINTS:
+        raise ValueError(
+            f"Expected interval so that at most {_MOST_POINTS:,} losses are needed, got one that "
+            f"needs {points:,}. Choose a larger one."
+        )
 
 
 def _upper(ball: arb) -> float:
@@ -198,19 +196,14 @@ def _largest(balls: list[arb]) -> arb:
 def _pair_profile(pair: Pair, epsilon: arb) -> arb:
     match pair:
         case MixturePair():
-            return sum(
-                (
-                    arb(p) * (_gaussian(epsilon - (arb(p) / arb(a)).log(), s) if a > 0 else 1)
-                    for a, p, s in zip(
-                        pair.absent.tolist(),
-                        pair.present.tolist(),
-                        pair.sigma.tolist(),
-                        strict=True,
-                    )
-                    if p > 0
-                ),
-                arb(0),
-            )
+            total, laws = arb(0), (pair.absent.tolist(), pair.present.tolist(), pair.sigma.tolist())
+            for absent, present, sigma in zip(*laws, strict=True):
+                if absent > 0 and present > 0:
+                    loss = (arb(present) / arb(absent)).log()
+                    total += arb(present) * _gaussian(epsilon - loss, sigma)
+                elif present > 0:
+                    total += arb(present)
+            return total
         case LaplacePair():
             return _laplace(epsilon, arb(1) / arb(pair.scale), pair.sigma)
         case _:
