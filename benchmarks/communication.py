@@ -24,7 +24,7 @@ from benchmarks.models import tutorial_cnn
 from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, PoissonSampler, ProposeTestRelease, Step
 from prudent.training.aggregation import Decision
-from prudent.training.distributed import Alone, Together
+from prudent.training.parallel.processes import Alone, Together
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 BEGIN, END = "<!-- processes: begin -->", "<!-- processes: end -->"

@@ -48,8 +48,8 @@ from prudent.corruption import (
     InnerProductManipulation,
     corrupted_mask,
 )
+from prudent.experiments.datasets import load
 from prudent.federated import PrivateStrategy, RoundRelease
-from prudent.paper.datasets import load
 from prudent.training import Fallback, FixedTrim, Key, Plan, ProposeTestRelease, Sum, TrimmedSum
 from prudent.training.aggregation import Aggregation
 

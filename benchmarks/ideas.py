@@ -35,12 +35,12 @@ from torch import Tensor, nn
 
 from prudent.accounting import GaussianTest
 from prudent.corruption import DataCorruption, parse
-from prudent.paper.datasets import Dataset, load
-from prudent.paper.experiment import Experiment, build_model, gradient_hook
+from prudent.experiments.datasets import Dataset, load
+from prudent.experiments.experiment import Experiment, build_model, gradient_hook
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, clip_weights, keep_smallest
+from prudent.training.loop.run import TrainingRun
 from prudent.training.noise import margin_noise
-from prudent.training.running import TrainingRun
 from prudent.training.trimming import Trim
 
 HELD_OUT = 10_000

@@ -63,10 +63,10 @@ class Traffic:
     """How many queries were asked, and how much came back: what the client fetched, in Arrow."""
 
     def __init__(self) -> None:
-        from prudent.release import table_column
+        from prudent.release.columns import queries
 
         self.queries = self.rows = self.bytes = 0
-        fetch = table_column.fetched
+        fetch = queries.fetched
 
         def counted(expression: Any) -> Any:
             table = fetch(expression)
@@ -75,7 +75,7 @@ class Traffic:
             self.bytes += table.nbytes
             return table
 
-        table_column.fetched = counted
+        queries.fetched = counted
 
 
 def client(engine: str, rows: int, where: str, rounds: int) -> None:
@@ -294,7 +294,7 @@ def plot() -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from prudent.paper import plots
+    from prudent.paper.figures import plots
 
     lines = recorded()
     seconds, memory = typical(lines, "seconds"), peaks(lines)

@@ -9,7 +9,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import PLDAccountant as PeerAccountant
 from scipy import stats
 
-from prudent.accounting.cases import DominatedDpEvent
+from prudent.accounting.domination import DominatedDpEvent
 from prudent.accounting.group_pairs import (
     BoundPair,
     ShiftedPair,
@@ -17,8 +17,8 @@ from prudent.accounting.group_pairs import (
     nodes_up_to,
     sampled_counts,
 )
-from prudent.accounting.loss import PldAccountant
 from prudent.accounting.pairs import Dominating, MixturePair
+from prudent.accounting.pld_accountant import PldAccountant
 
 EPSILONS = np.array([-2.0, -0.3, 0.0, 0.05, 0.7, 2.5, 9.0])
 

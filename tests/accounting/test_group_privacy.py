@@ -24,7 +24,7 @@ from prudent.accounting import (
     calibrate,
     epsilon_of,
 )
-from prudent.accounting.cases import dominating
+from prudent.accounting.domination import dominating
 from prudent.accounting.group_privacy import event_at_distance
 
 PTR = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-3, None, Reveals.BRANCH)

@@ -5,10 +5,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from tests.oracles import quadrature
 
 from prudent.accounting import moments
-from prudent.accounting.cases import branch_pair, case_one, margin_pair
+from prudent.accounting.domination import branch_pair, case_one, margin_pair
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -17,6 +16,7 @@ from prudent.accounting.events import (
     ProposeTestReleaseDpEvent,
 )
 from prudent.accounting.pairs import LaplacePair, MixturePair
+from tests.oracles import quadrature
 
 RELATIVE = 1e-9
 MNIST = 256 / 60_000

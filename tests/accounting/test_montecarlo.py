@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from tests.oracles.mechanism import TrimmedSum
 
 from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
-from prudent.accounting.cases import branch_pair, dominating
+from prudent.accounting.domination import branch_pair, dominating
 from prudent.accounting.pairs import Dominating
+from tests.oracles.mechanism import TrimmedSum
 
 RUNS = 400_000
 CONFIDENCE = 1e-4  # of being wrong, each side

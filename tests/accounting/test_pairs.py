@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracles import quadrature
 
+from prudent.accounting.loss_tables import LossTable
 from prudent.accounting.pairs import (
     Dominating,
     LaplacePair,
@@ -16,7 +16,7 @@ from prudent.accounting.pairs import (
     gaussian_profile,
     spread,
 )
-from prudent.accounting.tables import LossTable
+from tests.oracles import quadrature
 
 EPSILONS = [-3.0, -0.7, 0.0, 0.3, 1.0, 2.5, 6.0, 12.0]
 RATES = [1.0, 0.3, 256 / 60_000, 1e-5]

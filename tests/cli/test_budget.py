@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from prudent._rounding import rounded_up
 from prudent.cli.budget import app
-from prudent.release.ledger import Ledger
+from prudent.release.budget.ledger import Ledger
 
 
 def run(*arguments: object) -> Result:

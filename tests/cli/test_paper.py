@@ -11,7 +11,7 @@ import pytest
 
 from prudent.accounting import LaplaceTest, Run
 from prudent.paper.results import COLUMNS
-from prudent.paper.tables import published
+from prudent.paper.runs.jobs import published
 
 Command = Callable[..., Any]
 SETTING = ("--sampling-rate=0.01", "--noise-multiplier=8", "--steps=100")

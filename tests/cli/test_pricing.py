@@ -22,7 +22,7 @@ from prudent.accounting import (
     Reveals,
     Run,
 )
-from prudent.accounting.records import from_plain
+from prudent.accounting.serialisation import from_plain
 from prudent.cli.options import parse_test
 
 Command = Callable[..., Any]

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.cli import errors, release
-from prudent.release import noise, statistics, table_column
-from prudent.release.ledger import Ledger
+from prudent.release import noise, statistics
+from prudent.release.budget.ledger import Ledger
+from prudent.release.columns import queries
 
 SECRET = 918273.625
 SAMPLE = np.random.default_rng(2).normal(50.0, 1.0, 4000)
@@ -152,9 +153,7 @@ def test_over_budget_exits_with_4_before_anything_is_read(
 ) -> None:
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=0.1, delta=1e-5).close()
-    monkeypatch.setattr(
-        table_column, "_answer", lambda _: pytest.fail("read before it was charged")
-    )
+    monkeypatch.setattr(queries, "_answer", lambda _: pytest.fail("read before it was charged"))
     arguments = ["median", str(files / "t.parquet"), *MEDIAN, "--ledger", book]
     status, out, err = run(*arguments)
     assert (status, out) == (4, "")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from prudent.cli import main
-from prudent.training.checkpoint import load_checkpoint
+from prudent.training.loop.checkpoint import load_checkpoint
 
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from prudent.paper import files
+from prudent.experiments import files
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
 from prudent.release.baseline import exponential_quantile, pure_event
-from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.columns.column import ArrayColumn
 from prudent.release.mechanism import Branch
 
 SAMPLE = np.random.default_rng(6).normal(100.0, 10.0, 5_000)

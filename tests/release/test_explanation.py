@@ -12,9 +12,10 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
 
-from prudent.release import Ledger, statistics, table_column  # noqa: E402
+from prudent.release import Ledger, statistics  # noqa: E402
+from prudent.release.columns import queries  # noqa: E402
+from prudent.release.columns.sources import SourceError  # noqa: E402
 from prudent.release.explanation import Question, explain  # noqa: E402
-from prudent.release.sources import SourceError  # noqa: E402
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 MEDIAN: Any = {"propose": 1.0, **COST}
@@ -30,9 +31,9 @@ TABLE = pa.table(
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_column, "FEW", 50)
-    monkeypatch.setattr(table_column, "SAMPLE", 2_000)
-    monkeypatch.setattr(table_column, "_SLACK", 0.05)
+    monkeypatch.setattr(queries, "FEW", 50)
+    monkeypatch.setattr(queries, "SAMPLE", 2_000)
+    monkeypatch.setattr(queries, "_SLACK", 0.05)
 
 
 def asked(questions: list[Question]) -> list[str]:
@@ -64,9 +65,9 @@ def test_a_release_asks_what_was_explained(
     table = backend.table("t")
     explained = explain(statistic, table, "x", records=5_000, **own, **COST)
     sent: list[str] = []
-    fetch = table_column.fetched
+    fetch = queries.fetched
     monkeypatch.setattr(
-        table_column,
+        queries,
         "fetched",
         lambda query: (sent.append(str(ibis.to_sql(query))), fetch(query))[1],
     )
@@ -78,19 +79,19 @@ def test_a_release_asks_what_was_explained(
 
 def test_few_records_are_not_narrowed_down() -> None:
     assert asked(explain(statistics.median, TABLE, "x", records=1_000, **MEDIAN)) == [
-        table_column.how_many.__doc__,
-        table_column.near_ranks.__doc__,
+        queries.how_many.__doc__,
+        queries.near_ranks.__doc__,
     ]
 
 
 def test_the_most_frequent_category_is_read_in_a_second_question() -> None:
     (question,) = explain(statistics.mode, TABLE, "city", categories=["Bergen", "Oslo"], **COST)
-    assert question.asks == table_column.how_many_of_each.__doc__
+    assert question.asks == queries.how_many_of_each.__doc__
     counts, winner = explain(
         statistics.mode, TABLE, "city", by="city", groups=["Oslo"], **COST, ledger=None
     )
-    assert counts.asks == table_column.two_largest_groups.__doc__
-    assert winner.asks == table_column.largest_group.__doc__
+    assert counts.asks == queries.two_largest_groups.__doc__
+    assert winner.asks == queries.largest_group.__doc__
     assert "Oslo" in counts.sql
     assert "LIMIT 1" in winner.sql
 

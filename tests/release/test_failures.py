@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
-from prudent.release import images
 from prudent.release.baseline import exponential_quantile
-from prudent.release.columns_protocol import ArrayColumn, Column
+from prudent.release.columns import images
+from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.failures import UNREADABLE, SourceError, withheld
 from prudent.release.mechanism import Released
 from prudent.release.proposal import search_quantile
@@ -76,7 +76,7 @@ def test_a_sum_of_vectors_fails_in_the_same_words(monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError("secret")
 
-    monkeypatch.setattr("prudent.release.trimming.trimmed_sum", fail)
+    monkeypatch.setattr("prudent.release.margins.trimmed.trimmed_sum", fail)
     with pytest.raises(SourceError, match="could not be read"):
         trimmed_sum(np.ones((9, 2)), trim=1, propose=1.0, **COST)
 
@@ -183,7 +183,7 @@ def test_bytes_in_an_unknown_encoding_are_shown() -> None:
 def test_a_lazy_frame_is_collected(tmp_path: Path) -> None:
     pytest.importorskip("ibis")
     polars = pytest.importorskip("polars")
-    from prudent.release.columns import open_column
+    from prudent.release.columns.opening import open_column
 
     frame = polars.DataFrame({"x": [1.0, 2.0], "city": ["a", "b"], "z": ["1", "secret"]})
     lazy = frame.lazy().with_columns(polars.col("z").cast(polars.Float64))

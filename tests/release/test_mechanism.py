@@ -20,9 +20,10 @@ from prudent.accounting import (
     to_json,
 )
 from prudent.release.baseline import exponential_quantile
-from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.calibration import calibrated
+from prudent.release.columns.column import ArrayColumn
 from prudent.release.failures import SourceError
-from prudent.release.margin import RobustValue, quantile
+from prudent.release.margins.quantile import RobustValue, quantile
 from prudent.release.mechanism import (
     Branch,
     ProposeTestRelease,
@@ -33,7 +34,6 @@ from prudent.release.mechanism import (
     on_lattice,
 )
 from prudent.release.noise import Law, ReproducibleNoise
-from prudent.release.pricing import calibrated
 from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import DiscreteLaplaceTest, PldAccountant
-from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.columns.column import ArrayColumn
 from prudent.release.mechanism import Branch, Refused, Released
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean, trimmed_sum

@@ -38,7 +38,7 @@ from opacus.utils.uniform_sampler import (
     UniformWithReplacementSampler,
 )
 
-from prudent.training.opacus_adapter import PrivateOptimizer, realised_rate
+from prudent.training.opacus import PrivateOptimizer, realised_rate
 
 # The first layer's input needs no gradient; torch mentions it at every backward pass.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")

@@ -17,7 +17,7 @@ from prudent.accounting import (
     Relation,
     epsilon_of,
 )
-from prudent.accounting.records import from_plain
+from prudent.accounting.serialisation import from_plain
 from prudent.training import (
     AdaptiveTrim,
     Chunk,
@@ -32,7 +32,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.running import TrainingRun
+from prudent.training.loop.run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 
 PTR = ProposeTestRelease(

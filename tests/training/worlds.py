@@ -37,12 +37,12 @@ from prudent.training import (
     Step,
     Sum,
     TrimmedSum,
-    execution,
     fit,
 )
-from prudent.training.distributed import Alone, Together, join
 from prudent.training.keystream import Key
-from prudent.training.sharding import whole
+from prudent.training.loop import execution
+from prudent.training.parallel.processes import Alone, Together, join
+from prudent.training.parallel.sharding import whole
 from tests.training.gradients.oracle import cross_entropy
 
 ROOT = Path(__file__).parents[2]

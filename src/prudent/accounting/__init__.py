@@ -17,8 +17,8 @@ from prudent.accounting.events import (
     Reveals,
 )
 from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.loss import PldAccountant
-from prudent.accounting.records import describe, from_json, to_json
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import (
     ADD_REMOVE,
     REPLACE_ONE,
@@ -26,7 +26,7 @@ from prudent.accounting.relations import (
     Adjacency,
     Relation,
 )
-from prudent.accounting.renyi import RdpAccountant
+from prudent.accounting.serialisation import describe, from_json, to_json
 
 __all__ = [
     "ADD_REMOVE",

@@ -22,9 +22,9 @@ from prudent.accounting.events import (
     Reveals,
 )
 from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.loss import PldAccountant
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
-from prudent.accounting.renyi import RdpAccountant
 
 Accountant: TypeAlias = type[PldAccountant] | type[RdpAccountant]
 Parameter: TypeAlias = Literal[

@@ -4,12 +4,11 @@ Every question builds laws that suit it: a cap and a tilt about the answer (`sad
 enough for the number of runs, and one tilted convolution per direction (`convolution`).
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
+import attrs
 import numpy as np
 
 from prudent.accounting.convolution import (
@@ -21,9 +20,9 @@ from prudent.accounting.convolution import (
     convolved,
     total_log_moments,
 )
+from prudent.accounting.loss_tables import Array, LossTable, evaluation_bound
 from prudent.accounting.pairs import Dominating, TabulatedPair
 from prudent.accounting.saddle import Scan, chords_of, knots
-from prudent.accounting.tables import Array, LossTable, evaluation_bound
 
 DEFAULT_INTERVAL = 1e-4
 
@@ -43,7 +42,7 @@ _TABLE_SPACING = 2e-3  # of its losses, relative to them
 _DIRECTIONS = (False, True)  # whether a record is added
 
 
-@dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class Composition:
     """Independent runs of dominating pairs, and what they cost together.
 
@@ -106,14 +105,14 @@ class Composition:
         """The composition run on a Poisson sample, on the same side of the truth."""
         match self.parts:
             case ((Dominating(sampling_rate=1.0) as worst, 1),):
-                return dataclasses.replace(worst, sampling_rate=rate)
+                return attrs.evolve(worst, sampling_rate=rate)
         sums = self._sums
         forward, backward = (tuple(one.everywhere()) for one in sums)
         largest = (sums[0].largest_loss, sums[1].largest_loss)
         return Dominating((TabulatedPair(forward, backward, largest),), rate)
 
 
-@dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class Grid:
     """What is asked of a grid of losses.
 
@@ -134,7 +133,7 @@ class Grid:
         return self.lattice / max(1, parts)
 
 
-@dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class Single:
     """One direction of one release: its profile is known in closed form.
 
@@ -182,7 +181,7 @@ class Single:
         return min(largest, low if enough[0] == 0 or not self.upper else high)
 
 
-@dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class Sum:
     """One direction of a composition: the sum of many losses.
 
@@ -356,7 +355,7 @@ def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
     """
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
-    unsampled = dataclasses.replace(worst, sampling_rate=1.0)
+    unsampled = attrs.evolve(worst, sampling_rate=1.0)
     removing, added = (
         knots([unsampled], _WHOLE_TAIL, adding=adding, spacing=_TABLE_SPACING)
         for adding in _DIRECTIONS

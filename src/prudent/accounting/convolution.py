@@ -33,13 +33,13 @@ Guarantee:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from prudent.accounting.tables import UNIT, Array, Chords, LossTable
+from prudent.accounting.loss_tables import UNIT, Array, Chords, LossTable
 
 LARGEST_SIZE = 2**22
 """Most points of a window."""
@@ -57,7 +57,7 @@ class WindowError(ValueError):
         super().__init__(f"Expected a grid {factor:.3g} times coarser.")
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class LatticeLaw:
     """A law of losses on multiples of an interval, run `times` times.
 
@@ -162,7 +162,7 @@ def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
     return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Window:
     """A stretch of the lattice that holds nearly all of a sum of losses.
 

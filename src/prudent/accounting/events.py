@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 from dp_accounting import DpEvent
 from scipy import special
+from typing_extensions import override
 
 from prudent import _validate
 
@@ -86,14 +87,14 @@ def check_size(**argument: Any) -> float:
 class LaplaceTest(MarginTest):
     """Noise of density exp(-|x|/b)/(2b), b = scale."""
 
+    @override
     def tail(self, distance: float) -> float:
-        """See base class."""
         if distance >= 0:
             return 0.5 * math.exp(-distance / self.scale)
         return 1 - 0.5 * math.exp(distance / self.scale)
 
+    @override
     def threshold(self, failure: float) -> float:
-        """See base class."""
         return math.nextafter(-self.scale * math.log(2 * _check_failure(failure)), math.inf)
 
 
@@ -101,12 +102,12 @@ class LaplaceTest(MarginTest):
 class GaussianTest(MarginTest):
     """Noise N(0, s²), s = scale."""
 
+    @override
     def tail(self, distance: float) -> float:
-        """See base class."""
         return float(special.ndtr(-distance / self.scale))
 
+    @override
     def threshold(self, failure: float) -> float:
-        """See base class."""
         return math.nextafter(-self.scale * float(special.ndtri(_check_failure(failure))), math.inf)
 
 
@@ -114,16 +115,16 @@ class GaussianTest(MarginTest):
 class DiscreteLaplaceTest(MarginTest):
     """Whole-number noise of mass proportional to exp(-|x|/b), b = scale."""
 
+    @override
     def tail(self, distance: float) -> float:
-        """See base class."""
         steps = math.floor(distance)
         decay = 1 / self.scale
         if steps >= 0:
             return math.exp(-decay * (steps + 1)) / (1 + math.exp(-decay))
         return 1 - math.exp(decay * steps) / (1 + math.exp(-decay))
 
+    @override
     def threshold(self, failure: float) -> float:
-        """See base class."""
         _check_failure(failure)
         decay = 1 / self.scale
         guess = (-math.log(failure) - math.log1p(math.exp(-decay))) / decay - 1
@@ -141,8 +142,8 @@ class DiscreteGaussianTest(MarginTest):
         """Beyond this distance lies less than 1e-21 of the mass."""
         return math.ceil(9.6 * self.scale) + 2
 
+    @override
     def tail(self, distance: float) -> float:
-        """See base class."""
         steps = math.floor(distance)
         if steps < -1:
             return 1 - self.tail(-steps - 1)  # Pr[X > k] = 1 - Pr[X > -k-1], by symmetry
@@ -155,8 +156,8 @@ class DiscreteGaussianTest(MarginTest):
         right = np.arange(1, self.reach + 1)
         return float(1 + 2 * np.sum(np.exp(-0.5 * (right / self.scale) ** 2)))
 
+    @override
     def threshold(self, failure: float) -> float:
-        """See base class."""
         _check_failure(failure)
         guess = -self.scale * float(special.ndtri(failure))
         return _least_integer_threshold(self, failure, max(0, math.floor(guess) - 2))

@@ -20,14 +20,15 @@ against the mirrored mixture when each is replaced by another that keeps its coi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
+import attrs
 import numpy as np
 from scipy import special, stats
+from typing_extensions import override
 
+from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Pair
-from prudent.accounting.tables import Array
 
 _NEGLIGIBLE = 1e-25  # binomial mass that is moved to the largest shift
 _NODES = 4096  # where a loss is tabulated before it is inverted
@@ -35,7 +36,7 @@ _FAR = 40.0  # standard deviations beyond which a Gaussian has no mass in floati
 _ROUNDING = 1e-14  # relative: of special functions and their difference, upwards
 
 
-@dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class ShiftedPair(Pair):
     """Σ pᵢ N(aᵢ, 1) against Σ rⱼ N(-bⱼ, 1), all shifts at least 0.
 
@@ -61,8 +62,8 @@ class ShiftedPair(Pair):
             return cls(masses, counts / sigma, masses, counts / sigma)
         return cls(masses, counts / sigma, np.ones(1), np.zeros(1))
 
+    @override
     def profile(self, epsilon: Array) -> Array:
-        """See base class."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         start = self._where_loss_is(epsilon)
         seen = special.ndtr(self.up - start[..., None]) @ self.present
@@ -76,8 +77,8 @@ class ShiftedPair(Pair):
         return ShiftedPair(self.absent, self.down, self.present, self.up)
 
     @property
+    @override
     def infinite_mass(self) -> float:
-        """See base class."""
         return 0.0
 
     def _loss(self, x: Array) -> tuple[Array, Array]:
@@ -134,7 +135,7 @@ def sampled_counts(records: int, rate: float) -> tuple[Array, Array]:
     return kept[some], counts[some].astype(np.float64)
 
 
-@dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class BoundPair(Pair):
     """A pair known by an upper bound on its profile, at nodes joined by chords in e^ε.
 
@@ -161,8 +162,8 @@ class BoundPair(Pair):
         kept = _hull(both, excess)
         return cls(both[kept], excess[kept])
 
+    @override
     def profile(self, epsilon: Array) -> Array:
-        """See base class."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         right = np.clip(np.searchsorted(self.nodes, epsilon), 1, len(self.nodes) - 1)
         low, high = self.nodes[right - 1], self.nodes[right]
@@ -177,13 +178,13 @@ class BoundPair(Pair):
         beyond = self.excess[0] * np.exp(np.minimum(epsilon - self.nodes[0], 0.0)) + least
         return np.asarray(np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside)))
 
+    @override
     def swapped(self) -> "BoundPair":
-        """See base class."""
         return BoundPair(-self.nodes[::-1], (self.excess * np.exp(-self.nodes))[::-1])
 
     @property
+    @override
     def infinite_mass(self) -> float:
-        """See base class."""
         return float(self.excess[-1])
 
 

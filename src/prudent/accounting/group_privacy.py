@@ -19,7 +19,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent.accounting.cases import (
+from prudent.accounting.domination import (
     DominatedDpEvent,
     Parts,
     additive_parts,
@@ -37,11 +37,11 @@ from prudent.accounting.group_pairs import (
     nodes_up_to,
     sampled_counts,
 )
-from prudent.accounting.loss import PldAccountant
+from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Dominating
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation
-from prudent.accounting.renyi import RdpAccountant
-from prudent.accounting.tables import Array
 
 _SHARES = (
     0.25,

@@ -12,12 +12,14 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
-from prudent.accounting._numeric import expm1_minus
-from prudent.accounting.mechanisms import laplace_rdp
+from prudent import _validate
+from prudent.accounting import _numeric
+from prudent.accounting._numeric import Numbers, expm1_minus
+from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import LaplacePair, MixturePair, Pair
-from prudent.accounting.tables import Array
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
 _MOST_NODES = 1 << 21  # of one integral, all components together
@@ -286,3 +288,20 @@ def _excess(exponents: Array, u: Array, power: float) -> Array:
         term = term * v * ((power - k + 1) / k)
         series = series + term
     return np.where(tiny, series, direct)
+
+
+def laplace_rdp(order: ArrayLike, scale: float) -> Numbers:
+    """Exact Rényi divergence of Laplace noise at any order above one.
+
+    With a the order and b the scale, the moment is
+    a/(2a-1) e^((a-1)/b) + (a-1)/(2a-1) e^(-a/b); its two first-order terms cancel and are left
+    out, so that the result keeps its digits next to order one and at large scales.
+    """
+    a = _numeric.orders(order)
+    b = _validate.positive(scale=scale)
+    up, down = (a - 1) / b, a / b
+    with np.errstate(over="ignore", invalid="ignore"):
+        excess = (a * expm1_minus(up) + (a - 1) * expm1_minus(-down)) / (2 * a - 1)
+        near = np.log1p(excess)
+    far = up + np.log((a + (a - 1) * np.exp(-up - down)) / (2 * a - 1))
+    return (np.where(up < 1, near, far) / (a - 1))[()]

@@ -18,7 +18,7 @@ import dp_accounting as dp
 from dp_accounting import NeighboringRelation
 
 from prudent import _validate
-from prudent.accounting.cases import Parts, additive_parts
+from prudent.accounting.domination import Parts, additive_parts
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent
 
 ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails

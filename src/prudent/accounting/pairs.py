@@ -11,13 +11,14 @@ The profile of a pair is h(ε) = sup over events A of present(A) - e^ε absent(A
 import abc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+import attrs
 import numpy as np
 from scipy import special
+from typing_extensions import override
 
-from prudent.accounting.tables import Array, LossTable
+from prudent.accounting.loss_tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
@@ -67,7 +68,7 @@ def gaussian_profile(epsilon: Array, sigma: float) -> Array:
     return np.maximum(0.0, _tail_term(a, 0.0) - _tail_term(a, mu))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class MixturePair(Pair):
     """Finitely many labelled Gaussian pairs.
 
@@ -93,31 +94,31 @@ class MixturePair(Pair):
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(np.log(self.present) - np.log(self.absent))
 
+    @override
     def profile(self, epsilon: Array) -> Array:
-        """See base class."""
         total = np.zeros_like(epsilon)
         for loss, mass, sigma in zip(self.losses, self.present, self.sigma, strict=True):
             if mass > 0:  # a label never seen without the record tells everything
                 total += mass * (gaussian_profile(epsilon - loss, sigma) if loss < np.inf else 1.0)
         return total
 
+    @override
     def swapped(self) -> "MixturePair":
-        """See base class."""
         return MixturePair(self.present, self.absent, self.sigma)
 
     @property
+    @override
     def infinite_mass(self) -> float:
-        """See base class."""
         return float(np.sum(self.present[(self.absent == 0) | (self.sigma == 0)]))
 
     @property
+    @override
     def largest_loss(self) -> float:
-        """See base class."""
         seen = self.present > 0
         return float(np.max(np.where(np.isinf(self.sigma), self.losses, np.inf)[seen]))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class LaplacePair(Pair):
     """Laplace noise of scale b on a shift of 1, beside Gaussian noise σ on a shift of 1.
 
@@ -128,8 +129,8 @@ class LaplacePair(Pair):
     scale: float
     sigma: float
 
+    @override
     def profile(self, epsilon: Array) -> Array:
-        """See base class."""
         reach = 1 / self.scale
         if self.sigma == 0:
             return np.ones_like(epsilon)
@@ -148,13 +149,13 @@ class LaplacePair(Pair):
         return self
 
     @property
+    @override
     def infinite_mass(self) -> float:
-        """See base class."""
         return float(self.sigma == 0)
 
     @property
+    @override
     def largest_loss(self) -> float:
-        """See base class."""
         return 1 / self.scale if math.isinf(self.sigma) else math.inf
 
     def components(self, nodes: int) -> MixturePair:
@@ -174,7 +175,7 @@ def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
     return np.asarray(points), np.asarray(weights)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class TabulatedPair(Pair):
     """A pair known by laws of its losses in both directions.
 
@@ -197,19 +198,19 @@ class TabulatedPair(Pair):
         left = -np.expm1(negative) + np.exp(negative) * _best(self.backward, -negative)
         return np.where(epsilon < 0, left, right)
 
+    @override
     def swapped(self) -> "TabulatedPair":
-        """See base class."""
         return TabulatedPair(self.backward, self.forward, self.largest[::-1])
 
     @property
+    @override
     def infinite_mass(self) -> float:
-        """See base class."""
         masses = [table.infinite for table in self.forward]
         return min(masses) if self.forward[0].upper else max(masses)
 
     @property
+    @override
     def largest_loss(self) -> float:
-        """See base class."""
         return self.largest[0]
 
 
@@ -246,7 +247,7 @@ def spread(pair: MixturePair, most: int = MOST_COMPONENTS) -> MixturePair:
     )
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Dominating:
     """The worst of several pairs, with and without Poisson sampling.
 

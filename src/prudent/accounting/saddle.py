@@ -8,12 +8,12 @@ have E e^-loss <= 1 under the first law, whence the factor.)
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import attrs
 import numpy as np
 
+from prudent.accounting.loss_tables import Array, Chords, evaluation_error, joined, lowered
 from prudent.accounting.pairs import Dominating
-from prudent.accounting.tables import Array, Chords, evaluation_error, joined, lowered
 
 _TILTS = np.geomspace(1e-5, 1e9, 180)
 _CAP_COST = 1e-6  # of δ, that a cap may cost
@@ -43,7 +43,7 @@ def bounded(excess: Array, zero: int, losses: Array, limit: float, *, upper: boo
     return joined(lower, zero, losses, upper=False)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Scan:
     """Moments of one direction of a composition, for every tilt and cap.
 

@@ -8,15 +8,15 @@ takes seconds to minutes and needs python-flint.
 """
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
+import attrs
 import dp_accounting as dp
 import numpy as np
 from flint import acb, arb, ctx
 
 from prudent import _validate
-from prudent.accounting.cases import dominating
+from prudent.accounting.domination import dominating
 from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair, Pair
 
 _BITS = 128  # δ = 1e-20 keeps 18 digits
@@ -60,7 +60,7 @@ def certified_delta(
     return min(1.0, max(found))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Law:
     """The chords of a profile, as masses at multiples of an interval, in balls.
 

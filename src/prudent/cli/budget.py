@@ -10,7 +10,7 @@ from prudent.cli import options
 from prudent.cli.display import complain, echo, neutral
 
 if TYPE_CHECKING:
-    from prudent.release.odometer import Balance
+    from prudent.release.budget.balance import Balance
 
 TAMPERED = 1
 
@@ -54,7 +54,7 @@ def create(
     $ prudent budget create postgresql://team@db/privacy \
         --dataset salaries --epsilon 1 --delta 1e-6
     """
-    from prudent.release.ledger import Ledger
+    from prudent.release.budget.ledger import Ledger
 
     with Ledger.create(
         location, epsilon=epsilon, delta=delta, dataset=dataset, adaptive=adaptive
@@ -70,7 +70,7 @@ def show(location: Location, dataset: Dataset = "default", as_json: options.Json
 
     $ prudent budget show budget.db
     """
-    from prudent.release.ledger import Ledger
+    from prudent.release.budget.ledger import Ledger
 
     with Ledger.open(location, dataset=dataset) as ledger:
         _print_balance(ledger.balance(), as_json)
@@ -87,7 +87,7 @@ def history(
     $ prudent budget history budget.db --json
     """
     from prudent.accounting import describe
-    from prudent.release.ledger import Ledger
+    from prudent.release.budget.ledger import Ledger
 
     with Ledger.open(location, dataset=dataset) as ledger:
         charges = ledger.history()
@@ -128,7 +128,7 @@ def verify(
 
     $ prudent budget verify budget.db
     """
-    from prudent.release.ledger import Ledger, TamperedLedgerError
+    from prudent.release.budget.ledger import Ledger, TamperedLedgerError
 
     try:
         with Ledger.open(location, dataset=dataset) as ledger:

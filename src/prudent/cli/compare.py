@@ -117,7 +117,7 @@ def _shape(
     if public is None:
         _validate.one_of(SHAPES, shape=name)
         return SHAPES[name] if bounds is None else attrs.evolve(SHAPES[name], bounds=bounds)
-    from prudent.release.columns import open_column
+    from prudent.release.columns.opening import open_column
 
     opened = open_column(public, column)
     values = opened.order_statistics(1, _LARGEST)

@@ -37,8 +37,8 @@ def demo(
 
     _validate.count(1, steps=steps)
     from prudent.accounting import ZERO_OUT
-    from prudent.paper.demo import run_demo
-    from prudent.paper.experiment import Experiment
+    from prudent.experiments.demo import run_demo
+    from prudent.experiments.experiment import Experiment
 
     common = Experiment(
         epsilon=epsilon, delta=delta, steps=steps, batch=batch, corrupt=corrupt, lr=2.0

@@ -162,7 +162,7 @@ def relation(name: str, records_per_person: int) -> "Relation":
 
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: events as objects, infinity as "inf"."""
-    from prudent.accounting.records import to_plain
+    from prudent.accounting.serialisation import to_plain
 
     return to_plain(value)
 

@@ -13,8 +13,8 @@ from prudent.cli.paper_tables import TABLES, ResultsOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from prudent.paper.bounds import Price
-    from prudent.paper.figures import Figure
+    from prudent.paper.figures.bounds import Price
+    from prudent.paper.figures.panels import Figure
     from prudent.paper.results import Results
 
 FIGURES = (1, 2, 3, 4, 5)
@@ -56,10 +56,10 @@ def figure(
 
     $ prudent paper figure 3 --out figures
     """
-    from prudent.paper import figures
+    from prudent.paper.figures import panels
 
-    drawn = figures.figure(number)
-    from prudent.paper import plots
+    drawn = panels.figure(number)
+    from prudent.paper.figures import plots
 
     for path in plots.save(drawn, out):
         typer.echo(path)
@@ -96,7 +96,7 @@ def report(
     from rich.console import Console
     from rich.progress import track
 
-    from prudent.paper.figures import figure
+    from prudent.paper.figures.panels import figure
 
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +131,8 @@ def everything(
     from rich.console import Console
     from rich.progress import Progress
 
-    from prudent.paper import plots
-    from prudent.paper.figures import figure
+    from prudent.paper.figures import plots
+    from prudent.paper.figures.panels import figure
     from prudent.paper.report import grids, markdown
     from prudent.paper.report.cells import plain_table
 
@@ -171,16 +171,18 @@ def _read_given(path: Path | None, seeds: int | None) -> "Results":
 
 
 def _write_page(results: "Results", path: Path, figures: "Sequence[Figure]") -> None:
-    from prudent.paper.report import content, html
+    from prudent.paper.report import html
+    from prudent.paper.report.page import document
 
-    page = content.document(results, figures=figures)
+    page = document(results, figures=figures)
     path.write_text(html.render(page, "prudent paper report"), "utf-8")
 
 
 def _write_markdown(results: "Results", path: Path) -> None:
-    from prudent.paper.report import content, markdown
+    from prudent.paper.report import markdown
+    from prudent.paper.report.page import document
 
-    page = content.document(results, curves=False)
+    page = document(results, curves=False)
     path.write_text(markdown.render(page, "prudent paper report --docs"), "utf-8")
 
 
@@ -209,7 +211,7 @@ def compare(
     $ prudent paper compare --noise-multiplier 8 --steps 1000 \
         --sampling-rate 0.01 --out figures
     """
-    from prudent.paper import bounds
+    from prudent.paper.figures import bounds
 
     options.check_sizes(
         sampling_rate=sampling_rate,
@@ -221,7 +223,7 @@ def compare(
     setting = bounds.Setting(sampling_rate, noise_multiplier, propose, test_scale, failure, delta)
     prices = bounds.compare(setting, steps)
     if out is not None:
-        from prudent.paper import plots
+        from prudent.paper.figures import plots
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         for path in plots.save_comparison(prices, title, out):
@@ -264,7 +266,7 @@ def convergence(
 
     $ prudent paper convergence --workers 100 --noise 0.5 --out figures
     """
-    from prudent.paper.distance import Descent, distances
+    from prudent.paper.theory.distance import Descent, distances
 
     setting = Descent(
         workers=workers,
@@ -278,7 +280,7 @@ def convergence(
     )
     rows = distances(setting)
     if out is not None:
-        from prudent.paper import plots
+        from prudent.paper.figures import plots
 
         for path in plots.save_distances(rows, out):
             typer.echo(path, err=as_json)

@@ -191,7 +191,7 @@ def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | Non
 def _price(run: "Run", delta: float, accountant: options.AccountantName) -> dict[str, Any]:
     """What `--json` prints."""
     from prudent.accounting import PldAccountant
-    from prudent.accounting.records import to_plain
+    from prudent.accounting.serialisation import to_plain
 
     lower, exact = None, math.inf
     if run.relation.distance == 1:

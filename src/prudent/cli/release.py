@@ -236,7 +236,7 @@ def mode(
 def _answer(request: Request, statistic: str, **own: Any) -> None:
     """Releases, prints what came of it, and ends with the exit status that says so."""
     from prudent.release import statistics
-    from prudent.release.ledger import OverBudgetError
+    from prudent.release.budget.ledger import OverBudgetError
 
     if request.source is None and request.connect is None:
         raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
@@ -289,7 +289,7 @@ def _budget(request: Request) -> Any:
     """The ledger to charge, if there is one."""
     import contextlib
 
-    from prudent.release.ledger import Ledger
+    from prudent.release.budget.ledger import Ledger
 
     if request.ledger is None:
         return contextlib.nullcontext()
@@ -305,8 +305,8 @@ def _listed(text: str) -> list[str]:
 
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:
     """The categories in the type of the column: the order of texts is not that of numbers."""
-    from prudent.release.columns import open_column
-    from prudent.release.table_column import TableColumn
+    from prudent.release.columns.opening import open_column
+    from prudent.release.columns.queries import TableColumn
 
     if categories is None:
         return None

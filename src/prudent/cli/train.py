@@ -11,7 +11,7 @@ from prudent._rounding import rounded_up
 from prudent.cli import options
 
 if TYPE_CHECKING:
-    from prudent.paper.experiment import Experiment, Result
+    from prudent.experiments.experiment import Experiment, Result
 
 
 def train(
@@ -161,8 +161,8 @@ def train(
             "Expected seed with corrupt and out on data of your own, got nothing: which records "
             "are bad comes from it, and a run that is resumed must find the same ones."
         )
-    from prudent.paper.experiment import run
-    from prudent.training.distributed import is_first
+    from prudent.experiments.experiment import run
+    from prudent.training.parallel.processes import is_first
 
     result = run(
         experiment,
@@ -194,7 +194,7 @@ def _from_file(path: Path | None) -> dict[str, Any]:
 def _experiment(chosen: dict[str, Any]) -> "Experiment":
     import attrs
 
-    from prudent.paper.experiment import Experiment
+    from prudent.experiments.experiment import Experiment
 
     known = {field.name for field in attrs.fields(Experiment)} | {"records_per_person"}
     unknown = sorted(set(chosen) - known)
@@ -244,7 +244,7 @@ def _seed_is_drawn(chosen: dict[str, Any]) -> bool:
 def _device(name: str) -> str:
     import torch
 
-    from prudent.training.distributed import local_device
+    from prudent.training.parallel.processes import local_device
 
     try:
         device = torch.device(name)

@@ -6,10 +6,11 @@ table of edge cases is in `prudent.corruption.gradients`.
 """
 
 import functools
-from dataclasses import dataclass
 
+import attrs
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from prudent import _validate
 from prudent.corruption.gradients import GradientCorruption, Gradients, masked_mean
@@ -40,7 +41,7 @@ def _mean_norm(known: Tensor, gradients: Gradients) -> Tensor:
     return masked_mean(known, torch.stack(squares).sum(0).sqrt())
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class ColludingDirection(GradientCorruption):
     """Bad records all send the same vector, at every step: one constant direction.
 
@@ -54,8 +55,8 @@ class ColludingDirection(GradientCorruption):
     norm: float | None = None
     direction_seed: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if self.norm is not None:
             _validate.positive(norm=self.norm)
         _validate.count(direction_seed=self.direction_seed)
@@ -65,10 +66,10 @@ class ColludingDirection(GradientCorruption):
         """A given norm is a constant; a matched one is read from the honest."""
         return self.norm is not None
 
+    @override
     def sent(
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See base class."""
         first = next(iter(gradients.values()))
         directions = _unit_direction(
             self.direction_seed,
@@ -86,7 +87,7 @@ class ColludingDirection(GradientCorruption):
         }
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class InnerProductManipulation(GradientCorruption):
     """Bad records send −scale times the mean of the honest gradients (Xie et al., 2020).
 
@@ -102,8 +103,8 @@ class InnerProductManipulation(GradientCorruption):
 
     scale: float | None = 0.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if self.scale is not None:
             _validate.positive(scale=self.scale)
 
@@ -112,10 +113,10 @@ class InnerProductManipulation(GradientCorruption):
         """The mean is of the honest records."""
         return False
 
+    @override
     def sent(
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See base class."""
         means = {name: masked_mean(known, gradient) for name, gradient in gradients.items()}
         scale: Tensor | float | None = self.scale
         if scale is None:
@@ -124,7 +125,7 @@ class InnerProductManipulation(GradientCorruption):
         return {name: -scale * mean for name, mean in means.items()}
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class ALittleIsEnough(GradientCorruption):
     """Bad records send mean − deviations·std of the honest, by coordinate (Baruch et al., 2019).
 
@@ -137,8 +138,8 @@ class ALittleIsEnough(GradientCorruption):
 
     deviations: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         _validate.positive(deviations=self.deviations)
 
     @property
@@ -146,10 +147,10 @@ class ALittleIsEnough(GradientCorruption):
         """Mean and deviation are of the honest records."""
         return False
 
+    @override
     def sent(
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See base class."""
         sent = {}
         for name, gradient in gradients.items():
             mean = masked_mean(known, gradient)
@@ -158,7 +159,7 @@ class ALittleIsEnough(GradientCorruption):
         return sent
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Mimic(GradientCorruption):
     """Bad records all copy one honest record of the batch (Karimireddy et al., 2022).
 
@@ -171,9 +172,9 @@ class Mimic(GradientCorruption):
         """The copy is of an honest record."""
         return False
 
+    @override
     def sent(
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See base class."""
         first = known.to(torch.int32).argmax(0, keepdim=True)
         return {name: gradient.index_select(0, first) for name, gradient in gradients.items()}

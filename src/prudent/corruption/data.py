@@ -12,9 +12,9 @@
 | integer features (uint8 pixels) | become float32, not rescaled; the noise is in their units |
 """
 
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -62,7 +62,7 @@ def _changed(labels: Tensor, bad: Tensor, other: Tensor, classes: int) -> Tensor
     return labels.index_copy(0, bad, torch.where((old >= 0) & (old < classes), other, old))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class RandomLabelFlip:
     """Each bad record gets another class, uniformly at random among the classes it does not have.
 
@@ -72,7 +72,7 @@ class RandomLabelFlip:
 
     ratio: float
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         valid_ratio(self.ratio)
 
     def apply(
@@ -94,7 +94,7 @@ class RandomLabelFlip:
         return features, _changed(labels, bad, (labels[bad] + step) % classes, classes)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class TargetedLabelFlip:
     """Each bad record of class c becomes class C − 1 − c.
 
@@ -104,7 +104,7 @@ class TargetedLabelFlip:
 
     ratio: float
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         valid_ratio(self.ratio)
 
     def apply(
@@ -116,7 +116,7 @@ class TargetedLabelFlip:
         return features, _changed(labels, bad, classes - 1 - labels[bad], classes)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class FeatureNoise:
     """Each bad record gets Gaussian noise on every feature, in the units of the features.
 
@@ -130,7 +130,7 @@ class FeatureNoise:
     ratio: float
     variance: float = 100.0
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         valid_ratio(self.ratio)
         _validate.positive(variance=self.variance)
 

@@ -19,11 +19,12 @@ never asked for a number.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
+import attrs
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from prudent import _validate
 from prudent.corruption.records import corrupted_mask, valid_ratio
@@ -47,7 +48,7 @@ Hook = Callable[[Gradients, Rows, torch.Generator], dict[str, Tensor]]
 """From the gradients of a batch, the batch and the generator of the step to what is sent."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class GradientCorruption(ABC):
     """Something that makes the bad records of a batch send wrong gradients.
 
@@ -57,9 +58,9 @@ class GradientCorruption(ABC):
     """
 
     ratio: float
-    seed: int = field(default=0, kw_only=True)
+    seed: int = attrs.field(default=0, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         valid_ratio(self.ratio)
         _validate.count(seed=self.seed)
 
@@ -167,7 +168,7 @@ def masked_mean(known: Tensor, gradient: Tensor) -> Tensor:
     return total / known.sum().clamp(min=1)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class GradientNoise(GradientCorruption):
     """Bad records send their gradient plus Gaussian noise on every coordinate, anew each step.
 
@@ -178,8 +179,8 @@ class GradientNoise(GradientCorruption):
 
     variance: float = 100.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         _validate.positive(variance=self.variance)
 
     @property
@@ -187,10 +188,10 @@ class GradientNoise(GradientCorruption):
         """The noise is independent of every record."""
         return True
 
+    @override
     def sent(
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See base class."""
         return {name: self._noisy(bad, gradient, generator) for name, gradient in gradients.items()}
 
     def _noisy(self, bad: Tensor, gradient: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -205,7 +206,7 @@ class GradientNoise(GradientCorruption):
         return gradient + torch.empty_like(gradient).normal_(0, deviation, generator=generator)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class GradientSignFlip(GradientCorruption):
     """Bad records send the negative of their gradient: a flipped sign bit."""
 
@@ -214,8 +215,8 @@ class GradientSignFlip(GradientCorruption):
         """The gradient is the record's own."""
         return True
 
+    @override
     def sent(
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """See base class."""
         return {name: -gradient for name, gradient in gradients.items()}

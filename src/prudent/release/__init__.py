@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prudent.release.baseline import exponential_quantile
-    from prudent.release.columns import open_column, open_groups
-    from prudent.release.columns_protocol import ArrayColumn, Column
+    from prudent.release.budget.ledger import Ledger, OverBudgetError
+    from prudent.release.calibration import calibrated
+    from prudent.release.columns.column import ArrayColumn, Column
+    from prudent.release.columns.opening import open_column, open_groups
     from prudent.release.explanation import Question, explain
     from prudent.release.lattice import Lattice
-    from prudent.release.ledger import Ledger, OverBudgetError
-    from prudent.release.margin import RobustValue
+    from prudent.release.margins.quantile import RobustValue
     from prudent.release.mechanism import (
         Branch,
         Outcome,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         on_lattice,
     )
     from prudent.release.noise import Law, ReproducibleNoise, SecureNoise
-    from prudent.release.pricing import calibrated
     from prudent.release.proposal import ProposalSearch, search_quantile, suggest_proposal
     from prudent.release.statistics import (
         iqr,
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "ArrayColumn": "columns_protocol",
+    "ArrayColumn": "columns.column",
     "Branch": "mechanism",
-    "Column": "columns_protocol",
+    "Column": "columns.column",
     "Lattice": "lattice",
     "Law": "noise",
-    "Ledger": "ledger",
+    "Ledger": "budget.ledger",
     "Outcome": "mechanism",
-    "OverBudgetError": "ledger",
+    "OverBudgetError": "budget.ledger",
     "ProposalSearch": "proposal",
     "ProposeTestRelease": "mechanism",
     "Question": "explanation",
     "Refused": "mechanism",
     "Released": "mechanism",
     "ReproducibleNoise": "noise",
-    "RobustValue": "margin",
+    "RobustValue": "margins.quantile",
     "SecureNoise": "noise",
     "UnsafeMarginError": "mechanism",
-    "calibrated": "pricing",
+    "calibrated": "calibration",
     "check_margin": "mechanism",
     "explain": "explanation",
     "exponential_quantile": "baseline",
@@ -63,8 +63,8 @@ _HOMES = {
     "median": "statistics",
     "mode": "statistics",
     "on_lattice": "mechanism",
-    "open_column": "columns",
-    "open_groups": "columns",
+    "open_column": "columns.opening",
+    "open_groups": "columns.opening",
     "quantile": "statistics",
     "search_quantile": "proposal",
     "suggest_proposal": "proposal",

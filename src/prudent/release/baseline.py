@@ -15,10 +15,10 @@ import numpy as np
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
-from prudent.release.columns_protocol import Column
+from prudent.release.columns.column import Column
 from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray, IntArray, check_bounds
-from prudent.release.margin import rational
+from prudent.release.margins.quantile import rational
 from prudent.release.mechanism import Branch, Released
 from prudent.release.noise import load_opendp
 from prudent.release.statistics import LedgerLike, Source, check_names, open_records

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent.release.baseline import exponential_quantile
-from prudent.release.columns_protocol import ArrayColumn
+from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import FloatArray
 from prudent.release.mechanism import Released
 from prudent.release.proposal import suggest_proposal

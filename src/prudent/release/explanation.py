@@ -19,11 +19,11 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns_protocol import Kind
-from prudent.release.dialects import plan
+from prudent.release.columns.column import Kind
+from prudent.release.columns.dialects import plan
+from prudent.release.columns.queries import FEW, TableColumn
 from prudent.release.failures import SourceError
 from prudent.release.statistics import Source, mode, open_records
-from prudent.release.table_column import FEW, TableColumn
 
 _VALUES = 100  # made-up records take so many values: a mode then has few candidates
 _UNASKED = ("ledger", "noise")

@@ -18,7 +18,7 @@ from prudent import _validate
 from prudent.accounting import MarginTest, ProposeTestReleaseDpEvent, Reveals
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice
-from prudent.release.margin import RobustValue
+from prudent.release.margins.quantile import RobustValue
 from prudent.release.noise import LARGEST_SCALE, Law, Noise, SecureNoise, checked_test
 
 Data = TypeVar("Data")

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.accounting.calibration import Search, solve
-from prudent.release import margin
-from prudent.release.columns_protocol import Column
+from prudent.release.columns.column import Column
 from prudent.release.failures import withheld
 from prudent.release.lattice import least_proposal
+from prudent.release.margins import quantile as margin
 from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Released
 from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.statistics import Budget, Options, charge, check_names, open_records

@@ -16,14 +16,16 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent.accounting import MarginTest
-from prudent.release import margin, modes, trimming
-from prudent.release.columns_protocol import ArrayColumn, Column, Kind, in_order
+from prudent.release.calibration import calibrated
+from prudent.release.columns.column import ArrayColumn, Column, Kind, in_order
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice, check_bounds
-from prudent.release.margin import RobustValue
+from prudent.release.margins import mode as modes
+from prudent.release.margins import quantile as margin
+from prudent.release.margins import trimmed as trimming
+from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import Outcome, ProposeTestRelease
 from prudent.release.noise import Law, Noise
-from prudent.release.pricing import calibrated
 
 _MOST_TRIMMED = 2**48  # records: more than any table has, so that ranks fit 64 bits
 _FAR = 2.0**19  # proposals: how long a vector may be when no bound on its norm is known
@@ -71,7 +73,7 @@ class Source(TypedDict, total=False):
     """Which records of a table.
 
     Attributes:
-        unit: The column that says whose row it is; see `prudent.release.columns.open_column`.
+        unit: The column that says whose row it is; see `columns.opening.open_column`.
         by: Release for each group of this column; costs what one release costs.
         groups: The public list of groups, with `by`.
         where: Which rows to keep: a function of one row.
@@ -399,16 +401,16 @@ def open_records(
         if isinstance(data, ArrayColumn):
             return data.checked(kind)
         return data if isinstance(data, Column) else ArrayColumn.of(data, kind)
-    from prudent.release import columns  # needs ibis, which arrays do not
+    from prudent.release.columns import opening  # needs ibis, which arrays do not
 
     if "groups" in asked and "by" not in asked:
         raise ValueError(
             "Expected by the name of the column that says which group a row is in, got nothing."
         )
     if "by" in asked:
-        groups = columns.open_groups(data, column, kind=kind, **{"groups": None, **asked})
+        groups = opening.open_groups(data, column, kind=kind, **{"groups": None, **asked})
         return dict(groups)
-    return columns.open_column(data, column, kind=kind, **asked)
+    return opening.open_column(data, column, kind=kind, **asked)
 
 
 def _check_categories(

@@ -8,13 +8,13 @@ from prudent.training.aggregation import (
     Sum,
     TrimmedSum,
 )
-from prudent.training.evaluation import accuracy
-from prudent.training.execution import EngineChoice, Execution
 from prudent.training.keystream import Key
+from prudent.training.loop.evaluation import accuracy
+from prudent.training.loop.execution import EngineChoice, Execution
+from prudent.training.loop.fit import Fitted, fit
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Chunk, Outcome, Step
-from prudent.training.trainer import Fitted, fit
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
 
 __all__ = [

@@ -27,6 +27,7 @@ import attrs
 import dp_accounting as dp
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from prudent import _validate
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
@@ -164,12 +165,12 @@ class Noisy(Aggregation):
         _validate.fields(self, _validate.positive, "clip", "noise_multiplier")
 
     @property
+    @override
     def event(self) -> dp.DpEvent:
-        """See base class."""
         return dp.GaussianDpEvent(self.noise_multiplier)
 
+    @override
     def with_noise(self, noise_multiplier: float) -> Self:
-        """See base class."""
         return attrs.evolve(self, noise_multiplier=noise_multiplier)
 
 
@@ -184,6 +185,7 @@ class Sum(Noisy):
 
     trim: Trim = attrs.field(factory=lambda: FixedTrim(0.0), init=False)
 
+    @override
     def decide(
         self,
         norms: Tensor,
@@ -191,7 +193,6 @@ class Sum(Noisy):
         trim: Tensor,
         words: Tensor,
     ) -> Decision:
-        """See base class."""
         weights, _ = clip_weights(norms, valid, self.clip)
         return _plain(weights, self.noise_multiplier * self.clip, norms, passed=False)
 
@@ -216,6 +217,7 @@ class TrimmedSum(Noisy):
                 "adapt to."
             )
 
+    @override
     def decide(
         self,
         norms: Tensor,
@@ -223,7 +225,6 @@ class TrimmedSum(Noisy):
         trim: Tensor,
         words: Tensor,
     ) -> Decision:
-        """See base class."""
         weights, clipped = clip_weights(norms, valid, self.clip)
         weights = weights * keep_smallest(clipped, valid, trim)
         return _plain(weights, self.noise_multiplier * self.clip, norms, passed=True)
@@ -275,8 +276,8 @@ class ProposeTestRelease(Noisy):
         return self.test.threshold(self.failure)
 
     @property
+    @override
     def event(self) -> dp.DpEvent:
-        """See base class."""
         skips = self.fallback is Fallback.SKIP
         return ProposeTestReleaseDpEvent(
             math.inf if skips else self.noise_multiplier,
@@ -287,6 +288,7 @@ class ProposeTestRelease(Noisy):
             self.reveals,
         )
 
+    @override
     def decide(
         self,
         norms: Tensor,
@@ -294,7 +296,6 @@ class ProposeTestRelease(Noisy):
         trim: Tensor,
         words: Tensor,
     ) -> Decision:
-        """See base class."""
         weights, clipped = clip_weights(norms, valid, self.clip)
         trimmed = weights * keep_smallest(clipped, valid, trim)
         # Propose and test.
@@ -326,10 +327,11 @@ class Mean(Aggregation):
     trim: Trim = attrs.field(factory=lambda: FixedTrim(0.0), init=False)
 
     @property
+    @override
     def event(self) -> dp.DpEvent:
-        """See base class."""
         return dp.NonPrivateDpEvent()
 
+    @override
     def decide(
         self,
         norms: Tensor,
@@ -337,6 +339,5 @@ class Mean(Aggregation):
         trim: Tensor,
         words: Tensor,
     ) -> Decision:
-        """See base class."""
         weights = torch.where(valid & torch.isfinite(norms), 1.0, 0.0).to(norms.dtype)
         return _plain(weights, 0.0, norms, passed=False)

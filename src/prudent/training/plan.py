@@ -8,7 +8,7 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
 from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.loss import PldAccountant
+from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.training.aggregation import Aggregation, Mean
 

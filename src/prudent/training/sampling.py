@@ -8,19 +8,19 @@ every device.
 """
 
 import math
-from dataclasses import dataclass
 
+import attrs
 import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent.training.distributed import Alone
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
+from prudent.training.parallel.processes import Alone
 
 _STEPS_PER_BLOCK = 64
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Batch:
     """Record ids of one logical batch, padded to physical batches of a fixed shape.
 

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
-from prudent.training.distributed import Alone, unwrapped
 from prudent.training.gradients import Engine, Gradients, choose_engine
 from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.randomness import is_capturing
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.noise import noise_on
-from prudent.training.plan import Plan
-from prudent.training.sharding import (
+from prudent.training.parallel.processes import Alone, unwrapped
+from prudent.training.parallel.sharding import (
     check_mesh,
     has_shards,
     is_sharded,
@@ -27,6 +26,7 @@ from prudent.training.sharding import (
     whole,
     without_gathering,
 )
+from prudent.training.plan import Plan
 from prudent.training.step_state import StepState
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import attrs
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from prudent import _validate
 
@@ -45,12 +46,12 @@ class FixedTrim(Trim):
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1), "share")
 
+    @override
     def start(self, expected_batch: float) -> float:
-        """See base class."""
         return float(math.floor(self.share * expected_batch))
 
+    @override
     def next(self, trim: Tensor, passed: Tensor, expected_batch: float) -> Tensor:
-        """See base class."""
         return trim
 
 
@@ -84,12 +85,12 @@ class AdaptiveTrim(Trim):
                 f"Expected first in [least, most] = [{self.least}, {self.most}], got {self.first}."
             )
 
+    @override
     def start(self, expected_batch: float) -> float:
-        """See base class."""
         return self.first * expected_batch
 
+    @override
     def next(self, trim: Tensor, passed: Tensor, expected_batch: float) -> Tensor:
-        """See base class."""
         moved = torch.where(
             passed, trim - self.down * expected_batch, trim + self.up * expected_batch
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from prudent.paper.report.cells import best_setting, every_group, groups, plain_table
-from prudent.paper.tables import published
+from prudent.paper.runs.jobs import published
 from tests.paper.report.conftest import cells, row
 
 

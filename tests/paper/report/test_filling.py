@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from prudent.paper import grid
-from prudent.paper.report import content, filling, html
+from prudent.paper.report import filling, html
 from prudent.paper.report.cells import datasets
+from prudent.paper.report.page import document
 from prudent.paper.results import read, shipped
-from prudent.paper.tables import Job
+from prudent.paper.runs import grid
+from prudent.paper.runs.jobs import Job
 
 
 def test_where_results_are_read_from(tmp_path, monkeypatch):
@@ -70,7 +71,7 @@ def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
         }
         assert first[method]["pld"] == {"mean": accuracy, "deviation": None, "seeds": 1}
         assert 0 < accuracy < 100
-    page = html.render(content.document(found), "prudent paper report")
+    page = html.render(document(found), "prudent paper report")
     assert f"{first['ptr']['pld']['mean']:.2f}" in page
     assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
     assert list(csv.DictReader(path.read_text().splitlines())) == rows, (

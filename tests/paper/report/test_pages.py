@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from prudent.paper.report import content, html, markdown
+from prudent.paper.report import html, markdown
 from prudent.paper.report.grids import passing_grid
+from prudent.paper.report.page import document
 from prudent.paper.results import read, shipped
-from prudent.paper.tables import published
+from prudent.paper.runs.jobs import published
 from tests.paper.report.conftest import cells, row
 from tests.paper.report.test_summary import everywhere
 
@@ -56,22 +57,22 @@ class Page(HTMLParser):
 
 def test_the_page_in_the_docs_is_the_one_the_results_give():
     """Fails when a number is typed by hand, and when results change and the page does not."""
-    page = markdown.render(content.document(read(shipped()), curves=False), BY)
+    page = markdown.render(document(read(shipped()), curves=False), BY)
     assert PAGE.read_text("utf-8") == page, "Make it anew: prudent paper report --docs " + str(PAGE)
 
 
 def test_a_number_typed_by_hand_is_noticed(results):
     found = results(everywhere(0.5, ptr=0.0))
-    page = markdown.render(content.document(found, curves=False), BY)
-    assert page == markdown.render(content.document(found, curves=False), BY)
+    page = markdown.render(document(found, curves=False), BY)
+    assert page == markdown.render(document(found, curves=False), BY)
     changed = results(everywhere(0.51, ptr=0.0))
-    assert page != markdown.render(content.document(changed, curves=False), BY)
+    assert page != markdown.render(document(changed, curves=False), BY)
 
 
 @pytest.mark.parametrize("render", [html.render, markdown.render])
 def test_no_accuracy_stands_on_a_page_without_results(results, render):
     """Every number with two decimals is then the paper's, or a difference of two of them."""
-    text = render(content.document(results([]), curves=False), BY)
+    text = render(document(results([]), curves=False), BY)
     text = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
     text = text[: text.rindex("What was chosen")]  # below it stand the settings
     numbers = {float(n.replace("−", "-")) for n in re.findall(r"[+−]?\d+\.\d\d(?!\d)", text)}
@@ -92,7 +93,7 @@ def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
         *cells({"ptr": [91.0, 92.0], "trimmed": [88.5], "ours": [96.5, 96.7]}),
         *cells({"ptr": [90.0]}, accountant="rdp"),
     ]
-    page = Page(html.render(content.document(results(rows), curves=False), BY))
+    page = Page(html.render(document(results(rows), curves=False), BY))
     first = next(n for n, row in enumerate(page.rows) if row[2:4] == ["TSGD+Gaussian", "87.53"])
     assert page.rows[first] == [
         "clean", "3", "TSGD+Gaussian", "87.53", "no step within ε", "", "88.50", "+0.97", "1",
@@ -105,7 +106,7 @@ def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
 
 def test_the_summary_comes_first_and_counts(results):
     rows = everywhere(0.5, ptr=0.0, trimmed=-1.0)
-    page = Page(html.render(content.document(results(rows), curves=False), BY))
+    page = Page(html.render(document(results(rows), curves=False), BY))
     text = " ".join(page.words)
     assert text.index("36 of 36") < text.index("78 of 78") < text.index("Table 1: MNIST")
     assert "emnist-az: A substitute" in text
@@ -117,7 +118,7 @@ def test_the_page_needs_nothing_else_and_is_the_same_again(results):
         *cells({"ptr": [90.0, 90.5]}, epsilon=2.0, accountant="pld"),
         *cells({"ours": [93.0]}),
     ]
-    first, second = (html.render(content.document(results(rows)), BY) for _ in range(2))
+    first, second = (html.render(document(results(rows)), BY) for _ in range(2))
     assert first == second
     assert Page(first).outside == []
     assert "<script" not in first
@@ -130,14 +131,14 @@ def test_the_page_needs_nothing_else_and_is_the_same_again(results):
 
 def test_small_results_say_so_in_the_title(write):
     found = read(write(cells({"ptr": [91.0]}), "results.small.csv"))
-    page = content.document(found, curves=False)
+    page = document(found, curves=False)
     assert page.title.endswith("at small size")
     assert "not with the paper" in page.lead
 
 
 def test_a_name_is_escaped(results):
     rows = cells({"ours-<b>|x": [93.0]})
-    page = content.document(results(rows), curves=False)
+    page = document(results(rows), curves=False)
     assert "ours-<b>" not in html.render(page, BY)
     assert "ours-<b>|x" not in markdown.render(page, BY).split("## What was run")[1]
 

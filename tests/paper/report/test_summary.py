@@ -3,7 +3,7 @@
 import pytest
 
 from prudent.paper.report.summary import summarise
-from prudent.paper.tables import published
+from prudent.paper.runs.jobs import published
 from tests.paper.report.conftest import cells
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prudent.paper.report import words
+from prudent.paper.report import display_names
 from prudent.paper.results import Estimate
 
 
@@ -12,22 +12,22 @@ from prudent.paper.results import Estimate
      (None, "")],
 )  # fmt: skip
 def test_differences_keep_their_sign(value, text):
-    assert words.difference(value) == text
+    assert display_names.difference(value) == text
 
 
 def test_an_estimate_shows_its_spread_and_what_is_missing_says_so():
-    assert words.estimate(Estimate(91.234, 0.127, 3)) == "91.23 ± 0.13"
-    assert words.estimate(Estimate(91.234, None, 1)) == "91.23"
-    assert words.estimate(None) == "not run"
+    assert display_names.estimate(Estimate(91.234, 0.127, 3)) == "91.23 ± 0.13"
+    assert display_names.estimate(Estimate(91.234, None, 1)) == "91.23"
+    assert display_names.estimate(None) == "not run"
 
 
 def test_a_substitute_is_named():
-    assert words.dataset("emnist").startswith("emnist-az, a substitute for")
-    assert "not balanced" in words.substitute_note("emnist")
-    assert words.substitute_note("mnist") is None
-    assert words.dataset("mnist") == "MNIST"
+    assert display_names.dataset("emnist").startswith("emnist-az, a substitute for")
+    assert "not balanced" in display_names.substitute_note("emnist")
+    assert display_names.substitute_note("mnist") is None
+    assert display_names.dataset("mnist") == "MNIST"
 
 
 def test_corruptions_in_words():
-    assert words.corruption("label-targeted:0.2") == "targeted labels 20%"
-    assert words.corruption("none") == "clean"
+    assert display_names.corruption("label-targeted:0.2") == "targeted labels 20%"
+    assert display_names.corruption("none") == "clean"

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from prudent.paper.report import words
+from prudent.paper.report import display_names
 from prudent.paper.results import Estimate, Results
-from prudent.paper.tables import PAPER_COLUMNS, Published, published
+from prudent.paper.runs.jobs import PAPER_COLUMNS, Published, published
 
 METHOD_ORDER = ("trimmed", "dpsgd", "ptr")
 DPSGD = "dpsgd"
@@ -155,7 +155,7 @@ def plain_table(results: Results, table: int) -> list[dict[str, Any]]:
         {
             "table": table,
             "dataset": group.dataset,
-            "data": words.data_behind(group.dataset),
+            "data": display_names.data_behind(group.dataset),
             "corrupt": group.corrupt,
             "epsilon": group.epsilon,
             "method": line.paper.method,

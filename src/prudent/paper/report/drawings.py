@@ -10,13 +10,13 @@ import attrs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from prudent.paper import plots
-from prudent.paper.figures import Figure
-from prudent.paper.report import words
+from prudent.paper.figures import plots
+from prudent.paper.figures.panels import Figure
+from prudent.paper.report import display_names
 from prudent.paper.report.cells import best_setting, tuned_dpsgd
 from prudent.paper.report.document import Key, Plots
 from prudent.paper.results import Estimate, Reading, Results
-from prudent.paper.tables import published
+from prudent.paper.runs.jobs import published
 
 _COLOURS = {
     "ptr": "#0072B2",
@@ -66,7 +66,7 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
             drawings.append(
                 plots.inline(
                     _panel(
-                        words.corruption(corrupt),
+                        display_names.corruption(corrupt),
                         lines,
                         "ε",
                         "accuracy, %",
@@ -78,7 +78,7 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
     if not drawings:
         return None
     cross = Key("× the paper's TSGD+PTR", "", "")
-    return Plots(tuple(drawings), (*keys.values(), cross), title=words.dataset(dataset))
+    return Plots(tuple(drawings), (*keys.values(), cross), title=display_names.dataset(dataset))
 
 
 def passing_over_time(results: Results, dataset: str) -> Plots | None:
@@ -92,10 +92,10 @@ def passing_over_time(results: Results, dataset: str) -> Plots | None:
         for corrupt in _corruptions(dataset):
             readings = _longest(results, dataset, corrupt, column)
             kind, _, ratio = corrupt.partition(":")
-            key = Key(words.corruption(corrupt), _KIND_COLOURS[kind], _RATIO_DASHES[ratio])
+            key = Key(display_names.corruption(corrupt), _KIND_COLOURS[kind], _RATIO_DASHES[ratio])
             passed.append(Line(key, _over_steps(readings, "pass_rate")))
             trims.append(Line(key, _over_steps(readings, "trim")))
-        title = words.method(column)
+        title = display_names.method(column)
         for quantity, lines, limits in (
             ("share of tests passed", passed, (0.0, 1.0)),
             ("F, in records", trims, None),
@@ -107,13 +107,13 @@ def passing_over_time(results: Results, dataset: str) -> Plots | None:
                 drawings.append(plots.inline(panel, f"test-{dataset}-{len(drawings)}"))
     if not drawings:
         return None
-    return Plots(tuple(drawings), tuple(keys.values()), title=words.dataset(dataset))
+    return Plots(tuple(drawings), tuple(keys.values()), title=display_names.dataset(dataset))
 
 
 def _columns(results: Results, dataset: str) -> dict[str, tuple[Key, str]]:
     """What is drawn, how, and with which marker."""
     found = {
-        name: (Key(words.method(name), _COLOURS[name], dashes), marker)
+        name: (Key(display_names.method(name), _COLOURS[name], dashes), marker)
         for name, dashes, marker in (
             ("ptr", "", ""),
             ("trimmed", "4 2", ""),
@@ -124,7 +124,7 @@ def _columns(results: Results, dataset: str) -> dict[str, tuple[Key, str]]:
     if setting is not None:
         rival = tuned_dpsgd(results, dataset, setting)
         found[setting] = (
-            Key(f"tuned: {words.method(setting)}", _COLOURS["best"], ""),
+            Key(f"tuned: {display_names.method(setting)}", _COLOURS["best"], ""),
             "o",
         )
         found[rival] = Key("DP-SGD, same tuning", _COLOURS["rival"], "4 2"), "s"

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from prudent import _validate
-from prudent.paper import tables
-from prudent.paper.grid import run_jobs
 from prudent.paper.results import SMALL, shipped
-from prudent.paper.tables import Job, published
+from prudent.paper.runs import jobs
+from prudent.paper.runs.grid import run_jobs
+from prudent.paper.runs.jobs import Job, published
 
 FOLDER = Path("runs/paper")
 SIZES = ("small", "full")
@@ -46,10 +46,10 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
     return own
 
 
-def fill(jobs: Iterable[Job], results: Path, *, size: str, device: str) -> None:
+def fill(todo: Iterable[Job], results: Path, *, size: str, device: str) -> None:
     """Runs what is missing and adds it to the results; what is there is not run again."""
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
-        run_jobs(list(jobs), results, device=device, most_steps=_STEPS[size])
+        run_jobs(list(todo), results, device=device, most_steps=_STEPS[size])
 
 
 def table_jobs(
@@ -58,13 +58,13 @@ def table_jobs(
     """The runs of a table on some data sets; at small size those of its first corruptions."""
     corruptions = list(dict.fromkeys(c.corrupt for c in published() if c.table == table))
     chosen = corruptions if size == "full" else corruptions[:_CORRUPTIONS]
-    for job in tables.jobs([table], _SEEDS[size] if seeds is None else seeds):
+    for job in jobs.table_jobs([table], _SEEDS[size] if seeds is None else seeds):
         if job.dataset in datasets and job.corrupt in chosen:
             yield job
 
 
 def frontier_jobs(size: str, seeds: int | None = None) -> Iterator[Job]:
     """The runs of the frontier; at small size without corruption and under the worst attacks."""
-    for job in tables.frontier_jobs(_SEEDS[size] if seeds is None else seeds):
+    for job in jobs.frontier_jobs(_SEEDS[size] if seeds is None else seeds):
         if size == "full" or job.corrupt in _SMALL_FRONTIER:
             yield job

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from prudent.paper.experiment import Experiment
+from prudent.experiments.experiment import Experiment
 from prudent.paper.results import Estimate, Reading, Results
-from prudent.paper.tables import published, settings
+from prudent.paper.runs.jobs import published, settings
 
 
 @attrs.frozen

@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
-from prudent.paper.report import words
+from prudent.paper.report import display_names
 from prudent.paper.report.cells import Group, Line, datasets, groups
 from prudent.paper.report.document import Cell, Grid, Tone
 from prudent.paper.report.frontier import Frontier, Row, is_covered
 from prudent.paper.report.summary import Comparison
 from prudent.paper.results import Estimate, Reading, Results
-from prudent.paper.tables import published, settings
+from prudent.paper.runs.jobs import published, settings
 
 _HEADER = (
     "corruption",
@@ -40,7 +40,7 @@ def table_grid(results: Results, table: int, dataset: str) -> Grid:
     here = [group for group in groups(results, table) if group.dataset == dataset]
     setting = here[0].setting
     notes = [
-        words.substitute_note(dataset),
+        display_names.substitute_note(dataset),
         f"Tuned setting: {setting}." if setting not in (None, "ours") else None,
     ]
     return Grid(
@@ -51,7 +51,7 @@ def table_grid(results: Results, table: int, dataset: str) -> Grid:
             for row in _rows(list(same))
         ),
         words=3,
-        title=f"Table {table}: {words.dataset(dataset)}",
+        title=f"Table {table}: {display_names.dataset(dataset)}",
         note=" ".join(note for note in notes if note),
     )
 
@@ -59,7 +59,7 @@ def table_grid(results: Results, table: int, dataset: str) -> Grid:
 def _rows(same: list[Group]) -> Iterator[tuple[Cell | None, ...]]:
     """The rows of one corruption, its name beside the first."""
     height = sum(len(group.lines) for group in same)
-    name: Cell | None = Cell(words.corruption(same[0].corrupt), rows=height)
+    name: Cell | None = Cell(display_names.corruption(same[0].corrupt), rows=height)
     for group in same:
         spans = len(group.lines)
         epsilon: Cell | None = Cell(f"{group.epsilon:g}", rows=spans)
@@ -77,15 +77,17 @@ def _gain(group: Group) -> Cell:
     """What PTR gains over TSGD+Gaussian by PLD, beside the same by RDP and in the paper."""
     exact, renyi = (group.gain(name) for name in ("pld", "rdp"))
     others = {"paper": group.paper_gain, "RDP": renyi}
-    detail = ", ".join(f"{k} {words.difference(v)}" for k, v in others.items() if v is not None)
-    text = words.difference(exact) or words.NOT_RUN
+    detail = ", ".join(
+        f"{k} {display_names.difference(v)}" for k, v in others.items() if v is not None
+    )
+    text = display_names.difference(exact) or display_names.NOT_RUN
     return Cell(text, _tone(exact, ties=False), detail, rows=len(group.lines))
 
 
 def _line(line: Line) -> tuple[Cell, ...]:
     return (
-        Cell(words.method(line.paper.method)),
-        Cell(words.accuracy(line.paper.accuracy)),
+        Cell(display_names.method(line.paper.method)),
+        Cell(display_names.accuracy(line.paper.accuracy)),
         *_against(line, "rdp"),
         *_against(line, "pld"),
         Cell(_seeds(line)),
@@ -102,10 +104,12 @@ def _against(line: Line, accountant: str) -> tuple[Cell, Cell]:
     if ours is None:
         # A run has a row for either accountant, unless not even its first step is within ε.
         run = line.rdp is not None or line.pld is not None
-        text = words.NOT_REACHED if run else words.NOT_RUN
+        text = display_names.NOT_REACHED if run else display_names.NOT_RUN
         return Cell(text, Tone.MISSING), Cell("", Tone.MISSING)
     difference = ours.mean - line.paper.accuracy
-    return Cell(words.estimate(ours)), Cell(words.difference(difference), _tone(difference))
+    return Cell(display_names.estimate(ours)), Cell(
+        display_names.difference(difference), _tone(difference)
+    )
 
 
 def _estimate(
@@ -113,9 +117,9 @@ def _estimate(
 ) -> Cell:
     """A cell; seeds are told unless they are as many as usual."""
     if cell is None:
-        return Cell(words.NOT_RUN, Tone.MISSING, rows=rows)
-    detail = "" if cell.seeds == usual_seeds else words.seeds(cell)
-    return Cell(words.estimate(cell), tone, detail, rows=rows)
+        return Cell(display_names.NOT_RUN, Tone.MISSING, rows=rows)
+    detail = "" if cell.seeds == usual_seeds else display_names.seeds(cell)
+    return Cell(display_names.estimate(cell), tone, detail, rows=rows)
 
 
 def _tone(difference: float | None, *, ties: bool = True) -> Tone:
@@ -139,8 +143,8 @@ def passing_grid(results: Results) -> Grid:
         ("data set", "corruption", "tests passed", "F at the end, of the batch"),
         tuple(
             (
-                Cell(words.dataset(dataset)),
-                Cell(words.corruption(corrupt)),
+                Cell(display_names.dataset(dataset)),
+                Cell(display_names.corruption(corrupt)),
                 Cell(f"{fmean(map(_share_passed, found)):.0%}"),
                 Cell(f"{fmean(run[-1].trim or 0 for run in found) / batches[dataset]:.0%}"),
             )
@@ -168,12 +172,12 @@ def exceptions_grid(comparisons: tuple[Comparison, ...], ours: str, other: str) 
         ("data set", "corruption", "ε", ours, other, "difference"),
         tuple(
             (
-                Cell(words.dataset(c.group.dataset)),
-                Cell(words.corruption(c.group.corrupt)),
+                Cell(display_names.dataset(c.group.dataset)),
+                Cell(display_names.corruption(c.group.corrupt)),
                 Cell(f"{c.group.epsilon:g}"),
-                Cell("" if c.ours is None else words.accuracy(c.ours)),
-                Cell("" if c.other is None else words.accuracy(c.other)),
-                Cell(words.difference(c.difference), _tone(c.difference)),
+                Cell("" if c.ours is None else display_names.accuracy(c.ours)),
+                Cell("" if c.other is None else display_names.accuracy(c.other)),
+                Cell(display_names.difference(c.difference), _tone(c.difference)),
             )
             for c in comparisons
         ),
@@ -190,19 +194,19 @@ def frontier_grid(frontier: Frontier) -> Grid:
             "least",
             "clean",
             *(
-                words.kind(kind) + ("" if is_covered(f"{kind}:0.1") else UNCOVERED)
+                display_names.kind(kind) + ("" if is_covered(f"{kind}:0.1") else UNCOVERED)
                 for kind in frontier.kinds
             ),
         ),
         tuple(_frontier_rows(frontier)),
         words=2,
-        title=f"{words.dataset(frontier.dataset)}, every run at ε = {frontier.epsilon:g}",
+        title=f"{display_names.dataset(frontier.dataset)}, every run at ε = {frontier.epsilon:g}",
         note=" ".join(
             filter(
                 None,
                 (
                     f"Seeds: {frontier.usual_seeds}, where no other number is told.",
-                    words.substitute_note(frontier.dataset),
+                    display_names.substitute_note(frontier.dataset),
                 ),
             )
         ),
@@ -216,7 +220,7 @@ def _frontier_rows(frontier: Frontier) -> Iterator[tuple[Cell | None, ...]]:
         first = index == 0 or ratios[index - 1] != row.ratio
         yield (
             Cell(f"{row.ratio:.0%}", rows=ratios.count(row.ratio)) if first else None,
-            Cell(words.method(row.column)),
+            Cell(display_names.method(row.column)),
             _least(row, frontier.best(row.ratio)),
             _estimate(row.clean, usual_seeds=usual),
             *(
@@ -232,8 +236,8 @@ def _frontier_rows(frontier: Frontier) -> Iterator[tuple[Cell | None, ...]]:
 
 def _least(row: Row, best: float | None) -> Cell:
     if row.least is None:
-        return Cell(words.NOT_RUN, Tone.MISSING)
+        return Cell(display_names.NOT_RUN, Tone.MISSING)
     met = sum(cell is not None for cell in row.cells.values())
     detail = "" if row.complete else f"of {met} of {len(row.cells)} attacks"
     tone = Tone.BEST if row.complete and row.least == best else Tone.PLAIN
-    return Cell(words.accuracy(row.least), tone, detail)
+    return Cell(display_names.accuracy(row.least), tone, detail)

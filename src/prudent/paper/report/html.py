@@ -4,7 +4,7 @@ import html
 import re
 from importlib import resources
 
-from prudent.paper.plots import page_colour
+from prudent.paper.figures.plots import page_colour
 from prudent.paper.report.document import (
     Block,
     Bullets,

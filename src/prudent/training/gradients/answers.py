@@ -6,6 +6,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from prudent.training.gradients.contributions import Dense, by_record
 from prudent.training.gradients.norms import lengths
@@ -113,8 +114,8 @@ class Formed(Gradients):
         parts = [lengths(by_record(gradient)) for gradient in per_example.values()]
         self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
 
+    @override
     def without(self, refused: Tensor) -> Self:
-        """See base class."""
         self.per_example = {
             name: gradient.masked_fill(refused.view(-1, *[1] * (gradient.ndim - 1)), torch.nan)
             for name, gradient in self.per_example.items()

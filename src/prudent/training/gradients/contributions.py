@@ -13,8 +13,8 @@ precision, whatever the layer itself rounded on the way.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import attrs
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -54,7 +54,7 @@ def as_it_is(gradient: Tensor) -> Tensor:
     return gradient
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Dense:
     """Per-example gradients, formed.
 
@@ -78,7 +78,7 @@ class Dense:
         return self.form(total.view(self.values.shape[1:]))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Outer:
     """Gradients Σₜ rowsₜ ⊗ columnsₜ, kept as factors of shape (groups, records, positions, size).
 
@@ -144,7 +144,7 @@ class Outer:
         return self.product(high, columns) + self.product(rows - high, columns)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Rows:
     """Gradients of a table: position t of a record adds `values[t]` to row `indices[t]`.
 

@@ -1,0 +1,258 @@
+"""From an event to the pairs that dominate it (Errata 2.1, 2.3, 2.5 and 5).
+
+Propose-Test-Release has two cases for a record and the data around it:
+
+* *Case 1*: both data sets have local sensitivity above τ. Both margins are 0, the test says
+  nothing, and with probability δ₀ it passes by accident: f₂ is out with too little noise.
+* *Case 2*: f₂ moves by at most τ. The margins differ by at most 1, so the test says something,
+  and whatever branch is taken has enough noise.
+"""
+
+import math
+from collections.abc import Iterator
+
+import attrs
+import dp_accounting as dp
+import numpy as np
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
+
+from prudent import _validate
+from prudent.accounting.events import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+    MarginTest,
+    ProposeTestReleaseDpEvent,
+    Reveals,
+    check_size,
+)
+from prudent.accounting.pairs import (
+    MOST_COMPONENTS,
+    Dominating,
+    LaplacePair,
+    MixturePair,
+    Pair,
+    spread,
+)
+
+_MOST_MARGINS = 256  # beyond this many distinguishable margins a branch is charged as a margin
+_FEWEST_COMPONENTS = 16  # of a discrete noisy margin, however little it says
+_TAIL_DISTANCE = 9.6  # in standard deviations: 4e-22 of a Gaussian lies beyond
+
+
+@attrs.frozen(eq=False)
+class DominatedDpEvent(dp.DpEvent):
+    """An event known by its dominating pairs alone.
+
+    Attributes:
+        worst: These pairs.
+    """
+
+    worst: Dominating
+
+
+def dominating(event: dp.DpEvent) -> Dominating | None:
+    """The pairs of one event, sampled or not; None where no closed form is known."""
+    match event:
+        case DominatedDpEvent():
+            return event.worst
+        case dp.PoissonSampledDpEvent():
+            rate = check_rate(event)
+            inner = dominating(event.event)
+            # Sampling twice is sampling once, at the product of the rates.
+            if inner is None:
+                return None
+            return attrs.evolve(inner, sampling_rate=rate * inner.sampling_rate)
+        case ProposeTestReleaseDpEvent():
+            pairs, slack = case_two(event)
+            return Dominating((case_one(event), *pairs), slack=slack)
+        case _:
+            pair = product_pair(event)
+            return None if pair is None else Dominating((pair,))
+
+
+def check_rate(event: dp.PoissonSampledDpEvent) -> float:
+    """The sampling probability, in [0, 1]; one too small for floating point is rounded up."""
+    rate = _validate.between(0, 1, sampling_probability=event.sampling_probability)
+    return max(rate, 1e-12) if rate > 0 else 0.0
+
+
+def case_one(event: ProposeTestReleaseDpEvent) -> MixturePair:
+    """Which branch was taken is independent of the record; the wrong one has too little noise."""
+    wrong = event.false_pass
+    return MixturePair.of(
+        (1 - wrong, 1 - wrong, event.noise_multiplier),
+        (wrong, wrong, event.sigma_over_global),
+    )
+
+
+def case_one_without_accident(event: ProposeTestReleaseDpEvent) -> tuple[MixturePair, float]:
+    """Case 1 with its accident moved to δ (Errata 2.4): the pair, and that δ before sampling."""
+    wrong = event.false_pass
+    sigma = event.sigma_over_global
+    distance = 1.0 if sigma == 0 else math.erf(1 / (2 * math.sqrt(2) * sigma))
+    pair = MixturePair.of((1 - wrong, 1 - wrong, event.noise_multiplier), (wrong, wrong, math.inf))
+    return pair, wrong * distance
+
+
+def case_two(event: ProposeTestReleaseDpEvent) -> tuple[tuple[Pair, ...], float]:
+    """Pairs of the test beside enough noise, and what finitely many of them leave out."""
+    margins = None if event.reveals is Reveals.MARGIN else telling_margins(event)
+    if margins is None:
+        return (noisy_margin_case(event),), 0.0
+    pairs = [branch_pair(event, margin, margin - 1) for margin in margins]
+    if event.reveals is Reveals.BRANCH:
+        pairs += [pair.swapped() for pair in pairs]
+    if event.noise_multiplier != event.sigma_over_proposal:
+        # With one noise for both branches this follows from any of the pairs by forgetting the
+        # branch; with two, the telling margins mixed with it make up all the others.
+        weaker = min(event.noise_multiplier, event.sigma_over_proposal)
+        pairs.append(MixturePair.of((1.0, 1.0, weaker)))
+    if isinstance(event.test, LaplaceTest | DiscreteLaplaceTest):
+        return tuple(pairs), 0.0
+    return tuple(pairs), _lower_tail(event.test, _threshold(event) - margins[-1])
+
+
+def noisy_margin_case(event: ProposeTestReleaseDpEvent) -> Pair:
+    """Case 2 when the noisy margin is out; by post-processing a bound on every other one."""
+    return margin_pair(event.test, min(event.noise_multiplier, event.sigma_over_proposal))
+
+
+def _threshold(event: ProposeTestReleaseDpEvent) -> float:
+    return event.test.threshold(event.failure)
+
+
+def branch_pair(event: ProposeTestReleaseDpEvent, absent: int, present: int) -> MixturePair:
+    """The branch of a margin that is `absent` without the record and `present` with it."""
+    threshold = _threshold(event)
+    passes = [event.test.tail(threshold - margin) for margin in (absent, present)]
+    # The failing probability is itself a tail of the symmetric noise: never 1 - (almost 1).
+    fails = [_lower_tail(event.test, threshold - margin) for margin in (absent, present)]
+    return MixturePair.of(
+        (fails[0], fails[1], event.noise_multiplier),
+        (passes[0], passes[1], event.sigma_over_proposal),
+    )
+
+
+def _lower_tail(test: MarginTest, distance: float) -> float:
+    """Pr[noise <= distance], accurate where it is small."""
+    if isinstance(test, DiscreteLaplaceTest | DiscreteGaussianTest):
+        return test.tail(-math.floor(distance) - 1)
+    return test.tail(-distance)
+
+
+def telling_margins(event: ProposeTestReleaseDpEvent) -> list[int] | None:
+    """Margins D for which the step from D to D-1 can be the worst; None if there are too many.
+
+    With Laplace noise all steps on one side of the threshold are thinned copies of the one next
+    to it (Errata 2.3). A Gaussian tail falls ever faster, so there every step counts until the
+    branch is all but certain.
+    """
+    test, threshold = event.test, _threshold(event)
+    if isinstance(test, LaplaceTest | DiscreteLaplaceTest):
+        return [d for d in range(math.floor(threshold), math.floor(threshold) + 3) if d >= 1]
+    last = math.ceil(threshold + _TAIL_DISTANCE * test.scale) + 1
+    return list(range(1, last + 1)) if last <= _MOST_MARGINS else None
+
+
+def margin_pair(test: MarginTest, sigma: float) -> Pair:
+    """The noisy margin beside Gaussian noise of multiplier `sigma`."""
+    match test:
+        case LaplaceTest():
+            return LaplacePair(test.scale, sigma)
+        case GaussianTest():
+            both = 0.0 if sigma == 0 else 1 / math.hypot(1 / sigma, 1 / test.scale)
+            return MixturePair.of((1.0, 1.0, both))
+        case DiscreteLaplaceTest():
+            rare = math.exp(-1 / test.scale) / (1 + math.exp(-1 / test.scale))
+            return MixturePair.of((rare, 1 - rare, sigma), (1 - rare, rare, sigma))
+        case DiscreteGaussianTest():
+            values = np.arange(-test.reach, test.reach + 2)
+            absent = np.exp(-0.5 * (values / test.scale) ** 2) / test.normaliser
+            present = np.exp(-0.5 * ((values - 1) / test.scale) ** 2) / test.normaliser
+            pair = MixturePair(absent, present, np.full(len(values), sigma))
+            return spread(pair, _components(test, sigma))
+        case _:
+            raise ValueError(f"Expected test a MarginTest this package defines, got {test!r}.")
+
+
+def _components(test: DiscreteGaussianTest, sigma: float) -> int:
+    """How many losses of a noisy margin to tell apart beside Gaussian noise.
+
+    Spreading a loss onto a grid of step h adds at most h²/4 to its variance. Where the noise hides
+    the margin anyway, a coarse grid adds less than a millionth of the variance of both.
+    """
+    step = 2e-3 * math.hypot(1 / test.scale, 1 / sigma if sigma > 0 else math.inf)
+    width = 2 * (test.reach + 1) / test.scale**2
+    return min(MOST_COMPONENTS, max(_FEWEST_COMPONENTS, math.ceil(width / step) + 1))
+
+
+@attrs.frozen
+class Parts:
+    """Independent additive-noise mechanisms of sensitivity 1, run on one batch.
+
+    Attributes:
+        sigma: Noise multiplier of the Gaussian parts, which act as one; infinite if there are none.
+        others: The other parts, as tests of a margin, with how often each is run.
+    """
+
+    sigma: float
+    others: tuple[tuple[MarginTest, int], ...]
+
+
+def additive_parts(event: dp.DpEvent) -> Parts | None:
+    """Splits a composition of additive-noise mechanisms into its parts; None for anything else."""
+    precision = 0.0
+    others: list[tuple[MarginTest, int]] = []
+    for leaf, count in leaves(event):
+        match leaf:
+            case dp.GaussianDpEvent():
+                if _validate.non_negative(noise_multiplier=leaf.noise_multiplier) == 0:
+                    precision = math.inf
+                else:
+                    precision += count * check_size(noise_multiplier=leaf.noise_multiplier) ** -2
+            case GaussianTest():
+                precision += count * leaf.scale**-2
+            case dp.LaplaceDpEvent(noise_multiplier=0) | DiscreteLaplaceDpEvent(noise_parameter=0):
+                precision = math.inf  # no noise at all, as for a Gaussian
+            case dp.LaplaceDpEvent():
+                scale = check_size(noise_multiplier=leaf.noise_multiplier)
+                others.append((LaplaceTest(scale), count))
+            case DiscreteLaplaceDpEvent() if leaf.sensitivity == 1:
+                others.append((DiscreteLaplaceTest(1 / leaf.noise_parameter), count))
+            case LaplaceTest() | DiscreteLaplaceTest() | DiscreteGaussianTest():
+                others.append((leaf, count))
+            case _:
+                return None
+    return Parts(precision**-0.5 if precision > 0 else math.inf, tuple(others))
+
+
+def product_pair(event: dp.DpEvent) -> Pair | None:
+    """The pair of Gaussian parts beside at most one other part, where it has a closed form."""
+    match additive_parts(event):
+        case Parts(sigma=sigma, others=()):
+            return MixturePair.of((1.0, 1.0, sigma))
+        case Parts(sigma=sigma, others=((test, 1),)):
+            return margin_pair(test, sigma)
+        case _:
+            return None
+
+
+def leaves(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]]:
+    """Walks through compositions to what is composed, with how often."""
+    match event:
+        case dp.NoOpDpEvent():
+            return
+        case dp.SelfComposedDpEvent():
+            times = _validate.count(count=event.count)
+            if times:
+                yield from leaves(event.event, count * times)
+        case dp.ComposedDpEvent():
+            for inner in event.events:
+                yield from leaves(inner, count)
+        case dp.PoissonSampledDpEvent():
+            if check_rate(event) > 0 and any(True for _ in leaves(event.event)):
+                yield event, count
+        case _:
+            yield event, count

@@ -1,0 +1,291 @@
+"""Discrete laws of privacy losses: building them from a profile, and reading δ and ε from them.
+
+A law is built by joining the values of a profile at finitely many losses by chords ("connect the
+dots", Doroshenko et al. 2022, arXiv:2207.04380), which can only overstate it, or from lowered
+values, which can only understate it. Rounding is part of the bound: see `joined`.
+"""
+
+import math
+from bisect import bisect_left
+from functools import cached_property, partial
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+Array: TypeAlias = NDArray[np.float64]
+
+UNIT = 2.0**-53
+"""The unit roundoff u of double precision."""
+
+_EVALUATION = 64.0
+"""A profile is evaluated to within this many u times the two tails it is the difference of, plus
+an eighth of it for each unit of |ε| (rounding of the argument). Checked against mpmath."""
+
+_USELESS = 0.1  # relative error of tails beyond which they say nothing
+_DIRECT_SPAN = 600.0  # exponents within this of each other are summed without logarithms
+
+
+@attrs.frozen(slots=False)
+class LossTable:
+    """A law of privacy losses at finitely many points, and the profile it stands for.
+
+    Masses may be stored tilted, as what multiplies exp(log_scale - tilt loss): far in the tail
+    they then keep their relative precision.
+
+    Attributes:
+        losses: The finite losses, increasing.
+        masses: Mass of the first law at each of them, tilted; the second has e^-loss times as much.
+        infinite: Mass at infinite loss.
+        tilt: Of the masses.
+        log_scale: Of the masses.
+        upper: Whether profiles are rounded up; else down.
+    """
+
+    losses: Array
+    masses: Array
+    infinite: float
+    tilt: float = 0.0
+    log_scale: float = 0.0
+    upper: bool = True
+
+    @cached_property
+    def _above(self) -> tuple[Array, Array, float]:
+        """Tails from each loss upwards, rounded to the safe side, and the scale of the second.
+
+        The tail of the second law is stored over e^-anchor, the returned scale being the anchor.
+        The relative error of a sum of n non-negative numbers is at most (n - 1) u, that of an
+        exponential the absolute error of its argument.
+        """
+        # Multiplying the second law by e^anchor keeps it representable over the whole table.
+        anchor = float(self.losses[0]) if len(self.losses) else 0.0
+        exponents = self.log_scale - self.tilt * self.losses
+        shifted = exponents - (self.losses - anchor)
+        largest = max(
+            abs(self.log_scale), *(abs((1 + self.tilt) * x) for x in (anchor, self.losses[-1]))
+        )
+        doubt = UNIT * (len(self.losses) + 8 * largest + 32)
+        if np.ptp(shifted) <= _DIRECT_SPAN and np.abs(shifted).max() <= _DIRECT_SPAN:
+            first = np.cumsum((self.masses * np.exp(exponents))[::-1])[::-1]
+            second = np.cumsum((self.masses * np.exp(shifted))[::-1])[::-1]
+        else:
+            with np.errstate(divide="ignore", over="ignore"):
+                logs = np.log(self.masses)
+                first = np.exp(np.logaddexp.accumulate((logs + exponents)[::-1])[::-1])
+                second = np.logaddexp.accumulate((logs + shifted)[::-1])[::-1]
+            doubt *= 1 + _DIRECT_SPAN + float(np.max(np.abs(shifted)))
+            second = np.exp(np.minimum(second, 700.0)) if self.upper else np.exp(second)
+        if doubt > _USELESS:
+            known = np.full(len(self.losses), float(self.upper))
+            return np.append(known, 0.0), np.zeros(len(self.losses) + 1), anchor
+        sign = 1.0 if self.upper else -1.0
+        first = np.append(np.minimum(first, 1e300) * (1 + sign * doubt), 0.0)
+        return first, np.append(second * (1 - sign * doubt), 0.0), anchor
+
+    def profile(self, epsilon: Array) -> Array:
+        """δ(ε) at any real ε.
+
+        Below the least loss a tilted table knows nothing of the first law: the answer is then 1,
+        or for a table that rounds down what the losses above contribute.
+        """
+        first, second, anchor = self._above
+        start = np.searchsorted(self.losses, epsilon, side="right")
+        with np.errstate(over="ignore", invalid="ignore"):
+            growth = np.exp(np.minimum(epsilon - anchor, 700.0))
+            inside = first[start] - np.where(second[start] > 0, growth * second[start], 0.0)
+        total = np.maximum(0.0, inside) + self.infinite
+        if self.upper and self.tilt > 0:
+            total = np.where(epsilon < self.losses[0], np.maximum(total, 1.0), total)
+        return np.asarray(total)
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε >= 0 whose δ(ε) is at most `delta`; infinite when there is none.
+
+        A tilted table that rounds up does not look below its least loss.
+        """
+        if self.infinite > delta:
+            return math.inf
+        if self.profile(np.zeros(1))[0] <= delta:
+            return 0.0
+        losses = self.losses
+        positive = int(np.searchsorted(losses, 0.0, side="right"))
+        start = positive + bisect_left(losses[positive:], True, key=partial(self._affords, delta))
+        if start == len(losses):
+            return math.inf
+        if start == 0 and self.upper and self.tilt > 0:
+            return float(losses[0])
+        first, second, anchor = self._above  # below this loss δ is first + infinite - e^ε second
+        if second[start] == 0:
+            return float(losses[start]) if self.upper else 0.0
+        exact = anchor + math.log((first[start] + self.infinite - delta) / second[start])
+        exact += math.copysign(4 * UNIT * (abs(exact) + abs(anchor) + 1), 1 if self.upper else -1)
+        low = float(losses[start - 1]) if start > positive else 0.0
+        return min(max(low, exact), float(losses[start]))
+
+    def _affords(self, delta: float, loss: float) -> bool:
+        return bool(self.profile(np.array([loss]))[0] <= delta)
+
+
+@attrs.frozen(slots=False)
+class Chords:
+    """Masses of the law whose profile is piecewise linear in e^ε, with what rounding may hide.
+
+    Attributes:
+        losses: Where the profile bends, increasing.
+        masses: Non-negative masses there.
+        infinite: Mass at infinite loss.
+        doubt: Bound on the distance of each mass from that of the intended law; zero where the
+            masses have been rounded up already.
+    """
+
+    losses: Array
+    masses: Array
+    infinite: float
+    doubt: Array
+
+    @property
+    def table(self) -> LossTable:
+        """The law for reading; rounded up if there is no doubt left, else down.
+
+        Rounding down takes the doubt off the mass at infinity, which counts in full at every ε, or
+        scales all masses by as much as the doubted ones can make of any profile.
+        """
+        if not self.doubt.any():
+            return LossTable(self.losses, self.masses, self.infinite)
+        certain = self.infinite - 1.001 * float(self.doubt.sum())
+        if certain >= 0:
+            return LossTable(self.losses, self.masses, certain, upper=False)
+        believed = LossTable(self.losses, self.masses, 0.0, upper=False).profile(self.losses[:-1])
+        doubted = LossTable(self.losses, self.doubt, 0.0).profile(self.losses[:-1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.max(np.where(doubted > 0, doubted / believed, 0.0), initial=0.0)
+        kept = self.masses * (1 - min(1.0, float(share)))
+        return LossTable(self.losses, kept, self.infinite, upper=False)
+
+
+def joined(excess: Array, zero: int, losses: Array, *, upper: bool = True) -> Chords:
+    """The law whose profile joins its values at `losses` by chords in e^ε.
+
+    Args:
+        excess: What the profile exceeds the least possible one by, which is 1 - e^ε left of zero
+            and 0 right of it. That line bends at zero alone, so leaving it out keeps its rounding
+            out of every other mass.
+        zero: Where in the grid ε = 0 is.
+        losses: The grid, increasing.
+        upper: Whether masses are rounded up to a law that dominates, or their doubt is kept.
+
+    Guarantee:
+        With `upper`, the measure returned has at least the mass of the exact chords at each loss.
+        A mass is a difference of two steps, each the quotient of a difference of values, so its
+        rounding error is at most a few u times the steps; this is added. A negative mass, where
+        rounding has bent the values the wrong way, becomes zero. More mass at a finite loss only
+        raises a profile, at every ε, and so it does after composition.
+    """
+    gaps = np.diff(losses)
+    step = np.diff(excess) / -np.expm1(-gaps)  # no e^gap: a coarse grid may overflow it
+    after, before = np.append(step, 0.0), np.append(0.0, step)
+    masses = np.append(np.exp(-gaps), 1.0) * after - before
+    masses[zero] += 1.0
+    masses[0] -= excess[0]
+    doubt = 8 * UNIT * (np.abs(after) + np.abs(before) + np.abs(masses))
+    infinite = float(excess[-1])
+    if upper:
+        return Chords(losses, np.maximum(masses + doubt, 0.0), infinite, np.zeros_like(masses))
+    doubt += np.maximum(0.0, -masses)
+    return Chords(losses, np.maximum(masses, 0.0), infinite, doubt)
+
+
+def evaluation_error(excess: Array, losses: Array) -> Array:
+    """Bound on the error with which `excess` was evaluated, from its own chords.
+
+    A profile is first(L > ε) - e^ε second(L > ε). The second term is the slope of the profile,
+    which the chord to the left overstates (to the right, for the mirrored half).
+    """
+    step = np.abs(np.diff(excess)) / -np.expm1(-np.diff(losses))
+    slope = np.maximum(np.append(step, 0.0), np.append(0.0, step))
+    return evaluation_bound(losses, excess, slope)
+
+
+def evaluation_bound(epsilon: Array, value: Array, slope: Array) -> Array:
+    """Bound on the error of evaluated profiles, given (bounds on) their values and slopes."""
+    return UNIT * (_EVALUATION + 8 * np.abs(epsilon)) * (np.abs(value) + 2 * slope)
+
+
+def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
+    """Values, as for `joined`, whose chords stay below the profile.
+
+    Between two points the profile, convex in e^ε, lies above the lines through the neighbouring
+    chords, so its chord overshoots it by at most the height of that triangle. Lowering both ends
+    by the larger overshoot beside them, one end further where the other has come to the least
+    possible profile, and taking the lower convex hull, gives the profile of a pair that the
+    original dominates. `limit` is the profile's limit at infinity.
+    """
+    least = -np.expm1(np.minimum(losses, 0.0))
+    floor = np.maximum(limit - least, 0.0)
+    if len(excess) < 3:
+        return floor
+    # The least profile is straight on both sides of zero: it bends the chords that meet there.
+    rise, ratio = np.diff(excess), _growth(losses)
+    left = rise[1:-1] - rise[:-2] * ratio[:-1]
+    right = rise[2:] / ratio[1:] - rise[1:-1]
+    widths = np.diff(np.exp(np.minimum(losses[max(zero - 1, 0) : zero + 2], 300.0)))
+    if 1 < zero < len(losses) - 1:
+        right[zero - 2] += widths[0]
+    if 0 < zero < len(losses) - 2:
+        left[zero - 1] += widths[1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        height = np.nan_to_num(left * right / (left + right), nan=0.0)
+        apex = np.clip(np.nan_to_num(right / (left + right), nan=0.5), 1e-300, 1 - 1e-16)
+    # The outermost chords have a neighbour on one side only: lower them all the way.
+    height = np.concatenate([excess[1:2], np.maximum(height, 0.0), excess[-2:-1]])
+    apex = np.concatenate([[1 - 1e-16], apex, [1e-300]])
+    room = np.maximum(excess - floor, 0.0)
+    drop = np.minimum(room, np.maximum(np.append(height, 0.0), np.append(0.0, height)))
+    short = np.maximum(0.0, height - (1 - apex) * drop[:-1] - apex * drop[1:])
+    further = np.maximum(np.append(short / (1 - apex), 0.0), np.append(0.0, short / apex))
+    drop = np.minimum(room, drop + further)
+    if 0 < limit < 1:
+        bend = int(np.searchsorted(losses, math.log1p(-limit), side="right")) - 1
+        on_grid = -math.expm1(losses[bend + 1]) if bend + 1 < len(losses) else limit
+        at_bend = slice(bend, bend + 2)
+        overshoots = bend >= 0 and on_grid < limit * (1 - 1e-9)
+        if overshoots and np.all(drop[at_bend] == room[at_bend]):
+            # The least profile bends between two grid points: a chord of it is above it there.
+            return lowered(excess, zero, losses, on_grid)
+    values = excess - drop
+    values[[0, -1]] = floor[[0, -1]]
+    return _lower_hull(np.exp(np.minimum(losses, 700.0)), values, zero) * (1 - 16 * UNIT)
+
+
+def _growth(losses: Array) -> Array:
+    """How much longer each interval of e^losses is than the one before, bounded.
+
+    A ratio of e^300 is already all there is, and its products stay finite.
+    """
+    gaps = np.minimum(np.diff(losses), 300.0)
+    return np.asarray(np.exp(gaps[:-1]) * np.expm1(gaps[1:]) / np.expm1(gaps[:-1])).clip(
+        math.exp(-300.0), math.exp(300.0)
+    )
+
+
+def _lower_hull(x: Array, y: Array, zero: int) -> Array:
+    """The greatest convex function below the points, as `joined` takes its values.
+
+    Its slopes are the isotonic regression of the points' slopes, weighted by their widths. The
+    least profile, of slope -1 left of `zero`, is left out of the values and part of the slopes.
+    """
+    if len(x) < 3:
+        return y
+    widths = np.maximum(np.diff(x), 1e-300)
+    slopes = np.diff(y) / widths
+    slopes[:zero] -= 1.0
+    corners = np.minimum(isotonic_regression(slopes, weights=widths).blocks, len(x) - 1)
+    hull = np.interp(x, x[corners], y[corners])
+    after = int(np.searchsorted(corners, zero))
+    if corners[after] != zero:  # a stretch across zero: there the least profile is not straight
+        least = np.maximum(0.0, x[zero] - x)
+        across = slice(corners[after - 1], corners[after] + 1)
+        hull[across] = np.interp(x, x[corners], (y + least)[corners])[across] - least[across]
+    return np.asarray(hull)

@@ -1,0 +1,258 @@
+"""The Rényi accountant: dp_accounting's, taught Propose-Test-Release."""
+
+from collections.abc import Sequence
+
+import dp_accounting as dp
+import numpy as np
+from dp_accounting.dp_event import RandomizedResponseDpEvent
+from dp_accounting.rdp import RdpAccountant as _RdpAccountant
+
+from prudent import _validate
+from prudent.accounting.conversion import best_delta, best_epsilon
+from prudent.accounting.domination import (
+    Parts,
+    additive_parts,
+    branch_pair,
+    case_one,
+    case_one_without_accident,
+    check_rate,
+    leaves,
+    margin_pair,
+    telling_margins,
+)
+from prudent.accounting.events import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+    MarginTest,
+    ProposeTestReleaseDpEvent,
+    Reveals,
+)
+from prudent.accounting.loss_tables import Array
+from prudent.accounting.moments import (
+    divergence_of_removing,
+    kullback_leibler,
+    largest_loss,
+    log_base_moments,
+    log_sampled_ratio,
+    renyi_divergence,
+)
+from prudent.accounting.neighbouring import check_relation, refused, with_halved_noise
+from prudent.accounting.pairs import MixturePair, Pair
+
+DEFAULT_ORDERS: tuple[float, ...] = (
+    1.1,
+    1.25,
+    *(1.5 + k / 4 for k in range(35)),
+    *range(11, 64),
+    *(72.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0),
+)
+
+_ABOVE_ONE = 1 + 1e-6
+_NOT_AT_ORDER_ONE = (RandomizedResponseDpEvent, dp.SampledWithoutReplacementDpEvent)
+"""Events whose formulas in dp_accounting do not hold at order 1."""
+
+
+class RdpAccountant(_RdpAccountant):
+    """Composes events by their Rényi divergences.
+
+    Keeps two books: the plain one, and one in which every accident of a test (a margin of 0 that
+    passes) is charged to δ instead (Errata 2.4). The better of the two is reported.
+
+    Guarantee:
+        `get_epsilon(δ)` is an ε for which everything composed so far is (ε, δ)-DP.
+
+    Attributes:
+        orders: From 1, the Kullback-Leibler divergence, to infinity, the largest loss. Orders above
+            16,384 of sampled releases are bounded from above.
+        neighboring_relation: Adding or removing one record, unless told otherwise. Replacing one by
+            a special, empty record costs the same. Replacing one by any other is left to
+            dp_accounting, for the events it can price.
+    """
+
+    def __init__(
+        self,
+        orders: Sequence[float] | None = None,
+        neighboring_relation: dp.NeighboringRelation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    ) -> None:
+        chosen = DEFAULT_ORDERS if orders is None else tuple(orders)
+        if not chosen:
+            raise ValueError("Expected orders with at least one entry, got none.")
+        for order in chosen:
+            _validate.between(1, np.inf, orders=order)
+        super().__init__(chosen, check_relation(neighboring_relation))
+        self._orders: Array = np.array(chosen, float)
+        self._rdp: Array = np.zeros(len(chosen))
+        self._split_rdp: Array = np.zeros(len(chosen))
+        self._split_delta = 0.0
+
+    def supports(self, event: dp.DpEvent) -> bool:
+        """Whether `compose` accepts the event."""
+        try:
+            return bool(super().supports(event))
+        except ValueError:  # a parameter out of range, which `compose` reports
+            return False
+
+    def compose(self, event: dp.DpEvent, count: int = 1) -> "RdpAccountant":
+        """Adds `count` runs of an event; zero runs cost nothing."""
+        if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
+            super().compose(event, count)
+        return self
+
+    def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
+        for leaf, times in leaves(event, max(count, 1)):
+            if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
+                leaf = with_halved_noise(leaf)
+            if self._is_ours(leaf):
+                if do_compose:
+                    plain, split, delta = _divergences(leaf, self._orders)
+                    self._rdp = self._rdp + times * plain
+                    self._split_rdp = self._split_rdp + times * split
+                    self._split_delta += times * delta
+            else:
+                error = refused(leaf, self.neighboring_relation)
+                error = error or self._compose_theirs(leaf, times, do_compose)
+                if error is not None:
+                    return error
+        return None
+
+    def _is_ours(self, leaf: dp.DpEvent) -> bool:
+        """Whether this package, rather than dp_accounting, prices the event."""
+        if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
+            return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
+        inner, _ = _unsampled(leaf)
+        return isinstance(inner, ProposeTestReleaseDpEvent) or additive_parts(inner) is not None
+
+    def _compose_theirs(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
+        """Lets dp_accounting price an event, once, for both books."""
+        orders, books = self._orders, (self._rdp, self._split_rdp, self._split_delta)
+        try:
+            if isinstance(leaf, _NOT_AT_ORDER_ONE):  # a divergence at 1 is at most that above it
+                self._orders = np.maximum(orders, _ABOVE_ONE)
+            self._rdp = np.zeros_like(self._split_rdp)
+            with np.errstate(invalid="ignore"):
+                error = super()._maybe_compose(leaf, times, do_compose)
+            added = np.where(np.isnan(self._rdp), np.inf, self._rdp)
+        finally:  # an error must not leave an empty book
+            self._orders = orders
+            self._rdp, self._split_rdp, self._split_delta = books
+        if error is None and do_compose:
+            self._rdp, self._split_rdp = self._rdp + added, self._split_rdp + added
+        return error
+
+    @property
+    def accidents_apart(self) -> tuple[Array, float]:
+        """The second book: divergences at `orders` without accidents, and the δ they add up to."""
+        return self._split_rdp.copy(), self._split_delta
+
+    def get_epsilon(self, target_delta: float) -> float:
+        """The least ε, over orders and both books, for which all this is (ε, δ)-DP."""
+        return self.get_epsilon_and_optimal_order(target_delta)[0]
+
+    def get_epsilon_and_optimal_order(self, target_delta: float) -> tuple[float, float]:
+        """The ε of `get_epsilon` and the order that gives it."""
+        delta = _validate.between(0, 1, target_delta=target_delta)
+        answers = [best_epsilon(self._orders, self._rdp, delta)]
+        if delta > self._split_delta > 0:
+            rest = delta - self._split_delta
+            answers.append(best_epsilon(self._orders, self._split_rdp, rest))
+        return min(answers)
+
+    def get_delta(self, target_epsilon: float) -> float:
+        """The least δ, over orders and both books, for which all this is (ε, δ)-DP."""
+        return self.get_delta_and_optimal_order(target_epsilon)[0]
+
+    def get_delta_and_optimal_order(self, target_epsilon: float) -> tuple[float, float]:
+        """The δ of `get_delta` and the order that gives it."""
+        epsilon = _validate.between(0, np.inf, target_epsilon=target_epsilon)
+        plain = best_delta(self._orders, self._rdp, epsilon)
+        split, order = best_delta(self._orders, self._split_rdp, epsilon)
+        return min(plain, (min(1.0, split + self._split_delta), order))
+
+
+def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
+    """What is inside nested Poisson sampling, and the product of its rates."""
+    rate = 1.0
+    while isinstance(leaf, dp.PoissonSampledDpEvent):
+        rate *= check_rate(leaf)
+        leaf = leaf.event
+    return leaf, rate
+
+
+def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
+    """Rényi divergences of one run: plain, with accidents charged to δ, and that δ."""
+    event, rate = _unsampled(leaf)
+    if isinstance(event, ProposeTestReleaseDpEvent):
+        safe, accident = case_one_without_accident(event)
+        test = _case_two_divergence(event, orders, rate)
+        plain = np.maximum(test, renyi_divergence(case_one(event), orders, rate))
+        split = np.maximum(test, renyi_divergence(safe, orders, rate))
+        return plain, split, rate * accident
+    parts = additive_parts(event)
+    assert parts is not None
+    plain = _parts_divergence(parts, orders, rate)
+    return plain, plain, 0.0
+
+
+def _case_two_divergence(event: ProposeTestReleaseDpEvent, orders: Array, rate: float) -> Array:
+    """The worst divergence of Case 2, over margins and over directions where they differ.
+
+    The noisy margin beside Gaussian noise is symmetric, so removing a record is the worse direction
+    (Errata 2.2, Theorem B). A branch alone is not symmetric: both directions count. With Gaussian
+    noise the worst margin moves away with the order, so there the branch is charged as the margin
+    it comes from.
+    """
+    laplace = isinstance(event.test, LaplaceTest | DiscreteLaplaceTest)
+    weaker = min(event.noise_multiplier, event.sigma_over_proposal)
+    if event.reveals is Reveals.MARGIN or not laplace:
+        return _parts_divergence(Parts(weaker, ((event.test, 1),)), orders, rate)
+    pairs: list[Pair] = [branch_pair(event, d, d - 1) for d in telling_margins(event) or ()]
+    if event.reveals is Reveals.BRANCH:
+        pairs += [pair.swapped() for pair in pairs]
+    worst = renyi_divergence(MixturePair.of((1.0, 1.0, weaker)), orders, rate)
+    for pair in pairs:
+        np.maximum(worst, renyi_divergence(pair, orders, rate), out=worst)
+        np.maximum(worst, renyi_divergence(pair.swapped(), orders, rate, adding=True), out=worst)
+    return worst
+
+
+def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
+    """Several independent parts on one batch (Errata 5), exact at whole orders.
+
+    Between them too where there is one pair with a closed form; else an upper bound.
+    """
+    match parts.others:
+        case ():
+            return renyi_divergence(MixturePair.of((1.0, 1.0, parts.sigma)), orders, rate)
+        case ((LaplaceTest() | GaussianTest() | DiscreteLaplaceTest() as test, 1),):
+            return renyi_divergence(margin_pair(test, parts.sigma), orders, rate)
+    if parts.sigma == 0:
+        return np.full(orders.shape, np.inf)
+
+    pairs: list[tuple[Pair, int]] = [(MixturePair.of((1.0, 1.0, parts.sigma)), 1)]
+    pairs += [(_moments_pair(test), count) for test, count in parts.others]
+
+    def log_base(powers: Array) -> Array:
+        return np.asarray(sum(count * log_base_moments(pair, powers) for pair, count in pairs))
+
+    found = np.empty(orders.shape)
+    inside = (orders > 1) & (orders < np.inf)
+    found[inside] = divergence_of_removing(log_base, orders[inside], rate)
+    # Before sampling, D_1 and D_∞ add up. D_1 is convex, and never above D_2.
+    mean = rate * sum(count * kullback_leibler(pair, 1.0) for pair, count in pairs)
+    found[orders == 1] = np.minimum(mean, divergence_of_removing(log_base, np.array([2.0]), rate))
+    largest = sum(count * largest_loss(pair, 1.0) for pair, count in pairs)
+    found[orders == np.inf] = log_sampled_ratio(np.array(largest), rate)
+    return found
+
+
+def _moments_pair(test: MarginTest) -> Pair:
+    """A pair with the moments at whole orders, the mean loss and the largest of a noisy margin.
+
+    Completing the square in a discrete Gaussian shifts its sum by a whole number, so these are
+    those of the Gaussian. Summed term by term they would need terms out to the power itself.
+    """
+    if isinstance(test, DiscreteGaussianTest):
+        return MixturePair.of((1.0, 1.0, test.scale))
+    return margin_pair(test, np.inf)

@@ -1,0 +1,1 @@
+"""Data sets, models and experiments: what `prudent train` and `prudent demo` run."""

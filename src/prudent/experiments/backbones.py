@@ -1,0 +1,251 @@
+"""Fixed networks, pretrained on public images, whose features a last layer is trained on.
+
+Each row of features is a function of its own record alone, so training a last layer on them has
+the guarantee of that training, as if the features were the records.
+Weights are read from a file; none is shipped or fetched. Input is RGB in [0, 1], standardised here
+with the mean and deviation of ImageNet, which is what these networks were trained on.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import TypeVar
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from prudent import _validate
+from prudent.experiments.datasets import Dataset
+from prudent.experiments.files import cached_array, search_folders
+
+_MEAN = (0.485, 0.456, 0.406)
+_DEVIATION = (0.229, 0.224, 0.225)
+_RESNET_WIDTHS = (64, 128, 256, 512)
+_VGG11_WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
+_EPSILON = 1e-5
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def read_weights(path: Path | str) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a PyTorch file that holds nothing else."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected a file of weights, got {str(path)!r}.")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return dict(load_file(path))
+    return dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def find_weights(file: str, data_dir: Path | str | None = None) -> Path:
+    """The file of that name in the folder `weights` of the places data sets are looked for in."""
+    folders = list(search_folders("weights", data_dir))
+    for folder in folders:
+        if (folder / file).is_file():
+            return folder / file
+    raise FileNotFoundError(
+        f"Expected weights {file} on this machine. Put the file into one of "
+        f"{', '.join(map(str, folders))}, or name their folder by data_dir or PRUDENT_DATA."
+    )
+
+
+class _Block(nn.Module):
+    """Two 3 × 3 convolutions beside a shortcut, batch normalisation folded in."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.downsample = nn.Sequential()
+        if stride != 1:
+            self.downsample.append(nn.Conv2d(inputs, outputs, 1, stride))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One residual step."""
+        inner = self.conv2(functional.relu(self.conv1(images)))
+        return functional.relu(inner + self.downsample(images))
+
+
+class ResNet18Features(nn.Module):
+    """ResNet18 (He et al., 2015) up to its last stage, averaged over the image.
+
+    Attributes:
+        width: features a record: 64, 128, 256 or 512 after 1, 2, 3 or 4 stages.
+    """
+
+    def __init__(self, stages: int = 4) -> None:
+        super().__init__()
+        self.width = _RESNET_WIDTHS[stages - 1]
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3)
+        self.stages = [f"layer{stage}" for stage in range(1, stages + 1)]
+        inputs = 64
+        for stage, outputs in zip(self.stages, _RESNET_WIDTHS, strict=False):
+            stride = 1 if inputs == outputs else 2
+            blocks = (_Block(inputs, outputs, stride), _Block(outputs, outputs, 1))
+            self.add_module(stage, nn.Sequential(*blocks))
+            inputs = outputs
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Standardised images (n, 3, height, width) to features (n, width)."""
+        values = functional.max_pool2d(functional.relu(self.conv1(images)), 3, 2, padding=1)
+        for stage in self.stages:
+            values = self.get_submodule(stage)(values)
+        return values.mean((2, 3))
+
+
+class VGG11Features(nn.Module):
+    """VGG11 (Simonyan, Zisserman, 2014) up to the input of its last layer.
+
+    Attributes:
+        width: features a record, 4,096.
+    """
+
+    width = 4096
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = 3
+        for widths in _VGG11_WIDTHS:
+            for outputs in widths:
+                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+                inputs = outputs
+            layers.append(nn.MaxPool2d(2, 2))
+        self.features = nn.Sequential(*layers)
+        # The published files number the dropout layers too, which a fixed network leaves out.
+        self.classifier = nn.ModuleDict(
+            {"0": nn.Linear(512 * 7 * 7, 4096), "3": nn.Linear(4096, 4096)}
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Standardised images (n, 3, height, width) to features (n, 4096)."""
+        values = functional.adaptive_avg_pool2d(self.features(images), 7).flatten(1)
+        for layer in self.classifier.values():
+            values = functional.relu(layer(values))
+        return values
+
+
+def resnet18(path: Path | str) -> ResNet18Features:
+    """ResNet18 with the weights of a file, with as many stages as the file has.
+
+    The file is torchvision's, or one with batch normalisation folded into the convolutions already.
+    """
+    weights = _folded(read_weights(path))
+    stages = max((s for s in range(1, 5) if f"layer{s}.0.conv1.weight" in weights), default=1)
+    return _loaded(ResNet18Features(stages), weights, path)
+
+
+def vgg11(path: Path | str) -> VGG11Features:
+    """VGG11 with the weights of torchvision's file."""
+    return _loaded(VGG11Features(), read_weights(path), path)
+
+
+def _folded(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each batch normalisation made part of the convolution before it."""
+    folded = dict(weights)
+    for name, weight in weights.items():
+        convolution = name.removesuffix(".weight")
+        normalisation = (
+            convolution.removesuffix("0") + "1"
+            if convolution.endswith("downsample.0")
+            else convolution.replace("conv", "bn")
+        )
+        if f"{normalisation}.running_var" not in weights or convolution == normalisation:
+            continue
+        gain, bias, mean, variance = (
+            weights[f"{normalisation}.{part}"].double()
+            for part in ("weight", "bias", "running_mean", "running_var")
+        )
+        gain = gain / (variance + _EPSILON).sqrt()
+        folded[name] = (weight.double() * gain[:, None, None, None]).float()
+        folded[f"{convolution}.bias"] = (bias - mean * gain).float()
+    return folded
+
+
+def _loaded(network: Network, weights: dict[str, Tensor], path: Path | str) -> Network:
+    wanted = network.state_dict()
+    unfit = [
+        name
+        for name, tensor in wanted.items()
+        if name not in weights or weights[name].shape != tensor.shape
+    ]
+    if unfit:
+        raise ValueError(
+            f"Expected {path} to hold the weights of a {type(network).__name__}, got no tensor of "
+            f"the right shape for {', '.join(unfit[:3])}{' and more' if len(unfit) > 3 else ''}."
+        )
+    network.load_state_dict({name: weights[name] for name in wanted})
+    return network.eval().requires_grad_(False)
+
+
+def with_features(
+    dataset: Dataset,
+    network: nn.Module,
+    *,
+    size: int = 96,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+) -> Dataset:
+    """The data set with the network's features in place of its images.
+
+    They are computed once and kept in the user's cache, under a name that depends on the images,
+    the weights and the size, so that no change of any of them is missed.
+
+    Args:
+        dataset: of RGB images in [0, 1].
+        network: `resnet18(...)`, `vgg11(...)` or another that takes standardised images.
+        size: the height and width the images are resized to first, bilinearly.
+        batch_size: images at a time.
+        device: where to compute; the result is on the host.
+    """
+    _validate.count(1, size=size)
+    _validate.count(1, batch_size=batch_size)
+    if dataset.train_features.ndim != 4 or dataset.train_features.shape[1] != 3:
+        raise ValueError(
+            f"Expected RGB images (n, 3, height, width), got {dataset.name} with records of shape "
+            f"{tuple(dataset.train_features.shape[1:])}."
+        )
+    network = network.to(device).eval()
+    weights = _digest(*network.state_dict().values())
+
+    def features(images: Tensor) -> Tensor:
+        key = f"{type(network).__name__}-{size}-{weights[:32]}-{_digest(images)[:32]}"
+        values = cached_array(
+            key, lambda: _features(network, images, size, batch_size, device).numpy()
+        )
+        return torch.from_numpy(values)
+
+    return attrs.evolve(
+        dataset,
+        train_features=features(dataset.train_features),
+        train_labels=dataset.train_labels.cpu(),
+        test_features=features(dataset.test_features),
+        test_labels=dataset.test_labels.cpu(),
+        note=f"{dataset.note} Features of {type(network).__name__} at {size} × {size}.",
+    )
+
+
+@torch.no_grad()
+def _features(
+    network: nn.Module, images: Tensor, size: int, batch_size: int, device: torch.device | str
+) -> Tensor:
+    mean, deviation = (
+        torch.tensor(channel, device=device).view(3, 1, 1) for channel in (_MEAN, _DEVIATION)
+    )
+    rows = []
+    for batch in torch.split(images, batch_size):
+        resized = functional.interpolate(batch.to(device), (size, size), mode="bilinear")
+        rows.append(network((resized - mean) / deviation).cpu())
+    return torch.cat(rows)
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+    return digest.hexdigest()

@@ -1,0 +1,207 @@
+"""The data sets of the experiments, from local files or their official mirrors.
+
+    train = load("mnist").train_features          # float32, (60000, 1, 28, 28), in [0, 1]
+
+| name | what | train + test | classes |
+| --- | --- | ---: | ---: |
+| `mnist` | handwritten digits, 1 × 28 × 28; shipped with a source checkout | 60,000 + 10,000 | 10 |
+| `fashion-mnist` | articles of clothing, 1 × 28 × 28 | 60,000 + 10,000 | 10 |
+| `emnist-letters` | handwritten letters, 1 × 28 × 28, upright | 124,800 + 20,800 | 26 |
+| `emnist-az` | a substitute for it, from other parts of EMNIST | 117,248 + 10,400 | 26 |
+| `cifar10` | colour photographs, 3 × 32 × 32 | 50,000 + 10,000 | 10 |
+| `npz:PATH` | your own arrays in a numpy archive | | |
+
+Files are looked for in `data_dir`, `$PRUDENT_DATA/NAME`, the checkout's `data/NAME`,
+`/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order,
+and fetched into the last one if none has them; what is fetched is checked against its published
+checksum.
+
+Pixels are divided by 255, so they lie in [0, 1]; that uses nothing of the data. Features that are
+not bytes are taken as they are: scaling by a minimum, mean or deviation of the training records
+would be one more release of them, and no guarantee of the training would cover it.
+"""
+
+from pathlib import Path
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from prudent.corruption import DataCorruption
+from prudent.experiments.files import search_folders
+from prudent.experiments.sources import SOURCES, Arrays, Form, Source
+
+
+@attrs.frozen(eq=False)
+class Dataset:
+    """Features and labels of a training and a test part.
+
+    Attributes:
+        name: as given to `load`.
+        train_features: float32, one row a record.
+        train_labels: int64, from 0 to classes − 1.
+        test_features: like `train_features`.
+        test_labels: like `train_labels`.
+        classes: the number of classes.
+        note: what a reader of a result must know about the data.
+    """
+
+    name: str
+    train_features: Tensor
+    train_labels: Tensor
+    test_features: Tensor
+    test_labels: Tensor
+    classes: int
+    note: str
+
+    def __attrs_post_init__(self) -> None:
+        for part, features, labels in (
+            ("train", self.train_features, self.train_labels),
+            ("test", self.test_features, self.test_labels),
+        ):
+            if features.shape[:1] != labels.shape:
+                raise ValueError(
+                    f"Expected one label for each record of {self.name} ({part}), got features of "
+                    f"shape {tuple(features.shape)} and labels of shape {tuple(labels.shape)}."
+                )
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} records of "
+            f"shape {tuple(self.train_features.shape[1:])}, {self.classes} classes)"
+        )
+
+    def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
+        """The same data with a share of the training records bad; the test part stays clean."""
+        features, labels = corruption.apply(
+            self.train_features, self.train_labels, classes=self.classes, seed=seed
+        )
+        return attrs.evolve(self, train_features=features, train_labels=labels)
+
+    def centred(self) -> "Dataset":
+        """The same data with features from 0 to 1 spread over −1 to 1; uses nothing of the data."""
+        return attrs.evolve(
+            self,
+            train_features=2 * self.train_features - 1,
+            test_features=2 * self.test_features - 1,
+        )
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """The same data on another device."""
+        return attrs.evolve(
+            self,
+            train_features=self.train_features.to(device),
+            train_labels=self.train_labels.to(device),
+            test_features=self.test_features.to(device),
+            test_labels=self.test_labels.to(device),
+        )
+
+
+NAMES = (*SOURCES, "npz:PATH")
+"""What `load` takes."""
+
+
+def load(name: str, data_dir: Path | str | None = None) -> Dataset:
+    """Read a data set, fetching it first if it is nowhere on this machine.
+
+    Args:
+        name: one of `NAMES`. An `npz:PATH` holds train_features, train_labels, test_features and
+            test_labels (or x_train, y_train, x_test, y_test), and a number `classes`: a model
+            made for the largest label of the records would tell of them.
+        data_dir: a folder to look in before all others.
+
+    Raises:
+        ValueError: if there is no such data set, or its files are not what they should be.
+        FileNotFoundError: if it is not here and cannot be fetched; says which files to put where.
+    """
+    if name.startswith("npz:"):
+        return _load_npz(name)
+    if name not in SOURCES:
+        raise ValueError(f"Expected name one of {', '.join(NAMES)}, got {name!r}.")
+    source = SOURCES[name]
+    found = _find(name, source, data_dir) or _fetch(name, source, data_dir)
+    form, (train, test) = found
+    return _dataset(name, form.read(train), form.read(test), source.classes, source.note)
+
+
+def _find(
+    name: str, source: Source, data_dir: Path | str | None
+) -> tuple[Form, tuple[list[Path], list[Path]]] | None:
+    for folder in search_folders(name, data_dir):
+        for form in source.forms:
+            if (paths := form.paths(folder)) is not None:
+                return form, paths
+    return None
+
+
+def _fetch(
+    name: str, source: Source, data_dir: Path | str | None
+) -> tuple[Form, tuple[list[Path], list[Path]]]:
+    folders = list(search_folders(name, data_dir))
+    reason = "no public place offers it"
+    try:
+        for download in source.downloads:
+            download.fetch(folders[-1])
+    except OSError as error:
+        reason = f"fetching it failed ({error})"
+    if (found := _find(name, source, data_dir)) is not None:
+        return found
+    places = ", ".join(dict.fromkeys(map(str, folders)))
+    forms = " or ".join(", ".join(form.train + form.test) for form in source.forms)
+    raise FileNotFoundError(
+        f"Expected the files of {name} on this machine, and {reason}. Put {forms} into one of "
+        f"{places}, or name their folder by data_dir or PRUDENT_DATA."
+    )
+
+
+def _load_npz(name: str) -> Dataset:
+    path = Path(name.removeprefix("npz:"))
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {name!r}.")
+    spellings = (
+        ("train_features", "train_labels", "test_features", "test_labels"),
+        ("x_train", "y_train", "x_test", "y_test"),
+    )
+    with np.load(path, allow_pickle=False) as archive:
+        for keys in spellings:
+            if all(key in archive for key in keys):
+                arrays = [archive[key] for key in keys]
+                break
+        else:
+            raise ValueError(
+                f"Expected {path} to hold {', '.join(spellings[0])}, got {', '.join(archive)}."
+            )
+        labels = np.concatenate([arrays[1].ravel(), arrays[3].ravel()])
+        if not np.issubdtype(labels.dtype, np.integer):
+            raise ValueError(f"Expected labels in {path} to be integers, got {labels.dtype}.")
+        if "classes" not in archive:
+            raise ValueError(
+                f"Expected {path} to hold classes, how many there are, known without a look at the "
+                f"labels: the model is made for it. Save it beside the arrays, as a number."
+            )
+        classes = int(archive["classes"])
+    train, test = (arrays[0], arrays[1]), (arrays[2], arrays[3])
+    return _dataset(name, train, test, classes, f"From the archive {path.name}.")
+
+
+def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) -> Dataset:
+    # Not those of the training part: one record must not decide whether there is a training. One
+    # whose label is no class counts there as a zero gradient.
+    if not 0 <= test[1].min(initial=0) <= test[1].max(initial=0) < classes:
+        raise ValueError(f"Expected every label of {name} (test) in 0 to {classes - 1}.")
+    return Dataset(
+        name=name,
+        train_features=_features(train[0]),
+        train_labels=torch.from_numpy(train[1].astype(np.int64)),
+        test_features=_features(test[0]),
+        test_labels=torch.from_numpy(test[1].astype(np.int64)),
+        classes=classes,
+        note=note,
+    )
+
+
+def _features(values: npt.NDArray[np.generic]) -> Tensor:
+    features = torch.from_numpy(values.astype(np.float32, order="C"))
+    return features.div_(255) if values.dtype == np.uint8 else features

@@ -1,0 +1,133 @@
+"""The first thing a newcomer runs: private trainings side by side on partly wrong data."""
+
+import csv
+import multiprocessing
+import os
+import shutil
+import time
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import attrs
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from prudent.accounting import LaplaceTest
+from prudent.experiments.experiment import Experiment
+
+_EVALUATIONS = 12
+
+
+@attrs.frozen
+class Entry:
+    """One training of the demo.
+
+    Attributes:
+        key: Name of its folder.
+        title: For a person.
+        experiment: What is run.
+    """
+
+    key: str
+    title: str
+    experiment: Experiment
+
+
+def entries(common: Experiment) -> list[Entry]:
+    """The methods, each calibrated by one accountant to the same (ε, δ) and steps."""
+    return [
+        Entry("ptr", "TSGD+PTR (ours: Gaussian test, branch only)", common),
+        Entry(
+            "ptr-paper",
+            "TSGD+PTR (paper: Laplace test, noisy margin)",
+            attrs.evolve(common, test=LaplaceTest(1.0), reveals="margin"),
+        ),
+        Entry("trimmed", "TSGD+Gaussian", attrs.evolve(common, method="trimmed")),
+        Entry("dpsgd", "DP-SGD", attrs.evolve(common, method="dpsgd")),
+    ]
+
+
+def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[dict[str, Any]]:
+    """Trains every entry, as many at a time as there are cores, and saves a table and a plot.
+
+    Returns:
+        One row for each entry: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
+    """
+    if not common.is_covered:
+        raise ValueError(
+            f"Expected corrupt a fault of each record alone, got {common.corrupt!r}: in it "
+            "bad records read others, so no ε could be shown. Run it with prudent train."
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    methods = entries(common)
+    for entry in methods:  # public data: an earlier demo may be forgotten
+        shutil.rmtree(out / entry.key, ignore_errors=True)
+    workers = max(1, min(len(methods), os.cpu_count() or 1)) if workers is None else workers
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        futures = {entry.key: pool.submit(_train, entry, out / entry.key) for entry in methods}
+        _watch(methods, futures, out)
+        rows = [
+            {"key": entry.key, "title": entry.title} | futures[entry.key].result()
+            for entry in methods
+        ]
+    with (out / "demo.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in rows[0] if name != "curve"])
+        writer.writeheader()
+        writer.writerows({k: v for k, v in row.items() if k != "curve"} for row in rows)
+    plot(rows, common, out / "demo.png")
+    return rows
+
+
+def _train(entry: Entry, folder: Path) -> dict[str, Any]:
+    """Runs in a process of its own, on one core."""
+    import torch
+
+    from prudent.experiments.experiment import run
+
+    torch.set_num_threads(1)
+    result = run(entry.experiment, out=folder, progress=False, evaluations=_EVALUATIONS)
+    curve = [(entry.epsilon, entry.evaluation["accuracy"]) for entry in result.fitted.history]
+    return result.plain() | {"curve": curve}
+
+
+def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -> None:
+    """Shows how far each training is, from the metrics it writes."""
+    columns = (TextColumn("{task.description:46s}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)  # standard output is for the result
+    with Progress(*columns, console=console) as progress:
+        tasks = {e.key: progress.add_task(e.title, total=_EVALUATIONS) for e in methods}
+        while True:
+            done = all(future.done() for future in futures.values())
+            for key, task in tasks.items():
+                path = out / key / "metrics.jsonl"
+                lines = path.read_text().count("\n") if path.exists() else 0
+                progress.update(task, completed=_EVALUATIONS if futures[key].done() else lines)
+            if done or any(f.done() and f.exception() is not None for f in futures.values()):
+                return
+            time.sleep(0.5)
+
+
+def plot(rows: list[dict[str, Any]], common: Experiment, path: Path) -> None:
+    """Accuracy on clean test data against the ε spent so far."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    colours = ("#0072B2", "#56B4E9", "#E69F00", "#555555")  # colour-blind safe
+    for row, colour, marker in zip(rows, colours, "os^D", strict=True):
+        epsilons, accuracies = zip(*row["curve"], strict=True)
+        label = f"{row['title']}: {row['accuracy']:.1%}"
+        axes.plot(epsilons, [100 * a for a in accuracies], color=colour, marker=marker, label=label)
+    axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
+    axes.set_ylabel("accuracy on clean test data, %")
+    kind, _, ratio = common.corrupt.partition(":")
+    fault = f"{float(ratio):.0%} of the {kind}s wrong" if ratio else "nothing wrong"
+    axes.set_title(f"{common.dataset.upper()}, {fault}")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

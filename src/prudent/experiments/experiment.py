@@ -1,0 +1,317 @@
+"""One experiment: a data set, a method, a budget and a corruption, as one frozen value."""
+
+import enum
+import math
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+
+from prudent import _validate
+from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest, MarginTest, Relation, Reveals
+from prudent.accounting.calibration import Accountant
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.relations import check_relation
+from prudent.accounting.serialisation import to_plain
+from prudent.corruption import DataCorruption, GradientCorruption, parse
+from prudent.experiments.datasets import Dataset, load
+from prudent.experiments.models import multilayer_perceptron, tutorial_cnn
+from prudent.training import (
+    AdaptiveTrim,
+    Aggregation,
+    Execution,
+    Fallback,
+    Fitted,
+    FixedTrim,
+    Mean,
+    Plan,
+    ProposeTestRelease,
+    Sum,
+    TrimmedSum,
+    accuracy,
+    fit,
+)
+from prudent.training.step import Corrupt
+
+
+class Method(enum.Enum):
+    """How gradients become an update."""
+
+    PTR = "ptr"
+    TRIMMED = "trimmed"
+    DPSGD = "dpsgd"
+    SGD = "sgd"
+
+
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """Everything that decides the outcome of a training run but the machine it runs on.
+
+    Of noise, steps and ε give two: the third is solved for. Non-private SGD takes steps alone.
+
+    Attributes:
+        dataset: As for `load`.
+        method: How gradients become an update.
+        epsilon: Target ε; None: whatever noise and steps come to.
+        delta: δ of the guarantee.
+        steps: Steps; None: as many as ε allows.
+        noise_multiplier: σ; None: as little as ε allows.
+        batch: Expected batch size.
+        public_size: Number of records by public knowledge, from which the sampling rate comes, in
+            place of the true number. It may differ from that, as batches then do from `batch`.
+        relation: Which data sets are neighbours. None: `ADD_REMOVE` with a public size; without
+            one the sampling rate tells the number of records, so it is `ZERO_OUT`.
+        clip: R.
+        propose: τ/R.
+        test: The private test.
+        failure: δ₀.
+        reveals: What an observer learns of the test.
+        fallback: What is released when the test fails.
+        trim: Share of the batch trimmed, at first.
+        trim_up: Added after a failed test.
+        trim_down: Taken off after a passed one.
+        trim_most: Never above this share.
+        lr: Learning rate.
+        momentum: Of SGD.
+        average: Share of the running average of the weights that a step keeps; None: the last
+            weights count.
+        corrupt: As for `prudent.corruption.parse`.
+        seed: Of the model, the sampling, the noise and the corruption.
+        accountant: Which one solves; by default by privacy-loss distributions.
+    """
+
+    dataset: str = "mnist"
+    method: Method = attrs.field(default=Method.PTR, converter=Method)
+    epsilon: float | None = 3.0
+    delta: float = 1e-5
+    steps: int | None = None
+    noise_multiplier: float | None = None
+    batch: int = 256
+    public_size: int | None = None
+    relation: Relation | None = None
+    clip: float = 1.0
+    propose: float = 0.5
+    test: MarginTest = attrs.field(factory=lambda: GaussianTest(4.0))
+    failure: float = 1e-8
+    reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
+    fallback: Fallback = attrs.field(default=Fallback.SUM, converter=Fallback)
+    trim: float = 0.25
+    trim_up: float = 0.02
+    trim_down: float = 0.02
+    trim_most: float = 0.5
+    lr: float = 0.5
+    momentum: float = 0.0
+    average: float | None = None
+    corrupt: str = "none"
+    seed: int = 0
+    accountant: Accountant = PldAccountant
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(1, batch=self.batch)
+        self._check_relation()
+        _validate.positive(lr=self.lr)
+        _validate.between(0, 1, ends="[)", momentum=self.momentum)
+        if self.average is not None:
+            _validate.between(0, 1, ends="[)", average=self.average)
+        _validate.between(0, 1, ends="()", delta=self.delta)
+        _validate.count(seed=self.seed)
+        if self.steps is not None:
+            _validate.count(steps=self.steps)
+        for name in ("epsilon", "noise_multiplier"):
+            if getattr(self, name) is not None:
+                _validate.positive(**{name: getattr(self, name)})
+        for name in ("trim", "trim_up", "trim_down", "trim_most"):
+            _validate.between(0, 1, **{name: getattr(self, name)})
+        given = [
+            f"{name} = {getattr(self, name):g}"
+            for name in ("epsilon", "steps", "noise_multiplier")
+            if getattr(self, name) is not None
+        ]
+        if self.method is Method.SGD:
+            if self.steps is None:
+                raise ValueError("Expected steps for sgd, which no budget stops, got None.")
+        elif len(given) != 2:
+            raise ValueError(
+                "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
+                f"got {'only ' if len(given) < 2 else ''}{', '.join(given) or 'none'}."
+            )
+        parse(self.corrupt)
+        _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
+
+    def _check_relation(self) -> None:
+        if self.public_size is not None:
+            _validate.count(1, public_size=self.public_size)
+        if self.relation is None or check_relation(relation=self.relation).size_is_public:
+            return
+        if self.public_size is None:
+            raise ValueError(
+                "Expected public_size with a relation of adding or removing records, got None: the "
+                "sampling rate would tell the number of records, which this relation calls secret. "
+                "Give a public number, or the relation zero-out, of the same price."
+            )
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the price of the plan is a guarantee for this run.
+
+        Not for SGD, nor for an attack in which bad records read the gradients of others: there one
+        record reaches the sum through more than its own gradient.
+        """
+        corruption = parse(self.corrupt)
+        alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
+        return alone and self.method is not Method.SGD
+
+    def aggregation(self, noise_multiplier: float) -> Aggregation:
+        """The rule of the method at some noise."""
+        match self.method:
+            case Method.SGD:
+                return Mean()
+            case Method.DPSGD:
+                return Sum(clip=self.clip, noise_multiplier=noise_multiplier)
+            case Method.TRIMMED:
+                return TrimmedSum(
+                    clip=self.clip, noise_multiplier=noise_multiplier, trim=FixedTrim(self.trim)
+                )
+            case Method.PTR:
+                return ProposeTestRelease(
+                    clip=self.clip,
+                    propose=self.propose,
+                    noise_multiplier=noise_multiplier,
+                    test=self.test,
+                    failure=self.failure,
+                    reveals=self.reveals,
+                    fallback=self.fallback,
+                    trim=AdaptiveTrim(
+                        first=self.trim,
+                        up=self.trim_up,
+                        down=self.trim_down,
+                        most=self.trim_most,
+                    ),
+                )
+
+    def plan(self, records: int) -> Plan:
+        """The plan, with what was left open solved for."""
+        size = records if self.public_size is None else self.public_size
+        known = ZERO_OUT if self.public_size is None else ADD_REMOVE
+        plan = Plan(
+            sampling_rate=min(1.0, self.batch / size),
+            steps=1000 if self.steps is None else self.steps,
+            expected_batch=self.batch,
+            relation=known if self.relation is None else self.relation,
+            aggregation=self.aggregation(self.noise_multiplier or 1.0),
+        )
+        if self.method is Method.SGD or self.epsilon is None:
+            return plan
+        target: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "accountant": self.accountant,
+        }
+        if self.noise_multiplier is None:
+            return plan.calibrate(**target)
+        return plan.longest(**target)
+
+
+@attrs.frozen
+class Result:
+    """What an experiment came to.
+
+    Attributes:
+        experiment: What was run.
+        fitted: The model, the plan really carried out, and its history.
+        accuracy: On the clean test part.
+        epsilon: Of the run, at the experiment's δ; infinite where the plan does not cover it.
+    """
+
+    experiment: Experiment
+    fitted: Fitted
+    accuracy: float
+    epsilon: float
+
+    def plain(self) -> dict[str, Any]:
+        """For a program: the keys every command prints."""
+        noise = getattr(self.fitted.plan.aggregation, "noise_multiplier", 0.0)
+        return {
+            "accuracy": self.accuracy,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.experiment.delta,
+            "relation": to_plain(self.fitted.plan.relation),
+            "steps": self.fitted.plan.steps,
+            "noise_multiplier": noise,
+            "pass_rate": self.fitted.pass_rate,
+        }
+
+
+def run(
+    experiment: Experiment,
+    *,
+    device: str = "cpu",
+    out: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    evaluations: int = 10,
+    evaluate_at: Collection[int] = (),
+    dataset: Dataset | None = None,
+    plan: Plan | None = None,
+    secret_noise: bool = False,
+) -> Result:
+    """Runs an experiment. `dataset` and `plan`, if given, save loading and solving them again.
+
+    With `secret_noise`, sampling and noise have a key from the operating system, not the seed.
+    """
+    data = load(experiment.dataset) if dataset is None else dataset
+    corruption = parse(experiment.corrupt)
+    if isinstance(corruption, DataCorruption):
+        data = data.corrupted(corruption, experiment.seed)
+    plan = experiment.plan(len(data.train_labels)) if plan is None else plan
+    # Corruptions draw from the default generator, which a checkpoint keeps.
+    with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
+        torch.manual_seed(experiment.seed)
+        fitted = fit(
+            plan,
+            build_model(data, experiment.seed),
+            nn.CrossEntropyLoss(reduction="none"),
+            (data.train_features, data.train_labels),
+            lr=experiment.lr,
+            momentum=experiment.momentum,
+            average=experiment.average,
+            execution=Execution(device=device, seed=None if secret_noise else experiment.seed),
+            corrupt=gradient_hook(
+                corruption, len(data.train_labels), experiment.seed, torch.device(device)
+            ),
+            evaluate=accuracy(data.test_features, data.test_labels),
+            evaluate_every=max(1, -(-plan.steps // evaluations)),
+            evaluate_at=evaluate_at,
+            delta=experiment.delta if experiment.is_covered else None,
+            out=out,
+            resume=resume,
+            progress=progress,
+        )
+    spent = math.inf
+    if experiment.is_covered:
+        spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
+    final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
+    return Result(experiment, fitted, final, spent)
+
+
+def build_model(data: Dataset, seed: int) -> nn.Module:
+    """The tutorial's network for images, a small one for tables."""
+    shape = tuple(data.train_features.shape[1:])
+    if len(shape) == 3 and min(shape[1:]) >= 20:
+        return tutorial_cnn((shape[0], shape[1], shape[2]), data.classes, seed)
+    return multilayer_perceptron(shape, data.classes, seed=seed)
+
+
+def gradient_hook(
+    corruption: DataCorruption | GradientCorruption | None,
+    records: int,
+    seed: int,
+    device: torch.device,
+) -> Corrupt | None:
+    """Makes the bad records of each batch send what the corruption says; None if it is of data."""
+    if not isinstance(corruption, GradientCorruption):
+        return None
+    return attrs.evolve(corruption, seed=seed).hook(records, device)

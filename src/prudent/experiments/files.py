@@ -1,0 +1,160 @@
+"""Where data files are looked for, fetched from and kept."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+_TIMEOUT_SECONDS = 30
+_BLOCK = 1 << 20
+# A source checkout, if this file is in one; an installed wheel is not.
+_CHECKOUT = Path(__file__).parents[3]
+# Where Debian's dataset-* packages put their files.
+_SYSTEM_FOLDER = Path("/usr/share/datasets")
+
+
+def cache_folder() -> Path:
+    """The user's cache: `$XDG_CACHE_HOME/prudent`, by default `~/.cache/prudent`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "prudent"
+
+
+def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Path]:
+    """The folders that may hold the files called `name`, best first.
+
+    `data_dir` itself and its subfolder `name`; `$PRUDENT_DATA`; the `data` folder of a source
+    checkout (an installed wheel has none); the system's data sets; the user's cache.
+    """
+    if data_dir is not None:
+        if not Path(data_dir).is_dir():
+            raise FileNotFoundError(f"Expected data_dir to be a folder, got {str(data_dir)!r}.")
+        yield Path(data_dir)
+        yield Path(data_dir) / name
+    if os.environ.get("PRUDENT_DATA"):
+        yield Path(os.environ["PRUDENT_DATA"]) / name
+    if (_CHECKOUT / "pyproject.toml").is_file():
+        yield _CHECKOUT / "data" / name
+    yield _SYSTEM_FOLDER / name
+    yield cache_folder() / name
+
+
+@attrs.frozen
+class Download:
+    """A file on the internet, with what proves that it is the right one.
+
+    Attributes:
+        urls: mirrors, tried in order.
+        checksum: `md5:…` or `sha256:…` of the file.
+        members: if the file is a zip or tar archive, what to keep of it, with the folder it is to
+            have; otherwise empty.
+    """
+
+    urls: tuple[str, ...]
+    checksum: str
+    members: tuple[str, ...] = ()
+
+    def fetch(self, folder: Path) -> None:
+        """Put the file, or the wanted members of the archive, into `folder`.
+
+        Raises:
+            OSError: if no mirror answers with the right file; says what each of them did.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        failures = []
+        for url in self.urls:
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
+                received = Path(scratch) / url.rsplit("/", 1)[-1]
+                try:
+                    self._receive(url, received)
+                except OSError as error:
+                    failures.append(f"{url}: {error}")
+                    continue
+                if self.members:
+                    _unpack(received, self.members, folder)
+                else:
+                    received.replace(folder / received.name)
+                return
+        raise OSError("; ".join(failures))
+
+    def _receive(self, url: str, path: Path) -> None:
+        kind, _, expected = self.checksum.partition(":")
+        digest = hashlib.new(kind, usedforsecurity=False)
+        with (
+            urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
+            path.open("wb") as file,
+            Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                transient=True,
+            ) as progress,
+        ):
+            size = response.headers.get("Content-Length")
+            task = progress.add_task(path.name, total=int(size) if size else None)
+            while block := response.read(_BLOCK):
+                file.write(block)
+                digest.update(block)
+                progress.advance(task, len(block))
+        if digest.hexdigest() != expected:
+            raise OSError(f"expected {self.checksum}, got {kind}:{digest.hexdigest()}")
+
+
+def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
+    """Write the members, found by their last name, to `folder`."""
+    wanted = {member.rsplit("/", 1)[-1]: folder / member for member in members}
+    with contextlib.ExitStack() as stack:
+        if zipfile.is_zipfile(archive):
+            zipped = stack.enter_context(zipfile.ZipFile(archive))
+            found = {name.rsplit("/", 1)[-1]: name for name in zipped.namelist()}
+            sources = {last: zipped.open(found[last]) for last in wanted if last in found}
+        else:
+            tarred = stack.enter_context(tarfile.open(archive))
+            names = {name.rsplit("/", 1)[-1]: name for name in tarred.getnames()}
+            sources = {
+                last: file
+                for last in wanted
+                if last in names and (file := tarred.extractfile(names[last])) is not None
+            }
+        if missing := wanted.keys() - sources.keys():
+            raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
+        for last, source in sources.items():
+            wanted[last].parent.mkdir(parents=True, exist_ok=True)
+            with source, wanted[last].open("wb") as target:
+                shutil.copyfileobj(source, target, _BLOCK)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cached_array(
+    key: str, compute: Callable[[], npt.NDArray[np.generic]]
+) -> npt.NDArray[np.generic]:
+    """What `compute` gives, kept in the user's cache under `key` as a .npy file.
+
+    The file is written aside and then renamed, so that no reader sees half of it. A cache that
+    cannot be written costs time, not correctness: the array is returned all the same.
+    """
+    path = cache_folder() / "arrays" / f"{key}.npy"
+    if path.is_file():
+        return np.asarray(np.load(path, allow_pickle=False))
+    array = compute()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as aside:
+            np.save(aside, array)
+        os.replace(aside.name, path)
+    return array

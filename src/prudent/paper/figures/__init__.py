@@ -1,0 +1,1 @@
+"""The paper's figures: what they show, and how they are drawn."""

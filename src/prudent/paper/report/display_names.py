@@ -1,0 +1,105 @@
+"""How the pages call things, and how they write a number."""
+
+from prudent.experiments.sources import SOURCES
+from prudent.paper.results import Estimate
+from prudent.paper.runs.jobs import settings
+
+NOT_RUN = "not run"
+NOT_REACHED = "no step within ε"
+
+_METHODS = {
+    "trimmed": "TSGD+Gaussian",
+    "dpsgd": "DP-SGD",
+    "ptr": "TSGD+PTR",
+    "ours": "TSGD+PTR, tuned",
+    "ours-dpsgd": "DP-SGD, tuned",
+}
+_DATASETS = {
+    "mnist": "MNIST",
+    "emnist": "EMNIST Letters",
+    "cifar10": "CIFAR10",
+    "cifar10-vgg11": "CIFAR10, last layer on VGG11",
+    "cifar10-resnet18": "CIFAR10, last layer on ResNet18",
+}
+_CORRUPTIONS = {
+    "none": "clean",
+    "label": "random labels",
+    "label-targeted": "targeted labels",
+    "feature": "feature noise",
+    "gradient": "gradient noise",
+    "sign-flip": "sign flip",
+    "colluding": "colluding",
+    "inner-product": "inner product",
+    "reversed": "reversed mean",
+    "loud": "reversed mean, loud",
+    "little": "a little is enough",
+    "mimic": "mimic",
+}
+_PAPERS_DATA = {"mnist": "mnist", "emnist": "emnist-letters", "cifar10": "cifar10"}
+
+
+def method(column: str) -> str:
+    """A column in words."""
+    return _METHODS.get(column, column)
+
+
+def data_behind(dataset: str) -> str:
+    """The name of the data that are really trained on."""
+    return str(settings()["datasets"].get(dataset, {}).get("data", dataset))
+
+
+def substitute_note(dataset: str) -> str | None:
+    """What is to be known of data that stand in for the paper's; None where none do."""
+    data = data_behind(dataset)
+    if dataset not in _PAPERS_DATA or data == _PAPERS_DATA[dataset]:
+        return None
+    return f"{data}: {SOURCES[data].note}"
+
+
+def dataset(name: str) -> str:
+    """A data set in words; one that stands in for another is named by its own name first."""
+    title = _DATASETS.get(name, name)
+    if substitute_note(name) is not None:
+        return f"{data_behind(name)}, a substitute for {title}"
+    return title
+
+
+def kind(name: str) -> str:
+    """A kind of corruption in words."""
+    return _CORRUPTIONS.get(name, name)
+
+
+def corruption(text: str) -> str:
+    """A corruption and its ratio in words."""
+    name, colon, ratio = text.partition(":")
+    return f"{kind(name)} {float(ratio):.0%}" if colon else kind(name)
+
+
+def accuracy(value: float) -> str:
+    """Percent, with as many digits as the paper prints."""
+    return f"{value:.2f}"
+
+
+def estimate(cell: Estimate | None) -> str:
+    """Mean and spread over seeds."""
+    if cell is None:
+        return NOT_RUN
+    spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
+    return accuracy(cell.mean) + spread
+
+
+def difference(value: float | None) -> str:
+    """A signed difference; no sign is rounded away."""
+    if value is None:
+        return ""
+    digits = 2
+    while value != 0 and digits < 9 and round(value, digits) == 0:
+        digits += 1
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def seeds(cell: Estimate | None) -> str:
+    """How many seeds an estimate is over."""
+    if cell is None:
+        return ""
+    return "1 seed" if cell.seeds == 1 else f"{cell.seeds} seeds"

@@ -1,0 +1,126 @@
+"""The essay of the report: why cells differ from the paper's, and what was tried against attacks.
+
+The text is `essay.md`. No accuracy is written in it: `{study|setting|corruption}` is replaced by
+the number that `held_out.csv` has for it, and the ideas are a table made from `ideas.csv`.
+"""
+
+import csv
+import functools
+import re
+from importlib import resources
+
+from prudent.paper.report import display_names
+from prudent.paper.report.document import Bullets, Cell, Grid, Paragraph, Section, Tone
+from prudent.paper.results import Results
+from prudent.paper.runs.jobs import Job, settings
+
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+
+
+def why() -> Section:
+    """What lies behind the exceptions of the summary."""
+    title = "Why there are exceptions"
+    return Section(title, "why", (_bullets(title),))
+
+
+def how_far(results: Results) -> Bullets:
+    """What the frontier comes down to: how far a constant push can carry the model."""
+    frontier = settings()["frontier"]
+    epsilon, dataset = frontier["epsilon"], frontier["dataset"]
+    travels = []
+    for column in frontier["columns"]:
+        cell = [
+            reading
+            for reading in results.readings
+            if (reading.dataset, reading.column) == (dataset, column)
+            and (reading.epsilon, reading.accountant) == (epsilon, "pld")
+            and reading.target in (None, epsilon)
+        ]
+        if cell:
+            rate = Job(dataset, "none", column, (epsilon,), 0).experiment.lr
+            travels.append(f"{display_names.method(column)} {rate * cell[0].steps:,.0f}")
+    together = f" Here: {', '.join(travels)}." if travels else ""
+    return _bullets("How far a push carries", travels=together)
+
+
+def ideas() -> Section:
+    """What was tried to move the frontier."""
+    studies: dict[str, list[dict[str, str]]] = {}
+    for row in _rows("ideas.csv"):
+        studies.setdefault(row["study"], []).append(row)
+    return Section(
+        "Ideas against the worst attack",
+        "ideas",
+        (
+            Paragraph(
+                "On MNIST at ε = 3, one seed, accuracy on training records held out. The base is "
+                "TSGD+PTR with a Gaussian test of which only the branch is known, F up to the "
+                "whole batch (in the last two tables to half). Only the average of the weights is "
+                "in the library. None of these numbers is a guarantee."
+            ),
+            *map(_study, studies.values()),
+            _bullets("What was tried"),
+        ),
+    )
+
+
+def _bullets(title: str, **values: str) -> Bullets:
+    """A chapter of the essay, with its numbers filled in."""
+    known = values | _held_out()
+    lines = (line for line in _chapters()[title].splitlines() if line)
+    return Bullets(
+        tuple(
+            _PLACEHOLDER.sub(lambda match: known[match[1]], line.removeprefix("- "))
+            for line in lines
+        )
+    )
+
+
+@functools.cache
+def _chapters() -> dict[str, str]:
+    text = resources.files("prudent.paper.report").joinpath("essay.md").read_text("utf-8")
+    parts = re.split(r"^# (.+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@functools.cache
+def _held_out() -> dict[str, str]:
+    return {
+        f"{row['study']}|{row['setting']}|{row['corrupt']}": row["accuracy"]
+        for row in _rows("held_out.csv")
+    }
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = resources.files("prudent.paper").joinpath(name).read_text("utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _study(rows: list[dict[str, str]]) -> Grid:
+    attacks = sorted({row["corrupt"] for row in rows}, key=lambda name: (name != "none", name))
+    names = list(dict.fromkeys(row["idea"] for row in rows))
+    found = {(row["idea"], row["corrupt"]): float(row["accuracy"]) for row in rows}
+    least = {
+        name: min(found[name, attack] for attack in attacks if attack != "none")
+        for name in names
+        if all((name, attack) in found for attack in attacks)
+    }
+    best = max(least.values(), default=None)
+
+    def shown(value: float | None, tone: Tone = Tone.PLAIN) -> Cell:
+        if value is None:
+            return Cell(display_names.NOT_RUN, Tone.MISSING)
+        return Cell(display_names.accuracy(value), tone)
+
+    return Grid(
+        ("idea", *map(display_names.corruption, attacks), "worst"),
+        tuple(
+            (
+                Cell(name),
+                *(shown(found.get((name, attack))) for attack in attacks),
+                shown(least.get(name), Tone.BEST if least.get(name) == best else Tone.PLAIN),
+            )
+            for name in names
+        ),
+        title=f"{int(rows[0]['steps']):,} steps of {rows[0]['batch']}, rate {rows[0]['lr']}",
+    )

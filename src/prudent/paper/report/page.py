@@ -1,0 +1,373 @@
+"""The page: summary first, then the tables, the curves, the worst attack, and what was chosen."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+import prudent
+from prudent.experiments.experiment import Experiment
+from prudent.paper.figures.panels import Figure
+from prudent.paper.report import display_names, drawings, essay
+from prudent.paper.report.document import (
+    Block,
+    Bullets,
+    Cell,
+    Document,
+    Fold,
+    Grid,
+    Paragraph,
+    Plots,
+    Section,
+    Tile,
+    Tiles,
+    Tone,
+)
+from prudent.paper.report.frontier import frontiers
+from prudent.paper.report.grids import (
+    UNCOVERED,
+    exceptions_grid,
+    frontier_grid,
+    passing_grid,
+    table_grids,
+)
+from prudent.paper.report.summary import SMALL_IMAGES, Count, Summary, summarise
+from prudent.paper.results import Reading, Results
+from prudent.paper.runs.jobs import published, settings
+
+TABLES = {
+    1: "random faults",
+    2: "fine-tuning, frozen features",
+    3: "severe faults",
+    4: "with DP-SGD",
+}
+_NAMES = {"rdp": "RDP", "pld": "PLD"}
+
+
+def document(results: Results, *, curves: bool = True, figures: Sequence[Figure] = ()) -> Document:
+    """The whole page.
+
+    Args:
+        results: What was run.
+        curves: Whether to draw accuracy over ε and the test over time.
+        figures: The paper's figures to draw.
+    """
+    full = bool(results.readings) and not results.small
+    sections = [
+        _summary(results),
+        *([essay.why()] if full else []),
+        *(_table(results, number) for number in TABLES),
+        *([_curves(results)] if curves else []),
+        _test(results, curves),
+        _frontier(results),
+        *([essay.ideas()] if full else []),
+        *([_figures(figures)] if figures else []),
+        _runs(results),
+        _choices(),
+    ]
+    return Document(_title(results), _lead(results), tuple(sections))
+
+
+def _title(results: Results) -> str:
+    size = ", at small size" if results.small else ""
+    return f"Rényi Differential Privacy of Propose-Test-Release, reproduced{size}"
+
+
+def _lead(results: Results) -> str:
+    seeds = len({reading.seed for reading in results.readings})
+    made = (
+        f"{results.runs():,} runs, up to {seeds} seeds, {len(results.readings):,} rows of results"
+        if results.readings
+        else "No run has been made yet"
+    )
+    cut = (
+        " These runs were cut short to fit a laptop: their numbers compare with each other alone, "
+        "not with the paper's."
+        if results.small
+        else ""
+    )
+    return (
+        f"Every number of the paper's tables beside ours: accuracy in percent on clean test data, "
+        f"mean ± standard deviation over seeds. {made}; prudent {prudent.__version__}.{cut}"
+    )
+
+
+def _summary(results: Results) -> Section:
+    found = summarise(results)
+    tiles = (
+        *(
+            _tile(
+                found.paper[name].on(*SMALL_IMAGES),
+                f"TSGD+PTR ≥ the paper's, MNIST and EMNIST, by {_NAMES[name]}",
+            )
+            for name in ("pld", "rdp")
+        ),
+        *(
+            _tile(found.gain[name], f"TSGD+PTR > TSGD+Gaussian, all data sets, by {_NAMES[name]}")
+            for name in ("pld", "rdp")
+        ),
+        _tile(found.best, "the tuned setting ≥ the paper's TSGD+PTR"),
+        _tile(found.rival, "the tuned setting > DP-SGD with the same tuning"),
+    )
+    return Section(
+        "Summary",
+        "summary",
+        (
+            Tiles(tiles),
+            _by_dataset(found),
+            Bullets(
+                (
+                    "Each cell of the paper counts once, though it prints some in two tables; "
+                    "means over seeds are compared, unrounded.",
+                    "By RDP a run stops where Rényi accounting reaches ε, by PLD where the exact "
+                    "accounting does, later: the same run, read at two steps.",
+                    *_substitutes(),
+                )
+            ),
+            *_exceptions(found),
+        ),
+    )
+
+
+def _tile(count: Count, label: str) -> Tile:
+    if not count.made:
+        return Tile(display_names.NOT_RUN, label, Tone.MISSING)
+    missing = f"; {len(count.missing)} {display_names.NOT_RUN}" if count.missing else ""
+    tone = Tone.BAD if count.lost else Tone.GOOD
+    return Tile(f"{len(count.won)} of {count.made}", label + missing, tone)
+
+
+def _by_dataset(found: Summary) -> Grid:
+    counts = {
+        "PTR ≥ paper, PLD": found.paper["pld"],
+        "PTR ≥ paper, RDP": found.paper["rdp"],
+        "PTR > Gaussian, PLD": found.gain["pld"],
+        "PTR > Gaussian, RDP": found.gain["rdp"],
+        "best ≥ paper": found.best,
+        "best > DP-SGD": found.rival,
+    }
+    return Grid(
+        ("data set", *counts),
+        tuple(
+            (
+                Cell(display_names.dataset(name)),
+                *(_counted(count.on(name)) for count in counts.values()),
+            )
+            for name in dict.fromkeys(cell.dataset for cell in published())
+        ),
+        title="By data set",
+    )
+
+
+def _counted(count: Count) -> Cell:
+    tile = _tile(count, "")
+    return Cell(tile.value, tile.tone, tile.label.removeprefix("; "))
+
+
+def _substitutes() -> Iterator[str]:
+    for name in dict.fromkeys(cell.dataset for cell in published()):
+        note = display_names.substitute_note(name)
+        if note is not None:
+            yield note
+
+
+def _exceptions(found: Summary) -> Iterator[Block]:
+    counts = [
+        *(
+            (found.paper[name], f"TSGD+PTR below the paper's, by {_NAMES[name]}", "PTR", "paper")
+            for name in ("pld", "rdp")
+        ),
+        *(
+            (
+                found.gain[name],
+                f"TSGD+PTR not above TSGD+Gaussian, by {_NAMES[name]}",
+                "PTR",
+                "Gaussian",
+            )
+            for name in ("pld", "rdp")
+        ),
+        (found.best, "the tuned setting below the paper's TSGD+PTR", "ours", "paper"),
+        (found.rival, "the tuned setting not above DP-SGD, same tuning", "ours", "DP-SGD"),
+    ]
+    for count, title, ours, other in counts:
+        if count.lost:
+            grid = exceptions_grid(count.lost, ours, other)
+            yield Fold(f"Exceptions: {title} ({len(count.lost)})", (grid,))
+
+
+def _table(results: Results, number: int) -> Section:
+    notes: list[Block] = []
+    if number == 2:
+        notes.append(
+            Paragraph(
+                "The paper trains the last layer of networks pretrained on ImageNet. Of ResNet18 "
+                "the weights at hand end after the third of four stages (`layer3`), so its "
+                "features are those of a shallower network; of VGG11 there are none."
+            )
+        )
+    return Section(
+        f"Table {number}: {TABLES[number]}",
+        f"table-{number}",
+        (*notes, *table_grids(results, number)),
+    )
+
+
+def _curves(results: Results) -> Section:
+    datasets = dict.fromkeys(cell.dataset for cell in published())
+    found = (drawings.accuracy_over_epsilon(results, name) for name in datasets)
+    return Section(
+        "Accuracy against ε",
+        "curves",
+        (
+            Paragraph(
+                "Exact accounting (PLD). The paper's settings: one run of fixed noise, read as ε "
+                "grows; ours: each point a run with its noise solved for that ε. Shaded: a "
+                "standard deviation over seeds each way."
+            ),
+            *_or_not_run(found),
+        ),
+    )
+
+
+def _test(results: Results, curves: bool) -> Section:
+    datasets = dict.fromkeys(cell.dataset for cell in published())
+    found = (drawings.passing_over_time(results, name) for name in datasets)
+    return Section(
+        "The private test",
+        "test",
+        (
+            Paragraph(
+                "A failed test raises F, a passed one lowers it, so equal steps hold the pass rate "
+                "near one half (Errata 1, item 27), unless F meets its bound first. Where no test "
+                "passes the method is DP-SGD, with the noise and the steps of TSGD+PTR."
+            ),
+            passing_grid(results),
+            *(_or_not_run(found) if curves else []),
+        ),
+    )
+
+
+def _or_not_run(found: Iterator[Plots | None]) -> list[Block]:
+    blocks: list[Block] = [block for block in found if block is not None]
+    return blocks or [Paragraph(f"{display_names.NOT_RUN.capitalize()}.")]
+
+
+def _frontier(results: Results) -> Section:
+    found = frontiers(results)
+    blocks: list[Block] = [
+        Paragraph(
+            "Every method at the same (ε, δ), under every attack that was run. In each row the "
+            "worst attack stands out, and at each ratio the method whose worst is best, among "
+            "those that met every attack."
+        ),
+        Paragraph(
+            f"{UNCOVERED} These attackers read the gradients of other records, so one record "
+            "reaches the sum through more than its own gradient, and the price of the run is no "
+            "guarantee for it: ε is then that of the same run without the attack."
+        ),
+        *(frontier_grid(frontier) for frontier in found),
+        essay.how_far(results) if found else Paragraph(f"{display_names.NOT_RUN.capitalize()}."),
+    ]
+    return Section("The worst attack", "frontier", tuple(blocks))
+
+
+def _figures(figures: Sequence[Figure]) -> Section:
+    return Section(
+        "The figures",
+        "figures",
+        (
+            Paragraph("The paper's curves with exact ones added; they need no training."),
+            Plots(tuple(map(drawings.paper_figure, figures)), wide=True),
+        ),
+    )
+
+
+def _runs(results: Results) -> Section:
+    places: dict[tuple[str, str], list[Reading]] = defaultdict(list)
+    for reading in results.readings:
+        places[reading.dataset, reading.column].append(reading)
+    rows = tuple(
+        (
+            Cell(display_names.dataset(dataset)),
+            Cell(display_names.method(column)),
+            Cell(f"{Results(tuple(readings)).runs():,}"),
+            Cell(str(len({reading.seed for reading in readings}))),
+            Cell(_range([reading.noise_multiplier for reading in readings], "{:.3f}")),
+            Cell(_range([reading.steps for reading in readings], "{:,}")),
+        )
+        for (dataset, column), readings in sorted(places.items())
+    )
+    header = ("data set", "method", "runs", "seeds", "σ", "steps")
+    grid: Block = Grid(header, rows, words=2)
+    return Section(
+        "What was run", "runs", (grid if rows else Paragraph("Nothing has been run yet."),)
+    )
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _choices() -> Section:
+    every = settings()
+    default = attrs.fields_dict(Experiment)
+    trim, up, down = (default[name].default for name in ("trim", "trim_up", "trim_down"))
+    return Section(
+        "What was chosen where the paper is silent",
+        "choices",
+        (
+            Bullets(
+                (
+                    "Steps: the paper prints none. Here a run of fixed noise goes on until the "
+                    "accountant says ε, so it is read at two steps. The paper's own accounting "
+                    "(Theorem 4.4) does not hold at its settings (Errata 0, item 2).",
+                    f"δ = {every['delta']:g}, as in the paper's figures; of its trainings it names "
+                    "none.",
+                    f"F of TSGD+PTR: starts at {trim:.0%} of the expected batch, where "
+                    f"TSGD+Gaussian keeps it; a failed test adds {up:.0%}, a passed one takes "
+                    f"{down:.0%} off, between nothing and trim_most of the batch. The paper says "
+                    "both this and its opposite, which runs away (Errata 1, items 27 and 28), and "
+                    "no bounds.",
+                    "Sums are divided by the expected batch, never by the realised one (Errata 1, "
+                    "item 31).",
+                    "σ of DP-SGD: that of TSGD+Gaussian; the paper gives none (Errata 1, item 33).",
+                    "EMNIST: the paper names no split; the size and the balanced classes it names "
+                    "are those of Letters (Errata 1, item 33).",
+                    *_substitutes(),
+                )
+            ),
+            _settings_grid(every["datasets"], "The paper's settings, completed"),
+            _settings_grid(
+                {
+                    f"{column}: {name}": values
+                    for column, datasets in every["ours"].items()
+                    for name, values in datasets.items()
+                },
+                "Ours: noise solved for ε by the exact accounting",
+            ),
+        ),
+    )
+
+
+def _settings_grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
+    """Settings as they stand in the file, so that the page cannot differ from the runs."""
+    flat = {name: dict(_flat(values)) for name, values in parts.items()}
+    names = dict.fromkeys(name for values in flat.values() for name in values)
+    return Grid(
+        ("setting", *flat),
+        tuple((Cell(name), *(Cell(v.get(name, "–")) for v in flat.values())) for name in names),
+        title=title,
+    )
+
+
+def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            shown = value if isinstance(value, list) else [value]
+            yield (
+                prefix + name,
+                ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in shown),
+            )

@@ -1,0 +1,1 @@
+"""The runs that fill the paper's tables."""

@@ -1,0 +1,239 @@
+"""Running many experiments: resumable run by run, many at a time.
+
+On a GPU they take turns on streams of one process; on the host each has a process of its own.
+"""
+
+import functools
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from pathlib import Path
+
+import attrs
+import torch
+from rich.progress import Progress
+
+from prudent.corruption import DataCorruption, parse
+from prudent.experiments.backbones import find_weights, resnet18, with_features
+from prudent.experiments.datasets import Dataset, load
+from prudent.experiments.experiment import build_model, gradient_hook
+from prudent.experiments.models import logistic_regression
+from prudent.paper.results import Reading, append, read
+from prudent.paper.runs.jobs import Job, settings
+from prudent.paper.runs.plans import Mark, Plans
+from prudent.paper.runs.streams import Work, in_turns, training
+from prudent.training import Plan
+from prudent.training.loop.metrics import Metrics
+
+Planned = tuple[Job, Plan, list[Mark]]
+Finished = Callable[[list[Reading]], None]
+
+
+def run_jobs(
+    wanted: Iterable[Job],
+    results: Path,
+    *,
+    device: str = "cpu",
+    at_once: int | None = None,
+    seconds: float = float("inf"),
+    most_steps: int | None = None,
+) -> int:
+    """Runs what is not in the results yet, and appends a row for every mark a run passes.
+
+    Args:
+        wanted: The runs.
+        results: A CSV file; made if it is not there. Solved plans are kept beside it.
+        device: Where to train.
+        at_once: How many are under way at a time: processes on the host, streams on a GPU.
+        seconds: Begin no further run after this long.
+        most_steps: Cut every run short, for a smoke run. Its rows say how many steps were taken
+            and name the ε of the whole run: never mix them with those of full runs.
+
+    Returns:
+        How many runs are still to do.
+    """
+    done = {reading.run for reading in read(results).readings} if results.exists() else set()
+    todo = [job for job in wanted if job.run not in done]
+    deadline = time.monotonic() + seconds
+    plans = Plans(results.with_name("plans.json"), _record_counts(todo))
+    left = len(todo)
+    with Progress() as progress:
+        bar = progress.add_task("runs", total=left)
+
+        def planned() -> Iterator[Planned]:
+            for job in todo:
+                if time.monotonic() >= deadline:
+                    return
+                yield job, *_shortened(*plans.of(job), most_steps)
+
+        def finished(readings: list[Reading]) -> None:
+            nonlocal left
+            append(results, readings)
+            left -= 1
+            progress.advance(bar)
+
+        if torch.device(device).type == "cuda":
+            _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
+        else:
+            _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
+    return left
+
+
+def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
+    """One run on the host, on one thread, and its rows."""
+    torch.set_num_threads(1)
+    readings: list[Reading] = []
+    device = torch.device("cpu")
+    data = _featured(job.dataset, *_data_corruption(job), device)
+    for _ in _work(job, plan, marks, data, readings.extend, device):
+        pass
+    return readings
+
+
+@functools.lru_cache(maxsize=12)
+def _corrupted(dataset: str, corrupt: str, seed: int) -> Dataset:
+    """Images as the run gets them, on the host."""
+    data, corruption = _loaded(settings()["datasets"][dataset]["data"]), parse(corrupt)
+    return data.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else data
+
+
+def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Dataset:
+    """The data of a run on its device: the features of a fixed network, where it has one."""
+    data = _corrupted(dataset, corrupt, seed)
+    mine = settings()["datasets"][dataset]
+    if "backbone" in mine:
+        network = resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors"))
+        data = with_features(data, network, size=mine["size"], device=device)
+    if mine.get("centred"):
+        data = data.centred()
+    return data.to(device)
+
+
+@functools.cache
+def _loaded(name: str) -> Dataset:
+    return load(name)
+
+
+def _data_corruption(job: Job) -> tuple[str, int]:
+    """What the data of a job depends on: nothing, if the gradients are what is corrupted."""
+    is_of_data = isinstance(parse(job.corrupt), DataCorruption)
+    return (job.corrupt, job.seed) if is_of_data else ("none", 0)
+
+
+def _run_on_streams(
+    planned: Iterable[Planned],
+    finished: Finished,
+    device: torch.device,
+    at_once: int,
+) -> None:
+    featured = functools.lru_cache(maxsize=at_once)(_featured)
+
+    def works(prefetched: Iterable[Planned]) -> Iterator[Work]:
+        for job, plan, marks in prefetched:
+            data = featured(job.dataset, *_data_corruption(job), device)
+            yield _work(job, plan, marks, data, finished, device)
+
+    with ThreadPoolExecutor(4) as pool:
+        in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
+
+
+def _prefetched(
+    planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[Planned]:
+    """The same, the images of the next ones corrupted by other threads.
+
+    On the host alone: they must not touch a device on which a step is being captured.
+    """
+    waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
+    for item in planned:
+        job = item[0]
+        waiting.append((item, pool.submit(_corrupted, job.dataset, *_data_corruption(job))))
+        if len(waiting) > ahead:
+            yield _first(waiting)
+    while waiting:
+        yield _first(waiting)
+
+
+def _first(waiting: "deque[tuple[Planned, Future[Dataset]]]") -> Planned:
+    item, data = waiting.popleft()
+    data.result()
+    return item
+
+
+def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(at_once, mp_context=context) as pool:
+        pending: set[Future[list[Reading]]] = set()
+        for item in planned:
+            pending.add(pool.submit(run_job, *item))
+            if len(pending) >= at_once:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    finished(future.result())
+        for future in pending:
+            finished(future.result())
+
+
+def _work(
+    job: Job,
+    plan: Plan,
+    marks: list[Mark],
+    data: Dataset,
+    finished: Finished,
+    device: torch.device,
+) -> Work:
+    experiment = job.experiment
+    featured = "backbone" in settings()["datasets"][job.dataset]
+    shape = tuple(data.train_features.shape[1:])
+    return training(
+        plan,
+        logistic_regression(shape, data.classes) if featured else build_model(data, job.seed),
+        (data.train_features, data.train_labels),
+        (data.test_features, data.test_labels),
+        sorted({mark.step for mark in marks}),
+        lambda history: finished(_readings(job, plan, marks, history)),
+        lr=experiment.lr,
+        momentum=experiment.momentum,
+        seed=job.seed,
+        corrupt=gradient_hook(parse(job.corrupt), len(data.train_labels), job.seed, device),
+        average=experiment.average,
+        device=device,
+    )
+
+
+def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Reading]:
+    entries = {entry.step: entry for entry in history}
+    return [
+        Reading(
+            *job.run,
+            epsilon=mark.epsilon,
+            accountant=mark.accountant,
+            steps=mark.step,
+            noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
+            accuracy=round(100 * entries[mark.step].evaluation["accuracy"], 2),
+            pass_rate=round(entries[mark.step].pass_rate, 3),
+            trim=entries[mark.step].trim,
+        )
+        for mark in marks
+    ]
+
+
+def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, list[Mark]]:
+    if most is None:
+        return plan, marks
+    shorter = attrs.evolve(plan, steps=min(plan.steps, most))
+    return shorter, [mark._replace(step=min(mark.step, most)) for mark in marks]
+
+
+def _record_counts(todo: Iterable[Job]) -> dict[str, int]:
+    names = {settings()["datasets"][job.dataset]["data"] for job in todo}
+    return {name: len(_loaded(name).train_labels) for name in names}

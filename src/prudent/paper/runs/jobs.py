@@ -1,0 +1,161 @@
+"""The cells of the paper's tables: what it printed, and the runs that fill them.
+
+A run of fixed noise passes, on its way, the steps at which each (ε, accountant) is reached, so one
+run fills several cells: accuracy is read at each of those steps.
+"""
+
+import csv
+import functools
+import itertools
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from typing import Any
+
+import attrs
+
+from prudent.accounting import GaussianTest, LaplaceTest
+from prudent.experiments.experiment import Experiment
+from prudent.paper.results import RunKey
+
+PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
+"""With the paper's settings."""
+OUR_COLUMNS = ("ours", "ours-dpsgd")
+
+
+@attrs.frozen
+class Published:
+    """One number the paper prints.
+
+    Attributes:
+        table: 1 to 4.
+        dataset: As in the settings.
+        corrupt: Kind and ratio.
+        epsilon: The ε it claims.
+        method: ptr, trimmed or dpsgd.
+        accuracy: In percent.
+    """
+
+    table: int
+    dataset: str
+    corrupt: str
+    epsilon: float
+    method: str
+    accuracy: float
+
+
+@functools.cache
+def published() -> tuple[Published, ...]:
+    """Every accuracy of the paper's four tables."""
+    text = resources.files("prudent.paper").joinpath("published.csv").read_text()
+    return tuple(
+        Published(
+            int(row["table"]),
+            row["dataset"],
+            row["corrupt"],
+            float(row["epsilon"]),
+            row["method"],
+            float(row["accuracy"]),
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+@functools.cache
+def settings() -> dict[str, Any]:
+    """The settings of the runs."""
+    text = resources.files("prudent.paper").joinpath("grid.toml").read_text()
+    return tomllib.loads(text)
+
+
+@attrs.frozen
+class Job:
+    """One training run.
+
+    Attributes:
+        dataset: As in the settings.
+        corrupt: Kind and ratio.
+        column: A method with the paper's settings, or one of ours.
+        epsilons: Where its accuracy is wanted. Our columns solve the noise for the one they have;
+            the paper's fix the noise and pass several.
+        seed: Of everything.
+    """
+
+    dataset: str
+    corrupt: str
+    column: str
+    epsilons: tuple[float, ...]
+    seed: int
+
+    @property
+    def target(self) -> float | None:
+        """The ε the noise is solved for, if it is."""
+        return None if self.column in PAPER_COLUMNS else self.epsilons[0]
+
+    @property
+    def run(self) -> RunKey:
+        """The run, as the rows of its results name it."""
+        return self.dataset, self.corrupt, self.column, self.target, self.seed
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is run; the paper's columns at their largest ε."""
+        every, mine = settings(), settings()["datasets"][self.dataset]
+        common = {
+            "dataset": mine["data"],
+            "delta": every["delta"],
+            "failure": every["failure"],
+            "clip": mine["clip"],
+            "propose": mine["propose"],
+            "corrupt": self.corrupt,
+            "seed": self.seed,
+            "epsilon": max(self.epsilons),
+        }
+        if self.column in PAPER_COLUMNS:
+            return Experiment(
+                **common,
+                method=self.column,
+                noise_multiplier=mine["noise"][self.column],
+                test=LaplaceTest(1.0),
+                reveals="margin",
+                trim_most=mine["trim_most"],
+                batch=mine["batch"],
+                lr=mine["lr"],
+            )
+        ours = dict(settings()["ours"][self.column][self.dataset])
+        test = GaussianTest(ours.pop("test_scale", 4.0))
+        return Experiment(**(common | {"test": test} | ours))
+
+    @property
+    def alike(self) -> "Job":
+        """The same for jobs of one plan: it depends on neither the corruption nor the seed."""
+        return attrs.evolve(self, corrupt="none", seed=0)
+
+
+def table_jobs(tables: Iterable[int], seeds: int, *, ours: bool = True) -> Iterator[Job]:
+    """The runs that fill some tables, first seeds first, each once."""
+    cells = [
+        cell
+        for cell in published()
+        if cell.table in set(tables) and cell.dataset in settings()["datasets"]
+    ]
+    wanted: dict[Job, None] = {}
+    for seed in range(seeds):
+        for cell in cells:
+            epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
+            wanted[Job(cell.dataset, cell.corrupt, cell.method, epsilons, seed)] = None
+            if ours and cell.dataset in settings()["ours"]["ours"]:
+                for column in OUR_COLUMNS:
+                    wanted[Job(cell.dataset, cell.corrupt, column, (cell.epsilon,), seed)] = None
+    yield from wanted
+
+
+def frontier_jobs(seeds: int) -> Iterator[Job]:
+    """The runs of every method under every corruption and attack, at one ε."""
+    frontier = settings()["frontier"]
+    every = itertools.product(frontier["ratios"], frontier["kinds"])
+    attacks = ["none", *(f"{kind}:{ratio}" for ratio, kind in every)]
+    for seed in range(seeds):
+        for attack in attacks:
+            for column in frontier["columns"]:
+                yield Job(frontier["dataset"], attack, column, (frontier["epsilon"],), seed)

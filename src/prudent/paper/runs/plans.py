@@ -1,0 +1,83 @@
+"""Plans of the runs, with their marks: the steps at which a run reaches each (ε, accountant).
+
+Solving them takes longer than many of the runs, and all runs of one setting share a plan, so they
+are kept in a file beside the results.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import attrs
+
+from prudent._rounding import rounded_up
+from prudent.accounting import PldAccountant, RdpAccountant
+from prudent.accounting.calibration import Accountant, UnreachableTargetError
+from prudent.paper.runs.jobs import Job, settings
+from prudent.training import Plan
+
+ACCOUNTANTS: dict[str, Accountant] = {"rdp": RdpAccountant, "pld": PldAccountant}
+_PARTS = 4
+
+
+class Mark(NamedTuple):
+    """A step of a run, and what it has cost by then.
+
+    Attributes:
+        step: How many steps were taken.
+        epsilon: ε of so many steps.
+        accountant: By which accountant.
+    """
+
+    step: int
+    epsilon: float
+    accountant: str
+
+
+class Plans:
+    """Solved plans, kept in a file.
+
+    Args:
+        path: A JSON file; made if it is not there.
+        records: The number of training records of a data set, by its name.
+    """
+
+    def __init__(self, path: Path, records: dict[str, int]) -> None:
+        self._path, self._records = path, records
+        self._solved = json.loads(path.read_text()) if path.exists() else {}
+
+    def of(self, job: Job) -> tuple[Plan, list[Mark]]:
+        """The plan of a job, and its marks in the order of steps."""
+        experiment = job.experiment
+        key = repr((job.alike, attrs.evolve(experiment, corrupt="none", seed=0)))
+        if key not in self._solved:
+            self._solved[key] = self._solve(job)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(self._solved, indent=1))
+        noise, marks = self._solved[key]["noise"], self._solved[key]["marks"]
+        fixed = attrs.evolve(experiment, epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
+        return fixed.plan(self._records[experiment.dataset]), [Mark(*mark) for mark in marks]
+
+    def _solve(self, job: Job) -> dict[str, object]:
+        experiment = job.experiment
+        plan = experiment.plan(self._records[experiment.dataset])
+        delta = experiment.delta
+        if job.target is None:
+            wanted = [(e, a) for e in job.epsilons for a in ACCOUNTANTS]
+            curve = settings()["datasets"][job.dataset]["curve"]
+            wanted += [(e, "pld") for e in curve if e < max(job.epsilons)]
+            marks = {mark for e, a in wanted if (mark := _reached(plan, e, a, delta))}
+        else:
+            parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]
+            spent = [Mark(s, float(rounded_up(plan.epsilon_after(s, delta))), "pld") for s in parts]
+            marks = {*spent, Mark(plan.steps, job.target, "pld")}
+        return {"noise": plan.aggregation.noise_multiplier, "marks": sorted(marks)}  # type: ignore[attr-defined]
+
+
+def _reached(plan: Plan, epsilon: float, accountant: str, delta: float) -> Mark | None:
+    """The last step within ε; None where not even one is."""
+    try:
+        within = plan.longest(epsilon=epsilon, delta=delta, accountant=ACCOUNTANTS[accountant])
+    except UnreachableTargetError:
+        return None
+    return Mark(within.steps, epsilon, accountant)

@@ -1,0 +1,132 @@
+"""Where a budget stands, and how it got there, as values to print or to store."""
+
+import datetime
+from typing import Any, Self
+
+import attrs
+import dp_accounting as dp
+
+from prudent._rounding import rounded_down, rounded_up
+from prudent.accounting import serialisation as records
+from prudent.release.budget.filters import Room
+from prudent.release.budget.hash_chain import decoded, reading
+from prudent.release.budget.storage import LedgerError, Row
+
+
+@attrs.frozen
+class Charge:
+    """One charge, as noted.
+
+    Attributes:
+        sequence: 1 for the first.
+        time: When, in UTC.
+        label: What for, in the words of whoever charged.
+        event: What was charged.
+        delta: At which δ simple composition counts it, if that was told.
+        spent: ε of everything charged up to here, this included.
+        digest: SHA-256 over this row and, through its predecessor's, all before it.
+    """
+
+    sequence: int
+    time: datetime.datetime
+    label: str
+    event: dp.DpEvent
+    delta: float | None
+    spent: float
+    digest: str
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The charge that a row notes."""
+        fields = decoded(row)
+        with reading(row):
+            return cls(
+                sequence=row.sequence,
+                time=datetime.datetime.fromisoformat(fields["time"]),
+                label=fields["label"],
+                event=records.from_plain(fields["event"]),
+                delta=fields["delta"],
+                spent=float(fields["spent"]),
+                digest=row.digest,
+            )
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "sequence": self.sequence,
+            "time": self.time.isoformat(),
+            "label": self.label,
+            "event": records.to_plain(self.event),
+            "delta": self.delta,
+            "spent": records.to_plain(self.spent),
+            "digest": self.digest,
+        }
+
+
+@attrs.frozen
+class Balance:
+    """Where a budget stands.
+
+    Attributes:
+        dataset: Whose budget.
+        epsilon: The budget's ε.
+        delta: The budget's δ.
+        adaptive: Whether events may be chosen after seeing earlier answers.
+        spent: An ε for which the events charged so far, as a list, are (ε, δ)-DP. The guarantee of
+            the ledger is the budget itself, whatever this says in between.
+        remaining: ε - spent.
+        fits: What would still fit.
+        charges: How many there were.
+        digest: Of the last row. Kept elsewhere, it shows later whether rows were taken away.
+    """
+
+    dataset: str
+    epsilon: float
+    delta: float
+    adaptive: bool
+    spent: float
+    remaining: float
+    fits: Room
+    charges: int
+    digest: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        fits = {name: records.to_plain(value) for name, value in attrs.asdict(self.fits).items()}
+        plain = {f.name: records.to_plain(getattr(self, f.name)) for f in attrs.fields(Balance)}
+        return {**plain, "fits": fits}
+
+
+class OverBudgetError(LedgerError):
+    """A charge that would overdraw the budget. Nothing was charged; nothing may be released.
+
+    A refusal depends on events alone, never on data, so it tells nothing about them.
+
+    Attributes:
+        asked: ε of the refused event by itself, at the budget's δ.
+        spent: ε of what was charged before.
+        remaining: What is left of ε.
+        fits: What would still fit.
+    """
+
+    def __init__(self, asked: float, balance: Balance) -> None:
+        self.asked = asked
+        self.spent = balance.spent
+        self.remaining = balance.remaining
+        self.fits = balance.fits
+        super().__init__(
+            f"Over budget: asked ε = {rounded_up(asked, 4)}, but of ε = {balance.epsilon:g} at "
+            f"δ = {balance.delta:g} for {balance.dataset!r} {rounded_up(balance.spent, 4)} is "
+            f"spent and {rounded_down(balance.remaining, 4)} remains. What would fit: "
+            f"{balance.fits}."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (str(self), self.__dict__)
+
+
+def _unpickled(message: str, fields: dict[str, Any]) -> OverBudgetError:
+    error = OverBudgetError.__new__(OverBudgetError, message)
+    error.args = (message,)
+    error.__dict__.update(fields)
+    return error

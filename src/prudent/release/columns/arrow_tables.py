@@ -1,0 +1,120 @@
+"""Arrow data, of a frame or a Parquet file, in DuckDB: read so that no record makes a scan fail.
+
+A text that is no UTF-8, or a time in milliseconds far beyond the reach of microseconds, would stop
+the whole query when DuckDB reads it. So these columns are handed over as what is stored, bytes and
+integers, and DuckDB is told how to make texts and times of them, NULL where it cannot be done.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import ibis
+import ibis.expr.datatypes as dt
+import ibis.expr.types as ir
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+
+from prudent.release.columns.dialects import call, tried
+from prudent.release.failures import SourceError
+
+_MICROSECONDS = {"s": 10**6, "ms": 10**3}
+
+
+def registered(backend: Any, data: pa.Table) -> ir.Table:
+    """A table in memory as one of DuckDB."""
+    kept = data.schema
+    return _as_typed(backend, data.cast(_as_stored(kept)), kept)
+
+
+def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -> ir.Table:
+    """Parquet files as one table of DuckDB, which reads them by way of Arrow.
+
+    Args:
+        backend: DuckDB.
+        files: Paths; folders such as `year=2024` give a column each.
+        columns: Those that will be used; None: any.
+    """
+    schema = _dataset(files).schema
+    kept = pa.schema([field for field in schema if columns is None or field.name in columns])
+    return _as_typed(backend, _dataset(files, _as_stored(kept)), kept)
+
+
+def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
+    """Whether a column that will be used is of a type that some records could not be read as.
+
+    Raises:
+        SourceError: if two files differ in the type of such a column: converting one into the
+            other fails on some records and not on others.
+    """
+    first, *others = (_used(file, columns) for file in files)
+    for file, types in zip(files[1:], others, strict=True):
+        differ = sorted(name for name in first if types.get(name, first[name]) != first[name])
+        if differ or (columns is not None and first.keys() != types.keys()):
+            what = f"another type of {differ[0]!r}" if differ else "other columns"
+            raise SourceError(
+                f"Expected files with the same columns and types, got {what} in {file!r} than in "
+                f"{files[0]!r}."
+            )
+    return any(_stored(dtype) != dtype for dtype in first.values())
+
+
+def _used(file: str, columns: Sequence[str] | None) -> dict[str, pa.DataType]:
+    schema = pyarrow.parquet.read_schema(file)
+    types = {
+        field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        for field in schema
+    }
+    return {name: types[name] for name in types if columns is None or name in columns}
+
+
+def _dataset(files: Sequence[str], schema: pa.Schema | None = None) -> Any:
+    return pyarrow.dataset.dataset(
+        list(files), schema=schema, format="parquet", partitioning="hive"
+    )
+
+
+def _as_stored(schema: pa.Schema) -> pa.Schema:
+    # Nullable, whatever it says of itself: a column that must not hold NULL may hold one.
+    return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
+
+
+def _stored(dtype: pa.DataType) -> pa.DataType:
+    """The type by which any stored value of this one can be handed over."""
+    if pa.types.is_dictionary(dtype):
+        return _stored(dtype.value_type)
+    if pa.types.is_large_string(dtype):
+        return pa.large_binary()
+    if pa.types.is_string(dtype) or pa.types.is_string_view(dtype):
+        return pa.binary()
+    if pa.types.is_timestamp(dtype) and dtype.unit in _MICROSECONDS:
+        return pa.int64()
+    return dtype
+
+
+def _as_typed(backend: Any, data: Any, schema: pa.Schema) -> ir.Table:
+    """The table of DuckDB, with texts and times in place of what is stored for them."""
+    view = f"prudent_{uuid.uuid4().hex}"
+    backend.con.register(view, data)
+    table = backend.table(view)
+    images = {
+        field.name: image
+        for field in schema
+        if (image := _image(table[field.name], field.type)) is not None
+    }
+    return table.mutate(**images) if images else table
+
+
+def _image(column: ir.Column, dtype: pa.DataType) -> ir.Value | None:
+    """What is stored as a text or a time; None where it is one already."""
+    if pa.types.is_dictionary(dtype):
+        return _image(column, dtype.value_type)
+    if _stored(dtype) == dtype:
+        return None
+    if not pa.types.is_timestamp(dtype):
+        return tried(call("decode", column, dt.string))
+    microseconds = column * ibis.literal(_MICROSECONDS[dtype.unit], "int64")
+    if dtype.tz is None:
+        return tried(call("make_timestamp", microseconds, dt.Timestamp()))
+    return tried(call("make_timestamptz", microseconds, dt.Timestamp("UTC")))

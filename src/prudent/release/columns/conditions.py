@@ -1,0 +1,206 @@
+"""Which rows to keep: conditions that look at one row at a time and fail on none.
+
+A comparison with, say, the largest value would let one record decide about all others, and a
+condition that one record makes fail would tell that the record is there. So a condition is made of
+operations from a list, each a function of one row that is defined for whatever a column can store:
+
+| operation | where |
+| --- | --- |
+| comparisons of one kind of values, `between`, `isin`, `isnull`, and, or, not | all engines |
+| `lower`, `upper`, `strip`, `length`, `startswith`, `endswith`, `contains`, `like` | all |
+| `year`, `month`, `day`, `quarter` of a date or time; `fill_null`, `ifelse` | all |
+| arithmetic, `cast`, `round`, `abs`, parts of a text or a time | DuckDB: files and frames |
+| `try_cast` | DuckDB, Spark |
+| anything else, such as `rowid`, `now`, `random`, aggregates, windows, your own functions | none |
+
+DuckDB is told to try the condition; a row that makes it fail is not kept, like one where it is
+NULL. The other engines cannot try, so there whatever might fail is refused.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import ibis.expr.datatypes as dt
+import ibis.expr.operations as ops
+import ibis.expr.types as ir
+from ibis.common.graph import Node
+
+from prudent.release.columns.dialects import backend_name, total, tried
+
+Predicate = Callable[[ir.Table], ir.BooleanValue]
+
+_COMPARISONS = (
+    ops.Between,
+    ops.Equals,
+    ops.Greater,
+    ops.GreaterEqual,
+    ops.IdenticalTo,
+    ops.InValues,
+    ops.Less,
+    ops.LessEqual,
+    ops.NotEquals,
+)
+_TOTAL = (
+    *_COMPARISONS,
+    ops.Alias,
+    ops.And,
+    ops.Coalesce,
+    ops.EndsWith,
+    ops.ExtractDay,
+    ops.ExtractMonth,
+    ops.ExtractQuarter,
+    ops.ExtractYear,
+    ops.IfElse,
+    ops.IsInf,
+    ops.IsNan,
+    ops.IsNull,
+    ops.LStrip,
+    ops.Literal,
+    ops.Lowercase,
+    ops.Not,
+    ops.NotNull,
+    ops.NullIf,
+    ops.Or,
+    ops.RStrip,
+    ops.StartsWith,
+    ops.StringContains,
+    ops.StringLength,
+    ops.Strip,
+    ops.Uppercase,
+    ops.Xor,
+)
+_TRIED = (
+    ops.Abs,
+    ops.Add,
+    ops.Cast,
+    ops.Ceil,
+    ops.Date,
+    ops.DateTruncate,
+    ops.DayOfWeekIndex,
+    ops.Divide,
+    ops.ExtractHour,
+    ops.ExtractMinute,
+    ops.ExtractSecond,
+    ops.Floor,
+    ops.FloorDivide,
+    ops.Modulus,
+    ops.Multiply,
+    ops.Negate,
+    ops.Round,
+    ops.StrRight,
+    ops.Substring,
+    ops.Subtract,
+    ops.TimestampTruncate,
+    ops.TryCast,
+)
+_PATTERNS = (ops.StringSQLILike, ops.StringSQLLike)
+
+
+def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
+    """The condition, if it looks at one row at a time, in a form that fails on none.
+
+    Args:
+        where: A function of the table, such as `lambda t: t.year == 2024`.
+        table: The table.
+
+    Raises:
+        ValueError: if it is no condition, or one that holds an operation which is not listed.
+    """
+    try:
+        (predicate,) = table.bind(where)
+        boolean = predicate.type().is_boolean()
+    except Exception:
+        boolean = False
+    if not boolean:
+        raise ValueError(
+            "Expected where a function of the table that says which rows to keep, such as "
+            "lambda t: t.year == 2024, got another."
+        )
+    engine = backend_name(table)
+    _check(predicate.op(), table.op(), engine)
+    predicate = predicate.op().replace(_total_fields(engine)).to_expr()
+    return tried(predicate) if engine == "duckdb" else predicate
+
+
+def _total_fields(engine: str) -> Callable[..., Any]:
+    """Replaces the columns of a condition, and leaves all else as it is."""
+
+    def replaced(node: Any, changed: dict[str, Any] | None) -> Any:
+        if isinstance(node, ops.Field):
+            return total(node.to_expr(), engine).op()
+        return node if changed is None else node.__recreate__(changed)
+
+    return replaced
+
+
+def _check(node: Any, table: Any, engine: str) -> None:
+    """Refuses an operation that is not listed; stops at the columns of the table."""
+    if isinstance(node, ops.Field):
+        if node.rel != table:
+            raise _refused("a column of another table")
+        if node.dtype.is_time():  # what is no time of a day brings DuckDB down, even if it tries
+            raise _refused("a column of times of a day")
+        return
+    if isinstance(node, _COMPARISONS):
+        _check_kinds(node)
+    if not _is_allowed(node, engine):
+        raise _refused(type(node).__name__)
+    for child in _children(node):
+        _check(child, table, engine)
+
+
+def _is_allowed(node: Any, engine: str) -> bool:
+    if type(node) in _TOTAL:
+        return True
+    if type(node) in _PATTERNS:  # a backslash may fail, depending on the text that it is held to
+        pattern = node.pattern
+        return isinstance(pattern, ops.Literal) and "\\" not in str(pattern.value)
+    if type(node) is ops.Cast and not node.find(ops.Field):
+        return True  # of a public constant
+    if type(node) is ops.TryCast and engine == "pyspark":
+        return True
+    return type(node) in _TRIED and engine == "duckdb"
+
+
+def _check_kinds(node: Any) -> None:
+    """Refuses a comparison of two kinds of values: an engine would convert one of them."""
+    values = [child for child in _children(node) if not isinstance(child.dtype, dt.Null)]
+    # A date may be written as a text: a constant is converted once, whatever the records are.
+    moments = any(value.dtype.is_temporal() for value in values)
+    kinds = {
+        _kind(value.dtype)
+        for value in values
+        if not (moments and isinstance(value, ops.Literal) and value.dtype.is_string())
+    }
+    if len(kinds) > 1 or None in kinds:
+        raise ValueError(
+            "Expected where to compare values of one type with each other, got "
+            f"{' and '.join(sorted({str(value.dtype) for value in values}))}. A text of a CSV file "
+            'becomes a number by t.column.try_cast("float64").'
+        )
+
+
+def _kind(dtype: dt.DataType) -> str | None:
+    if dtype.is_numeric() and not dtype.is_boolean():
+        return "number"
+    for name in ("boolean", "string", "binary", "date", "timestamp", "uuid"):
+        if getattr(dtype, f"is_{name}")():
+            return name
+    return None
+
+
+def _children(node: Any) -> list[Any]:
+    found: list[Any] = []
+    for argument in node.__args__:
+        several = argument if isinstance(argument, tuple) else (argument,)
+        found.extend(each for each in several if isinstance(each, Node))
+    return found
+
+
+def _refused(what: str) -> ValueError:
+    return ValueError(
+        f"Expected where to look at one row at a time, with operations that cannot fail, got "
+        f"{what}: one record could then decide about the rows of others, or whether there is an "
+        "answer. Compare columns with constants of their own type, and combine that with &, | and ~"
+        "; in an ibis table you can add a column for anything else."
+    )

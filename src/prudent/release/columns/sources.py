@@ -1,0 +1,250 @@
+"""Where a table comes from: a file, a frame, a database, Spark; all become one ibis table.
+
+Nothing is read here but names and types. What a text file holds is not even typed: which type a
+reader guesses depends on every record, so one odd record could decide whether a release happens.
+"""
+
+import contextlib
+import glob
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import ibis
+import ibis.expr.types as ir
+
+from prudent.release.columns import arrow_tables, images, text_files
+from prudent.release.failures import SourceError, withheld
+
+_TEXT = {".csv": ",", ".tsv": "\t"}
+_PARQUET = {".parquet", ".pq"}
+_DATABASE = {".duckdb", ".ddb"}
+_LISTED = 20  # tables named in an error
+_FRAMES = {
+    "pandas": ("DataFrame",),
+    "polars": ("DataFrame", "LazyFrame"),
+    "pyarrow": ("Table",),
+}
+_KINDS = "a .parquet, .csv, .tsv or .duckdb file"
+
+
+@attrs.frozen
+class Source:
+    """An opened table.
+
+    Attributes:
+        table: The ibis table.
+        close: Gives back what was opened for it.
+        text: The columns that are unparsed text: all of a CSV file, objects of a pandas frame.
+    """
+
+    table: ir.Table
+    close: Callable[[], None] = lambda: None
+    text: frozenset[str] = frozenset()
+
+
+def open_source(
+    source: Any = None,
+    *,
+    connect: str | None = None,
+    table: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Source:
+    """Opens a table without reading its records.
+
+    Args:
+        source: A path (Parquet, CSV, TSV, DuckDB; a folder pattern such as `sales/*.parquet`, if
+            no file has that very name), a pandas or polars frame, also a lazy one, a pyarrow
+            table, an ibis table, or a Spark data frame.
+        connect: Instead of a source, the address of a database: `postgres://user@host/database`,
+            or any other address that ibis connects to.
+        table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
+        columns: All columns that will be used, if known: a frame then hands over no other.
+
+    Raises:
+        SourceError: if there is no such table.
+    """
+    if (source is None) == (connect is None):
+        given = "neither" if source is None else "both"
+        raise SourceError(
+            f"Expected either a source or connect (an address with table), got {given}."
+        )
+    if connect is not None:
+        return _from_address(connect, table)
+    if isinstance(source, str | Path):
+        return _from_path(str(source), table, columns)
+    if table is not None:
+        raise SourceError("Expected table only with connect or a .duckdb file.")
+    if isinstance(source, ir.Table):
+        return Source(source)
+    if type(source).__module__.startswith("pyspark."):
+        return _from_spark(source)
+    return _from_frame(source, columns)
+
+
+def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> Source:
+    suffix = Path(path).suffix.lower()
+    known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
+    if not known:
+        raise SourceError(f"Expected source {_KINDS}, got {path!r}.")
+    files = _files(path)
+    if suffix in _DATABASE:
+        backend = _quietly(lambda: _duckdb(files[0], read_only=True), f"open {path!r}")
+        return _table_of(backend, table, path)
+    if table is not None:
+        raise SourceError("Expected table only with connect or a .duckdb file.")
+    backend = _duckdb()
+    if suffix in _PARQUET:
+        opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
+        return Source(opened, backend.disconnect)
+    opened = _quietly(
+        lambda: text_files.joined(backend, files, _TEXT[suffix]),
+        f"read {path!r} as text with a header",
+    )
+    return Source(opened, backend.disconnect, text=frozenset(opened.columns))
+
+
+def _files(path: str) -> list[str]:
+    """The file of this name; if there is none, and only then, those that it is a pattern for."""
+    if "\0" not in path:
+        if Path(path).is_file():
+            return [str(Path(path).absolute())]
+        if "*" in path and (found := sorted(glob.glob(path, recursive=True))):
+            return [str(Path(each).absolute()) for each in found]
+    raise SourceError(f"Expected source an existing file, got {path!r}.")
+
+
+def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> ir.Table:
+    """Parquet files, read by DuckDB where every record can be read so, else by way of Arrow."""
+    if arrow_tables.needs_care(files, columns):
+        return arrow_tables.scanned(backend, files, columns)
+    return backend.read_parquet(list(map(text_files.escaped, files)))
+
+
+def _duckdb(*arguments: Any, **options: Any) -> Any:
+    """DuckDB inside this process, which keeps standard output to itself otherwise."""
+    backend = ibis.duckdb.connect(*arguments, **options)
+    backend.raw_sql("SET enable_progress_bar = false")
+    return backend
+
+
+def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
+    kind = type(frame).__module__.split(".")[0]
+    if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
+        raise SourceError(
+            f"Expected source {_KINDS}, an array, a pandas or polars frame, a pyarrow table, "
+            f"an ibis table or a Spark data frame, got {type(frame).__name__}."
+        )
+    if type(frame).__name__ == "LazyFrame":
+        kept = _kept(withheld(frame.collect_schema).names(), columns)
+        frame = withheld(frame.select(kept).collect)
+    names = frame.column_names if kind == "pyarrow" else frame.columns
+    kept = _kept(list(names), columns)
+    untyped = _untyped(frame, kept) if kind == "pandas" else []
+    backend = _duckdb()
+    opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
+    return Source(opened, backend.disconnect, text=frozenset(map(str, untyped)))
+
+
+def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
+    # A name that is missing is for the caller to complain of, who knows what it was meant for.
+    return names if columns is None or set(columns) - set(names) else list(dict.fromkeys(columns))
+
+
+def _untyped(frame: Any, names: list[Any]) -> list[Any]:
+    """The columns whose type says nothing of a single record, or depends on all of them."""
+
+    def is_typed(dtype: Any) -> bool:
+        own = type(dtype).__name__
+        return own == "ArrowDtype" or (own != "CategoricalDtype" and dtype.kind in "biufM")
+
+    return [name for name in names if not is_typed(frame[name].dtype)]
+
+
+def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
+    """A frame as a pyarrow table, copied only where its layout demands it."""
+    import pyarrow
+
+    if kind == "pandas":
+        # Which type objects have together depends on each of them; the text of one does not.
+        return pyarrow.table(
+            {
+                str(name): pyarrow.array(map(images.text, frame[name]), "large_string")
+                if name in untyped
+                else pyarrow.Array.from_pandas(frame[name])
+                for name in kept
+            }
+        )
+    return frame.select(kept) if kind == "pyarrow" else frame.select(kept).to_arrow()
+
+
+def _from_spark(frame: Any) -> Source:
+    backend = ibis.pyspark.connect(frame.sparkSession)
+    view = f"prudent_{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(view)
+    catalog = frame.sparkSession.catalog
+
+    def close() -> None:
+        with contextlib.suppress(Exception):  # the session may be gone already
+            catalog.dropTempView(view)
+
+    return Source(backend.table(view), close)
+
+
+def _from_address(address: str, table: str | None) -> Source:
+    if address.startswith(("postgres://", "postgresql://")):
+        backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
+    else:
+        backend = _quietly(lambda: ibis.connect(address), "connect: check address, user, server")
+    return _table_of(backend, table, "the database")
+
+
+def _postgres(address: str) -> Any:
+    """A connection that sees one state of the database throughout and can change nothing."""
+    import psycopg
+
+    connection = psycopg.connect(address, client_encoding="utf8")
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+    # Dates are written as Python reads them; this also begins the one transaction of all questions.
+    connection.execute("SET datestyle = 'ISO'")
+    return ibis.postgres.from_connection(connection)
+
+
+def _table_of(backend: Any, table: str | None, where: str) -> Source:
+    schema, _, name = (table or "").rpartition(".")
+    try:
+        if table is None:
+            raise SourceError(f"Expected table the name of a table in {where}, got nothing.")
+        opened = _quietly(
+            lambda: backend.table(name, database=schema or None),
+            f"find table {table!r} in {where}",
+        )
+    except SourceError as error:
+        there = _tables(backend, schema)
+        backend.disconnect()
+        raise SourceError(f"{error} {there}".rstrip()) from None
+    return Source(opened, backend.disconnect)
+
+
+def _tables(backend: Any, schema: str) -> str:
+    """Which tables there are, in words; nothing if they cannot be listed."""
+    with contextlib.suppress(Exception):  # a help, whose failure is not what went wrong
+        if names := sorted(backend.list_tables(database=schema or None)):
+            return f"Tables there: {', '.join(names[:_LISTED])}{', …' * (len(names) > _LISTED)}."
+    return ""
+
+
+def _quietly(act: Callable[[], Any], what: str) -> Any:
+    """Does it; if it cannot, says so in words that come from no record.
+
+    An engine's own message may quote the record it stumbled over.
+    """
+    try:
+        return act()
+    except (ImportError, SourceError):
+        raise
+    except Exception as error:
+        raise SourceError(f"Could not {what} ({type(error).__name__}).") from None

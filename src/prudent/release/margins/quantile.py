@@ -1,0 +1,193 @@
+"""Safety margins of quantiles: how many records stand between the data and a high sensitivity.
+
+A margin D is *safe* for a proposal τ when |D(S) - D(S')| <= 1 for data sets one record apart, and
+D(S) = 0 wherever one record can move the statistic by more than τ (Errata 2.1). The quantile's
+margin here is the exact distance to such data (Errata 7), and so the largest safe one. Records are
+added or removed.
+
+Values are whole steps of a public lattice, so every comparison is exact. A margin only matters up
+to a public cap, a little beyond what the test asks for: min(D, cap) is as safe as D, and needs no
+more than the ranks within `cap` of the quantile's own.
+
+| data | value | margin |
+|---|---|---|
+| empty | the lower end | 0 |
+| ties and duplicates | counted one by one | counted one by one |
+| p = 1 | the maximum | distance to the upper end's gap |
+| p = 0 | error: rank 0 is no record's | |
+| τ >= high - low | as usual | cap: no data set is sensitive |
+| no bounds | as usual; the ends lie 2**52 steps from zero | 0 where the quantile is at an end |
+| values beyond the ends, infinite ones | moved to the ends | as usual |
+| NaN, no value | not a record | |
+"""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import attrs
+import numpy as np
+
+from prudent.release.columns.column import Column
+from prudent.release.failures import SourceError
+from prudent.release.lattice import IntArray, Lattice
+
+HALF = Fraction(1, 2)
+
+_LARGEST_DENOMINATOR = 10**6  # so that ranks times it stay far inside 64 bits
+
+
+@attrs.frozen
+class RobustValue:
+    """A statistic of the data together with how far it can be trusted. Private: never shown.
+
+    Attributes:
+        value: In steps of the lattice, one entry per coordinate; or a single category.
+        margin: A safe margin for `sensitivity`, at most the cap it was asked for.
+        sensitivity: What one record can change while the margin is positive, in steps.
+    """
+
+    value: tuple[Any, ...]
+    margin: int
+    sensitivity: int
+
+
+@attrs.frozen(eq=False)
+class Window:
+    """Order statistics of consecutive ranks, in steps, padded by the ends of the lattice.
+
+    Attributes:
+        first: The rank of the first value; ranks below 1 hold the lower end.
+        values: In ascending order; ranks beyond the last record hold the upper end.
+    """
+
+    first: int
+    values: IntArray
+
+    @classmethod
+    def of(cls, column: Column, lattice: Lattice, first: int, last: int) -> "Window":
+        """Asks the column for the ranks it has, and pads the others."""
+        count = column.count()
+        inside = lattice.steps(column.order_statistics(first, last))
+        if len(inside) != max(0, min(last, count) - max(first, 1) + 1):
+            raise SourceError("The column changed while it was read. Read from a snapshot of it.")
+        below = max(0, min(last, 0) - first + 1)
+        above = max(0, last - max(first, count + 1) + 1)
+        return cls(
+            first, np.pad(inside, (below, above), constant_values=(lattice.low, lattice.high))
+        )
+
+    def at(self, rank: int | IntArray) -> IntArray:
+        """The values of these ranks."""
+        return np.asarray(self.values[np.asarray(rank) - self.first])
+
+    @property
+    def ranks(self) -> IntArray:
+        """Which ranks the values have."""
+        return np.arange(self.first, self.first + len(self.values))
+
+
+def rational(p: float | Fraction | str) -> Fraction:
+    """The probability of a quantile as the fraction its decimals say: 0.1 is 1/10."""
+    try:
+        exact = Fraction(str(p)) if isinstance(p, float) else Fraction(p)
+    except (TypeError, ValueError, ZeroDivisionError):
+        exact = Fraction(0)
+    if not 0 < exact <= 1 or exact.denominator > _LARGEST_DENOMINATOR:
+        raise ValueError(
+            f"Expected p in (0, 1], a fraction with at most six decimals, got {p!r}. "
+            "The minimum is minus the maximum of the negated column."
+        )
+    return exact
+
+
+def quantile(
+    column: Column, lattice: Lattice, p: Fraction, *, propose: int, cap: int
+) -> RobustValue:
+    """The value of rank ceil(p m) and the exact margin, capped.
+
+    Args:
+        column: The records.
+        lattice: Where values live.
+        p: In (0, 1], exact.
+        propose: τ, in steps.
+        cap: The largest margin worth telling apart.
+    """
+    count = column.count()
+    rank = math.ceil(p * count)
+    # Any gap with a cost below the cap lies within these ranks. A gap right of rank L with I
+    # records in it has t = p(m - I) - L, and d(t) >= |t|/P - 1, so a cost I + d(t) <= cap - 1 means
+    # |t| <= P (cap - I). As p <= P and 1 - p <= P, that leaves L >= pm - P cap > rank - 1 - cap and
+    # R = L + I + 1 <= pm + P cap + 1 <= rank + cap + 1.
+    window = Window.of(column, lattice, max(0, rank - cap), min(count, rank + cap) + 1)
+    if p == HALF:
+        margin = _median_margin(window, count, propose, cap)
+    else:
+        margin = _quantile_margin(window, count, p, propose, cap)
+    if not lattice.bounded:
+        margin = min(margin, _to_an_end(window, lattice, count, p))
+    return RobustValue((int(window.at(rank)),), margin, propose)
+
+
+def _median_margin(window: Window, count: int, propose: int, cap: int) -> int:
+    """The least r with x_(floor((m+r)/2)+1) - x_(ceil((m-1-r)/2)) > τ, by bisection (Errata 7)."""
+
+    def sensitive(changes: int) -> bool:
+        upper = min((count + changes) // 2 + 1, count + 1)
+        lower = max(-((changes + 1 - count) // 2), 0)
+        return bool(window.at(upper) - window.at(lower) > propose)
+
+    low, high = 0, cap
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if sensitive(middle) else (middle + 1, high)
+    return low
+
+
+def _quantile_margin(window: Window, count: int, p: Fraction, propose: int, cap: int) -> int:
+    """The cheapest gap wider than τ, over all left ends (Errata 7).
+
+    A gap between ranks L < R is emptied by removing the I = R - L - 1 records in it, and made the
+    one the quantile sits at by d(t) more changes, t = p(m - I) - L. One more record in the gap
+    lowers t by p, and d by at most 1, so for each L the least R wide enough is best. t is kept as
+    the whole number t times the denominator of p.
+    """
+    left = window.ranks
+    place = np.searchsorted(window.values, window.values + propose, side="right")
+    found = place < len(left)
+    left, right = left[found], window.first + place[found]
+    inside = right - left - 1
+    unit = max(p.numerator, p.denominator - p.numerator)
+    t = p.numerator * (count - inside) - p.denominator * left
+    too_far_right = np.maximum(0, -(-t // unit) - 1)
+    too_far_left = np.maximum(0, -t // unit)
+    return int(np.min(inside + too_far_right + too_far_left, initial=cap))
+
+
+def _to_an_end(window: Window, lattice: Lattice, count: int, p: Fraction) -> int:
+    """How many changes at the least put the quantile at an end of the lattice.
+
+    It lies at the upper end if t = pm - L > 0 for the L records below that end, and at the lower
+    one if t <= 0 for the L records there. A record changes t by P at most. So this is a margin of
+    its own, and the smaller of two safe margins is safe. Where the window holds no such record, L
+    is only bounded, which is enough: the answer is then beyond the cap.
+    """
+    unit = max(p.numerator, p.denominator - p.numerator)
+    below = window.first + int(np.searchsorted(window.values, lattice.high, side="left")) - 1
+    above_zero = p.numerator * count - p.denominator * below
+    upper = 0 if above_zero > 0 else -above_zero // unit + 1
+    at_low = window.first + int(np.searchsorted(window.values, lattice.low, side="right")) - 1
+    lower = max(0, -((p.denominator * at_low - p.numerator * count) // unit))
+    return min(upper, lower)
+
+
+def interquartile_range(column: Column, lattice: Lattice, *, propose: int, cap: int) -> RobustValue:
+    """Q(3/4) - Q(1/4), with the smaller of the quartiles' margins.
+
+    When both quartiles move they move the same way, so their difference moves by no more than
+    either: the smaller margin is safe, and at most one below the exact one (Errata 7).
+    """
+    lower = quantile(column, lattice, Fraction(1, 4), propose=propose, cap=cap)
+    upper = quantile(column, lattice, Fraction(3, 4), propose=propose, cap=cap)
+    value = upper.value[0] - lower.value[0]
+    return RobustValue((value,), min(lower.margin, upper.margin), propose)

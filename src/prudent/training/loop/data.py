@@ -1,0 +1,102 @@
+"""Records by id, from tensors on the device or from a data set on the host.
+
+Of several processes each reads its own records alone: i modulo their number.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+
+from prudent.training.parallel.processes import Alone
+
+
+def reader(
+    train_set: Any, device: torch.device, processes: Alone
+) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
+    """The number of all records, and a function from ids of this process to a batch of them."""
+    records, gather = _reader(train_set, device, processes)
+    if records < processes.count:
+        raise ValueError(
+            f"Expected train_set of a record or more for each of {processes.count} processes, got "
+            f"{records} in all. Start fewer processes."
+        )
+    return records, gather
+
+
+def is_on_device(train_set: Any) -> bool:
+    """Whether batches are taken from tensors; else they are read on the host, item by item."""
+    return _tensors(train_set) is not None
+
+
+def fingerprint(train_set: Any) -> str:
+    """Tells one sequence of records from another; empty for a data set that must be read for it.
+
+    Two processes that divide differently ordered records may both get one of them, which then
+    counts twice; and a run resumed on other records would give their sums the noise of the old.
+    Of a part of a data set it tells at least which part, such as `random_split` draws anew.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    if isinstance(train_set, Subset):
+        found.update(repr([int(index) for index in train_set.indices]).encode())
+        whole: Any = train_set.dataset
+        # A list is a pair of tensors only where it is the data set itself.
+        found.update(b"" if isinstance(whole, tuple | list) else fingerprint(whole).encode())
+        return found.hexdigest()
+    tensors = _tensors(train_set)
+    if tensors is None:
+        return ""
+    for leaf in pytree.tree_leaves(tensors):
+        found.update(repr((leaf.dtype, tuple(leaf.shape))).encode())
+        found.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _tensors(train_set: Any) -> tuple[Any, ...] | None:
+    """Inputs and targets, if they are given as such."""
+    if isinstance(train_set, TensorDataset):
+        return train_set.tensors
+    return tuple(train_set) if isinstance(train_set, tuple | list) else None
+
+
+def _reader(
+    train_set: Any, device: torch.device, processes: Alone
+) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
+    tensors = _tensors(train_set)
+    if tensors is not None and len(tensors) == 2:
+        for leaf in pytree.tree_leaves(tensors):
+            if not isinstance(leaf, Tensor):
+                raise ValueError(
+                    "Expected train_set a pair (inputs, targets) of tensors, got one with "
+                    f"{type(leaf).__name__} in it. torch.as_tensor makes tensors of arrays."
+                )
+        sizes = {len(leaf) for leaf in pytree.tree_leaves(tensors)}
+        if len(sizes) != 1:
+            raise ValueError(f"Expected inputs and targets of one length, got {sorted(sizes)}.")
+        own = slice(processes.rank, None, processes.count)
+        placed = pytree.tree_map(lambda leaf: leaf[own].to(device), tensors)
+
+        def gather(ids: Tensor) -> tuple[Any, Any]:
+            rows = ids // processes.count
+            inputs, targets = pytree.tree_map(lambda leaf: leaf.index_select(0, rows), placed)
+            return inputs, targets
+
+        return sizes.pop(), gather
+    if isinstance(train_set, Dataset) and hasattr(train_set, "__len__"):
+        return len(train_set), functools.partial(_collate, train_set, device)
+    raise ValueError(
+        "Expected train_set a pair (inputs, targets) of tensors, a TensorDataset or a map-style "
+        f"data set with a length, got {type(train_set).__name__}."
+    )
+
+
+def _collate(data: Any, device: torch.device, ids: Tensor) -> tuple[Any, Any]:
+    """Reads items one by one, on the host; padding repeats the first of this process."""
+    inputs, targets = default_collate([data[index] for index in ids.tolist()])
+    inputs, targets = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), (inputs, targets))
+    return inputs, targets

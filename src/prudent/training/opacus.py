@@ -1,0 +1,307 @@
+"""Opacus's training loop with this package's aggregations and accounting.
+
+Opacus keeps what it is good at: per-example gradients (`GradSampleModule`), Poisson batches
+(`DPDataLoader`) and physical batches (`BatchMemoryManager`). What is released of a logical batch
+and what that costs come from a `Plan`. Needs the extra `opacus`.
+"""
+
+import math
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import torch
+from opacus.data_loader import CollateFnWithEmpty
+from opacus.grad_sample import AbstractGradSampleModule, GradSampleHooks
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
+    GradSampleHooksFastGradientClipping,
+)
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from prudent.accounting.calibration import Accountant
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.training.gradients import Engine, Formed
+from prudent.training.gradients.answers import Values
+from prudent.training.keystream import Key, Purpose, given_or_random
+from prudent.training.plan import Plan
+from prudent.training.step import Chunk, Outcome, Step
+
+_TWISTER_WORDS = 624
+_TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # where torch keeps them, 8 bytes each
+
+
+class PrivateOptimizer(torch.optim.Optimizer):
+    """Takes the place of Opacus's `DPOptimizer` and releases what a plan says.
+
+    A step reads the per-example gradients Opacus left at the parameters, releases their sum as the
+    plan's aggregation decides, and lets the wrapped optimizer use it. Ties between norms are broken
+    by position in the batch: Opacus's sampler lists records by ascending index, so that is one
+    order of all records, the same with and without any of them.
+
+    | case | what happens |
+    |---|---|
+    | empty batch | noise alone is released, and paid for |
+    | physical batches of a `BatchMemoryManager` | held back until the logical batch is complete |
+    | two backward passes before a step | refused: their union is no Poisson sample |
+    | step after the plan's last | refused |
+    | ghost clipping, several processes | refused |
+    | loader that is not Poisson, or of another rate | refused |
+    | loader that makes up a record for an empty batch | refused |
+
+    Args:
+        optimizer: Any torch optimizer over parameters of the module.
+        plan: What is released. Its `sampling_rate` is the loader's `sample_rate`.
+        module: The `GradSampleModule` (or `GradSampleHooks`), in any mode that forms gradients.
+        data_loader: The `DPDataLoader` the batches come from. Its sampler gets a generator with a
+            secret state unless it has one: torch's default generator, of which an initial model
+            shows outputs, would tell who was drawn.
+        key: Of the noise, and of that generator; a new one from the operating system unless given.
+            Never use one twice, not even to go on from a saved state.
+
+    Attributes:
+        plan: The plan at the rate the loader really draws with, see `realised_rate`.
+        outcome: Of the last step, None before the first; its loss is not a number. See `Outcome`
+            for the fields that are private.
+        original_optimizer: The wrapped optimizer.
+
+    Guarantee:
+        If every step is taken on the next logical batch of `data_loader`, everything derived from
+        the parameters is, over the whole run, (ε, δ)-DP for ε = `optimizer.plan.epsilon(δ)` and
+        the neighbours of `optimizer.plan.relation`. `DPDataLoader.from_data_loader` takes its rate
+        from the number of records, which is then public: for `ADD_REMOVE` build the loader with a
+        `sample_rate` of your own, and give the plan an `expected_batch`.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        plan: Plan,
+        module: AbstractGradSampleModule | GradSampleHooks,
+        data_loader: DataLoader[Any],
+        *,
+        key: Key | None = None,
+    ) -> None:
+        model = _formed_gradients(module)
+        sampler = _poisson_sampler(data_loader)
+        if not math.isclose(plan.sampling_rate, sampler.sample_rate, rel_tol=1e-9):
+            raise ValueError(
+                f"Expected plan.sampling_rate equal to the loader's sample_rate "
+                f"{sampler.sample_rate!r}, got {plan.sampling_rate!r}. DPDataLoader turns a batch "
+                "size into 1 / len(loader); give the plan sampling_rate=data_loader.sample_rate."
+            )
+        key = given_or_random(key)
+        if sampler.generator is None:
+            sampler.generator = _secret_generator(key)
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.original_optimizer = optimizer
+        self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
+        self._run = secrets.token_hex(8)
+        self.outcome: Outcome | None = None
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._release = Step(
+            self.plan,
+            model,
+            _already_differentiated,
+            expected_batch=plan.sampling_rate * sampler.num_samples,
+            engine=_Formed(model, _already_differentiated),
+            key=key,
+        )
+        self._held: list[Chunk] = []
+        self._skips: list[bool] = []
+        self._share()
+        self._trained()
+
+    @property
+    def steps(self) -> int:
+        """How many logical batches have been released."""
+        return self._release.taken
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Releases the logical batch and updates the parameters; a part of a batch is only kept.
+
+        Args:
+            closure: Runs forward and backward, once.
+
+        Returns:
+            What the closure returned, if there is one.
+        """
+        if self.steps >= self.plan.steps:
+            raise ValueError(
+                f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
+                "all the plan's epsilon pays for; make a plan of more steps before training."
+            )
+        answer = None
+        if closure is not None:
+            with torch.enable_grad():
+                answer = closure()
+        # Weights depend on the norms of the whole logical batch: whether a gradient is among the
+        # largest is not known before the last of them is. So physical batches wait, unsummed.
+        self._held.append(self._take())
+        if self._skips and self._skips.pop(0):
+            return answer
+        # Autograd's own sums are neither clipped nor noisy: nothing of them may be left.
+        self.original_optimizer.zero_grad(set_to_none=True)
+        self.outcome = self._release(self._held)
+        self._held = []
+        self.original_optimizer.step()
+        return answer
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears gradients, per-example ones that no step has taken included."""
+        for parameter in self._names:
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+        self.original_optimizer.zero_grad(set_to_none)
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Told by a `BatchMemoryManager`, in order: is a physical batch not the last of its own?"""
+        self._skips.append(do_skip)
+
+    def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
+        """The ε of the steps taken so far, for `plan.relation`.
+
+        Where the decision to stop looked at the model, `plan.epsilon` is the one that holds.
+        """
+        return self.plan.epsilon_after(self.steps, delta, accountant=accountant)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimizer's state, the step's own, and how many steps were paid for."""
+        return {
+            "plan": repr(self.plan),
+            "run": self._run,
+            "steps": self.steps,
+            "trim": self._release.trim.clone(),
+            "optimizer": self.original_optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a saved state of the same plan; steps that were taken here stay taken.
+
+        Those of this run's own past are among them already, those of another run are not.
+        """
+        if state_dict["plan"] != repr(self.plan):
+            raise ValueError(
+                "Expected the state of a run of this plan, got one of another: "
+                f"{state_dict['plan']}. Its steps have another price; begin with that plan."
+            )
+        self.original_optimizer.load_state_dict(state_dict["optimizer"])
+        self._share()
+        loaded, run = int(state_dict["steps"]), state_dict.get("run")
+        steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
+        self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
+        self._run = run or self._run
+
+    def _share(self) -> None:
+        """Lets schedulers of the learning rate reach the wrapped optimizer's groups."""
+        self.param_groups = self.original_optimizer.param_groups
+        self.state = self.original_optimizer.state
+        self.defaults = self.original_optimizer.defaults
+
+    def _trained(self) -> dict[str, torch.nn.Parameter]:
+        """What the optimizer may change, by name; asked anew as groups may be added."""
+        groups = self.original_optimizer.param_groups
+        parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+        if any(parameter not in self._names for parameter in parameters):
+            raise ValueError(
+                "Expected an optimizer over parameters of the module alone, got others. Their "
+                "gradients would be used as they are, without noise."
+            )
+        return {self._names[parameter]: parameter for parameter in parameters}
+
+    def _take(self) -> Chunk:
+        """Moves the per-example gradients of one physical batch from the parameters here."""
+        trained = self._trained()
+        formed: dict[str, Any] = {
+            name: getattr(parameter, "grad_sample", None) for name, parameter in trained.items()
+        }
+        for name, gradients in formed.items():
+            if gradients is None:
+                raise ValueError(
+                    f"Expected a per-example gradient of {name!r}, got none. Run the module in "
+                    "training mode and call backward() before step(); freeze what it does not use."
+                )
+            if isinstance(gradients, list):
+                raise ValueError(
+                    f"Expected one backward pass before step(), got {len(gradients)}. Two Poisson "
+                    "batches in one step can hold a record twice; to split one batch, use "
+                    "BatchMemoryManager with this optimizer."
+                )
+        for parameter in trained.values():
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+        return Chunk({name: formed[name].to(p.dtype) for name, p in trained.items()}, None)
+
+
+def realised_rate(sample_rate: float) -> float:
+    """An upper bound of the probability with which Opacus's sampler draws a record.
+
+    It compares a uniform of the default precision, a multiple of 2⁻²⁴ in single precision, with
+    the rate rounded to that precision; the chance to be below can exceed the rate by as much.
+    """
+    precision = torch.finfo(torch.get_default_dtype()).eps
+    return min(1.0, sample_rate * (1 + precision) + precision)
+
+
+def _secret_generator(key: Key) -> torch.Generator:
+    """A host generator whose whole state is secret; of a seed torch would use 32 bits.
+
+    Its draws decide who is in a batch and are never released, so that there is nothing to predict
+    them from.
+    """
+    words = key.stream(Purpose.SAMPLING).words(_TWISTER_WORDS, step=0) & (2**32 - 1)
+    generator = torch.Generator()
+    state = generator.get_state()
+    state[_TWISTER] = words.view(torch.uint8)
+    generator.set_state(state)
+    return generator
+
+
+class _Formed(Engine):
+    """Per-example gradients that come as they are, by name, in place of inputs."""
+
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        some = next(iter(inputs.values()))
+        return Formed(inputs, some.new_full((len(some),), math.nan))
+
+
+def _already_differentiated(outputs: Any, targets: Any) -> Tensor:
+    """The loss an engine asks for; Opacus's loop has used its own before."""
+    raise NotImplementedError("The gradients of a PrivateOptimizer come from Opacus.")
+
+
+def _formed_gradients(module: AbstractGradSampleModule | GradSampleHooks) -> torch.nn.Module:
+    """The model inside, if Opacus forms its per-example gradients."""
+    if isinstance(module, GradSampleHooksFastGradientClipping):
+        raise ValueError(
+            f"Expected module with per-example gradients, got {type(module).__name__}. Ghost "
+            "clipping fixes each weight from a record's own norm, before a test or a trim has seen "
+            "the others. Use GradSampleModule, or prudent.Step, whose default engine needs no "
+            "per-example gradients."
+        )
+    if not isinstance(module, AbstractGradSampleModule | GradSampleHooks):
+        raise ValueError(
+            f"Expected module a GradSampleModule, got {type(module).__name__}. Wrap the model: "
+            "opacus.GradSampleModule(model)."
+        )
+    model: torch.nn.Module = module._module
+    return model
+
+
+def _poisson_sampler(data_loader: DataLoader[Any]) -> Any:
+    """The loader's sampler, if it draws every record independently and admits empty batches."""
+    sampler = data_loader.batch_sampler
+    if type(sampler) is not UniformWithReplacementSampler:
+        raise ValueError(
+            "Expected data_loader with Opacus's UniformWithReplacementSampler, got "
+            f"{type(sampler).__name__}: the plan's epsilon is that of Poisson batches in one "
+            "process. Use opacus.data_loader.DPDataLoader.from_data_loader(data_loader)."
+        )
+    collate = data_loader.collate_fn
+    if isinstance(collate, CollateFnWithEmpty) and collate.rand_on_empty:
+        raise ValueError(
+            "Expected data_loader with rand_on_empty=False, got True. A record made up for an "
+            "empty batch is replaced, not removed, when the only real one leaves, so that one "
+            "record changes the sum by up to twice the clipping norm."
+        )
+    return sampler

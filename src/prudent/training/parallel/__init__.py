@@ -1,0 +1,1 @@
+"""Several processes: how they agree on one release, and models divided among them."""

@@ -1,0 +1,257 @@
+"""Several processes that carry out one plan: the records are divided, the release is one.
+
+Every process draws the same batch (the draw is a function of the key) and keeps the records that
+are its own: record i belongs to process i modulo their number. Then, in every step:
+
+1. each process computes the norms of its own records;
+2. norms and record ids are gathered, so that the one order of all records, by (norm, id), exists;
+3. the first process tests and decides; the others get its decision. They could come to it
+   themselves, with the same noise; but a last digit that differs between two devices would then
+   send them into different branches;
+4. each process adds up its own records with the weights it was given;
+5. the first process adds the noise to its part, and the parts are added up.
+
+The noise is drawn once, by one process, from the keystream a single process would have read. Parts
+of the noise from every process would need each of them to be trusted to add its share; here the sum
+that leaves the reduction holds it exactly once, whatever the devices are. So a run of any number of
+processes releases what one process would have released, up to the rounding of sums.
+
+All processes belong to the owner of the data: they tell each other norms, ids and sums without
+noise, unencrypted.
+"""
+
+import atexit
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+from typing_extensions import override
+
+from prudent.training.aggregation import Decision
+from prudent.training.parallel.sharding import is_sharded
+
+Answer = TypeVar("Answer")
+Decide = Callable[[Tensor, Tensor], Decision]
+"""From norms and validity of a whole batch, in the order of record ids, to the decision."""
+
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others before it takes them for lost."""
+
+
+class ProcessLostError(ConnectionError):
+    """Another process of the run ended, or did not answer in time."""
+
+
+class Alone:
+    """One process: it owns every record and has nobody to agree with.
+
+    Attributes:
+        rank: Which of the processes this is, from 0.
+        count: How many there are.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
+        """Decides once for the batches of all processes; the weights are of this process's records.
+
+        Args:
+            norms: Of this process's part of the batch.
+            valid: False for padding.
+            ids: Record ids of the same rows; needed by more than one process.
+            decide: Called by one process, with the whole batch in the order of record ids.
+        """
+        return decide(norms, valid)
+
+    def summed(self, part: Tensor) -> Tensor:
+        """The sum of all processes' parts, in the place of this one's."""
+        return part
+
+    def gathered(self, value: Answer) -> list[Answer]:
+        """The values of all processes, by rank."""
+        return [value]
+
+    def first(self, function: Callable[[], Answer]) -> Answer:
+        """What the first process alone gets from a function; its error is raised by all."""
+        return function()
+
+    def align(self, model: nn.Module) -> None:
+        """Gives every process the parameters and buffers of the first."""
+
+    def check_same(self, **values: Any) -> None:
+        """Refuses values that are not the same in every process."""
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Around talk with the others: says in plain words that one of them is gone."""
+        return nullcontext()
+
+
+class Together(Alone):
+    """The processes of torch's default process group."""
+
+    def __init__(self) -> None:
+        self.rank = distributed.get_rank()
+        self.count = distributed.get_world_size()
+
+    @override
+    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
+        if ids is None:
+            raise ValueError(
+                f"Expected ids in every Chunk, since {self.count} processes order their records "
+                "together, got None. Pass the ids that the sampler gives."
+            )
+        rows = self._largest(len(norms), norms.device)
+        mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
+        mine[0, : len(norms)] = norms
+        mine[1, : len(norms)] = torch.where(valid, ids, -1)  # a double holds ids to 2^53
+        whole = mine.new_empty(self.count, 2, rows)
+        with self.watched():
+            distributed.all_gather(list(whole.unbind()), mine)
+        all_norms, all_ids = whole[:, 0].flatten().to(norms.dtype), whole[:, 1].flatten()
+        order = all_ids.sort().indices  # padding first
+        _refuse_shared(all_ids[order])
+        answer = mine.new_empty(len(order) + 4)
+        if self.rank == 0:
+            decided = decide(all_norms[order], all_ids[order] >= 0)
+            answer[:-4].scatter_(0, order, decided.weights.to(answer.dtype))
+            answer[-4:] = torch.stack([field.to(answer.dtype) for field in decided[1:]])
+        with self.watched():
+            distributed.broadcast(answer, 0)
+        start = self.rank * rows
+        noise, passed, noisy_margin, scale = answer[-4:].unbind()
+        return Decision(
+            answer[start : start + len(norms)].to(norms.dtype),
+            noise.to(norms.dtype),
+            passed.bool(),
+            noisy_margin,
+            scale.to(norms.dtype),
+        )
+
+    @override
+    def summed(self, part: Tensor) -> Tensor:
+        with self.watched():
+            distributed.all_reduce(part)
+        return part
+
+    @override
+    def gathered(self, value: Answer) -> list[Answer]:
+        values: list[Any] = [None] * self.count
+        with self.watched():
+            distributed.all_gather_object(values, value)
+        return values
+
+    @override
+    def first(self, function: Callable[[], Answer]) -> Answer:
+        answer: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                answer[0] = function()
+            except Exception as error:  # whatever it is, all must stop
+                answer[1] = error
+        with self.watched():
+            distributed.broadcast_object_list(answer, 0)
+        if answer[1] is not None:
+            raise answer[1]
+        value: Answer = answer[0]
+        return value
+
+    @override
+    def align(self, model: nn.Module) -> None:
+        with self.watched(), torch.no_grad():
+            for value in (*model.parameters(), *model.buffers()):
+                if not is_sharded(value):  # a shard is its process's own
+                    distributed.broadcast(value, 0)
+
+    @override
+    def check_same(self, **values: Any) -> None:
+        everywhere = self.gathered(values)
+        for name in values:
+            given = [others[name] for others in everywhere]
+            if any(value != given[0] for value in given):
+                raise ValueError(f"Expected {name} the same in every process, got {given}.")
+
+    @contextmanager
+    @override
+    def watched(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise ProcessLostError(
+                "A process of this run was lost, so the others stop. What was taken is paid for: "
+                "start the run again with resume (--resume), with any number of processes, and it "
+                "goes on from its last checkpoint with the same noise "
+                f"({' '.join(str(error).split())[:200]})"
+            ) from error
+
+    def _largest(self, rows: int, device: torch.device) -> int:
+        largest = torch.tensor(rows, device=device)
+        with self.watched():
+            distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return int(largest)
+
+
+def join(device: torch.device, timeout: timedelta = PATIENCE) -> Alone:
+    """The processes this one works with: those of a process group, or those torchrun started.
+
+    Args:
+        device: Decides the backend where there is no process group yet: nccl for CUDA, else gloo.
+        timeout: How long a process waits for the others, where there is no process group yet.
+    """
+    if not distributed.is_available():
+        return Alone()
+    if not distributed.is_initialized():
+        if not distributed.is_torchelastic_launched():
+            return Alone()
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=timeout)
+        atexit.register(_leave)
+    return Together() if distributed.get_world_size() > 1 else Alone()
+
+
+def local_device(device: torch.device | str) -> torch.device:
+    """The device of this process: under torchrun, "cuda" is the GPU with the number LOCAL_RANK."""
+    device = torch.device(device)
+    if str(device) != "cuda" or "LOCAL_RANK" not in os.environ:
+        return device
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+def is_first() -> bool:
+    """Whether this process speaks for all: it alone prints and writes."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def unwrapped(model: nn.Module, processes: Alone) -> nn.Module:
+    """The model inside a DistributedDataParallel, whose own averaging would come on top."""
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return model
+    copies = distributed.get_world_size(model.process_group)
+    if copies != processes.count:
+        raise ValueError(
+            f"Expected model a DistributedDataParallel of the {processes.count} processes of the "
+            f"run, got one of {copies}. Pass processes=join(device), or the model inside it."
+        )
+    inner: nn.Module = model.module
+    return inner
+
+
+def _refuse_shared(ids: Tensor) -> None:
+    """A record that two processes hold would count twice, and so would what it reveals."""
+    if bool(((ids[1:] == ids[:-1]) & (ids[1:] >= 0)).any()):
+        raise ValueError(
+            "Expected every record in one process alone, got a record id in two places of a batch: "
+            "it would count twice. Draw with PoissonSampler(..., processes=...), the same key in "
+            "every process."
+        )
+
+
+def _leave() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()

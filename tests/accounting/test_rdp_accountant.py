@@ -1,0 +1,484 @@
+"""The Rényi accountant: peers, the errata's numbers, both books, foreign events."""
+
+import functools
+import math
+
+import dp_accounting as dp
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.dp_event import RandomizedResponseDpEvent, RepeatAndSelectDpEvent
+from dp_accounting.rdp import RdpAccountant as Peer
+from dp_accounting.rdp import rdp_privacy_accountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prudent.accounting import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+    PldAccountant,
+    ProposeTestReleaseDpEvent,
+    RdpAccountant,
+)
+from prudent.accounting.domination import branch_pair, case_one
+from prudent.accounting.moments import renyi_divergence
+from prudent.accounting.rdp_accountant import DEFAULT_ORDERS, _divergences
+from tests.oracles import quadrature
+
+DELTA = 1e-5
+MNIST = 256 / 60_000
+WHOLE = tuple(range(2, 257))
+PTR = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-8)
+
+
+def rdp_of(event, orders=DEFAULT_ORDERS):
+    return RdpAccountant(orders).compose(event)._rdp
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1.1, MNIST), (0.6, 0.3), (4.0, 1e-5), (2.0, 1.0)])
+def test_a_free_test_leaves_the_subsampled_gaussian(sigma, rate):
+    """The peer at whole orders; between them it is a few per cent high, so the integral there."""
+    gaussian = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma))
+    whole, between = (2.0, 3.0, 8.0, 33.0, 128.0), (1.1, 1.75, 3.5)
+    peer = Peer(np.array(whole)).compose(gaussian)._rdp
+    exact = [float(quadrature.renyi([(1, 0, sigma)], order, rate)) for order in between]
+    release = ProposeTestReleaseDpEvent(sigma, 1.0, LaplaceTest(1e9), 1e-30)
+    for event in (gaussian, dp.PoissonSampledDpEvent(rate, release)):
+        assert rdp_of(event, whole) == pytest.approx(peer, rel=1e-6)
+        assert rdp_of(event, between) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "rate", "order"), [(1.0, 0.05, 2.5), (0.5, 0.3, 6.0)])
+def test_free_noise_leaves_the_subsampled_laplace(scale, rate, order):
+    components = quadrature.laplace_components(scale, 1e6, 40)
+    exact = float(quadrature.renyi(components, order, rate))
+    release = ProposeTestReleaseDpEvent(1e9, 1.0, LaplaceTest(scale), 1e-30)
+    for event in (release, dp.LaplaceDpEvent(scale), LaplaceTest(scale)):
+        sampled = dp.PoissonSampledDpEvent(rate, event)
+        assert rdp_of(sampled, [order])[0] == pytest.approx(exact, rel=1e-6)
+
+
+def test_an_unsampled_laplace_is_the_peers():
+    event, orders = dp.LaplaceDpEvent(1.5), (1.5, 2.0, 9.0, 40.0)
+    assert rdp_of(event, orders) == pytest.approx(Peer(np.array(orders)).compose(event)._rdp)
+
+
+# Errata 3: RDP of one step of MNIST: order, Case 1, Case 2
+EXACT = [
+    (2, 2.34e-5, 5.91e-5),
+    (4, 4.75e-5, 1.23e-4),
+    (6, 3.77e-2, 1.92e-4),
+    (8, 4.36, 2.69e-4),
+    (11, 10.3, 1.13e-3),
+]
+
+
+@pytest.mark.parametrize(("order", "first", "second"), EXACT)
+def test_one_step_costs_what_the_errata_say(order, first, second):
+    orders = np.array([float(order)])
+    accident = renyi_divergence(case_one(PTR), orders, MNIST)[0]
+    plain, split, _ = _divergences(dp.PoissonSampledDpEvent(MNIST, PTR), orders)
+    assert accident == pytest.approx(first, rel=0.005)
+    assert split[0] == pytest.approx(second, rel=0.005)
+    assert plain[0] == pytest.approx(max(first, second), rel=0.005)
+
+
+SETTINGS = {
+    "MNIST": (256 / 60_000, 1.1, 0.5, 0.7),
+    "EMNIST": (256 / 124_800, 1.1, 0.5, 0.7),
+    "CIFAR10": (1024 / 50_000, 1.1, 2 / 3, 0.9),
+    "fine-tune": (2048 / 50_000, 2.2, 0.6, 1.8),
+}
+STEPS = [  # Errata 4: steps by RDP of the Gaussian baseline, of PTR plainly, with the δ₀-split
+    ("MNIST", 3, 1022, 4775, 6789),
+    ("MNIST", 5, 6138, 17_556, 17_478),
+    ("EMNIST", 2, 546, 451, 14_612),
+    ("EMNIST", 2.5, 2717, 7050, 22_168),
+    ("CIFAR10", 7, 1569, 1194, 1192),
+    ("CIFAR10", 10, 3114, 2343, 2337),
+    ("fine-tune", 3, 675, 173, 173),
+    ("fine-tune", 5, 1725, 460, 460),
+]
+
+
+@functools.cache
+def books(name):
+    rate, sigma, propose, baseline = SETTINGS[name]
+    orders = np.array(WHOLE, float)
+    release = ProposeTestReleaseDpEvent(sigma, propose, LaplaceTest(1.0), 1e-8)
+    plain, split, delta = _divergences(dp.PoissonSampledDpEvent(rate, release), orders)
+    gaussian = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(baseline))
+    return rdp_of(gaussian, WHOLE), plain, split, delta
+
+
+@pytest.mark.parametrize("row", STEPS, ids=lambda row: f"{row[0]}-{row[1]}")
+def test_steps_reachable_are_what_the_errata_say(row):
+    name, target, *expected = row
+    gaussian, plain, split, accident = books(name)
+    for rdp, delta, steps in zip(
+        (gaussian, plain, split), (0.0, 0.0, accident), expected, strict=True
+    ):
+
+        def epsilon(count, rdp=rdp, delta=delta):
+            return rdp_privacy_accountant.compute_epsilon(
+                np.array(WHOLE, float), count * rdp, DELTA - count * delta
+            )[0]
+
+        assert epsilon(math.floor(steps * 0.99)) <= target <= epsilon(math.ceil(steps * 1.01))
+
+
+@pytest.mark.parametrize(("steps", "split", "exact"), [(2000, 1.4559, 1.4553)])
+def test_the_split_book_is_close_to_the_truth(steps, split, exact):
+    """Errata 2.4 composes the split losses exactly; by Rényi they cannot be below that."""
+    event = dp.PoissonSampledDpEvent(MNIST, PTR)
+    pld = PldAccountant().compose(event, steps).get_epsilon(DELTA)
+    assert pld == pytest.approx(exact, rel=2e-4)
+    delta = DELTA - steps * _divergences(event, np.array([2.0]))[2]
+    safe = dp.ComposedDpEvent([LaplaceTest(1.0), dp.GaussianDpEvent(1.1)])
+    case_two = PldAccountant().compose(dp.PoissonSampledDpEvent(MNIST, safe), steps)
+    assert case_two.get_epsilon(delta) == pytest.approx(split, rel=2e-4)
+    assert RdpAccountant().compose(event, steps).get_epsilon(DELTA) > split
+
+
+def test_the_better_book_is_reported():
+    event = dp.PoissonSampledDpEvent(MNIST, PTR)
+    accountant = RdpAccountant().compose(event, 8000)
+    orders = np.array(DEFAULT_ORDERS)
+    plain, split, accident = (8000 * part for part in _divergences(event, orders))
+    alone = [
+        rdp_privacy_accountant.compute_epsilon(orders, plain, DELTA)[0],
+        rdp_privacy_accountant.compute_epsilon(orders, split, DELTA - accident)[0],
+    ]
+    assert alone[1] < 0.97 * alone[0]
+    assert accountant.get_epsilon(DELTA) == pytest.approx(min(alone))
+    epsilon, order = accountant.get_epsilon_and_optimal_order(DELTA)
+    assert epsilon == accountant.get_epsilon(DELTA)
+    assert order in DEFAULT_ORDERS
+    assert accountant.get_delta(epsilon) <= DELTA * 1.01
+    below = accident / 2  # the split book has nothing left to give here
+    assert accountant.get_epsilon(below) == pytest.approx(
+        rdp_privacy_accountant.compute_epsilon(orders, plain, below)[0]
+    )
+
+
+def test_an_unbounded_statistic_has_a_price_by_the_split_only():
+    event = ProposeTestReleaseDpEvent(1.1, 0.0, LaplaceTest(1.0), 1e-9)
+    accountant = RdpAccountant().compose(dp.PoissonSampledDpEvent(MNIST, event), 1000)
+    assert np.all(np.isinf(accountant._rdp))
+    assert PldAccountant().compose(
+        dp.PoissonSampledDpEvent(MNIST, event), 1000
+    ).get_epsilon(DELTA) < accountant.get_epsilon(DELTA) < 2  # fmt: skip
+    assert math.isinf(accountant.get_epsilon(1e-10))
+
+
+@pytest.mark.parametrize("order", [2.0, 9.0, 40.0, 200.0])
+@pytest.mark.parametrize("scale", [0.4, 3.0])
+def test_a_discrete_gaussian_is_a_gaussian_at_whole_orders(scale, order):
+    """Σ exp(-x²(1-α)/2s² - α(x-1)²/2s²) completes to a shift by α, however far out that is."""
+    with mpmath.workdps(40):
+        s = mpmath.mpf(scale)
+        reach = int(20 * scale) + 20
+
+        def total(centre):
+            inside = range(int(centre) - reach, int(centre) + reach + 1)
+            return mpmath.fsum(mpmath.exp(-((x - centre) ** 2) / (2 * s * s)) for x in inside)
+
+        moment = mpmath.exp(order * (order - 1) / (2 * s * s)) * total(order) / total(0)
+        exact = float(mpmath.log(moment) / (order - 1))
+    assert rdp_of(DiscreteGaussianTest(scale), [order])[0] == pytest.approx(exact, rel=1e-12)
+    between = rdp_of(DiscreteGaussianTest(scale), [order + 0.5, order + 1])
+    assert exact <= between[0] <= between[1]
+
+
+@pytest.mark.parametrize("order", [2, 3, 8])
+@pytest.mark.parametrize("rate", [0.01, 0.4])
+def test_parts_on_one_batch_have_the_moments_of_their_product(order, rate):
+    """Errata 5: two Laplace parts and a Gaussian one, by brute-force quadrature of the product."""
+    with mpmath.workdps(quadrature.DIGITS):
+        one = quadrature.laplace_components(1.0, 1.0, 16)
+        two = quadrature.laplace_components(2.0, 1.0, 16)
+        product = [(a * b, m + n, 1.5) for a, m, _ in one for b, n, _ in two]
+    exact = float(quadrature.renyi(product, order, rate))
+    inner = dp.ComposedDpEvent([dp.LaplaceDpEvent(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(1.5)])
+    sampled = dp.PoissonSampledDpEvent(rate, inner)
+    assert rdp_of(sampled, [float(order)])[0] == pytest.approx(exact, rel=1e-9)
+    between = rdp_of(sampled, [order + 0.5])[0]
+    assert exact <= between <= rdp_of(sampled, [order + 1.0])[0]
+
+
+def test_parts_cost_more_together_than_the_profile_says():
+    inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(2.0)])
+    event = dp.PoissonSampledDpEvent(0.1, inner)
+    pld = PldAccountant(value_discretization_interval=1e-3).compose(event, 10).epsilon_bounds(DELTA)
+    assert RdpAccountant().compose(event, 10).get_epsilon(DELTA) >= pld[1] > 0
+
+
+@pytest.mark.parametrize("reveals", ["margin", "branch", "monotone-branch"])
+@pytest.mark.parametrize(
+    "test",
+    [LaplaceTest(1.0), GaussianTest(3.0), DiscreteLaplaceTest(2.0), DiscreteGaussianTest(2.0)],
+    ids=lambda t: type(t).__name__,
+)
+@pytest.mark.parametrize("noises", [(1.1, None), (1.1, 0.7), (math.inf, 1.1)], ids=str)
+def test_renyi_is_never_below_the_losses(reveals, test, noises):
+    event = ProposeTestReleaseDpEvent(noises[0], 0.5, test, 1e-8, noises[1], reveals)
+    sampled = dp.PoissonSampledDpEvent(0.02, event)
+    pld = (
+        PldAccountant(value_discretization_interval=1e-3)
+        .compose(sampled, 300)
+        .epsilon_bounds(DELTA)[0]
+    )
+    assert pld < RdpAccountant().compose(sampled, 300).get_epsilon(DELTA)
+
+
+def test_a_branch_is_charged_for_its_worst_margin_and_direction():
+    event = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-6, None, "branch")
+    orders = np.array([1.5, 3.0, 12.0])
+    _, split, _ = _divergences(dp.PoissonSampledDpEvent(0.1, event), orders)
+    for low in range(30):
+        for pair in (branch_pair(event, low, low + 1), branch_pair(event, low + 1, low)):
+            for adding in (False, True):
+                there = renyi_divergence(pair, orders, 0.1, adding=adding)
+                assert np.all(there <= split * (1 + 1e-12))
+
+
+# --- composition, foreign events, arguments ----------------------------------------------------
+
+releases = st.builds(
+    ProposeTestReleaseDpEvent,
+    st.floats(0.8, 5), st.floats(0.2, 1),
+    st.sampled_from([LaplaceTest(1.0), GaussianTest(3.0)]), st.sampled_from([1e-8, 1e-6]),
+)  # fmt: skip
+events = st.one_of(
+    releases,
+    st.builds(dp.GaussianDpEvent, st.floats(1, 10)),
+    st.builds(dp.ZCDpEvent, st.floats(0.01, 0.3)),
+    st.builds(dp.PoissonSampledDpEvent, st.sampled_from([0.0, 0.01]), releases),
+)
+
+
+@settings(max_examples=20)
+@given(runs=st.lists(st.tuples(events, st.integers(0, 9)), max_size=3), data=st.data())
+def test_the_order_of_composing_does_not_matter(runs, data):
+    def total(order):
+        accountant = RdpAccountant()
+        for event, count in order:
+            accountant.compose(event, count)
+        return accountant.get_epsilon(DELTA)
+
+    expected = total(runs)
+    assert total(data.draw(st.permutations(runs))) == pytest.approx(expected, rel=1e-9)
+    nested = dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) for e, n in runs])
+    assert RdpAccountant().compose(nested).get_epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
+
+
+@settings(max_examples=12)
+@given(
+    sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
+    delta=st.floats(1e-9, 1e-2), change=st.sampled_from(["sigma", "rate", "steps", "delta"]),
+)  # fmt: skip
+def test_monotone_in_everything(sigma, rate, steps, delta, change):
+    def cost(sigma, rate, steps, delta):
+        event = ProposeTestReleaseDpEvent(sigma, 0.5, LaplaceTest(1.0), 1e-10)
+        sampled = dp.PoissonSampledDpEvent(rate, event)
+        return RdpAccountant().compose(sampled, steps).get_epsilon(delta)
+
+    safe = {
+        "sigma": (sigma * 1.01, rate, steps, delta),
+        "rate": (sigma, rate * 0.99, steps, delta),
+        "steps": (sigma, rate, steps - 1, delta),
+        "delta": (sigma, rate, steps, delta * 1.01),
+    }[change]
+    assert 0 <= cost(*safe) <= cost(sigma, rate, steps, delta) * (1 + 1e-12)
+
+
+def test_concentrated_dp_composes():
+    both = RdpAccountant().compose(PTR).compose(dp.ZCDpEvent(0.1))
+    orders = np.array(DEFAULT_ORDERS)
+    assert both._rdp == pytest.approx(rdp_of(PTR) + 0.1 * orders)
+    assert both._split_rdp == pytest.approx(RdpAccountant().compose(PTR)._split_rdp + 0.1 * orders)
+
+
+def test_repeating_and_selecting_a_release_costs_what_the_peer_says():
+    """The peer's formula, fed with the plain divergences of one release."""
+    event = RepeatAndSelectDpEvent(PTR, 3.0, 1.0)
+    one = rdp_of(PTR)
+    expected = rdp_privacy_accountant._compute_rdp_repeat_and_select(
+        np.array(DEFAULT_ORDERS), one, 3.0, 1.0
+    )
+    accountant = RdpAccountant().compose(PTR).compose(event, 2)
+    assert accountant._rdp == pytest.approx(one + 2 * expected)
+    assert accountant.get_epsilon(DELTA) > RdpAccountant().compose(PTR, 3).get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RandomizedResponseDpEvent(0.5, 2),
+        dp.UnsupportedDpEvent(),
+        dp.PoissonSampledDpEvent(0.1, dp.SelfComposedDpEvent(PTR, 2)),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_an_unsupported_event_is_named(event):
+    accountant = RdpAccountant().compose(PTR)
+    before = accountant._rdp.copy(), accountant._split_rdp.copy()
+    assert not accountant.supports(event)
+    with pytest.raises(dp.UnsupportedEventError, match=type(event).__name__):
+        accountant.compose(dp.ComposedDpEvent([PTR, event]))
+    assert np.array_equal(before, (accountant._rdp, accountant._split_rdp))
+
+
+def test_what_is_not_private_costs_everything():
+    for event in (dp.NonPrivateDpEvent(), dp.GaussianDpEvent(0.0)):
+        accountant = RdpAccountant().compose(PTR).compose(event)
+        assert accountant.get_epsilon(DELTA) == math.inf
+        assert accountant.get_delta(1.0) == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [dp.NoOpDpEvent(), dp.SelfComposedDpEvent(PTR, 0), dp.PoissonSampledDpEvent(0.0, PTR)],
+)
+def test_nothing_costs_nothing(event):
+    assert not np.any(RdpAccountant().compose(event, 7)._rdp)
+    assert RdpAccountant().compose(event).get_epsilon(DELTA) == 0
+
+
+def test_sampling_twice_is_sampling_at_the_product():
+    twice = dp.PoissonSampledDpEvent(0.5, dp.PoissonSampledDpEvent(0.02, PTR))
+    assert rdp_of(twice) == pytest.approx(rdp_of(dp.PoissonSampledDpEvent(0.01, PTR)), rel=1e-12)
+
+
+@pytest.mark.parametrize("orders", [[0.5], [2.0, math.nan], [-math.inf]])
+def test_an_order_out_of_range_is_named(orders):
+    with pytest.raises(ValueError, match=r"Expected orders in \[1, inf\], got"):
+        RdpAccountant(orders)
+
+
+def test_no_orders_are_refused():
+    with pytest.raises(ValueError, match="Expected orders with at least one entry"):
+        RdpAccountant([])
+
+
+@pytest.mark.parametrize("delta", [-0.1, 1.5, math.nan])
+def test_a_delta_out_of_range_is_named(delta):
+    with pytest.raises(ValueError, match=r"Expected target_delta in \[0, 1\], got"):
+        RdpAccountant().get_epsilon(delta)
+
+
+def test_extreme_inputs_give_a_number():
+    event = ProposeTestReleaseDpEvent(0.02, 1e-3, LaplaceTest(0.2), 1e-8)
+    for rate in (1.0, 1e-6):
+        accountant = RdpAccountant().compose(dp.PoissonSampledDpEvent(rate, event), 10**6)
+        assert accountant.get_epsilon(DELTA) > 0
+        assert 0 <= accountant.get_delta(5.0) <= 1
+
+
+# --- orders 1 and infinity ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "mean", "largest"),
+    [
+        (dp.GaussianDpEvent(2.0), 1 / 8, math.inf),
+        (dp.LaplaceDpEvent(0.5), 2 + math.expm1(-2), 2.0),
+        (DiscreteGaussianTest(2.0), 1 / 8, math.inf),
+        (
+            dp.ComposedDpEvent([LaplaceTest(0.5), LaplaceTest(1.0)]),
+            1 + math.exp(-2) + 1 / math.e,
+            3,
+        ),
+        (dp.ZCDpEvent(0.1, 0.2), 0.3, math.inf),
+        (PTR, None, math.inf),
+    ],
+    ids=str,
+)
+def test_order_one_is_the_mean_loss_and_infinity_the_largest(event, mean, largest):
+    found = RdpAccountant([1.0, math.inf, 1.0001]).compose(event).rdp
+    assert found[1] == pytest.approx(largest)
+    assert found[0] == pytest.approx(mean or found[2], rel=1e-3 if mean is None else 1e-9)
+    assert found[0] <= found[2] <= found[1]
+
+
+def test_parts_on_one_batch_have_a_mean_and_a_largest_loss():
+    inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0)])
+    mean, above, largest = rdp_of(dp.PoissonSampledDpEvent(0.1, inner), [1.0, 1.01, math.inf])
+    assert largest == pytest.approx(math.log(0.9 + 0.1 * math.exp(1.5)))
+    assert 0 < mean <= above * (1 + 1e-12) <= largest
+
+
+def test_order_infinity_prices_pure_events_at_no_delta():
+    accountant = RdpAccountant([2.0, math.inf]).compose(dp.LaplaceDpEvent(10.0), 2)
+    assert accountant.get_epsilon(0) == pytest.approx(0.2)
+    assert accountant.get_epsilon_and_optimal_order(0)[1] == math.inf
+    assert accountant.get_delta(0.2) == pytest.approx(0, abs=1e-15)
+    exact = PldAccountant().compose(dp.LaplaceDpEvent(10.0), 2)
+    for epsilon in (0.0, 0.05, 0.15):  # no pure pair is worse than randomized response
+        response = (math.exp(0.2) - math.exp(epsilon)) / (1 + math.exp(0.2))
+        pure = RdpAccountant([math.inf]).compose(dp.LaplaceDpEvent(10.0), 2).get_delta(epsilon)
+        assert pure == pytest.approx(response)
+        assert exact.get_delta(epsilon) <= accountant.get_delta(epsilon) <= response * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("orders", [[1.0], [math.inf], [1.0, 2.0, math.inf]])
+@pytest.mark.parametrize(
+    "event",
+    [PTR, dp.GaussianDpEvent(1.0), dp.LaplaceDpEvent(1.0), dp.ZCDpEvent(0.0, 0.5)],
+    ids=lambda e: type(e).__name__,
+)
+def test_both_conversions_are_sane_at_their_ends(orders, event):
+    accountant = RdpAccountant(orders).compose(event)
+    assert accountant.get_epsilon(1) == 0 or orders == [math.inf]
+    assert accountant.get_epsilon(0) > 0
+    assert accountant.get_delta(0) > 0
+    assert accountant.get_delta(math.inf) <= accountant.get_delta(100.0) <= 1
+    for delta in (1e-9, 0.1, 0.99):
+        assert accountant.get_delta(accountant.get_epsilon(delta)) <= delta * (1 + 1e-6) or (
+            accountant.get_epsilon(delta) == math.inf
+        )
+
+
+@pytest.mark.parametrize("accountant", [RdpAccountant, lambda: RdpAccountant([1.0, 2.0, math.inf])])
+def test_nothing_hidden_has_no_epsilon_and_nothing_composed_no_price(accountant):
+    for delta in (0, 1e-5, 1):
+        assert accountant().get_epsilon(delta) == 0
+        assert accountant().compose(dp.NonPrivateDpEvent()).get_epsilon(delta) == math.inf
+    for epsilon in (0, 1.0, math.inf):
+        assert accountant().get_delta(epsilon) == 0
+        assert accountant().compose(dp.NonPrivateDpEvent()).get_delta(epsilon) == 1
+
+
+@pytest.mark.parametrize("event", [PTR, dp.GaussianDpEvent(1.0), dp.LaplaceDpEvent(1.0)])
+def test_a_huge_order_has_a_price(event):
+    for order in (1e10, 1e10 + 0.5, 1e100):
+        for rate in (1.0, 0.01):
+            sampled = dp.PoissonSampledDpEvent(rate, event)
+            below, there = rdp_of(sampled, [1024.0, order])
+            assert below <= there
+
+
+# --- what is supported ----------------------------------------------------------------------------
+
+
+def test_an_event_dp_accounting_cannot_price_leaves_the_books_alone():
+    accountant = RdpAccountant([1.0, 2.0]).compose(dp.GaussianDpEvent(1.0))
+    with pytest.raises(ValueError, match="xi must be"):
+        accountant.compose(dp.ZCDpEvent(0.1, -1.0))
+    assert list(accountant.rdp) == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RandomizedResponseDpEvent(0.5, 2),
+        dp.SampledWithoutReplacementDpEvent(9, 3, dp.GaussianDpEvent(1.0)),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_order_one_of_a_foreign_event_is_bounded_from_above(event):
+    accountant = RdpAccountant([1.0, 1.01, 2.0], dp.NeighboringRelation.REPLACE_ONE)
+    rdp = accountant.compose(event).rdp
+    assert 0 < rdp[0] <= rdp[1] * (1 + 1e-9) <= rdp[2] * (1 + 1e-8)

@@ -1,0 +1,106 @@
+import gzip
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prudent.experiments import formats
+from tests.experiments import writers
+
+
+def cifar(count, seed=0):
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+    # Real images are smooth somewhere: an even ramp in one, a constant in another.
+    images[0] = np.arange(32, dtype=np.uint8)
+    images[-1] = 255
+    return images, generator.integers(0, 10, count, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (0, 28, 28)])
+def test_idx_files_come_back_as_written(tmp_path, shape):
+    array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    (tmp_path / "plain").write_bytes(writers.idx(array))
+    (tmp_path / "zipped.gz").write_bytes(gzip.compress(writers.idx(array)))
+    for name in ("plain", "zipped.gz"):
+        read = formats.read_idx(tmp_path / name)
+        assert read.shape == shape
+        assert (read == array).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "idx file of unsigned bytes"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "idx file of unsigned bytes"),
+        (writers.idx(np.zeros(4))[:-1], "array of shape \\(4,\\), got 3 bytes"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, message):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        formats.read_idx(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        (writers.cifar_binary, lambda path: formats.read_cifar_binary([path])),
+        (writers.cifar_python, lambda path: formats.read_cifar_python([path])),
+        (writers.cifar_packed, formats.read_cifar_packed),
+    ],
+)
+def test_each_form_of_cifar_comes_back_as_written(tmp_path, write, read):
+    images, labels = cifar(6)
+    (tmp_path / "batch").write_bytes(write(images, labels))
+    read_images, read_labels = read(tmp_path / "batch")
+    assert read_images.dtype == read_labels.dtype == np.uint8
+    assert (read_images == images).all()
+    assert (read_labels == labels).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), low=st.integers(0, 255), width=st.integers(1, 256))
+def test_packing_loses_nothing_whatever_the_contrast(tmp_path_factory, seed, low, width):
+    generator = np.random.default_rng(seed)
+    high = min(low + width, 256)
+    images = generator.integers(low, high, (1, 3, 32, 32), dtype=np.uint8)
+    path = tmp_path_factory.mktemp("packed") / "images.xz"
+    path.write_bytes(writers.cifar_packed(images, np.array([7], np.uint8)))
+    assert (formats.read_cifar_packed(path)[0] == images).all()
+
+
+def test_several_batches_follow_each_other(tmp_path):
+    images, labels = cifar(5)
+    for name, write in (("binary", writers.cifar_binary), ("python", writers.cifar_python)):
+        paths = [tmp_path / f"{name}{part}" for part in (1, 2)]
+        paths[0].write_bytes(write(images[:2], labels[:2]))
+        paths[1].write_bytes(write(images[2:], labels[2:]))
+        read = formats.read_cifar_binary if name == "binary" else formats.read_cifar_python
+        assert (read(paths)[0] == images).all()
+        assert (read(paths)[1] == labels).all()
+
+
+def test_cut_files_are_refused(tmp_path):
+    images, labels = cifar(2)
+    (tmp_path / "batch.bin").write_bytes(writers.cifar_binary(images, labels)[:-1])
+    with pytest.raises(ValueError, match="records of 3073 bytes"):
+        formats.read_cifar_binary([tmp_path / "batch.bin"])
+
+
+class _Mischief:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return type(self.mark).touch, (self.mark,)
+
+
+def test_a_batch_that_would_run_code_does_not(tmp_path):
+    mark = tmp_path / "was-here"
+    (tmp_path / "batch").write_bytes(pickle.dumps({"data": _Mischief(mark)}, protocol=2))
+    with pytest.raises(pickle.UnpicklingError, match="arrays only"):
+        formats.read_cifar_python([tmp_path / "batch"])
+    assert not mark.exists()

@@ -1,0 +1,120 @@
+"""A small real grid, end to end."""
+
+from typing import ClassVar
+
+import attrs
+import pytest
+import torch
+
+from prudent.experiments.datasets import Dataset
+from prudent.paper.results import read
+from prudent.paper.runs import grid
+from prudent.paper.runs.grid import run_jobs
+from prudent.paper.runs.jobs import (
+    PAPER_COLUMNS,
+    Job,
+    frontier_jobs,
+    published,
+    settings,
+    table_jobs,
+)
+from prudent.paper.runs.plans import Mark, Plans
+
+QUICK = (
+    Job("mnist", "label:0.1", "dpsgd", (1.0,), 0),
+    Job("mnist", "sign-flip:0.2", "dpsgd", (1.0,), 0),
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    path = tmp_path_factory.mktemp("grid") / "results.csv"
+    assert run_jobs(QUICK[:1], path, at_once=1, most_steps=6) == 0
+    return path
+
+
+def test_a_run_leaves_a_row_for_each_mark(results):
+    rows = read(results).readings
+    assert {row.run for row in rows} == {QUICK[0].run}
+    assert {(row.epsilon, row.accountant) for row in rows} >= {(1.0, "pld")}
+    assert {row.steps for row in rows} == {6}
+    assert {row.target for row in rows} == {None}
+    assert all(0 < row.accuracy < 100 for row in rows)
+
+
+def test_what_is_there_is_not_run_again(results, monkeypatch):
+    before = results.read_text()
+    monkeypatch.setattr(grid, "_work", None)
+    assert run_jobs(QUICK[:1], results, at_once=1, most_steps=6) == 0
+    assert results.read_text() == before
+
+
+def test_no_run_begins_after_the_time_is_up(results):
+    before = results.read_text()
+    assert run_jobs(QUICK, results, at_once=1, most_steps=6, seconds=0) == 1
+    assert results.read_text() == before
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_features_are_centred_where_the_settings_say_so(dataset, monkeypatch):
+    pixels, labels = torch.rand(4, 3), torch.zeros(4, dtype=torch.long)
+    data = Dataset(dataset, pixels, labels, pixels, labels, 1, "made here")
+    monkeypatch.setattr(grid, "_corrupted", lambda *_: data)
+    seen = grid._featured(dataset, "none", 0, torch.device("cpu"))
+    centred = settings()["datasets"][dataset].get("centred", False)
+    assert seen.train_features.equal(2 * pixels - 1 if centred else pixels)
+    assert centred == (dataset == "cifar10")
+
+
+class TestPlans:
+    RECORDS: ClassVar = {"mnist": 60_000}
+
+    def test_marks_are_the_last_steps_within_their_price(self, tmp_path):
+        job = Job("mnist", "none", "dpsgd", (1.5,), 0)
+        plan, marks = Plans(tmp_path / "plans.json", self.RECORDS).of(job)
+        assert {(mark.epsilon, mark.accountant) for mark in marks} >= {(1.5, "pld"), (1.0, "pld")}
+        assert marks == sorted(marks)
+        assert plan.steps == marks[-1].step
+        for mark in marks:
+            if mark.accountant == "pld":
+                assert plan.epsilon_after(mark.step, 1e-5) <= mark.epsilon
+                assert plan.epsilon_after(mark.step + 1, 1e-5) > mark.epsilon
+
+    def test_a_solved_plan_is_not_solved_again(self, tmp_path, monkeypatch):
+        job = Job("mnist", "none", "dpsgd", (1.0,), 0)
+        path = tmp_path / "plans.json"
+        first = Plans(path, self.RECORDS).of(job)
+        monkeypatch.setattr(Plans, "_solve", None)
+        other = attrs.evolve(job, corrupt="mimic:0.3", seed=7)
+        assert Plans(path, self.RECORDS).of(other) == first
+
+    def test_our_columns_end_at_their_target(self, tmp_path):
+        job = Job("mnist", "none", "ours-dpsgd", (3.0,), 0)
+        plan, marks = Plans(tmp_path / "plans.json", self.RECORDS).of(job)
+        assert marks[-1] == Mark(settings()["ours"]["ours-dpsgd"]["mnist"]["steps"], 3.0, "pld")
+        assert [mark.step for mark in marks] == sorted({mark.step for mark in marks})
+        assert 0.99 * 3 < plan.epsilon(1e-5) <= 3
+        for mark in marks:  # rounded, but never below what was spent
+            assert 0 <= mark.epsilon - plan.epsilon_after(mark.step, 1e-5) < 1e-2
+
+
+class TestJobs:
+    def test_every_cell_of_the_tables_is_filled(self):
+        wanted = set(table_jobs({1, 3, 4}, 1, ours=False))
+        for cell in published():
+            if cell.table != 2:
+                epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
+                assert cell.epsilon in epsilons
+                assert Job(cell.dataset, cell.corrupt, cell.method, epsilons, 0) in wanted
+
+    def test_each_is_there_once(self):
+        for every in (list(table_jobs({1, 2, 3, 4}, 2)), list(frontier_jobs(2))):
+            assert len(set(every)) == len(every)
+
+    def test_only_our_columns_have_a_target(self):
+        for job in table_jobs({1, 3, 4}, 1):
+            assert (job.target is None) == (job.column in PAPER_COLUMNS)
+
+    def test_the_settings_of_every_job_are_valid(self):
+        for job in {job.alike for job in [*table_jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]}:
+            assert job.experiment.epsilon == max(job.epsilons)

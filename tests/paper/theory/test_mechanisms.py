@@ -1,0 +1,134 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prudent.accounting import moments
+from prudent.paper.theory import mechanisms
+from prudent.paper.theory.conditions import ConditionError
+
+DIGITS = 60
+
+
+def exact_gaussian_delta(epsilon, sigma):
+    with mpmath.workdps(DIGITS):
+        e, s = mpmath.mpf(epsilon), mpmath.mpf(sigma)
+        half = 1 / (2 * s)
+        return mpmath.ncdf(half - e * s) - mpmath.exp(e) * mpmath.ncdf(-half - e * s)
+
+
+def laplace_integral(integrand, scale):
+    """Integrates integrand(p, q) over the line, p and q the densities at 0 and at 1."""
+    with mpmath.workdps(30):
+        b = mpmath.mpf(scale)
+
+        def point(s):
+            return integrand(
+                mpmath.exp(-abs(s) / b) / (2 * b), mpmath.exp(-abs(s - 1) / b) / (2 * b)
+            )
+
+        inner = mpmath.linspace(0, 1, 9)
+        return mpmath.quad(point, [-mpmath.inf, -b, *inner, 1 + b, mpmath.inf])
+
+
+def test_laplace_epsilon_is_the_reciprocal_scale():
+    assert mechanisms.laplace_epsilon(1) == 1
+    assert mechanisms.laplace_epsilon(4) == 0.25
+
+
+@pytest.mark.parametrize("scale", [0.4, 1, 7])
+@pytest.mark.parametrize("share", [-1.5, -1, -0.4, 0, 0.3, 0.99, 1, 1.2])
+def test_laplace_profile_is_the_hockey_stick_integral(scale, share):
+    epsilon = share / scale
+    gain = mpmath.exp(epsilon)
+    integral = laplace_integral(lambda p, q: max(q - gain * p, 0), scale)
+    assert float(mechanisms.laplace_delta(epsilon, scale)) == pytest.approx(
+        float(integral), rel=2e-4, abs=1e-12
+    )
+
+
+def test_laplace_profile_is_exact_where_it_has_a_closed_form():
+    assert mechanisms.laplace_delta([0.0, 0.5, 1.0, 3.0, -2.0], 1.0) == pytest.approx(
+        [1 - math.exp(-0.5), 1 - math.exp(-0.25), 0, 0, 1 - math.exp(-2)], rel=1e-15
+    )
+
+
+@pytest.mark.parametrize("scale", [0.2, 1, 50])
+@pytest.mark.parametrize("order", [1.01, 2, 3.5, 256])
+def test_laplace_rdp_is_the_integral(scale, order):
+    with mpmath.workdps(30):
+        moment = laplace_integral(lambda p, q: q**order * p ** (1 - order), scale)
+        expected = float(mpmath.log(moment) / (mpmath.mpf(order) - 1))
+    assert moments.laplace_rdp(order, scale) == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def test_laplace_rdp_stays_finite_and_tends_to_epsilon():
+    assert moments.laplace_rdp(1e9, 0.01) == pytest.approx(100, rel=1e-8)
+    assert moments.laplace_rdp(1 + 1e-9, 1e4) == pytest.approx(0.5e-8, rel=1e-3, abs=0)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.7, 4, 100])
+@pytest.mark.parametrize("share", [-3, -0.5, 0, 0.2, 1, 3, 8, 30])
+def test_gaussian_profile_keeps_its_digits(sigma, share):
+    epsilon = share / sigma + (0.5 / sigma**2 if share >= 0 else 0)
+    expected = exact_gaussian_delta(epsilon, sigma)
+    assert mechanisms.gaussian_delta(epsilon, sigma) == pytest.approx(
+        float(expected), rel=1e-9, abs=0
+    )
+
+
+def test_gaussian_profile_is_an_array_for_an_array():
+    grid = np.array([[0.0, 1.0], [-1.0, 2.0]])
+    assert np.shape(mechanisms.gaussian_delta(grid, 1.0)) == (2, 2)
+    assert np.ndim(mechanisms.gaussian_delta(1.0, 1.0)) == 0
+
+
+@given(st.floats(0.05, 50), st.floats(-14, -0.5))
+def test_gaussian_epsilon_is_the_smallest_and_on_the_safe_side(sigma, exponent):
+    delta = 10**exponent
+    epsilon = mechanisms.gaussian_epsilon(sigma, delta)
+    assert exact_gaussian_delta(epsilon, sigma) <= delta
+    if epsilon > 0:
+        assert exact_gaussian_delta(epsilon * (1 - 1e-7), sigma) > delta
+
+
+def test_gaussian_epsilon_is_zero_when_delta_covers_everything():
+    assert mechanisms.gaussian_epsilon(10.0, 0.5) == 0
+
+
+def test_gaussian_epsilon_where_the_printed_formula_fails():
+    assert mechanisms.gaussian_epsilon(0.1, 1e-5) == pytest.approx(91.8, abs=0.05)
+
+
+def test_classic_gaussian_is_valid_below_one_and_refuses_above():
+    epsilon = mechanisms.gaussian_epsilon_classic(6.0, 1e-5)
+    assert epsilon == pytest.approx(math.sqrt(2 * math.log(1.25e5)) / 6)
+    assert epsilon > mechanisms.gaussian_epsilon(6.0, 1e-5)
+    with pytest.raises(ConditionError, match=r"0\.0766 too large.*prudent\.PldAccountant"):
+        mechanisms.gaussian_epsilon_classic(4.5, 1e-5)
+
+
+def test_gaussian_rdp():
+    assert mechanisms.gaussian_rdp([2, 8], 2.0).tolist() == [0.25, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: mechanisms.laplace_epsilon(0), "scale"),
+        (lambda: mechanisms.laplace_delta(1, -1), "scale"),
+        (lambda: mechanisms.laplace_delta(math.nan, 1), "epsilon"),
+        (lambda: moments.laplace_rdp(1, 1), "order"),
+        (lambda: mechanisms.gaussian_delta(1, 0), "sigma"),
+        (lambda: mechanisms.gaussian_delta(math.inf, 1), "epsilon"),
+        (lambda: mechanisms.gaussian_epsilon(1, 0), "delta"),
+        (lambda: mechanisms.gaussian_epsilon_classic(1, 1), "delta"),
+        (lambda: mechanisms.gaussian_rdp(2, -1), "sigma"),
+    ],
+)
+def test_bad_arguments_are_named(call, name):
+    with pytest.raises(ValueError, match=f"Expected {name} "):
+        call()

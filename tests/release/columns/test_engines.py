@@ -1,0 +1,402 @@
+"""The same column in DuckDB, PostgreSQL and Spark: the same answers, on flights and on ties."""
+
+import datetime
+import gc
+import shutil
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa  # noqa: E402
+
+from prudent.release import explain, statistics  # noqa: E402
+from prudent.release.columns import queries  # noqa: E402
+from prudent.release.columns.column import ArrayColumn  # noqa: E402
+from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
+from prudent.release.columns.queries import TableColumn  # noqa: E402
+from prudent.release.columns.sources import SourceError  # noqa: E402
+from prudent.release.mechanism import Released  # noqa: E402
+from prudent.release.noise import ReproducibleNoise  # noqa: E402
+from tests.release.columns.columns_suite import (  # noqa: E402
+    ADVERSARIAL,
+    LATTICES,
+    check_same_answers,
+    check_same_window,
+    flights,
+)
+from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth  # noqa: E402
+from tests.servers import postgres_url  # noqa: E402, F401
+
+WORDS = ["b", "Z", "é", "a", "a", "É", "Z", None]
+FLIGHTS = ["dep_delay", "distance", "tailnum", "origin", "carrier"]
+
+
+@pytest.fixture
+def postgres_table(postgres_url: str) -> Iterator[Any]:  # noqa: F811
+    """Loads columns into a table of the server; gives back its address and name."""
+    psycopg = pytest.importorskip("psycopg")
+    made = []
+
+    def load(types: dict[str, str], rows: list[tuple[Any, ...]]) -> dict[str, str]:
+        name = f"t_{uuid.uuid4().hex}"
+        made.append(name)
+        fields = ", ".join(f"{column} {kind}" for column, kind in types.items())
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute(f"CREATE TABLE {name} ({fields})")
+            with connection.cursor().copy(f"COPY {name} FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+        return {"connect": postgres_url, "table": name}
+
+    yield load
+    with psycopg.connect(postgres_url) as connection:
+        for name in made:
+            connection.execute(f"DROP TABLE {name}")
+
+
+@pytest.fixture
+def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes small columns go the way of large ones."""
+    monkeypatch.setattr(queries, "FEW", 50)
+    monkeypatch.setattr(queries, "SAMPLE", 100)
+
+
+def check_words(column: Any) -> None:
+    """Ties go by the order of characters, whatever language the engine sorts in."""
+    assert column.count() == 7
+    assert (column.most_frequent(), column.leaders()) == ("Z", (2, 2, False))
+    assert column.counts_of(["é", "b", "z"]).tolist() == [1, 1, 0]
+
+
+def delays(table: pa.Table) -> np.ndarray:
+    return table["dep_delay"].cast("float64").to_numpy(zero_copy_only=False)
+
+
+def least_by_tail_number(table: pa.Table) -> np.ndarray:
+    kept = table.select(["tailnum", "dep_delay"]).drop_null()
+    return kept.group_by("tailnum").aggregate([("dep_delay", "min")])["dep_delay_min"].to_numpy()
+
+
+def check_flights(table: pa.Table, where_it_is: dict[str, Any]) -> None:
+    """Departure delays: heavy ties, NULLs; by airport; one flight per aircraft."""
+    check_same_window(open_column(**where_it_is, column="dep_delay"), delays(table))
+    least = least_by_tail_number(table).astype(np.float64)
+    check_same_window(open_column(**where_it_is, column="dep_delay", unit="tailnum"), least)
+    airports = open_groups(**where_it_is, column="dep_delay", by="origin", groups=["JFK", "LAX"])
+    from_kennedy = delays(table.filter(pa.compute.equal(table["origin"], "JFK")))
+    check_same_window(airports["JFK"], from_kennedy)
+    assert airports["LAX"].count() == 0
+    carriers = open_column(**where_it_is, column="carrier", kind="categories")
+    counts = table["carrier"].value_counts().to_pylist()
+    expected = sorted(((row["values"], row["counts"]) for row in counts), key=lambda r: -r[1])
+    (most, records), (_, fewer) = expected[:2]
+    assert carriers.most_frequent() == most
+    assert carriers.leaders()[:2] == (records, fewer)
+
+
+def check_same_releases(
+    where_it_is: dict[str, Any], values: np.ndarray, words: tuple[str, list[str | None]]
+) -> None:
+    """With the same noise, the very same numbers are released as from an array."""
+    cost: Any = {"epsilon": 2.0, "delta": 1e-6}
+
+    def same(statistic: Any, of: Any = values, **own: Any) -> None:
+        column = own.pop("column", "x")
+        outcomes = [
+            statistic(**data, **own, **cost, noise=ReproducibleNoise(3))
+            for data in ({"data": of}, {**where_it_is, "column": column})
+        ]
+        assert outcomes[0] == outcomes[1]
+        assert isinstance(outcomes[0], Released)
+
+    same(statistics.median, propose=9.0)
+    same(statistics.quantile, p="9/10", propose=90.0)
+    same(statistics.iqr, propose=30.0)
+    same(statistics.trimmed_mean, trim=40, propose=8.0, bounds=(-60.0, 600.0))
+    same(statistics.mode, propose=4.0)
+    same(statistics.mode, words[1], column=words[0])
+
+
+def test_the_same_releases_from_duckdb() -> None:
+    table = flights(FLIGHTS).slice(0, 60_000)
+    kept = table.rename_columns(["x", *FLIGHTS[1:]])
+    carriers = table["carrier"].to_pylist()
+    check_same_releases({"data": kept}, delays(table), ("carrier", carriers))
+
+
+def test_the_same_releases_from_postgres(postgres_table: Any) -> None:
+    table = flights(FLIGHTS).slice(0, 20_000)
+    carriers = table["carrier"].to_pylist()
+    rows = list(zip(table["dep_delay"].to_pylist(), carriers, strict=True))
+    where = postgres_table({"x": "int", "carrier": "text"}, rows)
+    check_same_releases(where, delays(table), ("carrier", carriers))
+
+
+def test_flights_in_duckdb() -> None:
+    table = flights(FLIGHTS)
+    assert table.num_rows == 336_776
+    check_flights(table, {"source": table})
+
+
+@pytest.mark.usefixtures("narrowing")
+def test_postgres_answers_as_an_array_does(postgres_table: Any) -> None:
+    where = postgres_table({"x": "float8"}, [(x,) for x in ADVERSARIAL.tolist()])
+    check_same_answers(open_column(column="x", **where), ADVERSARIAL)
+
+
+def test_postgres_orders_words_by_their_characters(postgres_table: Any) -> None:
+    """In the order of a language, "a" would come before "Z" and "é" before "b"."""
+    words = {"w": 'text COLLATE "en-x-icu"', "u": "int"}
+    where = postgres_table(words, [(word, index) for index, word in enumerate(WORDS)])
+    check_words(open_column(column="w", kind="categories", **where))
+    check_words(open_column(column="w", kind="categories", unit="u", **where))
+
+
+def test_flights_in_postgres(postgres_table: Any) -> None:
+    table = flights(FLIGHTS).slice(0, 30_000)
+    types = dict.fromkeys(FLIGHTS, "text") | {"dep_delay": "int", "distance": "numeric"}
+    rows = list(zip(*(table[name].to_pylist() for name in FLIGHTS), strict=True))
+    check_flights(table, postgres_table(types, rows))
+
+
+def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_url: str) -> None:  # noqa: F811
+    """Count and window must be of the same data, or the margin is of neither."""
+    psycopg = pytest.importorskip("psycopg")
+    where = postgres_table({"x": "float8"}, [(float(x),) for x in range(10)])
+    column = open_column(column="x", **where)
+    assert column.count() == 10
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(f"DELETE FROM {where['table']}")
+    np.testing.assert_array_equal(column.order_statistics(1, 10), np.arange(10.0))
+    assert open_column(column="x", **where).count() == 0
+
+
+def test_postgres_can_change_nothing(postgres_table: Any) -> None:
+    where = postgres_table({"x": "float8"}, [(1.0,)])
+    column = open_column(column="x", **where)
+    backend = column._rows.get_backend()  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="read-only transaction"):
+        backend.raw_sql(f"DELETE FROM {where['table']}")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "stored", "shown"),
+    [("SQL_ASCII", "ff", "\\xff"), ("WIN1252", "81", "\\x81"), ("LATIN1", "e9", "é")],
+)
+def test_postgres_has_an_image_of_every_text(
+    postgres_url: str,  # noqa: F811
+    encoding: str,
+    stored: str,
+    shown: str,
+) -> None:
+    """Some encodings of a database hold bytes that stand for no character elsewhere."""
+    psycopg = pytest.importorskip("psycopg")
+    name = f"odd_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 "
+            "LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+    address = f"{postgres_url.rpartition('/')[0]}/{name}"
+    with psycopg.connect(address, client_encoding=encoding, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (c text, x float8)")
+        connection.execute("INSERT INTO t SELECT 'a', i FROM generate_series(1, 300) AS i")
+        connection.execute(f"INSERT INTO t SELECT convert_from('\\x{stored}', '{encoding}'), 1")
+        connection.execute("CREATE TABLE odd AS SELECT * FROM t WHERE c <> 'a'")
+    where: Any = {"connect": address, "table": "t"}
+    outcome = statistics.mode(**where, column="c", epsilon=2.0, delta=1e-6)
+    assert isinstance(outcome, Released)
+    assert outcome.value == "a"
+    assert open_column(**where, column="x", unit="c").count() == 2
+    groups = open_groups(**where, column="x", by="c", groups=["a", "b"])
+    assert [column.count() for column in groups.values()] == [300, 0]
+    odd = open_column(connect=address, table="odd", column="c", kind="categories")
+    assert odd.most_frequent() == shown
+
+
+@pytest.mark.parametrize("address", ["postgres://nobody:secret@127.0.0.1:1/d", "postgresql://[x"])
+def test_an_unreachable_server_is_said_without_its_password(address: str) -> None:
+    with pytest.raises(SourceError, match="Could not connect") as caught:
+        open_column(connect=address, table="t", column="x")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_table_is_said(postgres_url: str) -> None:  # noqa: F811
+    with pytest.raises(SourceError, match="Could not find table 'nowhere' in the database"):
+        open_column(connect=postgres_url, table="nowhere", column="x")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    """A local Spark session, stopped afterwards: starting it is most of these tests."""
+    pytest.importorskip("pyspark", reason="needs pip install 'prudent[spark]'")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    started = builder.getOrCreate()
+    yield started
+    started.stop()
+
+
+@pytest.mark.usefixtures("narrowing")
+def test_spark_answers_what_a_release_asks(session: Any) -> None:
+    """The heart of the longer test below."""
+    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+    column, array = open_column(numbers, "x"), ArrayColumn(ADVERSARIAL)
+    count = array.count()
+    assert column.count() == count
+    for first, last in [(count // 2 - 5, count // 2 + 5), (count - 2, count + 5)]:
+        expected = array.order_statistics(first, last)
+        np.testing.assert_array_equal(column.order_statistics(first, last), expected)
+    assert column.sum_between(9, 900, LATTICES[0]) == array.sum_between(9, 900, LATTICES[0])
+    expected = array.frequencies(LATTICES[0], within=3)
+    np.testing.assert_array_equal(column.frequencies(LATTICES[0], within=3), expected)
+
+
+def test_spark_tells_words_apart_that_a_collation_takes_for_equal(session: Any) -> None:
+    words = session.createDataFrame(
+        [("Oslo", 1.0), ("oslo", 2.0), ("oslo", 3.0)], "w string, x double"
+    )
+    frame = words.selectExpr("w COLLATE UTF8_LCASE AS w", "x")
+    assert frame.groupBy("w").count().count() == 1  # to Spark they are one
+    column = open_column(frame, "w", kind="categories")
+    assert (column.most_frequent(), column.leaders()) == ("oslo", (2, 1, True))
+    assert column.counts_of(["Oslo", "Bergen"]).tolist() == [1, 0]
+    cities = open_groups(frame, "x", by="w", groups=["Oslo", "oslo"])
+    assert [cities[city].count() for city in ("Oslo", "oslo")] == [1, 2]
+
+
+@pytest.mark.parametrize("odd", ["CAST(X'FF' AS STRING)", "DATE'0001-01-01' + 4000000"])
+def test_spark_has_an_image_of_every_value(session: Any, odd: str) -> None:
+    """What toPandas could not convert: bytes that are no text, a day in the year 10952."""
+    usual = "'a'" if "STRING" in odd else "DATE'2024-01-01'"
+    shown: Any = "a" if "STRING" in odd else datetime.date(2024, 1, 1)
+    frame = session.range(301).selectExpr(
+        f"IF(id < 300, {usual}, {odd}) AS c", "CAST(id AS DOUBLE) AS x"
+    )
+    cost: Any = {"epsilon": 2.0, "delta": 1e-6}
+    outcome = statistics.mode(frame, "c", **cost)
+    assert isinstance(outcome, Released)
+    assert outcome.value == shown
+    assert open_column(frame, "x", unit="c").count() == 2
+    strange = open_column(frame.where("id = 300"), "c", kind="categories").most_frequent()
+    assert strange == ("\\xff" if "STRING" in odd else "+10952-08-18")
+
+
+@pytest.mark.parametrize("where", [lambda t: t.x / 0 > 1, lambda t: t.x.cast("int8") > 1])
+def test_spark_cannot_try_a_condition(session: Any, where: Any) -> None:
+    frame = session.range(3).selectExpr("CAST(id AS DOUBLE) AS x", "CAST(id AS STRING) AS s")
+    with pytest.raises(ValueError, match="operations that cannot fail"):
+        open_column(frame, "x", where=where)
+    column = open_column(frame, "x", where=lambda t: t.s.try_cast("int64") == 1)
+    assert column.count() == 1
+
+
+def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "FEW", 50)
+    frame = session.range(5_000).selectExpr("id * 100 / 5000 AS x")
+    sent: list[str] = []
+    taken: list[int] = []
+    ask, take = type(session).sql, type(frame).toPandas
+
+    def asked(self: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        sent.append(query)
+        return ask(self, query, *arguments, **options)
+
+    def took(self: Any) -> Any:
+        found = take(self)
+        taken.append(len(found))
+        return found
+
+    monkeypatch.setattr(type(session), "sql", asked)
+    monkeypatch.setattr(type(frame), "toPandas", took)
+
+    def median() -> list[tuple[str, int]]:
+        sent.clear()
+        taken.clear()
+        statistics.median(frame, "x", propose=1.0, epsilon=1.0, delta=1e-6)
+        return list(zip(sent, taken, strict=True))
+
+    questions = median()
+    assert len(questions) == 4
+    check_little_leaves(questions, dialect="spark")
+    monkeypatch.setattr(TableColumn, "order_statistics", fetch_everything)
+    with pytest.raises(AssertionError):
+        check_little_leaves(median(), dialect="spark")
+
+
+def test_spark_explains_what_it_is_asked(session: Any) -> None:
+    frame = session.range(100).selectExpr("CAST(id AS DOUBLE) AS x")
+    cost: Any = {"propose": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    questions = explain(statistics.median, frame, "x", **cost)
+    assert len(questions) == 4
+    assert all("== Physical Plan ==" in question.plan for question in questions)
+    assert all("HashAggregate" in question.plan for question in questions)
+
+
+@pytest.mark.slow
+def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+    check_same_answers(open_column(numbers, "x"), ADVERSARIAL)
+    words = session.createDataFrame([(word,) for word in WORDS], "w string")
+    check_words(open_column(words, "w", kind="categories"))
+    table = flights(FLIGHTS).slice(0, 3_000)
+    frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
+    monkeypatch.setattr(queries, "FEW", 50)
+    check_flights(table, {"source": frame})
+    delayed = frame.withColumnRenamed("dep_delay", "x")
+    carriers = table["carrier"].to_pylist()
+    check_same_releases({"data": delayed}, delays(table), ("carrier", carriers))
+    gc.collect()
+    assert not session.catalog.listTables()
+
+
+SPARK_MEMORY = """
+import sys
+from pyspark.sql import SparkSession
+from prudent.release.statistics import median, trimmed_mean
+from prudent.release.columns.queries import TableColumn
+from tests.release.columns.pushdown import fetch_everything, peak_memory
+
+if sys.argv[1] == "fetching":
+    TableColumn.order_statistics = fetch_everything
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+for name in ("host", "bindAddress"):
+    builder = builder.config(f"spark.driver.{name}", "127.0.0.1")
+session = builder.getOrCreate()
+
+def peak(rows):
+    frame = session.range(rows).selectExpr(f"id * 100 / {rows} AS x")
+    median(frame, "x", propose=1.0, epsilon=1.0, delta=1e-6)
+    trimmed_mean(frame, "x", trim=40, propose=1.0, epsilon=1.0, delta=1e-6)
+    return peak_memory()
+
+before = peak(100_000)
+print(peak(1_000_000) - before)
+session.stop()
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_rows_of_spark() -> None:
+    assert growth(SPARK_MEMORY, "asking") < 4  # MB, where a copy of the column would be 8
+    assert growth(SPARK_MEMORY, "fetching") > 8

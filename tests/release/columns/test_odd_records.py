@@ -1,0 +1,235 @@
+"""One odd record is one value or none, wherever it stands: it changes no other, and raises nothing.
+
+Whether a release fails, and in which words, is not charged for. So it must not depend on a record.
+"""
+
+import datetime
+import uuid
+import warnings
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import duckdb
+import ibis
+import pyarrow as pa
+
+from prudent.release import exponential_quantile, search_quantile
+from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.opening import open_column, open_groups
+from prudent.release.margins.mode import category_mode
+from prudent.release.mechanism import Released
+from prudent.release.statistics import median, mode, trimmed_sum
+from tests.servers import postgres_url  # noqa: F401
+
+BUDGET: Any = {"epsilon": 2.0, "delta": 1e-6}
+VALUES = [50.0 + (i % 7) / 8 for i in range(300)]
+ODD = [None, "secret", 10**400, [1, 2], {}, Decimal("sNaN"), Decimal("1e999"), object(), b"1", 1j]
+NAMES = [f"{place} {type(odd).__name__}" for place, odd in enumerate(ODD)]
+
+
+class Book:
+    def __init__(self) -> None:
+        self.charges = 0
+
+    def charge(self, event: object, label: str = "", *, delta: float | None = None) -> None:
+        self.charges += 1
+
+
+def check_one_value_more(column: Column) -> None:
+    kept = Counter(column.order_statistics(1, len(VALUES) + 9).tolist())
+    assert not Counter(VALUES) - kept
+    assert (kept - Counter(VALUES)).total() <= 1
+
+
+@pytest.mark.parametrize("odd", ODD, ids=NAMES)
+def test_in_a_list_an_array_of_objects_or_a_frame(odd: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    values = [*VALUES, odd]
+    array = np.fromiter(values, dtype=object)
+    for column in (
+        open_column(values),
+        open_column(array),
+        open_column(pandas.DataFrame({"x": pandas.Series(array, dtype=object)}), "x"),
+    ):
+        check_one_value_more(column)
+    assert isinstance(median(values, propose=9.0, **BUDGET), Released)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=NAMES)
+def test_among_categories(odd: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    values = np.fromiter(["a"] * 300 + [odd], dtype=object)
+    for data in ((values.tolist(),), (values,), (pandas.DataFrame({"x": values}), "x")):
+        outcome = mode(*data, **BUDGET)
+        assert isinstance(outcome, Released)
+        assert outcome.value == "a"
+
+
+@pytest.mark.parametrize("odd", [True, 1.0, np.float64(1.0), Decimal(1), 2.5, "1"], ids=repr)
+def test_the_type_of_the_mode_is_its_own(odd: Any) -> None:
+    """[1, 1, 2.5] would become an array of doubles, and the mode 1.0."""
+    outcome = mode([odd] + [1] * 300, **BUDGET)
+    assert isinstance(outcome, Released)
+    assert repr(outcome.value) == "1"
+
+
+@pytest.mark.parametrize("make", [list, np.array, lambda values: pa.table({"x": values})])
+def test_a_zero_has_no_sign(make: Any) -> None:
+    data = make([-0.0] + [0.0] * 300)
+    outcome = mode(data, *(["x"] if isinstance(data, pa.Table) else []), **BUDGET)
+    assert isinstance(outcome, Released)
+    assert repr(outcome.value) == "0.0"
+
+
+def test_equally_frequent_categories_of_two_types() -> None:
+    column = ArrayColumn.of(["a", 1, datetime.date(2024, 1, 1), "a", 1], "categories")
+    assert (column.most_frequent(), column.leaders()) == (1, (2, 2, False))
+    assert column.counts_of(["a", 1, 1.0, datetime.date(2024, 1, 1)]).tolist() == [2, 2, 0, 1]
+    assert category_mode(column, None, cap=9).margin == 0
+    for categories in (["a", 1], [1, "a"]):
+        assert category_mode(ArrayColumn(np.array([], "U1")), categories, cap=9).value == (1,)
+
+
+def test_numbers_of_an_array_match_categories_of_another_type() -> None:
+    assert ArrayColumn(np.array([1.0, 1.0, 2.0])).counts_of([1, 2]).tolist() == [2, 1]
+
+
+def test_a_masked_record_is_none() -> None:
+    assert ArrayColumn(np.ma.masked_array([1.0, 2.0], mask=[True, False])).count() == 1
+
+
+def test_no_warning_tells_of_a_huge_record() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ArrayColumn(np.array(["1e4000", "1"], np.longdouble)).count() == 2
+
+
+def test_messages_say_neither_records_nor_how_many() -> None:
+    rows: list[Any] = [[1.0, "secret"], [1.0, 2.0]]
+    for wrong in (rows, [[1.0, 2.0], [3.0]], np.ones(777)):
+        with pytest.raises(ValueError, match="Expected vectors") as caught:
+            trimmed_sum(wrong, trim=1, propose=1.0, **BUDGET)
+        assert caught.value.__suppress_context__ or caught.value.__context__ is None
+        assert not any(told in str(caught.value) for told in ("secret", "777", "(2,"))
+    with pytest.raises(ValueError, match="one-dimensional, got 2") as caught:
+        median(np.ones((777, 2)), propose=1.0, **BUDGET)
+    assert "777" not in str(caught.value)
+
+
+@pytest.mark.parametrize("categories", [[], "ab", [[1]], [1j, 2j], {}])
+def test_a_list_of_categories_that_is_none_costs_nothing(categories: Any) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected categories"):
+        mode(["a"], categories=categories, ledger=book, **BUDGET)
+    assert book.charges == 0
+
+
+def test_what_a_column_cannot_hold_costs_nothing() -> None:
+    book = Book()
+    table = pa.table({"x": ["a", "b"], "s": [{"k": 1}, {"k": 2}]})
+    for column, options in (("x", {"categories": [1, 2]}), ("s", {})):
+        with pytest.raises(ValueError, match="Expected c"):
+            mode(table, column, ledger=book, **options, **BUDGET)
+    with pytest.raises(ValueError, match="numbers"):
+        median(ArrayColumn(["a"]), propose=1.0, ledger=book, **BUDGET)
+    assert book.charges == 0
+
+
+def test_a_misspelt_option_is_refused() -> None:
+    """`units=` left unread would protect rows where persons were meant."""
+    with pytest.raises(TypeError, match="units"):
+        exponential_quantile(VALUES, epsilon=1.0, bounds=(0, 100), units="person")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="units"):
+        search_quantile(VALUES, proposals=[1], units="person", **BUDGET)
+    with pytest.raises(TypeError, match="unit"):
+        trimmed_sum(np.ones((9, 2)), trim=1, propose=1.0, unit="person", **BUDGET)
+
+
+LINES = {
+    "a byte that is no text": b"\xff,a\n",
+    "another end of line": b"7,a\r\n",
+    "an end of line inside": b"7\r,a\n",
+    "text after a quote": b'"7"8,a\n',
+    "a line end in quotes": b'7,"a\nb"\n',
+    "too many fields": b"7,8,9\n",
+    "too few": b"7\n",
+    "a zero byte": b"7\x00,a\n",
+    "a very long field": b"7," + b"a" * 3_000_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("place", [0, 150, 300])
+def test_in_a_text_file(name: str, place: int, tmp_path: Path) -> None:
+    lines = [b"%f,a\n" % value for value in VALUES]
+    lines.insert(place, LINES[name])
+    (tmp_path / "t.csv").write_bytes(b"x,y\n" + b"".join(lines))
+    check_one_value_more(open_column(tmp_path / "t.csv", "x"))
+
+
+def test_in_a_text_file_that_threads_could_share(tmp_path: Path) -> None:
+    """Threads that begin inside of quotes would take the lines there for records."""
+    lines = [b'%d,"one\n%d,b\ntwo"\n' % (i % 100, i) for i in range(900_000)]
+    lines.insert(450_000, b'"7"8,a\n')
+    (tmp_path / "t.csv").write_bytes(b"x,y\n" + b"".join(lines))
+    column = open_column(tmp_path / "t.csv", "x")
+    assert 900_000 <= column.count() <= 900_001
+    assert column.order_statistics(899_990, 900_001).max() == 99.0
+
+
+def test_cities_that_a_collation_calls_equal_are_two(tmp_path: Path) -> None:
+    """Else a record would be in both groups, and pay for one."""
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as connection:
+        connection.execute("CREATE TABLE t (x DOUBLE, city VARCHAR COLLATE NOCASE)")
+        connection.execute("INSERT INTO t VALUES (1, 'Oslo'), (2, 'oslo'), (3, 'oslo')")
+    where: Any = {"source": tmp_path / "t.duckdb", "table": "t"}
+    groups = open_groups(**where, column="x", by="city", groups=["Oslo", "oslo"])
+    assert [column.count() for column in groups.values()] == [1, 2]
+    cities = open_column(**where, column="city", kind="categories")
+    assert (cities.most_frequent(), cities.leaders()) == ("oslo", (2, 1, True))
+    units = open_column(**where, column="x", unit="city")
+    assert units.count() == 2  # two persons, not one
+
+
+def test_an_enum_is_ordered_as_its_texts_are(tmp_path: Path) -> None:
+    """The margin counts who comes first: it must be told as the engine tells it."""
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as connection:
+        connection.execute("CREATE TABLE t (e ENUM ('z', 'a'))")
+        connection.execute("INSERT INTO t VALUES ('z'), ('a')")
+    column = open_column(tmp_path / "t.duckdb", "e", table="t", kind="categories")
+    assert (column.most_frequent(), column.leaders()) == ("a", (1, 1, False))
+
+
+def test_a_condition_may_not_call_functions_of_a_user() -> None:
+    @ibis.udf.scalar.python
+    def odd(x: float) -> bool:
+        return x > 1
+
+    with pytest.raises(ValueError, match="one row at a time"):
+        open_column(pa.table({"x": VALUES}), "x", where=lambda t: odd(t.x))
+
+
+def test_in_postgresql(postgres_url: str) -> None:  # noqa: F811
+    """Its numbers reach far beyond doubles, where a cast is an error of the whole query."""
+    psycopg = pytest.importorskip("psycopg")
+    name = f"odd_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE TYPE {name}_e AS ENUM ('z', 'a')")
+        connection.execute(f"CREATE TABLE {name} (x NUMERIC, e {name}_e)")
+        connection.execute(
+            f"INSERT INTO {name} VALUES (1e400, 'z'), (-1e400, 'z'), (1e-400, 'a'), "
+            "('NaN', 'a'), ('Infinity', NULL), (0.1, NULL)"
+        )
+    where: Any = {"connect": postgres_url, "table": name}
+    values = open_column(**where, column="x").order_statistics(1, 9)
+    np.testing.assert_array_equal(values, [-np.inf, 0.0, 0.1, np.inf, np.inf])
+    letters = open_column(**where, column="e", kind="categories")
+    assert (letters.most_frequent(), letters.leaders()) == ("a", (2, 2, False))

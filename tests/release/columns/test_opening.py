@@ -1,0 +1,439 @@
+"""Columns in DuckDB: the same answers as an array, from any source, one value per unit."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet  # noqa: E402
+
+from prudent.release.columns import opening, queries  # noqa: E402
+from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
+from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
+from prudent.release.columns.queries import TableColumn  # noqa: E402
+from prudent.release.columns.sources import SourceError, open_source  # noqa: E402
+from prudent.release.lattice import Lattice  # noqa: E402
+from tests.release.columns.columns_suite import (  # noqa: E402
+    ADVERSARIAL,
+    check_same_answers,
+    check_same_window,
+)
+
+VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
+
+
+@pytest.fixture
+def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes small columns go the way of large ones."""
+    monkeypatch.setattr(queries, "FEW", 50)
+    monkeypatch.setattr(queries, "SAMPLE", 100)
+    monkeypatch.setattr(queries, "QUANTILES", 50)
+
+
+def everything(column: Column) -> list[float]:
+    return column.order_statistics(1, column.count()).tolist()
+
+
+def test_same_answers_as_an_array() -> None:
+    check_same_answers(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
+
+
+@pytest.mark.usefixtures("narrowing")
+def test_same_answers_when_narrowed_by_a_sample() -> None:
+    check_same_answers(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
+
+
+@pytest.mark.parametrize(
+    "bracket",
+    [(math.inf, -math.inf), (2.0, 2.0), (-math.inf, -8.0), (9e307, math.inf), (0.1, 0.1)],
+)
+def test_same_answers_when_the_sample_misleads(
+    monkeypatch: pytest.MonkeyPatch, bracket: tuple[float, float]
+) -> None:
+    monkeypatch.setattr(TableColumn, "_suggested", lambda *_: bracket)
+    check_same_window(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
+
+
+@hypothesis.given(st.lists(st.floats() | st.sampled_from([0.0, 1.0, 1.5]), max_size=30))
+@hypothesis.settings(max_examples=15)
+def test_same_order_statistics_for_any_doubles(values: list[float]) -> None:
+    array = np.array(values, np.float64)
+    column, expected = open_column(pa.table({"x": array}), "x"), ArrayColumn(array)
+    assert column.count() == expected.count()
+    np.testing.assert_array_equal(column.order_statistics(2, 20), expected.order_statistics(2, 20))
+    lattice = Lattice.for_proposal(0.3)
+    assert column.sum_between(2, 20, lattice) == expected.sum_between(2, 20, lattice)
+
+
+def test_an_empty_table_has_no_values() -> None:
+    check_same_answers(open_column(pa.table({"x": pa.array([], "float64")}), "x"), np.empty(0))
+
+
+@pytest.mark.usefixtures("narrowing")
+def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    ask = queries._answer
+
+    def watched(expression: Any) -> Any:
+        found = ask(expression)
+        taken.append(found.num_rows if isinstance(found, pa.Table) else 1)
+        return found
+
+    monkeypatch.setattr(queries, "_answer", watched)
+    values = np.random.default_rng(0).normal(size=100_000).round(4)
+    column = open_column(pa.table({"x": values}), "x")
+    found = column.order_statistics(50_000, 50_100)
+    np.testing.assert_array_equal(found, np.sort(values)[49_999:50_100])
+    column.sum_between(10, 99_000, Lattice.for_proposal(1.0))
+    column.counts_below(np.linspace(-3, 3, 50))
+    assert max(taken) <= 101
+
+
+def test_ties_come_as_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    ask = queries._answer
+    monkeypatch.setattr(
+        queries,
+        "_answer",
+        lambda expression: (found := ask(expression), taken.append(getattr(found, "num_rows", 1)))[
+            0
+        ],
+    )
+    column = open_column(pa.table({"x": np.repeat([1.0, 2.0], 50_000)}), "x")
+    assert column.order_statistics(40_000, 60_000).sum() == 10_001 + 2 * 10_000
+    assert max(taken) == 2
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def _parquet(folder: Path) -> Any:
+    pa.parquet.write_table(pa.table({"x": VALUES}), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+def _several_parquets(folder: Path) -> Any:
+    for index, part in enumerate((VALUES[:3], VALUES[3:])):
+        pa.parquet.write_table(pa.table({"x": part}), folder / f"part{index}.parquet")
+    return str(folder / "part*.parquet")
+
+
+def _csv(folder: Path) -> Any:
+    lines = ["name,x", *(f'"a, b",{value}' for value in VALUES)]
+    (folder / "t.csv").write_text("\n".join(lines) + "\n")
+    return str(folder / "t.csv")
+
+
+def _tsv(folder: Path) -> Any:
+    (folder / "t.tsv").write_text("x\tname\n" + "".join(f"{value}\tb\n" for value in VALUES))
+    return str(folder / "t.tsv")
+
+
+def _pandas(_: Path) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"x": VALUES, "other": [object()] * len(VALUES)})
+
+
+def _polars(_: Path) -> Any:
+    return pytest.importorskip("polars").DataFrame({"x": VALUES, "other": [[1]] * len(VALUES)})
+
+
+def _integers(_: Path) -> Any:
+    return pa.table({"x": [int(value) for value in VALUES]})
+
+
+def _decimals(_: Path) -> Any:
+    return pa.table({"x": pa.array(VALUES).cast(pa.decimal128(9, 3))})
+
+
+def _ibis(_: Path) -> Any:
+    return ibis.memtable({"x": VALUES})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _parquet,
+        _several_parquets,
+        _csv,
+        _tsv,
+        _pandas,
+        _polars,
+        _integers,
+        _decimals,
+        _ibis,
+    ],
+)
+def test_every_source_gives_the_same_column(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    assert everything(open_column(make(tmp_path), "x")) == sorted(VALUES)
+
+
+def test_a_duckdb_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.duckdb"
+    backend = ibis.duckdb.connect(path)
+    backend.raw_sql(f"CREATE TABLE t AS SELECT CAST(unnest({VALUES}) AS DOUBLE) AS x")
+    backend.raw_sql("CREATE SCHEMA s")
+    backend.raw_sql("CREATE TABLE s.t AS SELECT x + 1 AS x FROM main.t")
+    backend.disconnect()
+    assert everything(open_column(path, "x", table="t")) == sorted(VALUES)
+    assert everything(open_column(path, "x", table="s.t")) == [x + 1 for x in sorted(VALUES)]
+    address = f"duckdb://{path}?read_only=True"
+    assert everything(open_column(connect=address, table="t", column="x")) == sorted(VALUES)
+
+
+def test_an_array_needs_no_engine() -> None:
+    assert everything(open_column(VALUES)) == sorted(VALUES)
+    assert isinstance(open_column(np.array(VALUES)), ArrayColumn)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"source": "nowhere.parquet", "column": "x"}, "Expected source an existing file"),
+        ({"source": "nowhere/*.csv", "column": "x"}, "Expected source an existing file"),
+        ({"source": "nowhere/*.parquet", "column": "x"}, "Expected source an existing file"),
+        ({"source": "salaries.xlsx", "column": "x"}, r"Expected source a \.parquet, \.csv"),
+        ({"source": "a\0.csv", "column": "x"}, "Expected source an existing file"),
+        ({"source": 3, "column": "x"}, "an ibis table or a Spark data frame, got int"),
+        ({"column": "x"}, "either a source or connect"),
+        ({"source": "t.csv", "connect": "postgres://h/d", "column": "x"}, "either a source or"),
+        ({"connect": "duckdb://", "column": "x"}, "Expected table the name of a table"),
+        ({"connect": "duckdb://", "table": "t", "column": "x"}, "Could not find table 't'"),
+        ({"connect": "nonsense://h", "table": "t", "column": "x"}, "Could not connect"),
+        ({"source": pa.table({"x": [1.0]})}, "Expected column the name"),
+        ({"source": pa.table({"x": [1.0]}), "column": "y"}, "Expected column one of x, got 'y'"),
+        ({"source": pa.table({"x": [1.0]}), "column": "x", "unit": "u"}, "Expected unit one of x"),
+        ({"source": pa.table({"x": [1.0]}), "column": "x", "table": "t"}, "table only with"),
+        ({"source": pa.table({"x": ["a"]}), "column": "x"}, "column of numbers, got 'x' of type"),
+        ({"source": VALUES, "column": "x"}, "only with a table, got an array"),
+        ({"source": VALUES, "kind": "numeric", "connect": "a"}, "Expected kind one of"),
+    ],
+)
+def test_what_cannot_be_opened_is_said(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_column(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")  # ibis calls it
+@pytest.mark.parametrize("table", [None, "paye"])
+def test_the_tables_of_a_database_are_named(tmp_path: Path, table: str | None) -> None:
+    path = tmp_path / "hr.duckdb"
+    backend = ibis.duckdb.connect(path)
+    for name in ("people", "pay"):
+        backend.raw_sql(f"CREATE TABLE {name} (x DOUBLE)")
+    backend.disconnect()
+    with pytest.raises(SourceError, match=r"Tables there: pay, people\.$"):
+        open_column(path, "x", table=table)
+
+
+def test_an_empty_text_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("")
+    with pytest.raises(SourceError, match="first line of distinct column names"):
+        open_column(tmp_path / "t.csv", "x")
+
+
+# --- one record is one value or none --------------------------------------------------------------
+
+
+def test_null_and_nan_are_no_values_and_infinities_are() -> None:
+    table = pa.table({"x": [1.0, None, math.nan, math.inf, -math.inf]})
+    assert everything(open_column(table, "x")) == [-math.inf, 1.0, math.inf]
+
+
+def test_an_odd_record_in_a_text_file_changes_nothing_else(tmp_path: Path) -> None:
+    """A reader that guesses types would call the whole column text because of one record."""
+    for odd in ("abc", "nan", "", "1e999999", "12;5", "2013-01-01", "1,2,3,4", '"', "\\N", "0x1"):
+        (tmp_path / "t.csv").write_text(
+            "x,city\n" + "".join(f"{value},a\n" for value in VALUES) + f"{odd},b\n"
+        )
+        kept = Counter(everything(open_column(tmp_path / "t.csv", "x")))
+        extra = kept - Counter(VALUES)
+        assert not Counter(VALUES) - kept, odd
+        assert extra.total() <= 1, odd
+
+
+def test_text_that_is_a_number_counts(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x\n1e3\n-2.5\n007\n+4\n")
+    assert everything(open_column(tmp_path / "t.csv", "x")) == [-2.5, 4.0, 7.0, 1000.0]
+
+
+def test_errors_of_the_engine_quote_no_record() -> None:
+    """DuckDB would say: Could not convert string 'secret' to DOUBLE."""
+    backend = ibis.duckdb.connect()
+    backend.raw_sql("CREATE VIEW t AS SELECT CAST(s AS DOUBLE) AS x FROM (VALUES ('secret')) v(s)")
+    column = open_column(backend.table("t"), "x")
+    with pytest.raises(SourceError, match="could not be read") as caught:
+        column.order_statistics(1, 1)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+Rows = list[tuple[int | None, str | None, float | None]]
+RECORDS = st.tuples(
+    st.sampled_from([1, 2, 3, None]),
+    st.sampled_from(["a", "b", "z", None]),
+    st.sampled_from([1.0, 2.0, 2.0, math.nan, -math.inf, None]),
+)
+
+
+def table_of(rows: Rows) -> pa.Table:
+    units, cities, values = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table(
+        {
+            "user": pa.array(units, "int64"),
+            "city": pa.array(cities, "string"),
+            "x": pa.array(values, "float64", from_pandas=False),
+        }
+    )
+
+
+@hypothesis.given(st.lists(RECORDS, max_size=12), st.sampled_from([1, 2, 3]))
+@hypothesis.settings(max_examples=15)
+def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
+    """Removing all rows of a unit takes away one value at most, over all groups together."""
+
+    def kept(some: Rows) -> Counter[tuple[str, float]]:
+        opened = open_groups(table_of(some), "x", by="city", groups=["a", "b"], unit="user")
+        return Counter((group, x) for group, column in opened.items() for x in everything(column))
+
+    whole = kept(rows)
+    assert whole.total() <= 3
+    without = kept([row for row in rows if row[0] != user])
+    assert not without - whole
+    assert (whole - without).total() <= 1
+
+
+@hypothesis.given(st.lists(RECORDS, max_size=12))
+@hypothesis.settings(max_examples=15)
+def test_a_unit_counts_with_its_least_value(rows: Rows) -> None:
+    least: dict[int, float] = {}
+    for user, _, x in rows:
+        if user is not None and x is not None and not math.isnan(x):
+            least[user] = min(x, least.get(user, math.inf))
+    column = open_column(table_of(rows), "x", unit="user")
+    assert everything(column) == sorted(least.values())
+
+
+def test_a_unit_of_categories_counts_with_its_first_in_order_of_characters() -> None:
+    table = pa.table({"user": [1, 1, 1, 2], "c": ["b", "Z", "é", "b"]})
+    column = open_column(table, "c", unit="user", kind="categories")
+    assert (column.most_frequent(), column.leaders()) == ("Z", (1, 1, False))
+    assert column.counts_of(["Z", "b", "é"]).tolist() == [1, 1, 0]
+
+
+def test_categories_keep_their_type_and_ties_go_to_the_first() -> None:
+    table = pa.table({"c": ["b", "a", "b", "a", "c", None], "n": [2, 2, 1, 1, 3, None]})
+    column = open_column(table, "c", kind="categories")
+    assert column.count() == 5
+    assert (column.most_frequent(), column.leaders()) == ("a", (2, 2, False))
+    assert column.counts_of(["c", "b", "q"]).tolist() == [1, 2, 0]
+    assert column.counts_of([]).tolist() == []
+    numbers = open_column(table, "n", kind="categories")
+    assert (numbers.most_frequent(), numbers.leaders()) == (1, (2, 2, False))
+    assert numbers.counts_of([3, 7]).tolist() == [1, 0]
+    with pytest.raises(ValueError, match="Expected categories of type int64, got"):
+        numbers.counts_of(["3"])
+    assert isinstance(numbers, TableColumn)
+    assert numbers.typed(["3", 4, np.int64(5)]) == [3, 4, 5]
+    with pytest.raises(ValueError, match="categories of type int64, as the column is, got 'x'"):
+        numbers.typed(["x"])
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+CITIES = pa.table({"city": ["a", "a", "b", None, "c"], "x": [1.0, 2.0, 3.0, 4.0, 5.0]})
+
+
+def test_groups_of_a_public_list() -> None:
+    opened = open_groups(CITIES, "x", by="city", groups=["b", "a", "empty"])
+    assert {group: everything(column) for group, column in opened.items()} == {
+        "b": [3.0],
+        "a": [1.0, 2.0],
+        "empty": [],
+    }
+    assert list(opened) == ["b", "a", "empty"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (None, "public knowledge, got None. Which values of 'city' occur depends"),
+        ([], "one or more distinct values"),
+        (["a", "a"], "one or more distinct values"),
+        ("ab", "one or more distinct values"),
+    ],
+)
+def test_a_private_or_empty_list_of_groups_is_refused(groups: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_groups(CITIES, "x", by="city", groups=groups)
+
+
+def test_two_spellings_of_a_group_are_refused() -> None:
+    """Both would be released from the same rows, which parallel composition does not cover."""
+    table = pa.table({"g": [1, 2], "x": [1.0, 2.0]})
+    assert everything(open_groups(table, "x", by="g", groups=["1", 2])["1"]) == [1.0]
+    with pytest.raises(ValueError, match="distinct"):
+        open_groups(table, "x", by="g", groups=["1", 1])
+
+
+# --- where ----------------------------------------------------------------------------------------
+
+
+def test_where_keeps_rows() -> None:
+    assert everything(open_column(CITIES, "x", where=lambda t: t.city != "a")) == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("where", [lambda t: t.nothing, lambda t: t.x, "x > 0", 3])
+def test_where_must_be_true_or_false(where: Any) -> None:
+    with pytest.raises(ValueError, match="function of the table that says which rows"):
+        open_column(CITIES, "x", where=where)
+
+
+# --- what was opened is closed --------------------------------------------------------------------
+
+
+def test_what_was_opened_is_closed_with_the_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    source = open_source(CITIES)
+    monkeypatch.setattr(
+        opening,
+        "open_source",
+        lambda *_, **__: type(source)(source.table, lambda: closed.append(True)),
+    )
+    opened = open_groups(CITIES, "x", by="city", groups=["a", "b"])
+    last = opened.pop("b")
+    del opened
+    assert everything(last) == [3.0]
+    assert not closed
+    del last
+    assert closed == [True]
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(7, 1), (2**39, 3), (2**55, 9)])
+def test_sums_are_exact_in_however_many_parts(
+    monkeypatch: pytest.MonkeyPatch, rows: int, parts: int
+) -> None:
+    """A column that is taken to be huge adds up more and smaller parts, to the same sum."""
+    values = np.array([-1e300, -3.5, 0.1, 0.2, 7.0, 2.0**41, 1e300])
+    asked: list[int] = []
+    ask = TableColumn._ask
+
+    def watched(self: TableColumn, question: Any, **given: Any) -> Any:
+        asked.append(given.get("parts", 0))
+        return ask(self, question, **given)
+
+    column, lattice = open_column(pa.table({"x": values}), "x"), Lattice.for_proposal(1.0)
+    column.order_statistics(1, 7)  # is remembered
+    monkeypatch.setattr(column, "_count", rows)
+    monkeypatch.setattr(TableColumn, "_ask", watched)
+    assert column.sum_between(1, 6, lattice) == ArrayColumn(values).sum_between(1, 6, lattice)
+    assert asked == [parts]

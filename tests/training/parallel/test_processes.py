@@ -1,0 +1,221 @@
+"""Several processes release what one would: real ones, over gloo."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from prudent.cli import main
+from prudent.training import Execution, PoissonSampler
+from prudent.training.keystream import Key
+from prudent.training.loop.checkpoint import charged, load_checkpoint
+from prudent.training.parallel.processes import Alone, local_device
+from tests.training import worlds
+
+ALIKE = [n for n in worlds.SCENARIOS if not n.startswith(("refused", "broken", "first", "dropout"))]
+REFUSED = [n for n in worlds.SCENARIOS if n.startswith(("refused", "first"))]
+BROKEN = [n for n in worlds.SCENARIOS if n.startswith("broken")]
+COUNTS = [2, pytest.param(4, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process makes of a scenario, by name."""
+    folder, known = tmp_path_factory.mktemp("alone"), {}
+
+    def outcome(name):
+        if name not in known:
+            with torch.random.fork_rng():
+                known[name] = worlds.SCENARIOS[name](folder / name)
+        return known[name]
+
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory):
+    """Groups of processes, by their number; each is started once, for all workers of pytest."""
+    folder, known = tmp_path_factory.getbasetemp(), {}
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    def group(count):
+        if count not in known:
+            known[count] = worlds.Group(folder / f"group{count}", count)
+        return known[count]
+
+    return group
+
+
+@pytest.fixture(scope="module")
+def together(groups):
+    """What the processes of a group made of a scenario: one outcome for each of them."""
+
+    def outcomes(count, name):
+        found = [outcome[name] for outcome in groups(count).left("all")]
+        for outcome in found:
+            assert not isinstance(outcome, str), outcome
+        return found
+
+    return outcomes
+
+
+def is_alike(outcome, expected):
+    """Sums of doubles in another order, and nothing else, may differ."""
+    return (
+        set(outcome) == set(expected)
+        and torch.allclose(outcome["parameters"], expected["parameters"], rtol=0, atol=1e-12)
+        and all(
+            outcome[name] == expected[name] for name in ("pass_rate", "trims") if name in outcome
+        )
+        and all(np.allclose(outcome[n], expected[n]) for n in ("drawn", "losses") if n in outcome)
+    )
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", ALIKE)
+def test_as_one_process_would(alone, together, name, count):
+    expected = alone(name)
+    for outcome in together(count, name):
+        assert is_alike(outcome, expected)
+        assert torch.equal(outcome["parameters"], together(count, name)[0]["parameters"])
+
+
+def test_the_scenarios_are_what_their_names_say(alone):
+    assert alone("passing")["pass_rate"] == 1
+    assert alone("failing")["pass_rate"] == 0
+    assert 0 < alone("mixed")["pass_rate"] < 1
+    assert 0 < len(alone("budget")["trims"]) < len(alone("sum")["trims"])
+    sizes = [len(own_ids(rank, 2, step, rate=0.03)) for rank in range(2) for step in range(12)]
+    assert 0 in sizes
+    assert max(sizes) > 1
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_mistake_would_be_seen(alone, together, name, count):
+    """Noise added by all, weights from one's own norms, ties ordered within a process."""
+    alike = [is_alike(outcome, alone(name)) for outcome in together(count, name)]
+    assert all(alike) if name == "broken_not_at_all" else not any(alike)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", REFUSED)
+def test_all_processes_refuse(together, name, count):
+    assert together(count, name) == [{"refused": True}] * count
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_dropout_goes_on_in_every_process(together, count):
+    """Compared with the whole run within the scenario, bit for bit."""
+    first, *others = together(count, "dropout_resumed")
+    for other in others:
+        assert torch.equal(other["parameters"], first["parameters"])
+
+
+class Member(Alone):
+    """One of several processes, where they have nothing to say to each other."""
+
+    def __init__(self, rank, count):
+        self.rank, self.count = rank, count
+
+
+def own_ids(rank, count, step, rate=0.3, **options):
+    processes = Member(rank, count)
+    key = Key.from_seed(worlds.SEED)
+    sampler = PoissonSampler(worlds.RECORDS, rate, key=key, processes=processes, **options)
+    batch = sampler.batch(step)
+    assert (batch.ids % count == rank).all()  # padding, too, is a record of this process
+    return batch.ids[batch.valid].tolist()
+
+
+@pytest.mark.parametrize("count", [2, 3, 47])
+@pytest.mark.parametrize("options", [{}, {"physical_batch": 1}, {"physical_batch": 5}])
+def test_every_drawn_record_is_in_one_process(count, options):
+    for step in (0, 5, 63, 64):
+        whole = own_ids(0, 1, step)
+        parts = [own_ids(rank, count, step, **options) for rank in range(count)]
+        assert all(part == sorted(part) for part in parts)
+        assert sorted(itertools.chain.from_iterable(parts)) == whole
+
+
+def test_one_process_is_not_several():
+    with pytest.raises(ValueError, match="Expected distributed False or None in one process"):
+        Execution(distributed=True).joined()
+
+
+def test_each_process_has_its_own_device(monkeypatch):
+    placed = []
+    monkeypatch.setattr(torch.cuda, "set_device", placed.append)
+    assert local_device("cuda") == torch.device("cuda")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert local_device("cuda") == torch.device("cuda", 3)
+    assert local_device("cuda:1") == torch.device("cuda", 1)
+    assert local_device("cpu") == torch.device("cpu")
+    assert placed == [torch.device("cuda", 3)]
+
+
+class TestAProcessIsKilled:
+    """Of two processes, in the eighth of twelve steps."""
+
+    def test_the_others_stop_and_say_so(self, groups):
+        survivor, victim = groups(2).statuses["killed"]
+        assert victim == -9
+        assert survivor == 1
+        expected = "ProcessLostError: A process of this run was lost, so the others stop."
+        assert expected in groups(2).said("killed", 0)
+
+    def test_what_was_taken_is_paid_for(self, groups):
+        folder = groups(2).folder / "killed" / "run"
+        assert load_checkpoint(folder, worlds.CPU)["step"] == 6
+        assert charged(folder)[0] == 9
+
+    @pytest.mark.parametrize("count", [1, *COUNTS])
+    def test_any_number_goes_on(self, groups, tmp_path, count):
+        expected = worlds.resumable(tmp_path / "whole")
+        if count == 1:
+            place = tmp_path / "run"
+            shutil.copytree(groups(2).folder / "killed" / "run", place)
+            resumed = [worlds.resumable(place, resume=True)]
+        else:
+            place = groups(count).folder / "resumed" / "run"
+            resumed = groups(count).left("resumed")
+        for outcome in resumed:
+            assert torch.allclose(outcome["parameters"], expected["parameters"], rtol=0, atol=1e-12)
+            assert outcome["pass_rate"] == expected["pass_rate"]
+        assert charged(place) == charged(tmp_path / "whole")
+        metrics = [(p / "metrics.jsonl").read_text() for p in (place, tmp_path / "whole")]
+        steps = [[json.loads(line)["step"] for line in text.splitlines()] for text in metrics]
+        assert steps[0] == steps[1]
+
+    def test_as_many_as_before_end_with_the_same_bits(self, groups, together):
+        uninterrupted = together(2, "uninterrupted")[0]["parameters"]
+        assert torch.equal(groups(2).left("resumed")[0]["parameters"], uninterrupted)
+
+
+def test_the_command_line_under_torchrun(archive, tmp_path, capsys):
+    given = ["train", "--dataset", f"npz:{archive}", "--batch", "40", "--json"]
+    given += ["--method", "trimmed", "--noise-multiplier", "2", "--steps", "12", "--seed", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    done = subprocess.run(
+        [*command, "2", "-m", "prudent", *given, "--out", str(tmp_path / "two")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert main([*given, "--out", str(tmp_path / "one")]) == 0
+    # One line of output, and one line of metrics for each evaluation: one process speaks.
+    assert json.loads(done.stdout) == json.loads(capsys.readouterr().out)
+    lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("one", "two")]
+    assert lines[0] == lines[1]
+    models = [load_checkpoint(tmp_path / name, worlds.CPU)["model"] for name in ("one", "two")]
+    for name, value in models[0].items():
+        torch.testing.assert_close(models[1][name], value)
