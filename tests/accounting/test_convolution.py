@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy import fft
 
 from prudent.accounting.convolution import LatticeLaw, WindowError, _integer_power, convolved
-from prudent.accounting.pairs import MixturePair, gaussian_profile
+from prudent.accounting.pairs import Dominating, MixturePair, gaussian_profile
 from prudent.accounting.saddle import chords_of
-from prudent.accounting.pairs import Dominating
 
 
 def law(masses, first, times, infinite=0.0, interval=0.25):

@@ -127,7 +127,8 @@ def test_a_tilted_table_reads_the_same(tilt, span):
     tilted_masses = masses * np.exp(np.minimum(tilt * losses - log_scale, 700.0))
     epsilon = np.linspace(-0.9, 6, 50)
     exact = [
-        1e-9 + math.fsum(m * -math.expm1(e - x) for m, x in zip(masses, losses, strict=True) if x > e)
+        1e-9
+        + math.fsum(m * -math.expm1(e - x) for m, x in zip(masses, losses, strict=True) if x > e)
         for e in epsilon
     ]
     for upper in (True, False):

@@ -47,8 +47,10 @@ def test_epsilon_is_the_accountants(run: Command) -> None:
     price = json.loads(answer.out)
     lower, upper = PldAccountant().compose(RUN.event).epsilon_bounds(1e-5)
     assert answer.status == 0
-    assert list(price) == ["epsilon", "epsilon_lower", "delta", "accountant", "event"]
-    assert (price["epsilon"], price["epsilon_lower"]) == (upper, lower)
+    assert list(price) == [
+        "epsilon", "pairs_epsilon_lower", "delta", "accountant", "event",
+    ]  # fmt: skip
+    assert (price["epsilon"], price["pairs_epsilon_lower"]) == (upper, lower)
     assert (price["delta"], price["accountant"]) == (1e-5, "pld")
     assert from_plain(price["event"]) == RUN.event
 
@@ -57,7 +59,7 @@ def test_the_renyi_accountant_is_bracketed_by_loss_distributions(run: Command) -
     price = json.loads(run("epsilon", *FLAGS, "--accountant", "rdp", "--json").out)
     lower = PldAccountant().compose(RUN.event).epsilon_bounds(1e-5)[0]
     assert price["epsilon"] == RUN.epsilon(1e-5, RdpAccountant)
-    assert price["epsilon_lower"] == lower < price["epsilon"]
+    assert price["pairs_epsilon_lower"] == lower < price["epsilon"]
 
 
 @pytest.mark.parametrize("reveals", list(Reveals))
@@ -75,6 +77,24 @@ def test_a_person_reads_a_bracket_and_the_share_of_the_test(run: Command) -> Non
     assert lower < exact <= upper < exact * 1.001
     assert float(share) == pytest.approx(100 * (1 - float(bare) / upper), abs=0.06)
     assert "Laplace test of scale 1" in lines[2]
+
+
+def test_what_is_printed_is_the_least_of_the_bounds(run: Command) -> None:
+    """A tiny proposal costs at most what revealing everything would."""
+    flags = [flag for flag in FLAGS if not flag.startswith("--propose")]
+    found, revealing = (
+        json.loads(run("epsilon", *flags, f"--propose={propose}", "--json").out)["epsilon"]
+        for propose in (1e-3, 0)
+    )
+    assert found <= revealing
+    bounds = [RUN.epsilon(1e-5), RUN.epsilon(1e-5, RdpAccountant)]
+    assert json.loads(run("epsilon", *FLAGS, "--json").out)["epsilon"] == min(bounds)
+
+
+def test_the_lower_bound_is_said_to_be_of_the_pairs(run: Command) -> None:
+    first = run("epsilon", *FLAGS).out.splitlines()[0]
+    assert "(the dominating pairs: ε ≥ " in first
+    assert "exact" not in first
 
 
 def test_an_infinite_price_is_said_in_words_and_in_json(run: Command) -> None:
@@ -101,7 +121,9 @@ def test_calibrate_solves_what_was_not_given(run: Command, solve: str, given: st
     assert answer.status == 0
     assert solved[solve.replace("-", "_")] > 0
     event = from_plain(solved["event"])
-    assert PldAccountant().compose(event).get_epsilon(1e-5) == solved["epsilon"] <= 0.8
+    exact = PldAccountant().compose(event).get_epsilon(1e-5)
+    assert solved["epsilon"] <= exact <= 0.8
+    assert solved["epsilon"] == pytest.approx(exact, rel=1e-4)
 
 
 def test_the_solved_value_is_the_one_in_the_event(run: Command) -> None:

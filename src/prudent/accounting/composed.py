@@ -130,7 +130,8 @@ class Grid:
         interval = max(wanted * self.coarseness, least)
         if self.lattice is None or interval < least:
             return interval
-        return self.lattice / max(1, min(math.ceil(self.lattice / interval), int(self.lattice / least)))
+        parts = min(math.ceil(self.lattice / interval), int(self.lattice / least))
+        return self.lattice / max(1, parts)
 
 
 @dataclass(frozen=True)
@@ -340,9 +341,12 @@ def lattice_law(
     """
     left = worst.reach(left_tail, adding=not adding, damped=True)
     # One more at the end: over the last stretch nothing may fall, or its error counts as infinite.
-    points = [np.arange(1, math.ceil(end / interval) + 2) * interval for end in (cap, left)]
-    chords = chords_of(worst, *points, adding=adding, upper=upper)
-    return LatticeLaw.of(chords, interval, -len(points[1]), times)
+    above, below = (
+        np.arange(1, math.ceil(end / interval) + 2, dtype=np.float64) * interval
+        for end in (cap, left)
+    )
+    chords = chords_of(worst, above, below, adding=adding, upper=upper)
+    return LatticeLaw.of(chords, interval, -len(below), times)
 
 
 def tabulated(worst: Dominating, *, upper: bool) -> Dominating:

@@ -99,12 +99,12 @@ class LatticeLaw:
         onwards = np.add.reduceat(offset, starts)
         lumps = np.append(np.add.reduceat(self.masses, starts) - onwards, 0.0)
         lumps[1:] += onwards
-        losses = (self.first + np.arange(len(lumps)) * width) * self.interval
-        return losses, np.maximum(lumps, 0.0)
+        losses = np.arange(len(lumps), dtype=np.float64) * width + self.first
+        return losses * self.interval, np.maximum(lumps, 0.0)
 
 
 def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
-    """log Σ masses exp(rate losses) for each rate; -∞ without mass."""
+    """The logarithm of Σ masses exp(rate losses) for each rate; -∞ without mass."""
     with np.errstate(divide="ignore"):
         exponents = rates[:, None] * losses[None, :] + np.log(masses)[None, :]
     peak = exponents.max(axis=1)
@@ -191,7 +191,8 @@ class Window:
         rates = np.geomspace(1 / (widest * math.sqrt(runs)), 40 / interval, 64)
 
         def moments(tilts: Array) -> Array:
-            rounding = 0.01 + 1e-12 * runs
+            largest = max(float(np.abs(x).max()) for _, x, _ in thin)
+            rounding = 0.01 + runs * (1e-12 + 4 * UNIT * np.abs(tilts) * largest)
             return np.asarray(rounding + sum(t * log_moments(x, m, tilts) for t, x, m in thin))
 
         below, above = moments(tilt - rates) - log_scale, moments(tilt + rates)
@@ -216,7 +217,7 @@ def _tilted(law: LatticeLaw, tilt: float, *, upper: bool) -> tuple[Array, float,
         return np.zeros_like(law.masses), 0.0, 0.0
     log_scale = peak + math.log(float(np.exp(logs - peak).sum()))
     masses = law.masses * np.exp(np.minimum(exponents - log_scale, 700.0))
-    # The exponential's argument is off by at most 2u of its terms, which its value takes relatively.
+    # The argument of the exponential is off by 2u of its terms: a relative error of its value.
     relative = UNIT * (2 * np.abs(exponents) + 2 * abs(log_scale) + 8)
     if upper:
         return masses * (1 + relative), 0.0, log_scale
@@ -261,7 +262,8 @@ def _folded(masses: Array, size: int) -> Array:
     if len(masses) <= size:
         return masses
     rows = _rows(masses, size)
-    return np.asarray(np.pad(masses, (0, rows * size - len(masses))).reshape(rows, size).sum(axis=0))
+    padded = np.pad(masses, (0, rows * size - len(masses)))
+    return np.asarray(padded.reshape(rows, size).sum(axis=0))
 
 
 def _rows(masses: Array, size: int) -> int:

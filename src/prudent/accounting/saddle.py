@@ -93,7 +93,9 @@ class Scan:
         if not np.any(room > 0):
             return math.inf
         with np.errstate(divide="ignore", invalid="ignore"):
-            bounds = (self.log_moments + _CONVERSION[:, None] - np.log(room)) / _TILTS[:, None]
+            terms = self.log_moments, _CONVERSION[:, None], -np.log(room)
+            rounding = 1e-13 * sum(np.abs(term) for term in terms)
+            bounds = (sum(terms) + rounding) / _TILTS[:, None]
         least = float(np.nanmin(np.where(np.isnan(bounds) | (room <= 0), np.inf, bounds)))
         return max(0.0, least * (1 + 1e-12) if least < math.inf else least)
 

@@ -10,7 +10,11 @@ from prudent._rounding import rounded_down, rounded_up
 from prudent.cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from prudent.accounting import MarginTest, Run
+
+_SMALL_PROPOSAL = 0.1  # below which revealing everything can be the better bound
 
 SolvedName = Literal[
     "noise-multiplier", "steps", "test-scale", "failure", "propose", "sampling-rate"
@@ -31,9 +35,10 @@ def epsilon(
 ) -> None:
     r"""Price a run: the ε at which it is (ε, δ)-DP.
 
-    The ε printed is an upper bound. Beside it stand a lower bound on the
-    exact ε, by privacy-loss distributions whatever the accountant, and the
-    share of ε that the test costs.
+    The ε printed is an upper bound, the least that the accountants prove.
+    Beside it stand a lower bound on what the dominating pairs cost, which
+    shows how tight the accounting is (the mechanism itself may cost less),
+    and the share of ε that the test costs.
 
     [b]Examples[/b]
 
@@ -170,19 +175,36 @@ def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | Non
 
 def _price(run: "Run", delta: float, accountant: options.AccountantName) -> dict[str, Any]:
     """What `--json` prints."""
-    from prudent.accounting import PldAccountant, RdpAccountant
+    from prudent.accounting import PldAccountant
     from prudent.accounting.records import to_plain
 
     lower, upper = PldAccountant().compose(run.event).epsilon_bounds(delta)
-    if accountant == "rdp":
-        upper = RdpAccountant().compose(run.event).get_epsilon(delta)
+    upper = min(_upper_bounds(run, delta, accountant, upper))
     return {
         "epsilon": upper,
-        "epsilon_lower": lower,
+        "pairs_epsilon_lower": min(lower, upper),
         "delta": delta,
         "accountant": accountant,
         "event": to_plain(run.event),
     }
+
+
+def _upper_bounds(
+    run: "Run", delta: float, accountant: options.AccountantName, exact: float
+) -> "Iterator[float]":
+    """Every ε at which the run is known to be (ε, δ)-DP; of Rényi alone if that is asked for.
+
+    A proposal of 0 reveals everything where a margin of 0 passes, so it dominates all others.
+    """
+    import attrs
+
+    from prudent.accounting import RdpAccountant
+
+    yield run.epsilon(delta, RdpAccountant)
+    if accountant == "pld":
+        yield exact
+        if run.test is not None and run.propose < _SMALL_PROPOSAL:
+            yield attrs.evolve(run, propose=0.0).epsilon(delta)
 
 
 def _print_json(values: dict[str, Any]) -> None:
@@ -195,8 +217,8 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
 
     from prudent.accounting import describe
 
-    upper, lower, delta = price["epsilon"], price["epsilon_lower"], price["delta"]
-    bracket = f"(exact ε ≥ {rounded_down(lower)})"
+    upper, lower, delta = price["epsilon"], price["pairs_epsilon_lower"], price["delta"]
+    bracket = f"(the dominating pairs: ε ≥ {rounded_down(lower)})"
     typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {delta:g}  {bracket}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
