@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from prudent._redaction import redacted
+
 USAGE = 2
 BUG = 1
 STOPPED = 130
@@ -58,9 +60,9 @@ def report(error: Exception, command: Any) -> int:
         line, status = f"A bug in prudent: {type(error).__name__}: {error}", BUG
     if not line:
         return 0
-    print(" ".join(line.split()), file=sys.stderr)
+    print(redacted(" ".join(line.split())), file=sys.stderr)
     if os.environ.get("PRUDENT_TRACEBACK"):
-        traceback.print_exception(error)
+        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     return status
 
 
