@@ -10,15 +10,17 @@ import abc
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import attrs
 import dp_accounting as dp
+import numpy as np
 
 from prudent import _validate
 from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import PldAccountant, calibration, records
+from prudent.accounting.tables import Array
 
 State = TypeVar("State")
 
@@ -73,10 +75,6 @@ class Filter(abc.ABC, Generic[State]):
         """The state after one more event."""
 
     @abc.abstractmethod
-    def resumed(self, state: State, event: dp.DpEvent, total: Mapping[str, Any]) -> State:
-        """The state after a charge that was admitted earlier, from what was noted then."""
-
-    @abc.abstractmethod
     def spent(self, state: State) -> float:
         """An ε for which the charged events, as a list fixed in advance, are (ε, δ)-DP."""
 
@@ -87,10 +85,6 @@ class Filter(abc.ABC, Generic[State]):
     @abc.abstractmethod
     def room(self, state: State) -> Room:
         """What would still fit."""
-
-    @abc.abstractmethod
-    def total(self, state: State) -> dict[str, Any]:
-        """The state as plain values, to be noted beside the charge."""
 
 
 @attrs.frozen
@@ -109,12 +103,6 @@ class ExactFilter(Filter[Counter[str]]):
         return Counter()
 
     def charged(self, state: Counter[str], event: dp.DpEvent, delta: float | None) -> Counter[str]:
-        """See base class."""
-        return state + Counter([records.to_json(event)])
-
-    def resumed(
-        self, state: Counter[str], event: dp.DpEvent, total: Mapping[str, Any]
-    ) -> Counter[str]:
         """See base class."""
         return state + Counter([records.to_json(event)])
 
@@ -139,10 +127,6 @@ class ExactFilter(Filter[Counter[str]]):
             noise = math.inf
         return Room(max(0.0, self.epsilon - self._composed(state, half)), half, noise)
 
-    def total(self, state: Counter[str]) -> dict[str, Any]:
-        """See base class."""
-        return {"epsilon": records.to_plain(self.spent(state))}
-
     def _composed(self, state: Counter[str], delta: float) -> float:
         return _exact_epsilon(frozenset(state.items()), delta)
 
@@ -156,3 +140,17 @@ def _exact_epsilon(counts: frozenset[tuple[str, int]], delta: float) -> float:
             raise ValueError(f"Expected event one that PldAccountant supports, got {event!r}.")
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
+
+
+def sum_up(first: float, second: float) -> float:
+    """A sum rounded up, so that thousands of them stay upper bounds."""
+    if first == 0 or second == 0:
+        return first + second
+    return math.nextafter(first + second, math.inf)
+
+
+def divergence_limits(epsilon: float, orders: Sequence[float], shares: Array | float) -> Array:
+    """The most divergence at each order that still is (ε, share)-DP (Balle et al. 2020)."""
+    alpha = np.array(orders)
+    limits: Array = epsilon - np.log1p(-1 / alpha) + (np.log(shares) + np.log(alpha)) / (alpha - 1)
+    return limits
