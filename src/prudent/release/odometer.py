@@ -8,6 +8,7 @@ import dp_accounting as dp
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import records
+from prudent.accounting.relations import Relation
 from prudent.release.chain import decoded, reading
 from prudent.release.filters import Room
 from prudent.release.storage import LedgerError, Row
@@ -69,13 +70,16 @@ class Balance:
 
     Attributes:
         dataset: Whose budget.
-        epsilon: The budget's ε.
-        delta: The budget's δ.
+        epsilon: The budget's ε, for neighbours of `relation`.
+        delta: The budget's δ, likewise.
+        relation: Which data sets are neighbours.
+        epsilon_per_record: ε that adding or removing one record may use.
+        delta_per_record: δ beside it.
         adaptive: Whether events may be chosen after seeing earlier answers.
         spent: An ε for which the events charged so far, as a list, are (ε, δ)-DP. The guarantee of
             the ledger is the budget itself, whatever this says in between.
         remaining: ε - spent.
-        fits: What would still fit.
+        fits: What would still fit, as events are priced: for one record.
         charges: How many there were.
         digest: Of the last row. Kept elsewhere, it shows later whether rows were taken away.
     """
@@ -83,6 +87,9 @@ class Balance:
     dataset: str
     epsilon: float
     delta: float
+    relation: Relation
+    epsilon_per_record: float
+    delta_per_record: float
     adaptive: bool
     spent: float
     remaining: float
@@ -94,7 +101,8 @@ class Balance:
         """For JSON."""
         fits = {name: records.to_plain(value) for name, value in attrs.asdict(self.fits).items()}
         plain = {f.name: records.to_plain(getattr(self, f.name)) for f in attrs.fields(Balance)}
-        return {**plain, "fits": fits}
+        relation = {"adjacency": self.relation.adjacency.value, "records": self.relation.records}
+        return {**plain, "relation": relation, "fits": fits}
 
 
 class OverBudgetError(LedgerError):
@@ -114,11 +122,12 @@ class OverBudgetError(LedgerError):
         self.spent = balance.spent
         self.remaining = balance.remaining
         self.fits = balance.fits
+        each = "" if balance.relation.distance == 1 else ", priced for one record"
         super().__init__(
             f"Over budget: asked ε = {rounded_up(asked, 4)}, but of ε = {balance.epsilon:g} at "
             f"δ = {balance.delta:g} for {balance.dataset!r} {rounded_up(balance.spent, 4)} is "
             f"spent and {rounded_down(balance.remaining, 4)} remains. What would fit: "
-            f"{balance.fits}."
+            f"{balance.fits}{each}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
