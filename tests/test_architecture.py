@@ -8,11 +8,12 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
-GROUND = {"_rounding", "_validate"}
+GROUND = {"_redaction", "_rounding", "_validate"}
 WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
+    "_redaction": set[str](),
     "_rounding": set[str](),
     "_validate": set[str](),
     "accounting": GROUND,

@@ -30,13 +30,14 @@ _TOLERANCE = 2e-5  # of ε, that chords may add at the default interval
 _TAIL_SHARE = 1e-8  # of δ, that the tails of all single runs may cost
 _LEFT_SHARE = 1e-10  # mass that all runs together may move up to their least loss
 _LEAST_TAIL, _WHOLE_TAIL = 1e-280, 1e-40
-_MOST_POINTS = 2**20  # of a single run's law
+_FEWEST_POINTS, _MOST_POINTS = 2**12, 2**20  # of a single run's law
 _WINDOW_SPREADS = 24.0  # width of a window in standard deviations, roughly
 _WORTH_TILTING = -3.0  # logarithm of δ above which the plain law is as good
 _WIDE = 2**18  # points of a window that another tilt should make narrower
 _WASTE = 8.0  # that the logarithm of δ's scale may be worse than at the best tilt
 _WHOLE_FINENESS = 1e-3  # of the spread of a single loss: the grid of laws for every ε
 _WHOLE_TILTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+_FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; whose laws are tabulated finely
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_SPACING = 2e-3  # of its losses, relative to them
 _DIRECTIONS = (False, True)  # whether a record is added
@@ -215,19 +216,35 @@ class Sum:
         if delta == 0:
             return self.largest_loss if self.upper else 0.0
         scan = self._scan(max(_TAIL_SHARE * delta / self.runs, _LEAST_TAIL))
-        renyi = min(scan.epsilon(delta), self.largest_loss)
-        if self.upper and (renyi <= floor or math.isinf(renyi)):
-            return renyi
-        if math.isinf(renyi):
+        quick = min(scan.epsilon(delta), self.largest_loss, self._shared(delta))
+        if self.upper and (quick <= floor or math.isinf(quick)):
+            return quick
+        if math.isinf(quick):
             masses = [(w.infinite_mass(adding=self.adding), times) for w, times in self.parts]
             return math.inf if any_infinite(masses) > delta * (1 + 1e-12) else 0.0
-        best = renyi if self.upper else 0.0
-        for table in self._tables(scan, renyi, delta):
+        best = quick if self.upper else 0.0
+        for table in self._tables(scan, quick, delta):
             found = table.epsilon(delta)
             best = min(best, found) if self.upper else max(best, found)
-            if (found > table.losses[0] or found == 0) if self.upper else best > renyi / 2:
+            if (found > table.losses[0] or found == 0) if self.upper else best > quick / 2:
                 break
         return best
+
+    def _shared(self, delta: float) -> float:
+        """The sum of the ε of single runs that share δ, for a few; else infinite.
+
+        What has a largest loss needs no share of δ. Next to the edge of a bounded law this is
+        exact, where a grid is not.
+        """
+        singles = [(Single(worst, self.adding, True), times) for worst, times in self.parts]
+        bounded = [(one.worst.largest_loss(adding=self.adding), times) for one, times in singles]
+        sharing = sum(times for largest, times in bounded if math.isinf(largest))
+        if sharing > _FEW:
+            return math.inf
+        return sum(
+            times * (one.epsilon(delta / sharing) if math.isinf(largest) else largest)
+            for (one, times), (largest, _) in zip(singles, bounded, strict=True)
+        )
 
     def delta(self, epsilon: float) -> float:
         """δ(ε): the best bound of all there are."""
@@ -261,11 +278,12 @@ class Sum:
         cap = scan.cap(epsilon, delta)
         reach, left_tail = float(scan.caps[cap]), _LEFT_SHARE / self.runs
         tilt, spread = scan.saddle(epsilon, cap)
-        least = max(
-            self._span(reach, left_tail) / _MOST_POINTS,
-            _WINDOW_SPREADS * spread / LARGEST_SIZE * 2,
-        )
-        interval = self.grid.interval(self._wanted_interval(epsilon, tilt, spread), least)
+        span = self._span(reach, left_tail)
+        least = max(span / _MOST_POINTS, _WINDOW_SPREADS * spread / LARGEST_SIZE * 2)
+        wanted = self._wanted_interval(epsilon, tilt, spread)
+        if self.runs <= _SEVERAL:  # too few for variances to tell the whole story
+            wanted = min(wanted, span / _FEWEST_POINTS)
+        interval = self.grid.interval(wanted, least)
         while True:
             laws = self._laws(interval, reach, left_tail)
             try:

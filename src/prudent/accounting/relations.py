@@ -20,6 +20,7 @@ same pairs of laws; they differ in whether these numbers may be computed from th
 
 import enum
 import math
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -92,12 +93,15 @@ class Relation:
         k = self.distance
         if k == 1:
             return epsilon, delta
+        one = epsilon / k
+        while Fraction(repr(one)) * k > Fraction(repr(epsilon)):  # as the numbers are written
+            one = math.nextafter(one, 0.0)
         share = 1 / k
         if epsilon > 0:  # (e^ε₁ - 1)/(e^ε - 1), without overflow
             fall = math.exp(epsilon / k - epsilon)
             share = fall * math.expm1(-epsilon / k) / math.expm1(-epsilon)
         down = 1 - 1e-13  # more than an exponential of some hundreds is rounded by
-        return epsilon / k * down, math.nextafter(delta * share * down, 0.0)
+        return one, math.nextafter(delta * share * down, 0.0)
 
     def sentence(self, unit: str = "record") -> str:
         """What an ε is for, in words: "adding or removing one record"."""

@@ -2,12 +2,14 @@
 
 import os
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import typer
 
+from prudent._redaction import redacted
 from prudent.cli.display import complain
 
 USAGE = 2
@@ -59,9 +61,9 @@ def report(error: Exception, command: Any) -> int:
         line, status = _bug(error), BUG
     if not line:
         return 0
-    complain(line)
+    complain(redacted(line))
     if os.environ.get("PRUDENT_TRACEBACK"):
-        traceback.print_exception(error)
+        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     return status
 
 

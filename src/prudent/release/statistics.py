@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._redaction import redacted
 from prudent.accounting import MarginTest
 from prudent.release.calibration import calibrated
 from prudent.release.columns.column import ArrayColumn, Column, Kind, in_order
@@ -375,7 +376,10 @@ def charge(options: Budget, event: dp.DpEvent, label: str) -> None:
     if ledger is None:
         return
     if not hasattr(ledger, "charge"):
-        raise ValueError(f"Expected ledger an open prudent.Ledger, got {ledger!r}.")
+        raise ValueError(
+            f"Expected ledger an open prudent.Ledger, got {redacted(repr(ledger), ledger)}. "
+            "Open it with prudent.Ledger(location)."
+        )
     ledger.charge(event, label, delta=options["delta"])
 
 

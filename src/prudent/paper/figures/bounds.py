@@ -17,13 +17,13 @@ from prudent.accounting import (
     Reveals,
     Run,
 )
+from prudent.accounting.conditions import ConditionError
 from prudent.accounting.conversion import (
     rdp_to_epsilon_balle,
     rdp_to_epsilon_classic,
     rdp_to_epsilon_optimal,
 )
 from prudent.paper.theory.composition import amplify_by_sampling, strong_composition
-from prudent.paper.theory.conditions import ConditionError
 from prudent.paper.theory.subsampling import black_box_rdp, white_box_applies, white_box_rdp
 from prudent.paper.theory.theorems import direct_epsilon
 

@@ -20,7 +20,7 @@ from prudent.accounting._numeric import (
     log1p_minus,
     orders,
 )
-from prudent.paper.theory.conditions import ConditionError
+from prudent.accounting.conditions import ConditionError
 from prudent.paper.theory.theorems import ptr_rdp
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)

@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from prudent import _validate
 from prudent.accounting._numeric import Numbers, orders
-from prudent.accounting.moments import laplace_rdp
-from prudent.paper.theory.conditions import ConditionError
-from prudent.paper.theory.mechanisms import (
+from prudent.accounting.conditions import ConditionError
+from prudent.accounting.mechanisms import (
     gaussian_epsilon,
     gaussian_rdp,
     laplace_epsilon,
 )
+from prudent.accounting.moments import laplace_rdp
 
 
 def direct_epsilon(

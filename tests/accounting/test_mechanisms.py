@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.accounting import moments
-from prudent.paper.theory import mechanisms
-from prudent.paper.theory.conditions import ConditionError
+from prudent.accounting import mechanisms, moments
+from prudent.accounting.conditions import ConditionError
 
 DIGITS = 60
 

@@ -12,7 +12,7 @@ from scipy import special
 
 from prudent import _validate
 from prudent.accounting._numeric import Numbers, finite, orders, smallest
-from prudent.paper.theory.conditions import ConditionError
+from prudent.accounting.conditions import ConditionError
 
 
 def laplace_epsilon(scale: float) -> float:
