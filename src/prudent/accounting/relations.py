@@ -124,5 +124,10 @@ def check_relation(**argument: Any) -> Relation:
 
 
 ADD_REMOVE = Relation()
+"""One record is added or removed; the number of records is secret."""
+
 ZERO_OUT = Relation(Adjacency.ZERO_OUT)
+"""One record is blanked out; the number of records is public."""
+
 REPLACE_ONE = Relation(Adjacency.REPLACE_ONE)
+"""One record is replaced by another; the number of records is public."""

@@ -12,9 +12,13 @@ import dp_accounting as dp
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
+from prudent._formats import check_format
 from prudent.accounting import events
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
 from prudent.accounting.relations import Relation
+
+FORMAT = 1
+"""Of event JSON. A change that earlier versions would misread or fail to read raises it."""
 
 _SILENT = 1e9  # noise so large that the event stands for its test alone
 
@@ -27,20 +31,25 @@ _KINDS: dict[str, type[Any]] = {"Relation": Relation} | {
 
 
 def to_json(event: dp.DpEvent) -> str:
-    """An event, with everything inside it, as one line of JSON."""
-    return json.dumps(to_plain(event), allow_nan=False)
+    """An event, with everything inside it and the number of the format, as one line of JSON."""
+    return json.dumps({"format": FORMAT, **to_plain(event)}, allow_nan=False)
 
 
 def from_json(text: str) -> dp.DpEvent:
-    """The event that `to_json` wrote.
+    """The event that `to_json` wrote, in this version or an earlier one.
 
     Raises:
+        NewerFormatError: If a later version wrote the text, in a format unknown to this one.
         ValueError: If the text is not such an event, or one this version does not know.
     """
     try:
-        event = from_plain(json.loads(text))
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r} ({error}).") from error
+    if isinstance(content, dict):
+        check_format(content, FORMAT, "event JSON")
+        content.pop("format", None)
+    event = from_plain(content)
     if not isinstance(event, dp.DpEvent):
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r}. to_json writes them.")
     return event

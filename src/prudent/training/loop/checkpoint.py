@@ -24,8 +24,13 @@ from typing import Any, BinaryIO
 
 import torch
 
+from prudent._formats import NewerFormatError, check_format
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
+
+CHECKPOINT_FORMAT = 1
+LEDGER_FORMAT = 1
+"""A change that earlier versions would misread or fail to read raises the number."""
 
 _CHECKPOINT = "checkpoint.pt"
 _LEDGER = "ledger.json"
@@ -60,7 +65,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     temporary = folder / (_CHECKPOINT + ".new")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
-        torch.save(state, file)
+        torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
         # Behind the archive, whose directory is found from its end all the same.
         file.write(_SEAL + _digest(file, file.tell()))
         _settle(file)
@@ -71,6 +76,7 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
     """The last state, or None where there is none. Tensors and plain values only are read.
 
     Raises:
+        NewerFormatError: If a later version wrote the file, in a format unknown to this one.
         ValueError: If the file is not, bit for bit, what was written: it would go on with other
             weights or another trim and the same noise, and whoever saw both could subtract.
     """
@@ -88,6 +94,8 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
             )
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+    check_format(state, CHECKPOINT_FORMAT, f"the checkpoint {str(path)!r}")
+    state.pop("format", None)
     return state
 
 
@@ -105,6 +113,7 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
     temporary = folder / (_LEDGER + ".new")
     with temporary.open("w") as file:
         content = {
+            "format": LEDGER_FORMAT,
             "steps": steps,
             "event": to_plain(plan.event_after(steps)),
             "relation": to_plain(plan.relation),
@@ -115,14 +124,22 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
 
 
 def charged(folder: Path) -> tuple[int, Any] | None:
-    """Steps paid for so far and their event; None where nothing was charged."""
+    """Steps paid for so far and their event; None where nothing was charged.
+
+    Raises:
+        NewerFormatError: If a later version wrote the ledger, in a format unknown to this one.
+        ValueError: If the file is damaged.
+    """
     path = folder / _LEDGER
     if not path.exists():
         return None
     try:
         content = json.loads(path.read_text())
+        check_format(content, LEDGER_FORMAT, f"the ledger {str(path)!r}")
         return int(content["steps"]), from_plain(content["event"])
-    except (ValueError, KeyError, TypeError) as error:
+    except NewerFormatError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"Expected out with the ledger as it was written, got {str(path)!r}, which is damaged. "
             "Put a copy of that same file back, or begin anew in another folder."
