@@ -40,6 +40,8 @@ class Budget:
     @property
     def per_record(self) -> tuple[float, float]:
         """ε and δ that adding or removing a single record may use."""
+        _validate.positive(epsilon=self.epsilon)
+        _validate.between(0, 1, ends="()", delta=self.delta)
         epsilon, delta = self.relation.per_record(self.epsilon, self.delta)
         if not (epsilon > 0 and delta >= _LEAST_DELTA):
             raise ValueError(
