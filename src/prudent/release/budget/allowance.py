@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import attrs
 
+from prudent import _validate
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.filters import ExactFilter, Filter
