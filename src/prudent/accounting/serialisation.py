@@ -1,4 +1,4 @@
-"""Events on paper: to and from JSON, and in words for a person."""
+"""Event serialisation: convert events to and from JSON, and describe them in words."""
 
 import enum
 import json
@@ -16,7 +16,7 @@ from prudent.accounting import events
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
 from prudent.accounting.relations import Relation
 
-_SILENT = 1e9  # noise so large that the event stands for its test alone
+_SILENT = 1e9  # from this noise multiplier on, the event stands for its test alone
 
 _KINDS: dict[str, type[Any]] = {"Relation": Relation} | {
     name: kind
@@ -27,15 +27,15 @@ _KINDS: dict[str, type[Any]] = {"Relation": Relation} | {
 
 
 def to_json(event: dp.DpEvent) -> str:
-    """An event, with everything inside it, as one line of JSON."""
+    """Return an event, with all nested events, as one line of JSON."""
     return json.dumps(to_plain(event), allow_nan=False)
 
 
 def from_json(text: str) -> dp.DpEvent:
-    """The event that `to_json` wrote.
+    """Read an event written by `to_json`.
 
     Raises:
-        ValueError: If the text is not such an event, or one this version does not know.
+        ValueError: If the text is not an event, or of a kind that this version does not support.
     """
     try:
         event = from_plain(json.loads(text))
@@ -47,7 +47,7 @@ def from_json(text: str) -> dp.DpEvent:
 
 
 def to_plain(value: Any) -> Any:
-    """Events, relations and what is in them as dictionaries, lists, numbers and strings."""
+    """Convert events and relations, with their fields, to dicts, lists, numbers and strings."""
     if isinstance(value, dp.DpEvent | Relation):
         fields = {f.name: to_plain(getattr(value, f.name)) for f in attrs.fields(type(value))}
         return {"kind": type(value).__name__, **fields}
@@ -56,13 +56,13 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
-        # dp_accounting keeps numbers as they were given, of numpy too.
+        # dp_accounting stores numbers as they were given, which may be numpy scalars.
         return float(value) if math.isfinite(value) else str(float(value))
     return value
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`. Only events of known kinds and relations are ever built."""
+    """Invert `to_plain`. Only events of known kinds and relations are constructed."""
     if isinstance(value, Mapping):
         fields = dict(value)
         name = fields.pop("kind", None)
@@ -79,7 +79,7 @@ def from_plain(value: Any) -> Any:
 
 
 def describe(event: dp.DpEvent) -> str:
-    """The event in words, one line for each thing composed."""
+    """Describe an event in words, with one line for each composed event."""
     return "\n".join(_lines(event, "")) or "nothing"
 
 
