@@ -88,7 +88,7 @@ class LatticeLaw:
         return np.arange(self.first, self.first + len(self.masses), dtype=float) * self.interval
 
     def thinned(self) -> tuple[Array, Array]:
-        """Losses and masses at most `_BINS` + 1 points, with no smaller exponential moments.
+        """Thin the law to at most `_BINS` + 1 points, with no smaller exponential moments.
 
         Exponentials are convex, so moving the mass of an interval to its ends, with the same mean,
         can only raise their expectation.

@@ -56,7 +56,7 @@ class Relation:
     Attributes:
         adjacency: How one record may differ.
         records: The number of records that one person may have. 1 protects single records; a larger
-            number protects persons with up to so many records. This limit is not enforced here,
+            number protects persons with at most that many records. This limit is not enforced here,
             but must be ensured when the data are collected: a person with more records gets a
             weaker guarantee.
     """

@@ -87,7 +87,7 @@ def explain(
 
 
 class _Rehearsed(TableColumn):
-    """A column of synthetic records that records the queries it would send to the real column."""
+    """A column of synthetic records that logs the queries it would send to the real column."""
 
     def __init__(self, column: TableColumn, records: int, bounds: tuple[float, float]) -> None:
         super().__init__(_made_up(column.rows, records, bounds), column.dtype)

@@ -230,7 +230,7 @@ class ProposeTestRelease:
         """
         noise = SecureNoise() if noise is None else noise
         measured = withheld(measure, data)
-        if self.law is Law.LAPLACE and len(measured.value) != 1:  # raised whatever the test says
+        if self.law is Law.LAPLACE and len(measured.value) != 1:  # independent of the test
             raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
         noisy_margin = min(measured.margin, self.cap) + noise.of_test(self.test)
         if noisy_margin > self.threshold:

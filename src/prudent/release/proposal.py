@@ -26,7 +26,7 @@ from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Rele
 from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.statistics import Budget, Options, charge, check_names, open_records
 
-_STEP = 2**0.25  # ratio of neighbouring proposals: found to within a fifth, rather too large
+_STEP = 2**0.25  # ratio of neighbouring proposals: the result is at most a fifth too large
 _STRIDE = 16  # steps taken at once until the answer is bracketed
 _FARTHEST = 400  # steps up before giving up: thirty orders of magnitude
 _INVISIBLE = 1e-3  # noise below this fraction of the least gap between values need not shrink

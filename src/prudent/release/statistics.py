@@ -260,7 +260,7 @@ def trimmed_sum(
         vectors: One row per record.
         trim: The number of vectors to trim. It is public: choose it from the expected number of
             records, not from the data.
-        propose: The proposal τ: the largest norm of a vector in the sum.
+        propose: The proposal τ: the largest norm that a vector in the sum may have.
         bound: A public bound on the norm; longer vectors are scaled down to it. None: no bound is
             known.
         **options: See `Budget`; `bounds` follows from `bound`, and the noise is Gaussian.

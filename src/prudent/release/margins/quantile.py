@@ -135,7 +135,7 @@ def quantile(
 
 
 def _median_margin(window: Window, count: int, propose: int, cap: int) -> int:
-    """The least r with x_(floor((m+r)/2)+1) - x_(ceil((m-1-r)/2)) > τ, by bisection (Errata 7)."""
+    """The least r with x_(floor((m+r)/2)+1) - x_(ceil((m-1-r)/2)) > τ, or cap (Errata 7)."""
 
     def sensitive(changes: int) -> bool:
         upper = min((count + changes) // 2 + 1, count + 1)
