@@ -1,4 +1,4 @@
-"""Events on paper: to and from JSON, and in words for a person."""
+"""Event serialisation: convert events to and from JSON, and describe them in words."""
 
 import enum
 import json
@@ -56,7 +56,7 @@ def from_json(text: str) -> dp.DpEvent:
 
 
 def to_plain(value: Any) -> Any:
-    """Events, relations and what is in them as dictionaries, lists, numbers and strings."""
+    """Convert events and relations, with their fields, to dicts, lists, numbers and strings."""
     if isinstance(value, dp.DpEvent | Relation):
         fields = {f.name: to_plain(getattr(value, f.name)) for f in attrs.fields(type(value))}
         return {"kind": type(value).__name__, **fields}
@@ -65,13 +65,13 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
-        # dp_accounting keeps numbers as they were given, of numpy too.
+        # dp_accounting stores numbers as they were given, which may be numpy scalars.
         return float(value) if math.isfinite(value) else str(float(value))
     return value
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`. Only events of known kinds and relations are ever built."""
+    """Invert `to_plain`. Only events of known kinds and relations are constructed."""
     if isinstance(value, Mapping):
         fields = dict(value)
         name = fields.pop("kind", None)
@@ -88,7 +88,7 @@ def from_plain(value: Any) -> Any:
 
 
 def describe(event: dp.DpEvent) -> str:
-    """The event in words, one line for each thing composed."""
+    """Describe an event in words, with one line for each composed event."""
     return "\n".join(_lines(event, "")) or "nothing"
 
 
