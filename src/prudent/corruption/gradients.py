@@ -9,7 +9,7 @@ depend on the number of bad records in a batch, and no value is read back from a
 | --- | --- |
 | ratio 0, or no bad record in the batch | the values come back as they were |
 | empty batch, m = 0 | comes back empty |
-| every record bad | "honest" means the bad records' own true gradients, all they know |
+| every record bad | "honest" means the bad records' own true gradients |
 | every row padding | the values come back as they were |
 | a row both padding and bad | padding wins, it is left alone |
 | padding or bad rows that hold NaN | never reach an honest statistic |

@@ -7,7 +7,7 @@ norms to weights and noise. In addition, updates are measured relative to a cent
 |---|---|
 | no client was drawn, or none answered | the centre plus noise |
 | an update that is NaN or infinite anywhere | counts as the centre: it adds nothing |
-| a client that failed or dropped out | its update is not there, which comes to the same |
+| a client that failed or dropped out | its update is missing, with the same effect |
 | fewer updates than the trim | the trimmed sum is zero: the centre plus noise |
 | the test fails and the fallback is to skip | the update is zero, the centre stays |
 """
@@ -65,10 +65,11 @@ class RoundRelease:
         so condition on them. Then c is a constant, and so is the divisor E. Client j adds the
         summand wⱼvⱼ, a function of uⱼ and that constant, of norm min(‖vⱼ‖, R) ≤ R, and changes no
         other vᵢ, so a sum changes by at most R. A trimmed sum keeps all but the F longest in one
-        fixed order; adding j trims either one more client or j itself, so the trimmed sum changes
-        by at most R, and by at most τ while the margin is positive (Errata 1), which is what the
-        test checks. Nothing else depends on j. It would if the sum were divided by the number of
-        drawn clients, if c were taken from this round, or if c were added once per drawn client.
+        fixed order; adding j adds to the kept ones either j itself or, if j is trimmed, at most one
+        client that was trimmed before, so the trimmed sum changes by at most R, and by at most τ
+        while the margin is positive (Errata 1), which is what the test checks. Nothing else depends
+        on j. It would if the sum were divided by the number of drawn clients, if c were taken from
+        this round, or if c were added once per drawn client.
 
         A client that fails, drops out or sends something unusable adds no summand, as if it had not
         been drawn: its influence stays bounded, even if it fails on purpose.

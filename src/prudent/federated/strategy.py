@@ -40,7 +40,7 @@ class PrivateStrategy(Strategy):
 
     | case | what happens |
     |---|---|
-    | nobody is drawn | no message is sent; the update is noise |
+    | no client is drawn | no message is sent; the update is noise |
     | a client fails, drops out, or answers too late | as if it had not been drawn |
     | other names, shapes or types; NaN; more than one record | as if it had not been drawn |
     | a second answer, or one from a client that was not drawn | ignored |

@@ -7,9 +7,9 @@ so a step can be compiled or captured as a CUDA graph.
 
 | case | what happens |
 |---|---|
-| empty batch | no weights; noise all the same |
+| empty batch | no weights; noise is still added |
 | batch no larger than the trim | the trimmed sum is zero |
-| ties in the norm | broken by record id, in one order for all |
+| ties in the norm | broken by record id, one order for all records |
 | norm of zero | weight 1, it adds nothing |
 | NaN or infinite gradient | counted as the zero gradient: weight 0 and norm 0 |
 | padding | weight 0, never counted |

@@ -43,7 +43,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     | case | what happens |
     |---|---|
-    | empty batch | noise alone is released, and paid for |
+    | empty batch | only noise is released, and charged |
     | physical batches of a `BatchMemoryManager` | held back until the logical batch is complete |
     | two backward passes before a step | refused: their union is no Poisson sample |
     | step after the plan's last | refused |

@@ -28,8 +28,8 @@ def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
 
     A gradient may be short because large products cancel. The computed sum is then dominated by
     rounding and may be far below the true value, or negative; and a record with a norm that is too
-    small would get a weight that is too large. So a bound on the rounding error is added: a small
-    fraction of the value that the sum would have without cancellation.
+    small would get a weight that is too large. So an allowance for the rounding error is added: a
+    small fraction of the value that the sum would have without cancellation.
     """
     squares, doubts = zip(*map(_square, contributions), strict=True)
     total = torch.stack(squares).sum(0)
@@ -77,7 +77,7 @@ def _cancels(contribution: Contribution) -> bool:
 
 
 def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
-    """‖g‖² per record, and a bound on the rounding error in it."""
+    """‖g‖² per record, and an allowance for the rounding error in it."""
     match contribution:
         case Outer() if _cancels(contribution):
             rows, columns = contribution.rows, contribution.unfolded()
@@ -103,7 +103,7 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
 
 
 def _doubt(reach: Tensor, terms: int) -> Tensor:
-    """A bound on the rounding error of sums of `terms` products with total magnitude `reach`.
+    """An allowance for the rounding error of sums of `terms` products of total size `reach`.
 
     Rounding errors of n additions grow like √n. The factor leaves room for errors that are biased
     to one side, as with equal numbers, and for the sums of sums, which are added pairwise.
@@ -112,7 +112,7 @@ def _doubt(reach: Tensor, terms: int) -> Tensor:
 
 
 def _lost(sides: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """A bound on what is lost because products too small for their type underflow to zero.
+    """An allowance for products that are too small for their type and underflow to zero.
 
     Such products arise in one factor of a gradient, while the other factor may be large.
 
@@ -132,7 +132,7 @@ def lengths(vectors: Tensor) -> Tensor:
 
     The norm is that of the norms of short pieces. On the CPU, torch's norm adds squares
     sequentially, which loses a thousandth for ten million values, and far more for equal ones; a
-    bound must not. Squares that underflow are zero; a bound on what they may have been is added.
+    bound must not. Squares that underflow are zero; as much as they may have been is added.
     """
     lost = math.sqrt(vectors.shape[-1] * torch.finfo(vectors.dtype).tiny)
     return _lengths(vectors) + lost
