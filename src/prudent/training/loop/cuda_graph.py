@@ -99,8 +99,8 @@ def rehearsal(
 ) -> Iterator[None]:
     """Restore everything that steps inside this context changed, even if one fails.
 
-    The steps are not charged. Gradients are kept if a graph was captured, because it writes to
-    them; otherwise they are freed.
+    The steps are not charged. Gradients are kept, because a captured graph writes to them; if a
+    step fails, they are cleared.
 
     Args:
         step: The step; its state is restored.
