@@ -1,4 +1,4 @@
-"""Per-example gradients, seen only through their norms and one weighted sum.
+"""Engines that compute the norms of per-example gradients and one weighted sum of them.
 
 A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that depend on the norms alone:
 
@@ -34,11 +34,11 @@ def choose_engine(
     recompute: bool = False,
     autocast: torch.dtype | None = None,
 ) -> Engine:
-    """The engine to use when nothing speaks for another: book-keeping.
+    """The recommended engine for a model: book-keeping.
 
-    Measured on one thread it takes a quarter to two thirds of the time of `Materialised` in
-    convolutional models and perceptrons, as long in a small transformer, and at worst a millisecond
-    more where a step takes five.
+    Measured on one thread, it takes a quarter to two thirds of the time of `Materialised` for
+    convolutional models and perceptrons, the same time for a small transformer, and at worst one
+    millisecond more on a step of five.
 
     Args:
         model: As for every engine.
