@@ -63,6 +63,7 @@ class Traffic:
     """How many queries were asked, and how much came back: what the client fetched, in Arrow."""
 
     def __init__(self) -> None:
+        from prudent.release.columns import queries as table_queries
 
         self.queries = self.rows = self.bytes = 0
         fetch = table_queries.fetched
