@@ -36,7 +36,15 @@ _COARSE_INTERVAL = 1e-3  # of the losses while searching; the answer is priced o
 
 
 class UnreachableTargetError(ValueError):
-    """No allowed value of the parameter meets the target."""
+    """No allowed value of the parameter meets the target.
+
+    Attributes:
+        parameter: What was solved for; None where it is not a single number.
+    """
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 @attrs.frozen(kw_only=True)
@@ -206,7 +214,8 @@ def solve(
         low, high = sorted((search.safe, search.unsafe))
         raise UnreachableTargetError(
             f"No {name} in [{low:g}, {high:g}] gives epsilon <= {epsilon:g} at delta = {delta:g}. "
-            "Raise epsilon or delta, or change another parameter."
+            "Raise epsilon or delta, or change another parameter.",
+            parameter=name,
         )
     return _close_in(fine, *bracket, search.whole, _TOLERANCE)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prudent._rounding import rounded_up
+from prudent._validate import ArgumentError
 from prudent.cli import options
 
 if TYPE_CHECKING:
@@ -157,9 +158,12 @@ def train(
     chosen = _from_file(settings) | {k: v for k, v in flags.items() if v is not None}
     experiment = _experiment(chosen)
     if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
-        raise ValueError(
-            "Expected seed with corrupt and out on data of your own, got nothing: which records "
-            "are bad comes from it, and a run that is resumed must find the same ones."
+        raise ArgumentError(
+            "seed",
+            "with corrupt and out on data of your own",
+            shown="nothing",
+            why="which records are bad comes from it, and a run that is resumed must find "
+            "the same ones",
         )
     from prudent.experiments.experiment import run
     from prudent.training.parallel.processes import is_first
@@ -188,7 +192,7 @@ def _from_file(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"Expected settings a TOML file, got {str(path)!r} ({error}).") from error
+        raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({error})") from error
 
 
 def _experiment(chosen: dict[str, Any]) -> "Experiment":
@@ -199,8 +203,8 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
     known = {field.name for field in attrs.fields(Experiment)} | {"records_per_person"}
     unknown = sorted(set(chosen) - known)
     if unknown:
-        raise ValueError(
-            f"Expected settings among {', '.join(sorted(known))}, got {', '.join(unknown)}."
+        raise ArgumentError(
+            "settings", f"among {', '.join(sorted(known))}", shown=", ".join(unknown)
         )
     values = dict(chosen)
     if _seed_is_drawn(chosen):
@@ -208,9 +212,11 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
     if "test" in values:
         test = options.parse_test(str(values["test"]))
         if test is None:
-            raise ValueError(
-                f"Expected test {options.TESTS} to train with, got 'none'. For training without a "
-                "test choose another --method."
+            raise ArgumentError(
+                "test",
+                f"{options.TESTS} to train with",
+                got="none",
+                hint="For training without a test choose another --method.",
             )
         values["test"] = test
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
@@ -222,10 +228,10 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
         ("accountant", ("pld", "rdp")),
     ):
         if name in values and values[name] not in choices:
-            raise ValueError(f"Expected {name} one of {', '.join(choices)}, got {values[name]!r}.")
+            raise ArgumentError(name, f"one of {', '.join(choices)}", got=values[name])
     for name in ("dataset", "corrupt"):
         if name in values and not isinstance(values[name], str):
-            raise ValueError(f"Expected {name} a text, got {values[name]!r}.")
+            raise ArgumentError(name, "a text", got=values[name])
     records = values.pop("records_per_person", None)
     if records is not None or "relation" in values:
         derived = "zero-out" if values.get("public_size") is None else "add-remove"
@@ -249,11 +255,11 @@ def _device(name: str) -> str:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.") from None
+        raise ArgumentError("device", "cpu, cuda or cuda:N", got=name) from None
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.")
+        raise ArgumentError("device", "cpu, cuda or cuda:N", got=name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Expected device cpu, since no CUDA device is here, got {name!r}.")
+        raise ArgumentError("device", "cpu, since no CUDA device is here", got=name)
     return str(local_device(device))
 
 

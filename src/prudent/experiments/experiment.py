@@ -132,7 +132,7 @@ class Experiment:
         ]
         if self.method is Method.SGD:
             if self.steps is None:
-                raise ValueError("Expected steps for sgd, which no budget stops, got None.")
+                raise _validate.ArgumentError("steps", "for sgd, which no budget stops", got=None)
         elif len(given) != 2:
             raise ValueError(
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
@@ -147,10 +147,13 @@ class Experiment:
         if self.relation is None or check_relation(relation=self.relation).size_is_public:
             return
         if self.public_size is None:
-            raise ValueError(
-                "Expected public_size with a relation of adding or removing records, got None: the "
-                "sampling rate would tell the number of records, which this relation calls secret. "
-                "Give a public number, or the relation zero-out, of the same price."
+            raise _validate.ArgumentError(
+                "public_size",
+                "with a relation of adding or removing records",
+                got=None,
+                why="the sampling rate would tell the number of records, which this "
+                "relation calls secret",
+                hint="Give a public number, or the relation zero-out, of the same price.",
             )
 
     @property

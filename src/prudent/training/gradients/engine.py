@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+from prudent._validate import ArgumentError
 from prudent.training.gradients.answers import (
     Formed,
     Gradients,
@@ -214,9 +215,11 @@ class Engine(ABC):
         losses = self.loss(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ValueError(
-                f"Expected loss to return one value per record, shape (1,) for one record, got "
-                f"{shape}. Use reduction='none', and sum or average over the positions of a record."
+            raise ArgumentError(
+                "loss",
+                "to return one value per record, shape (1,) for one record",
+                shown=str(shape),
+                hint="Use reduction='none', and sum or average over the positions of a record.",
             )
         return losses[0]
 

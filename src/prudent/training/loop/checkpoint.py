@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from prudent._validate import ArgumentError
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
 
@@ -48,9 +49,11 @@ def held(folder: Path) -> Iterator[None]:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorname != "SQLITE_BUSY":
                 raise
-            raise ValueError(
-                f"Expected out a folder that no other run is at work in, got {str(folder)!r}. Wait "
-                "for that run to end, or name another folder."
+            raise ArgumentError(
+                "out",
+                "a folder that no other run is at work in",
+                got=str(folder),
+                hint="Wait for that run to end, or name another folder.",
             ) from error
         yield
 
@@ -81,10 +84,12 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         end = file.seek(0, os.SEEK_END) - len(_SEAL) - hashlib.sha256().digest_size
         file.seek(max(0, end))
         if end < 0 or file.read() != _SEAL + _digest(file, end):
-            raise ValueError(
-                f"Expected out with the checkpoint as it was written, got {str(path)!r}, which is "
-                "damaged, cut off, or of another version: its digest does not fit. Put a copy of "
-                "that same file back, or begin anew in another folder."
+            raise ArgumentError(
+                "out",
+                "with the checkpoint as it was written",
+                shown=f"{str(path)!r}, which is damaged, cut off, or of another version",
+                why="its digest does not fit",
+                hint="Put a copy of that same file back, or begin anew in another folder.",
             )
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
@@ -123,9 +128,11 @@ def charged(folder: Path) -> tuple[int, Any] | None:
         content = json.loads(path.read_text())
         return int(content["steps"]), from_plain(content["event"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"Expected out with the ledger as it was written, got {str(path)!r}, which is damaged. "
-            "Put a copy of that same file back, or begin anew in another folder."
+        raise ArgumentError(
+            "out",
+            "with the ledger as it was written",
+            shown=f"{str(path)!r}, which is damaged",
+            hint="Put a copy of that same file back, or begin anew in another folder.",
         ) from error
 
 

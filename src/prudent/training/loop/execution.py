@@ -86,15 +86,19 @@ class Execution:
         processes = join(local_device(self.device))
         if processes.count == 1:
             if self.distributed:
-                raise ValueError(
-                    "Expected distributed False or None in one process, got True. Start several: "
-                    "torchrun --nproc-per-node 2 ..."
+                raise _validate.ArgumentError(
+                    "distributed",
+                    "False or None in one process",
+                    got=True,
+                    hint="Start several: torchrun --nproc-per-node 2 ...",
                 )
             return self, processes
         if self.cuda_graph:
-            raise ValueError(
-                f"Expected cuda_graph False or None, since {processes.count} processes talk to "
-                "each other within a step, got True."
+            raise _validate.ArgumentError(
+                "cuda_graph",
+                f"False or None, since {processes.count} processes talk to each other "
+                "within a step",
+                got=True,
             )
         return attrs.evolve(self, device=local_device(self.device), cuda_graph=False), processes
 

@@ -9,6 +9,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.aggregation import Mean
@@ -95,10 +96,12 @@ class TrainingRun:
         processes.check_same(plan=repr(plan), records=records)
         data = functools.cache(functools.partial(fingerprint, train_set))
         if processes.count > 1 and len(set(processes.gathered(data()))) > 1:
-            raise ValueError(
-                "Expected train_set of the same records in the same order in every process, got "
-                "others: a record that two of them hold would count twice. Shuffle and split with "
-                "the same seed in every process."
+            raise ArgumentError(
+                "train_set",
+                "of the same records in the same order in every process",
+                shown="others",
+                why="a record that two of them hold would count twice",
+                hint="Shuffle and split with the same seed in every process.",
             )
         key = processes.first(execution.key)
         step = Step(

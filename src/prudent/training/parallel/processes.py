@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, distributed, nn
 from typing_extensions import override
 
+from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
 from prudent.training.parallel.sharding import is_sharded
 
@@ -101,9 +102,11 @@ class Together(Alone):
     @override
     def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
         if ids is None:
-            raise ValueError(
-                f"Expected ids in every Chunk, since {self.count} processes order their records "
-                "together, got None. Pass the ids that the sampler gives."
+            raise ArgumentError(
+                "ids",
+                f"in every Chunk, since {self.count} processes order their records together",
+                got=None,
+                hint="Pass the ids that the sampler gives.",
             )
         rows = self._largest(len(norms), norms.device)
         mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
@@ -173,7 +176,7 @@ class Together(Alone):
         for name in values:
             given = [others[name] for others in everywhere]
             if any(value != given[0] for value in given):
-                raise ValueError(f"Expected {name} the same in every process, got {given}.")
+                raise ArgumentError(name, "the same in every process", got=given)
 
     @contextmanager
     @override
@@ -234,9 +237,11 @@ def unwrapped(model: nn.Module, processes: Alone) -> nn.Module:
         return model
     copies = distributed.get_world_size(model.process_group)
     if copies != processes.count:
-        raise ValueError(
-            f"Expected model a DistributedDataParallel of the {processes.count} processes of the "
-            f"run, got one of {copies}. Pass processes=join(device), or the model inside it."
+        raise ArgumentError(
+            "model",
+            f"a DistributedDataParallel of the {processes.count} processes of the run",
+            shown=f"one of {copies}",
+            hint="Pass processes=join(device), or the model inside it.",
         )
     inner: nn.Module = model.module
     return inner
