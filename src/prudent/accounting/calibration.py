@@ -58,7 +58,8 @@ class Run:
         test: The private test; None is the plain Gaussian mechanism.
         propose: τ/GS(f₂); unused without a test.
         failure: How often a margin of 0 may pass; unused without a test.
-        reveals: What an observer learns of the test.
+        reveals: What an observer learns of the test: by default the branch of a monotone margin,
+            which is what a trimmed sum has, as in a training plan.
         relation: Which data sets are neighbours.
     """
 
@@ -68,7 +69,7 @@ class Run:
     test: MarginTest | None = None
     propose: float = 0.5
     failure: float = 1e-8
-    reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
+    reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
     relation: Relation = ADD_REMOVE
 
     def __attrs_post_init__(self) -> None:
