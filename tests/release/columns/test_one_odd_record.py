@@ -21,6 +21,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
+from prudent.release.columns import queries as asking
 from prudent.release.mechanism import Released
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean
@@ -290,7 +291,7 @@ class Seen(NamedTuple):
 
 def seen(statistic: str, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Seen:
     queries: list[str] = []
-    fetch = queries.fetched
+    fetch = asking.fetched
 
     def watched(expression: Any) -> Any:
         text = str(ibis.to_sql(expression))
@@ -298,7 +299,7 @@ def seen(statistic: str, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
         return fetch(expression)
 
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "fetched", watched)
+        patch.setattr(asking, "fetched", watched)
         try:
             outcome = ALL[statistic](where)
         except Exception as error:
