@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from prudent.experiments.experiment import Experiment, Result
 
 
+_NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
+"""Flags that say where and how to run; every other one is a setting of the experiment."""
+
+
 def train(
+    context: typer.Context,
     settings: Annotated[
         Path | None,
         typer.Argument(
@@ -72,6 +77,10 @@ def train(
     fallback: Annotated[
         str | None, typer.Option(metavar="WHAT", help="sum, trimmed or skip. \\[sum]")
     ] = None,
+    fallback_scale: Annotated[
+        float | None,
+        options.number("Factor on the learning rate of steps whose test failed. [1]"),
+    ] = None,
     trim: Annotated[float | None, options.number("Share trimmed at first. [0.25]")] = None,
     trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
     trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
@@ -127,35 +136,7 @@ def train(
     $ torchrun --nproc-per-node 4 -m prudent train --epsilon 3 --steps 2000 \
         --device cuda
     """
-    flags = {
-        "dataset": dataset,
-        "method": method,
-        "epsilon": epsilon,
-        "delta": delta,
-        "steps": steps,
-        "noise_multiplier": noise_multiplier,
-        "batch": batch,
-        "public_size": public_size,
-        "relation": relation,
-        "records_per_person": records_per_person,
-        "clip": clip,
-        "propose": propose,
-        "test": test,
-        "failure": failure,
-        "reveals": reveals,
-        "fallback": fallback,
-        "trim": trim,
-        "trim_up": trim_up,
-        "trim_down": trim_down,
-        "trim_most": trim_most,
-        "lr": lr,
-        "momentum": momentum,
-        "average": average,
-        "corrupt": corrupt,
-        "seed": seed,
-        "accountant": accountant,
-    }
-    chosen = _from_file(settings) | {k: v for k, v in flags.items() if v is not None}
+    chosen = _from_file(settings) | _given(context)
     experiment = _experiment(chosen)
     if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
         raise ArgumentError(
@@ -182,6 +163,12 @@ def train(
         typer.echo(json.dumps(result.plain()))
     else:
         _show(result, out, seed_is_drawn=_seed_is_drawn(chosen))
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """The settings among the flags, by name, as far as they were given."""
+    flags = context.params.items()
+    return {k: v for k, v in flags if k not in _NO_SETTINGS and v is not None}
 
 
 def _from_file(path: Path | None) -> dict[str, Any]:

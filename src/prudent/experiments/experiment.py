@@ -70,6 +70,8 @@ class Experiment:
         failure: δ₀.
         reveals: What an observer learns of the test.
         fallback: What is released when the test fails.
+        fallback_scale: Factor on the update where it fails: the paper's second learning rate is
+            `lr * fallback_scale`.
         trim: Share of the batch trimmed, at first.
         trim_up: Added after a failed test.
         trim_down: Taken off after a passed one.
@@ -98,6 +100,7 @@ class Experiment:
     failure: float = 1e-8
     reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
     fallback: Fallback = attrs.field(default=Fallback.SUM, converter=Fallback)
+    fallback_scale: float = 1.0
     trim: float = 0.25
     trim_up: float = 0.02
     trim_down: float = 0.02
@@ -187,6 +190,7 @@ class Experiment:
                     failure=self.failure,
                     reveals=self.reveals,
                     fallback=self.fallback,
+                    fallback_scale=self.fallback_scale,
                     trim=AdaptiveTrim(
                         first=self.trim,
                         up=self.trim_up,
