@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
-from prudent.training.gradients import Engine, Gradients, choose_engine
+from prudent.training.gradients import BookKeeping, Engine, Gradients
 from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.randomness import is_capturing
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.noise import noise_on
-from prudent.training.parallel.processes import Alone, unwrapped
+from prudent.training.parallel.processes import Alone, Processes, unwrapped
 from prudent.training.parallel.sharding import (
     check_mesh,
     has_shards,
@@ -106,7 +106,7 @@ class Step:
         loss: Takes outputs and targets to one loss per record.
         expected_batch: The public size the sum is divided by; the plan's own if it has one. Else
             the sampling rate times the number of records, which `plan.relation` calls public.
-        engine: Chosen automatically unless given.
+        engine: `BookKeeping` unless given.
         corrupt: Applied to the per-example gradients before anything else; forms them all.
         key: Of all noise; a new one from the operating system unless given. Never use one twice.
         compile: Fuse the step into one program for each shape of batch. Takes a minute or two, and
@@ -146,7 +146,7 @@ class Step:
         corrupt: Corrupt | None = None,
         key: Key | None = None,
         compile: bool = False,
-        processes: Alone | None = None,
+        processes: Processes | None = None,
     ) -> None:
         batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
         if batch is None:
@@ -191,7 +191,7 @@ class Step:
         self.model = model
         self.loss = loss
         self.expected_batch = batch
-        self.engine = choose_engine(model, loss) if engine is None else engine
+        self.engine = BookKeeping(model, loss) if engine is None else engine
         self.corrupt = corrupt
         self.processes = processes
         self.use(given_or_random(key))

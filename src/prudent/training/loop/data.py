@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from prudent._validate import ArgumentError
-from prudent.training.parallel.processes import Alone
+from prudent.training.parallel.processes import Processes
 
 
 def reader(
-    train_set: Any, device: torch.device, processes: Alone
+    train_set: Any, device: torch.device, processes: Processes
 ) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
     """The number of all records, and a function from ids of this process to a batch of them."""
     records, gather = _reader(train_set, device, processes)
@@ -68,7 +68,7 @@ def _tensors(train_set: Any) -> tuple[Any, ...] | None:
 
 
 def _reader(
-    train_set: Any, device: torch.device, processes: Alone
+    train_set: Any, device: torch.device, processes: Processes
 ) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
     tensors = _tensors(train_set)
     if tensors is not None and len(tensors) == 2:

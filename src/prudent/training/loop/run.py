@@ -20,7 +20,7 @@ from prudent.training.loop.cuda_graph import CapturedStep, is_capturable
 from prudent.training.loop.data import fingerprint, is_on_device, reader
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics
-from prudent.training.parallel.processes import Alone, unwrapped
+from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler, device_kind
@@ -54,7 +54,7 @@ class TrainingRun:
     """
 
     plan: Plan
-    processes: Alone
+    processes: Processes
     model: nn.Module
     optimizer: torch.optim.Optimizer
     execution: Execution

@@ -22,6 +22,7 @@ noise, unencrypted.
 
 import atexit
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -47,52 +48,92 @@ class ProcessLostError(ConnectionError):
     """Another process of the run ended, or did not answer in time."""
 
 
-class Alone:
-    """One process: it owns every record and has nobody to agree with.
+class Processes(ABC):
+    """The processes that execute one plan together, as one of them sees them.
 
     Attributes:
-        rank: Which of the processes this is, from 0.
-        count: How many there are.
+        rank: Index of this process, from 0.
+        count: Number of processes.
     """
 
-    rank: int = 0
-    count: int = 1
+    rank: int
+    count: int
 
+    @abstractmethod
     def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
-        """Decides once for the batches of all processes; the weights are of this process's records.
+        """Decide once for the whole batch and return the decision with this process's weights.
 
         Args:
-            norms: Of this process's part of the batch.
+            norms: Norms of this process's part of the batch.
             valid: False for padding.
-            ids: Record ids of the same rows; needed by more than one process.
-            decide: Called by one process, with the whole batch in the order of record ids.
+            ids: Record ids of the same rows; required with more than one process.
+            decide: Called in one process, with the whole batch ordered by record id.
         """
+
+    @abstractmethod
+    def summed(self, part: Tensor) -> Tensor:
+        """The sum of the parts of all processes; may overwrite `part`."""
+
+    @abstractmethod
+    def gathered(self, value: Answer) -> list[Answer]:
+        """The values of all processes, ordered by rank."""
+
+    @abstractmethod
+    def first(self, function: Callable[[], Answer]) -> Answer:
+        """Call a function in the first process only.
+
+        All processes return its result or raise its error.
+        """
+
+    @abstractmethod
+    def align(self, model: nn.Module) -> None:
+        """Copy the parameters and buffers of the first process to all others."""
+
+    @abstractmethod
+    def check_same(self, **values: Any) -> None:
+        """Raise an error unless the values are the same in every process."""
+
+    @abstractmethod
+    def watched(self) -> AbstractContextManager[None]:
+        """A context for communication that raises `ProcessLostError` if another process is lost."""
+
+
+class Alone(Processes):
+    """A single process, which owns all records."""
+
+    rank = 0
+    count = 1
+
+    @override
+    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
         return decide(norms, valid)
 
+    @override
     def summed(self, part: Tensor) -> Tensor:
-        """The sum of all processes' parts, in the place of this one's."""
         return part
 
+    @override
     def gathered(self, value: Answer) -> list[Answer]:
-        """The values of all processes, by rank."""
         return [value]
 
+    @override
     def first(self, function: Callable[[], Answer]) -> Answer:
-        """What the first process alone gets from a function; its error is raised by all."""
         return function()
 
+    @override
     def align(self, model: nn.Module) -> None:
-        """Gives every process the parameters and buffers of the first."""
+        pass
 
+    @override
     def check_same(self, **values: Any) -> None:
-        """Refuses values that are not the same in every process."""
+        pass
 
+    @override
     def watched(self) -> AbstractContextManager[None]:
-        """Around talk with the others: says in plain words that one of them is gone."""
         return nullcontext()
 
 
-class Together(Alone):
+class Together(Processes):
     """The processes of torch's default process group."""
 
     def __init__(self) -> None:
@@ -198,7 +239,7 @@ class Together(Alone):
         return int(largest)
 
 
-def join(device: torch.device, timeout: timedelta = PATIENCE) -> Alone:
+def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
     """The processes this one works with: those of a process group, or those torchrun started.
 
     Args:
@@ -231,7 +272,7 @@ def is_first() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def unwrapped(model: nn.Module, processes: Alone) -> nn.Module:
+def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
     """The model inside a DistributedDataParallel, whose own averaging would come on top."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return model
