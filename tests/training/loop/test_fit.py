@@ -28,11 +28,11 @@ from prudent.training import (
 from prudent.training.keystream import Key
 from prudent.training.loop.checkpoint import charged
 from prudent.training.loop.data import reader
-from prudent.training.loop.evaluation import read_metrics
 from prudent.training.loop.run import TrainingRun
 from prudent.training.noise import HostNoise
 from prudent.training.step import Chunk
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.loop.files import read_metrics
 
 RECORDS, RATE = 120, 0.15
 

@@ -7,7 +7,7 @@ An engine therefore answers two questions and nothing else sees a per-example gr
 import platform
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -255,38 +255,6 @@ class _Running(nn.Module):
     def forward(self, run: Callable[[], Any]) -> Any:
         """Run anything."""
         return run()
-
-
-def norms_and_sum(
-    engine: Engine,
-    parameters: Parameters,
-    chunks: Iterable[tuple[Any, Any]],
-    weights_from_norms: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Values]:
-    """One logical batch in several physical ones: all norms first, then the weighted sums added up.
-
-    What each chunk's sum needs is stored until the weights are known; with an engine that has
-    `recompute=True` nothing is, and each chunk is run twice.
-
-    Args:
-        engine: The engine of the model.
-        parameters: As for the engine.
-        chunks: (inputs, targets) of every physical batch; at least one, which may be empty.
-        weights_from_norms: Takes the norms of the logical batch to its weights.
-
-    Returns:
-        The norms, and Σᵢ wᵢ gᵢ by parameter name.
-    """
-    batches = [engine(parameters, inputs, targets) for inputs, targets in chunks]
-    if not batches:
-        raise ValueError("Expected at least one chunk, got none. Pass one of no records instead.")
-    norms = torch.cat([batch.norms for batch in batches])
-    weights = torch.split(weights_from_norms(norms), [len(batch.norms) for batch in batches])
-    total: Values = {}
-    for batch, part in zip(batches, weights, strict=True):
-        for name, value in batch.weighted_sum(part).items():
-            total[name] = total[name].add_(value) if name in total else value
-    return norms, total
 
 
 def run_on(model: nn.Module, inputs: Any) -> Any:

@@ -1,9 +1,7 @@
 """Looking at a model with public data, and at the metrics of a run."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -68,9 +66,3 @@ class Accuracy:
         with modes_kept(model):
             guesses = run_on(model.eval(), inputs).argmax(-1)
         return int((guesses == self.labels[start:stop].to(device)).sum())
-
-
-def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """The recorded metrics of a run."""
-    lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
