@@ -244,7 +244,7 @@ class TestExecution:
             ({"physical_batch": 0}, "Expected physical_batch a whole number >= 1"),
             ({"seed": -1}, "Expected seed a whole number >= 0"),
             ({"precision": "fp8"}, "Expected precision one of 'full', 'bf16'"),
-            ({"engine": "ghost"}, "Expected engine one of 'auto', 'bookkeeping'"),
+            ({"engine": "ghost"}, "Expected engine one of 'bookkeeping', 'materialised'"),
         ],
     )
     def test_what_is_refused(self, options, message):
