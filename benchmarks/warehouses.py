@@ -63,10 +63,10 @@ class Traffic:
     """How many queries were asked, and how much came back: what the client fetched, in Arrow."""
 
     def __init__(self) -> None:
-        from prudent.release.columns import queries
+        from prudent.release.columns import queries as table_queries
 
         self.queries = self.rows = self.bytes = 0
-        fetch = queries.fetched
+        fetch = table_queries.fetched
 
         def counted(expression: Any) -> Any:
             table = fetch(expression)
@@ -75,7 +75,7 @@ class Traffic:
             self.bytes += table.nbytes
             return table
 
-        queries.fetched = counted
+        table_queries.fetched = counted
 
 
 def client(engine: str, rows: int, where: str, rounds: int) -> None:

@@ -1,11 +1,14 @@
-"""`import prudent` stays light, and every public module has its page in the reference."""
+"""`import prudent` stays light; every public module and name has its place in the reference."""
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import prudent
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "prudent"
@@ -35,6 +38,43 @@ def documented_modules() -> set[str]:
     return {line.removeprefix("::: ").strip() for line in lines if line.startswith("::: ")}
 
 
+def holders(module: str) -> set[str]:
+    """The module, and the packages whose page shows it."""
+    names = module.split(".")
+    return {".".join(names[:length]) for length in range(min(2, len(names)), len(names) + 1)}
+
+
+def source(module: str) -> str:
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return path.read_text(encoding="utf-8")
+
+
+def defining_module(module: str, name: str) -> str:
+    """Where a name comes from, along the imports of packages."""
+    for node in ast.walk(ast.parse(source(module))):
+        match node:
+            case ast.ImportFrom(module=str(origin), names=aliases) if origin.startswith("prudent"):
+                if any(name == (alias.asname or alias.name) for alias in aliases):
+                    return defining_module(origin, name)
+    return module
+
+
+def docstring(code: str, name: str) -> str | None:
+    """What a module says of a class, function or constant; the reference shows nothing without."""
+    body = ast.parse(code).body
+    for node, below in zip(body, [*body[1:], None], strict=True):
+        match node, below:
+            case (ast.ClassDef() | ast.FunctionDef(), _) if node.name == name:
+                return ast.get_docstring(node)
+            case (
+                ast.Assign(targets=[ast.Name(id=found)]) | ast.AnnAssign(target=ast.Name(id=found)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if found == name:
+                return text
+    return None
+
+
 def test_import_prudent_is_light() -> None:
     assert loaded_after("import prudent") == set()
 
@@ -46,8 +86,29 @@ def test_the_light_import_test_can_fail() -> None:
 @pytest.mark.parametrize("module", public_modules())
 def test_public_module_has_its_place_in_the_reference(module: str) -> None:
     """A page names the module, or the package that holds it (submodules are shown with it)."""
-    names = module.split(".")
-    holders = {".".join(names[:length]) for length in range(min(2, len(names)), len(names) + 1)}
-    assert holders & documented_modules(), (
-        f"{module} is in no page of docs/api: add a line '::: {'.'.join(names[:2])}'"
+    assert holders(module) & documented_modules(), (
+        f"{module} is in no page of docs/api: add a line '::: {'.'.join(module.split('.')[:2])}'"
     )
+
+
+@pytest.mark.parametrize("name", prudent.__all__)
+def test_public_name_has_its_place_in_the_reference(name: str) -> None:
+    module = defining_module("prudent", name)
+    pages = documented_modules().union(public_modules())
+    assert module in pages, f"{name} is defined in {module}, which no page shows"
+    assert holders(module) & documented_modules(), f"{module}, with {name}, is in no page"
+    said = docstring(source(module), name)
+    assert said, f"{module}.{name} has no docstring, so its page leaves it out"
+
+
+@pytest.mark.parametrize("code", ["class A: ...", "def A(): ...", "A = 1", "B = 1\n'Of B.'"])
+def test_a_name_without_a_docstring_is_noticed(code: str) -> None:
+    assert not docstring(code, "A")
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["class A:\n    'Of A.'", "def A():\n    'Of A.'", "A = 1\n'Of A.'", "A: int = 1\n'Of A.'"],
+)
+def test_the_docstring_of_a_name_is_found(code: str) -> None:
+    assert docstring(code, "A") == "Of A."

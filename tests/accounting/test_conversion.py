@@ -11,7 +11,7 @@ from prudent.accounting.conversion import (
     rdp_to_epsilon_classic,
     rdp_to_epsilon_optimal,
 )
-from prudent.paper.theory.mechanisms import gaussian_epsilon, gaussian_rdp
+from prudent.accounting.mechanisms import gaussian_epsilon, gaussian_rdp
 
 CONVERSIONS = [rdp_to_epsilon_classic, rdp_to_epsilon_balle, rdp_to_epsilon_optimal]
 

@@ -577,9 +577,9 @@ def test_a_delta_out_of_range_is_named(delta):
         PldAccountant().get_epsilon(delta)
 
 
-@pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("value", [-1.0, math.nan])
 def test_an_epsilon_out_of_range_is_named(value):
-    with pytest.raises(ValueError, match="Expected target_epsilon finite and >= 0, got"):
+    with pytest.raises(ValueError, match=r"Expected target_epsilon in \[0, inf\], got"):
         PldAccountant().get_delta(value)
 
 

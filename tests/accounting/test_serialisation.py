@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import dp_accounting as dp
 import numpy as np
@@ -10,6 +11,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, RepeatAndSelectDpE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import prudent
 from prudent.accounting import (
     ZERO_OUT,
     DiscreteGaussianTest,
@@ -76,6 +78,41 @@ def test_every_event_comes_back(event):
     assert describe(event)
 
 
+# As a version without format numbers wrote it.
+BEFORE_FORMATS = """\
+{"kind": "ComposedDpEvent", "events": [{"kind": "SelfComposedDpEvent", "event": {"kind": \
+"PoissonSampledDpEvent", "sampling_probability": 0.004, "event": {"kind": \
+"ProposeTestReleaseDpEvent", "noise_multiplier": 1.1, "propose": 0.5, "test": {"kind": \
+"GaussianTest", "scale": 4.0}, "failure": 1e-08, "robust_noise_multiplier": null, "reveals": \
+"branch"}}, "count": 5000}, {"kind": "ProposeTestReleaseDpEvent", "noise_multiplier": "inf", \
+"propose": 0.0, "test": {"kind": "DiscreteLaplaceTest", "scale": 20.0}, "failure": 1e-08, \
+"robust_noise_multiplier": 3.0, "reveals": "margin"}]}"""
+
+
+def test_an_event_without_a_format_number_is_read():
+    steps = ProposeTestReleaseDpEvent(1.1, 0.5, GaussianTest(4.0), 1e-8, reveals=Reveals.BRANCH)
+    refusing = ProposeTestReleaseDpEvent(math.inf, 0.0, DiscreteLaplaceTest(20.0), 1e-8, 3.0)
+    sampled = dp.PoissonSampledDpEvent(0.004, steps)
+    event = dp.ComposedDpEvent([dp.SelfComposedDpEvent(sampled, 5000), refusing])
+    assert from_json(BEFORE_FORMATS) == event
+    assert json.loads(to_json(event)) == {"format": 1, **json.loads(BEFORE_FORMATS)}
+
+
+def test_an_event_of_a_later_format_is_refused():
+    content = json.loads(to_json(dp.GaussianDpEvent(1.0)))
+    later = json.dumps(content | {"format": content["format"] + 1, "kind": "LaterDpEvent"})
+    needed = f"needs a newer version of prudent than {re.escape(prudent.__version__)}"
+    with pytest.raises(ValueError, match=rf"event JSON of format 1.*got format 2.*{needed}"):
+        from_json(later)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.0, True, "1", None, [1]])
+def test_what_is_no_format_number_is_refused(number):
+    content = json.loads(to_json(dp.GaussianDpEvent(1.0)))
+    with pytest.raises(ValueError, match="format"):
+        from_json(json.dumps(content | {"format": number}))
+
+
 @pytest.mark.parametrize("number", [np.float32(2), np.float64(2), np.int64(2), np.array(2.0), 2])
 def test_numbers_of_any_kind_are_written(number):
     release = ProposeTestReleaseDpEvent(number, 0.5, LaplaceTest(number), 1e-8, number)
@@ -137,7 +174,7 @@ def test_what_is_not_an_event_is_refused(text, message):
 
 
 def test_an_event_that_cannot_be_written_is_refused():
-    with pytest.raises(ValueError, match="nan"):
+    with pytest.raises(ValueError, match="Expected an event in JSON"):
         from_json(to_json(dp.GaussianDpEvent(math.nan)).replace("nan", '"nan'))
 
 

@@ -1,6 +1,7 @@
 """`prudent budget`: what it prints, and the status it exits with."""
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from prudent._rounding import rounded_up
-from prudent.cli.budget import app
+from prudent.accounting.relations import Adjacency
+from prudent.cli.budget import ADJACENCIES, app
 from prudent.release.budget.ledger import Ledger
 
 
@@ -38,12 +40,34 @@ def test_show(ledger: Path) -> None:
     answer = json.loads(run("show", ledger, "--json").stdout)
     assert set(answer) == {
         *("dataset", "epsilon", "delta", "adaptive", "spent", "remaining", "fits", "charges"),
-        "digest",
+        *("digest", "relation", "epsilon_per_record", "delta_per_record"),
     }
     assert answer["spent"] + answer["remaining"] == pytest.approx(1.0)
     table = run("show", ledger).stdout
     assert f"ε = {rounded_up(answer['spent'])}" in table
     assert "Gaussian noise with multiplier" in " ".join(table.split())
+
+
+def test_what_a_budget_protects_is_shown(tmp_path: Path) -> None:
+    path, budget = tmp_path / "people.db", ("--epsilon", 1, "--delta", 1e-6)
+    answer = run("create", path, *budget, "--adjacency", "replace-one", "--records", 5, "--json")
+    assert json.loads(answer.stdout)["relation"] == {"adjacency": "replace-one", "records": 5}
+    table = " ".join(run("show", path).stdout.split())
+    assert "protects replacing up to 5 records (the number of records is public)" in table
+    assert re.search(r"for one record ε = 0\.10*, δ = 6\.12\d*e-8", table)
+    plain = " ".join(run("create", tmp_path / "records.db", *budget).stdout.split())
+    assert "protects adding or removing one record" in plain
+    assert "for one record" not in plain
+
+
+def test_an_unknown_adjacency_is_an_error_in_one_line(tmp_path: Path) -> None:
+    budget = ("--epsilon", "1", "--delta", "1e-6", "--adjacency", "none")
+    answer = run("create", tmp_path / "b.db", *budget)
+    assert answer.exit_code == 2
+    assert "expected one of add-remove, zero-out, replace-one" in " ".join(
+        answer.stderr.replace("│", " ").split()
+    )
+    assert list(ADJACENCIES) == [adjacency.value for adjacency in Adjacency]
 
 
 def test_history(ledger: Path) -> None:
@@ -93,8 +117,8 @@ def test_verify_exits_with_one_when_a_row_was_edited(ledger: Path) -> None:
     connection.close()
     answer = run("verify", ledger)
     assert answer.exit_code == 1
-    assert answer.stderr.strip() == (
-        "Row 1 is not as it was written: its hash does not match. Restore the ledger from a copy."
+    assert answer.stderr.startswith(
+        "Row 1 is not as it was written: its hash does not match. Release nothing more"
     )
 
 

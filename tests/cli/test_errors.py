@@ -194,7 +194,7 @@ OPTIONS = frozenset({"--noise-multiplier", "--delta", "--resume"})
             "Expected out an empty folder. Give --resume, or fast=True.",
         ),
         (ValueError("No luck with noise_multiplier."), "No luck with noise_multiplier."),
-        (ValueError("Expected delta a number."), "--delta: expected a number."),
+        (ValueError("Expected delta or noise."), "Expected delta or noise."),
     ],
     ids=str,
 )

@@ -20,7 +20,7 @@ import pyarrow.parquet
 from prudent.cli import errors, release
 from prudent.release import noise, statistics
 from prudent.release.budget.ledger import Ledger
-from prudent.release.columns import queries
+from prudent.release.columns import queries as table_queries
 
 SECRET = 918273.625
 SAMPLE = np.random.default_rng(2).normal(50.0, 1.0, 4000)
@@ -153,7 +153,9 @@ def test_over_budget_exits_with_4_before_anything_is_read(
 ) -> None:
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=0.1, delta=1e-5).close()
-    monkeypatch.setattr(queries, "_answer", lambda _: pytest.fail("read before it was charged"))
+    monkeypatch.setattr(
+        table_queries, "_answer", lambda _: pytest.fail("read before it was charged")
+    )
     arguments = ["median", str(files / "t.parquet"), *MEDIAN, "--ledger", book]
     status, out, err = run(*arguments)
     assert (status, out) == (4, "")

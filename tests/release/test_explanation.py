@@ -13,7 +13,7 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import Ledger, statistics  # noqa: E402
-from prudent.release.columns import queries  # noqa: E402
+from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
 from prudent.release.explanation import Question, explain  # noqa: E402
 
@@ -31,9 +31,9 @@ TABLE = pa.table(
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(queries, "FEW", 50)
-    monkeypatch.setattr(queries, "SAMPLE", 2_000)
-    monkeypatch.setattr(queries, "_SLACK", 0.05)
+    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_queries, "SAMPLE", 2_000)
+    monkeypatch.setattr(table_queries, "_SLACK", 0.05)
 
 
 def asked(questions: list[Question]) -> list[str]:
@@ -67,7 +67,7 @@ def test_a_release_asks_what_was_explained(
     sent: list[str] = []
     fetch = queries.fetched
     monkeypatch.setattr(
-        queries,
+        table_queries,
         "fetched",
         lambda query: (sent.append(str(ibis.to_sql(query))), fetch(query))[1],
     )
@@ -79,19 +79,19 @@ def test_a_release_asks_what_was_explained(
 
 def test_few_records_are_not_narrowed_down() -> None:
     assert asked(explain(statistics.median, TABLE, "x", records=1_000, **MEDIAN)) == [
-        queries.how_many.__doc__,
-        queries.near_ranks.__doc__,
+        table_queries.how_many.__doc__,
+        table_queries.near_ranks.__doc__,
     ]
 
 
 def test_the_most_frequent_category_is_read_in_a_second_question() -> None:
     (question,) = explain(statistics.mode, TABLE, "city", categories=["Bergen", "Oslo"], **COST)
-    assert question.asks == queries.how_many_of_each.__doc__
+    assert question.asks == table_queries.how_many_of_each.__doc__
     counts, winner = explain(
         statistics.mode, TABLE, "city", by="city", groups=["Oslo"], **COST, ledger=None
     )
-    assert counts.asks == queries.two_largest_groups.__doc__
-    assert winner.asks == queries.largest_group.__doc__
+    assert counts.asks == table_queries.two_largest_groups.__doc__
+    assert winner.asks == table_queries.largest_group.__doc__
     assert "Oslo" in counts.sql
     assert "LIMIT 1" in winner.sql
 

@@ -1,4 +1,4 @@
-"""What a release costs: events, accountants, calibration, and the paper's own bounds."""
+"""Privacy accounting: events, accountants, calibration, and event serialisation."""
 
 from prudent.accounting.calibration import (
     Run,

@@ -1,4 +1,4 @@
-"""Small numerical tools shared by the closed forms: no cancellation, no overflow, safe rounding."""
+"""Numerical helpers for the closed forms, without cancellation or overflow, rounded safely."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from prudent import _validate
 
 Array: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = np.float64 | Array
-"""A number for a number, an array for an array."""
+"""A result type: a number for a number, an array for an array."""
 
 
 def orders(order: ArrayLike) -> Array:
-    """Checks Rényi orders: finite and above one."""
+    """Return Rényi orders as an array; raise ValueError unless all are finite and above one."""
     array = np.asarray(order, dtype=np.float64)
     if array.size:
         _validate.between(1, math.inf, ends="()", order=array.min())
@@ -24,7 +24,7 @@ def orders(order: ArrayLike) -> Array:
 
 
 def finite(**argument: ArrayLike) -> Array:
-    """Checks that every entry of one keyword argument is finite."""
+    """Return one keyword argument as an array; raise ValueError unless every entry is finite."""
     ((name, value),) = argument.items()
     array = np.asarray(value, dtype=np.float64)
     if not np.all(np.isfinite(array)):
@@ -33,7 +33,7 @@ def finite(**argument: ArrayLike) -> Array:
 
 
 def expm1_minus(x: Array) -> Array:
-    """Computes exp(x) - 1 - x to full relative precision, also next to zero."""
+    """Compute exp(x) - 1 - x to full relative precision, also near zero."""
     small = np.abs(x) < 0.5
     near = np.where(small, x, 0.0)
     series = np.zeros_like(near)
@@ -44,7 +44,7 @@ def expm1_minus(x: Array) -> Array:
 
 
 def log1p_minus(x: Array) -> Array:
-    """Computes log(1 + x) - x to full relative precision, also next to zero."""
+    """Compute log(1 + x) - x to full relative precision, also near zero."""
     small = np.abs(x) < 0.5
     near = np.where(small, x, 0.0)
     # log(1 + x) = 2 artanh(r) with r = x / (2 + x), and 2 r - x = -x r.
@@ -62,16 +62,16 @@ def smallest(
     *,
     steps: int = 64,
 ) -> Array:
-    """Bisects for the least argument at which a monotone condition holds, rounded up.
+    """Find, by bisection, the least argument at which a monotone condition holds, rounded up.
 
     Args:
         holds: The condition, elementwise; false below some point and true from there on.
-        low: Lower ends. Returned as they are where the condition already holds.
+        low: Lower ends, returned unchanged where the condition already holds.
         high: Upper ends, at which the condition is known to hold.
-        steps: How often the interval is halved.
+        steps: The number of bisection steps.
 
     Returns:
-        Arguments at which the condition was seen (or is known) to hold: never below the root.
+        Arguments at which the condition was verified (or is known) to hold: never below the root.
     """
     lower, upper = np.broadcast_arrays(
         np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)

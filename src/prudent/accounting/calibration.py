@@ -1,6 +1,6 @@
-"""Solving for a parameter: the noise, the steps, the test, given a target (ε, δ).
+"""Calibration: solve for the noise, the number of steps or the test, given a target (ε, δ).
 
-Whatever is returned was priced again, and its ε is at or below the target.
+Every returned value was priced by the accountant, and its ε is at or below the target.
 """
 
 import math
@@ -31,8 +31,8 @@ Parameter: TypeAlias = Literal[
     "noise_multiplier", "steps", "test_scale", "failure", "propose", "sampling_rate"
 ]
 
-_TOLERANCE = 1e-5  # relative, of the returned parameter
-_COARSE_INTERVAL = 1e-3  # of the losses while searching; the answer is priced on the fine grid
+_TOLERANCE = 1e-5  # relative tolerance of the returned parameter
+_COARSE_INTERVAL = 1e-3  # grid of losses for the search; the answer is priced on the fine grid
 
 
 class UnreachableTargetError(ValueError):
@@ -49,18 +49,18 @@ class UnreachableTargetError(ValueError):
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """Many sampled runs of one mechanism: everything its price depends on.
+    """Many sampled runs of one mechanism: all parameters that its privacy cost depends on.
 
     Attributes:
         sampling_rate: Probability with which each record enters a step, independently.
-        steps: How many.
+        steps: The number of steps.
         noise_multiplier: σ₁/GS(f₁).
-        test: The private test; None is the plain Gaussian mechanism.
+        test: The private test; None means the plain Gaussian mechanism.
         propose: τ/GS(f₂); unused without a test.
-        failure: How often a margin of 0 may pass; unused without a test.
-        reveals: What an observer learns of the test: by default the branch of a monotone margin,
-            which is what a trimmed sum has, as in a training plan.
-        relation: Which data sets are neighbours.
+        failure: The largest probability with which a margin of 0 passes; unused without a test.
+        reveals: What an observer learns about the test. By default the branch of a monotone
+            margin, such as that of the trimmed sum, as in a training plan.
+        relation: The neighbouring relation.
     """
 
     sampling_rate: float = 1.0
@@ -77,11 +77,11 @@ class Run:
         _validate.fields(self, check_relation, "relation")
         _validate.fields(self, _validate.count, "steps")
         _validate.fields(self, _validate.positive, "noise_multiplier")
-        _ = self.event  # checks the rest
+        _ = self.event  # its constructor validates the remaining fields
 
     @property
     def event(self) -> dp.DpEvent:
-        """The whole of it, for any accountant."""
+        """The privacy event of all steps, for any accountant."""
         release: dp.DpEvent = dp.GaussianDpEvent(self.noise_multiplier)
         if self.test is not None:
             release = ProposeTestReleaseDpEvent(
@@ -91,11 +91,11 @@ class Run:
         return dp.SelfComposedDpEvent(sampled, self.steps)
 
     def epsilon(self, delta: float, accountant: Accountant = PldAccountant) -> float:
-        """The ε at which this is (ε, δ)-DP for its relation."""
+        """The ε at which the run is (ε, δ)-DP for its neighbouring relation."""
         return epsilon_of(self.event, delta, self.relation, accountant)
 
     def replace(self, parameter: Parameter, value: float) -> "Run":
-        """A copy with one parameter changed."""
+        """Return a copy with one parameter changed."""
         if parameter == "test_scale":
             if self.test is None:
                 raise ValueError("Expected a test to solve its scale, got test=None.")
@@ -108,13 +108,13 @@ class Run:
 
 @attrs.frozen
 class Search:
-    """Where a parameter is searched: from a guess, outwards, to the ends.
+    """The range in which a parameter is searched, outwards from a guess.
 
     Attributes:
-        safe: The end with the least ε.
-        unsafe: The end with the most.
-        guess: Where to begin.
-        whole: Whether only whole numbers are allowed.
+        safe: The end of the range with the smallest ε.
+        unsafe: The end of the range with the largest ε.
+        guess: Where the search begins.
+        whole: Whether only integers are allowed.
     """
 
     safe: float
@@ -141,12 +141,12 @@ def calibrate(
     delta: float,
     accountant: Accountant = PldAccountant,
 ) -> Run:
-    """Solves for one parameter of a run: least noise, most steps, and so on.
+    """Solve for one parameter of a run: the least noise, the most steps, and so on.
 
     Args:
-        run: The other parameters; its own value of the solved one is not used.
-        parameter: Which to solve for. Noise, test scale and proposal are made as small as the
-            target allows; steps, failure and sampling rate as large.
+        run: The other parameters; its value of the solved parameter is ignored.
+        parameter: The parameter to solve for. Noise, test scale and proposal are made as small as
+            the target allows; steps, failure and sampling rate as large as it allows.
         epsilon: Target ε, > 0.
         delta: Target δ, in (0, 1).
         accountant: Which accountant prices the run.
@@ -182,11 +182,11 @@ def solve(
     relation: Relation = ADD_REMOVE,
     name: str = "parameter",
 ) -> float:
-    """The value nearest to the unsafe end whose event is (epsilon, delta)-DP for the relation.
+    """Return the value nearest to the unsafe end whose event is (epsilon, delta)-DP.
 
-    The event's ε must not decrease from the safe end to the unsafe one. The privacy-loss accountant
-    searches on a coarse grid first: it can only overstate ε, so its answer is safe already, and the
-    fine grid moves it a little further.
+    The event's ε for the relation must not decrease from the safe end to the unsafe end. With the
+    PLD accountant the search starts on a coarse grid of losses. A coarse grid can only overstate ε,
+    so its answer is already safe; the fine grid then moves it a little further.
     """
     epsilon = _validate.positive(epsilon=epsilon)
     delta = _validate.between(0, 1, ends="()", delta=delta)
@@ -194,7 +194,7 @@ def solve(
     def gap(value: float, fresh: Callable[[], PldAccountant | RdpAccountant]) -> float:
         spent = epsilon_of(event_of(value), delta, relation, fresh)
         far = math.log(spent / epsilon) if 0 < spent < math.inf else math.copysign(50, spent - 1)
-        # The sign decides what is safe, and must not be rounded away with the quotient.
+        # The sign decides what is safe, so it must survive the rounding of the quotient.
         return min(far, 0.0) if spent <= epsilon else max(far, math.ulp(0.0))
 
     def fine(value: float) -> float:
@@ -226,9 +226,9 @@ _Point: TypeAlias = tuple[float, float]  # a value and its gap
 
 
 def _bracket(gap: _Gap, search: Search, factor: float) -> tuple[_Point, _Point] | None:
-    """A safe and an unsafe point, by ever longer steps from the guess; None if all is unsafe.
+    """Find a safe and an unsafe point by ever longer steps from the guess; None if all are unsafe.
 
-    When all is safe, both points are the unsafe end.
+    If all points are safe, both returned points are the unsafe end.
     """
     value, step = search.guess, factor
     here = value, gap(value)
@@ -249,14 +249,15 @@ def _bracket(gap: _Gap, search: Search, factor: float) -> tuple[_Point, _Point] 
 
 
 def _close_in(gap: _Gap, safe: _Point, unsafe: _Point, whole: bool, tolerance: float) -> float:
-    """The safe end of a narrowed bracket, by inverse interpolation on a logarithmic scale."""
+    """Narrow a bracket by inverse interpolation on a logarithmic scale; return its safe end."""
     points, widths = [safe, unsafe], [math.inf, math.inf, math.inf]
     while abs(width := math.log(unsafe[0] / safe[0])) > tolerance:
         if whole and abs(unsafe[0] - safe[0]) <= 1:
             break
         widths.append(abs(width))
         share = (_root(points) - math.log(safe[0])) / width
-        # Aim past the root, at the end further from it: once the root is known, that end moves.
+        # Aim slightly past the estimated root, towards the end farther from it: if the estimate is
+        # good, the evaluated point replaces that end and the bracket shrinks.
         share += math.copysign(0.4 * tolerance / abs(width), 0.5 - share)
         if not 0 < share < 1 or widths[-1] > widths[-4] / 2:
             share = 0.5
@@ -271,7 +272,7 @@ def _close_in(gap: _Gap, safe: _Point, unsafe: _Point, whole: bool, tolerance: f
 
 
 def _root(points: Sequence[_Point]) -> float:
-    """The logarithm of the value of gap zero, by a parabola through the nearest three points."""
+    """Estimate the logarithm of the root of the gap by a parabola through the nearest 3 points."""
     nearest = sorted(points, key=lambda point: abs(point[1]))[:3]
     if len({gap for _, gap in nearest}) < len(nearest):
         return math.nan
@@ -284,15 +285,15 @@ def _root(points: Sequence[_Point]) -> float:
 
 @attrs.frozen
 class TestChoice:
-    """A test, and what it leaves to pay.
+    """The test chosen by `best_test`, with the noise that it requires.
 
     Attributes:
         run: The run with the chosen test and the noise it needs.
-        threshold: What the noisy margin must exceed.
-        pass_probability: How often the given margin passes.
+        threshold: The threshold that the noisy margin must exceed.
+        pass_probability: The probability with which the given margin passes.
     """
 
-    __test__ = False  # not a test case, whatever its name
+    __test__ = False  # keeps pytest from collecting this class as a test case
 
     run: Run
     threshold: float
@@ -314,19 +315,19 @@ def best_test(
     ),
     accountant: Accountant = PldAccountant,
 ) -> TestChoice:
-    """The kind and scale of test that leaves the least noise, for a margin the data can show.
+    """Choose the kind and scale of test that requires the least noise, for an expected margin.
 
-    A larger scale makes the test cheaper and its threshold higher. So each kind gets the largest
+    A larger scale makes the test cheaper but its threshold higher. So each kind gets the largest
     scale at which `margin` still passes with `pass_probability`, and the kinds are compared by the
-    noise multiplier that the target (ε, δ) then needs.
+    noise multiplier that the target (ε, δ) then requires.
 
     Args:
         run: Sampling rate, steps, proposal, failure and what is revealed.
-        margin: How large a margin typical data show; a public expectation, not a measurement.
+        margin: The margin that typical data have; a public expectation, not a measurement.
         epsilon: Target ε.
         delta: Target δ.
-        pass_probability: How often that margin should pass.
-        kinds: Tests to choose among.
+        pass_probability: The probability with which that margin should pass.
+        kinds: The kinds of test to choose from.
         accountant: Which accountant prices the run.
     """
     _validate.count(1, margin=margin)
@@ -347,10 +348,11 @@ def best_test(
 def _least_noise(
     candidates: Sequence[Run], *, epsilon: float, delta: float, accountant: Accountant
 ) -> Run:
-    """The candidate that meets the target with the least noise, solved.
+    """Return the candidate that meets the target with the least noise, with its noise solved.
 
-    Solving takes many prices, so the one that is likely best goes first, and another is solved
-    only if at that noise it costs less. The comparison uses a coarse grid for both.
+    Solving evaluates the accountant many times. So the candidate that is likely best is solved
+    first, and another one only if its ε is smaller at the same noise. Both are compared on a coarse
+    grid.
     """
 
     def rough(candidate: Run) -> float:
@@ -383,7 +385,7 @@ def _least_noise(
 def _largest_test(
     kind: type[MarginTest], margin: int, failure: float, pass_probability: float
 ) -> MarginTest | None:
-    """The test of largest scale that a margin passes often enough."""
+    """Return the test of the largest scale that the margin passes with this probability."""
 
     def passes(scale: float) -> bool:
         test = kind(scale)

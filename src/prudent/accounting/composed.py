@@ -1,7 +1,8 @@
-"""Compositions of dominating pairs: ε of a δ, δ of an ε, both as upper and as lower bounds.
+"""Compositions of dominating pairs: ε at a given δ and δ at a given ε, as upper or lower bounds.
 
-Every question builds laws that suit it: a cap and a tilt about the answer (`saddle`), a grid fine
-enough for the number of runs, and one tilted convolution per direction (`convolution`).
+Every query builds suitable laws of the privacy loss: with a cap and a tilt near the answer
+(`saddle`), a grid fine enough for the number of runs, and one tilted convolution per direction
+(`convolution`).
 """
 
 import math
@@ -26,17 +27,18 @@ from prudent.accounting.saddle import Scan, chords_of, knots
 
 DEFAULT_INTERVAL = 1e-4
 
-_TOLERANCE = 2e-5  # of ε, that chords may add at the default interval
-_TAIL_SHARE = 1e-8  # of δ, that the tails of all single runs may cost
+_TOLERANCE = 2e-5  # ε that chords may add at the default interval
+_TAIL_SHARE = 1e-8  # fraction of δ that the tails of all single runs may cost
 _LEFT_SHARE = 1e-10  # mass that all runs together may move up to their least loss
 _LEAST_TAIL, _WHOLE_TAIL = 1e-280, 1e-40
-_MOST_POINTS = 2**20  # of a single run's law
+_FEWEST_POINTS, _MOST_POINTS = 2**12, 2**20  # of a single run's law
 _WINDOW_SPREADS = 24.0  # width of a window in standard deviations, roughly
 _WORTH_TILTING = -3.0  # logarithm of δ above which the plain law is as good
 _WIDE = 2**18  # points of a window that another tilt should make narrower
 _WASTE = 8.0  # that the logarithm of δ's scale may be worse than at the best tilt
 _WHOLE_FINENESS = 1e-3  # of the spread of a single loss: the grid of laws for every ε
 _WHOLE_TILTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+_FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; whose laws are tabulated finely
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_SPACING = 2e-3  # of its losses, relative to them
 _DIRECTIONS = (False, True)  # whether a record is added
@@ -44,15 +46,15 @@ _DIRECTIONS = (False, True)  # whether a record is added
 
 @attrs.frozen(slots=False)
 class Composition:
-    """Independent runs of dominating pairs, and what they cost together.
+    """Independent runs of dominating pairs, and their joint privacy cost.
 
     Attributes:
-        parts: The pairs, each with how often it is run.
-        interval: Accuracy, named by the grid it means in a typical training run: chords add about
-            2e-5 of ε at 1e-4, and in proportion at other values.
-        upper: Whether to bound from above; else from below.
-        lattice: A grid on which some of the pairs have all their losses: it is refined, never
-            crossed, so that those pairs stay as they are. None: there is no such grid.
+        parts: The pairs, each with its number of runs.
+        interval: Accuracy, expressed as the grid of a typical training run: chords add about 2e-5
+            to ε at 1e-4, and in proportion at other values.
+        upper: Whether results are upper bounds; otherwise they are lower bounds.
+        lattice: A grid that contains all losses of some of the pairs. The grid used is always a
+            refinement of it, so that those pairs are represented exactly. None: there is none.
     """
 
     parts: tuple[tuple[Dominating, int], ...]
@@ -61,14 +63,14 @@ class Composition:
     lattice: float | None = None
 
     def epsilon(self, delta: float) -> float:
-        """The least ε, on its side of the truth, at which everything is (ε, delta)-DP."""
+        """A bound, upper or lower, on the least ε at which the composition is (ε, delta)-DP."""
         worst = 0.0
         for way in self._ways:
             worst = max(worst, way.epsilon(delta, worst))
         return worst
 
     def delta(self, epsilon: float) -> float:
-        """The least δ, on its side of the truth, at which everything is (epsilon, δ)-DP."""
+        """A bound, upper or lower, on the least δ at which the composition is (epsilon, δ)-DP."""
         return max((way.delta(epsilon) for way in self._ways), default=0.0)
 
     @cached_property
@@ -80,7 +82,7 @@ class Composition:
         )
 
     def plain_laws(self) -> tuple[LossTable, LossTable]:
-        """Untilted laws of the sum of all losses: of removing a record and of adding one."""
+        """Untilted laws of the sum of all losses, for removing a record and for adding one."""
         if not self.parts or self.limit >= 1:
             nothing = LossTable(np.zeros(1), np.full(1, 1 - self.limit), self.limit)
             return nothing, nothing
@@ -89,7 +91,7 @@ class Composition:
 
     @cached_property
     def _ways(self) -> "list[Single] | list[Sum]":
-        """One value for each direction; none for nothing."""
+        """One calculation for each direction; an empty list if nothing is composed."""
         if sum(times for _, times in self.parts) == 1:
             ((worst, _),) = self.parts
             return [Single(worst, adding, self.upper) for adding in _DIRECTIONS]
@@ -102,7 +104,7 @@ class Composition:
         return [Sum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
 
     def sampled(self, rate: float) -> Dominating:
-        """The composition run on a Poisson sample, on the same side of the truth."""
+        """The pairs of the composition run on a Poisson sample, bounded on the same side."""
         match self.parts:
             case ((Dominating(sampling_rate=1.0) as worst, 1),):
                 return attrs.evolve(worst, sampling_rate=rate)
@@ -114,18 +116,18 @@ class Composition:
 
 @attrs.frozen(slots=False)
 class Grid:
-    """What is asked of a grid of losses.
+    """Requirements on a grid of losses.
 
     Attributes:
-        coarseness: How much coarser than usual it may be.
-        lattice: Of which it must be a refinement; None for any.
+        coarseness: The factor by which the grid may be coarser than by default.
+        lattice: A grid that it must refine; None for no such requirement.
     """
 
     coarseness: float
     lattice: float | None
 
     def interval(self, wanted: float, least: float) -> float:
-        """The interval to use for a wanted one that may not be below `least`."""
+        """The interval to use, given a wanted one and the least one that is feasible."""
         interval = max(wanted * self.coarseness, least)
         if self.lattice is None or interval < least:
             return interval
@@ -135,12 +137,12 @@ class Grid:
 
 @attrs.frozen(slots=False)
 class Single:
-    """One direction of one release: its profile is known in closed form.
+    """One direction of a single release, whose profile has a closed form.
 
     Attributes:
         worst: The dominating pairs.
-        adding: Whether a record is added; else one is removed.
-        upper: Whether to bound from above; else from below.
+        adding: Whether a record is added; otherwise one is removed.
+        upper: Whether results are upper bounds; otherwise they are lower bounds.
     """
 
     worst: Dominating
@@ -148,8 +150,8 @@ class Single:
     upper: bool
 
     def profile(self, epsilon: Array) -> Array:
-        """δ(ε), with the error of its evaluation on the safe side."""
-        width = 0.01  # of the chord that bounds the slope; any will do
+        """δ(ε), rounded up (`upper`) or down by its evaluation error."""
+        width = 0.01  # width of the chord that bounds the slope; any positive value is valid
         value = self.worst.profile(epsilon, adding=self.adding)
         before = self.worst.profile(epsilon - width, adding=self.adding)
         slope = np.maximum(before - value, 0.0) / -math.expm1(-width)
@@ -186,10 +188,10 @@ class Sum:
     """One direction of a composition: the sum of many losses.
 
     Attributes:
-        parts: The dominating pairs, each with how often it is run.
-        adding: Whether a record is added; else one is removed.
-        upper: Whether to bound from above; else from below.
-        grid: What is asked of the grid.
+        parts: The dominating pairs, each with its number of runs.
+        adding: Whether a record is added; otherwise one is removed.
+        upper: Whether results are upper bounds; otherwise they are lower bounds.
+        grid: Requirements on the grid.
     """
 
     parts: tuple[tuple[Dominating, int], ...]
@@ -199,38 +201,54 @@ class Sum:
 
     @property
     def runs(self) -> int:
-        """How many losses are added."""
+        """The number of losses in the sum."""
         return sum(times for _, times in self.parts)
 
     @property
     def largest_loss(self) -> float:
-        """What the sum never exceeds."""
+        """An upper bound on the sum of all losses."""
         return sum(times * worst.largest_loss(adding=self.adding) for worst, times in self.parts)
 
     def epsilon(self, delta: float, floor: float = 0.0) -> float:
-        """The least ε >= 0 whose δ(ε) is at most `delta`: the best bound of all there are.
+        """The best of several bounds on the least ε >= 0 whose δ(ε) is at most `delta`.
 
-        A bound at or below `floor` need not be improved.
+        An upper bound at or below `floor` is returned without being improved.
         """
         if delta == 0:
             return self.largest_loss if self.upper else 0.0
         scan = self._scan(max(_TAIL_SHARE * delta / self.runs, _LEAST_TAIL))
-        renyi = min(scan.epsilon(delta), self.largest_loss)
-        if self.upper and (renyi <= floor or math.isinf(renyi)):
-            return renyi
-        if math.isinf(renyi):
+        quick = min(scan.epsilon(delta), self.largest_loss, self._shared(delta))
+        if self.upper and (quick <= floor or math.isinf(quick)):
+            return quick
+        if math.isinf(quick):
             masses = [(w.infinite_mass(adding=self.adding), times) for w, times in self.parts]
             return math.inf if any_infinite(masses) > delta * (1 + 1e-12) else 0.0
-        best = renyi if self.upper else 0.0
-        for table in self._tables(scan, renyi, delta):
+        best = quick if self.upper else 0.0
+        for table in self._tables(scan, quick, delta):
             found = table.epsilon(delta)
             best = min(best, found) if self.upper else max(best, found)
-            if (found > table.losses[0] or found == 0) if self.upper else best > renyi / 2:
+            if (found > table.losses[0] or found == 0) if self.upper else best > quick / 2:
                 break
         return best
 
+    def _shared(self, delta: float) -> float:
+        """The sum of the ε of single runs that share δ, for a few; else infinite.
+
+        What has a largest loss needs no share of δ. Next to the edge of a bounded law this is
+        exact, where a grid is not.
+        """
+        singles = [(Single(worst, self.adding, True), times) for worst, times in self.parts]
+        bounded = [(one.worst.largest_loss(adding=self.adding), times) for one, times in singles]
+        sharing = sum(times for largest, times in bounded if math.isinf(largest))
+        if sharing > _FEW:
+            return math.inf
+        return sum(
+            times * (one.epsilon(delta / sharing) if math.isinf(largest) else largest)
+            for (one, times), (largest, _) in zip(singles, bounded, strict=True)
+        )
+
     def delta(self, epsilon: float) -> float:
-        """δ(ε): the best bound of all there are."""
+        """The best of several bounds on δ(ε)."""
         if self.upper and epsilon >= self.largest_loss:
             return 0.0
         scan = self._scan(_WHOLE_TAIL)
@@ -244,7 +262,7 @@ class Sum:
         return best
 
     def everywhere(self) -> Iterator[LossTable]:
-        """Laws at several tilts: at every ε one of them is close."""
+        """Yield laws at several tilts, so that one of them is accurate at each ε."""
         scan = self._scan(_WHOLE_TAIL)
         reach = float(scan.caps[-1])
         wanted = _WHOLE_FINENESS * scan.saddle(0.0, -1)[1] / math.sqrt(self.runs)
@@ -257,15 +275,16 @@ class Sum:
         return Scan.of(self.parts, adding=self.adding, tail=tail)
 
     def _tables(self, scan: Scan, epsilon: float, delta: float) -> Iterator[LossTable]:
-        """Laws of the sum about `epsilon`, with less and less tilt, at last with none."""
+        """Yield laws of the sum around `epsilon`, with decreasing tilt and finally without tilt."""
         cap = scan.cap(epsilon, delta)
         reach, left_tail = float(scan.caps[cap]), _LEFT_SHARE / self.runs
         tilt, spread = scan.saddle(epsilon, cap)
-        least = max(
-            self._span(reach, left_tail) / _MOST_POINTS,
-            _WINDOW_SPREADS * spread / LARGEST_SIZE * 2,
-        )
-        interval = self.grid.interval(self._wanted_interval(epsilon, tilt, spread), least)
+        span = self._span(reach, left_tail)
+        least = max(span / _MOST_POINTS, _WINDOW_SPREADS * spread / LARGEST_SIZE * 2)
+        wanted = self._wanted_interval(epsilon, tilt, spread)
+        if self.runs <= _SEVERAL:  # too few for variances to tell the whole story
+            wanted = min(wanted, span / _FEWEST_POINTS)
+        interval = self.grid.interval(wanted, least)
         while True:
             laws = self._laws(interval, reach, left_tail)
             try:
@@ -276,7 +295,7 @@ class Sum:
                 interval *= error.factor
 
     def _wanted_interval(self, epsilon: float, tilt: float, spread: float) -> float:
-        """The grid on which chords cost little.
+        """The grid interval at which chords add about `_TOLERANCE` to ε.
 
         A chord moves mass to both ends of an interval h, which multiplies E e^(λ loss) by about
         1 + λ(λ+1)h²/12, in every run. That adds T(λ+1)h²/12 to ε, and Th²/6 to the variance.
@@ -286,7 +305,7 @@ class Sum:
         return math.sqrt(12 * _TOLERANCE * room / self.runs)
 
     def _span(self, reach: float, left_tail: float) -> float:
-        """How far the losses of a single run go, on both sides."""
+        """The width of the range of losses of a single run."""
         lefts = (w.reach(left_tail, adding=not self.adding, damped=True) for w, _ in self.parts)
         return reach + max(lefts)
 
@@ -298,10 +317,10 @@ class Sum:
 
 
 def _tilts(laws: list[LatticeLaw], guess: float, epsilon: float) -> Iterator[float]:
-    """Tilts that suit `epsilon`, the best first, then less and less, at last none.
+    """Yield tilts for `epsilon`: the best first, then decreasing ones, finally zero.
 
-    Where a few losses are enormous the best tilt makes the window so too. Rounding leaves room for
-    a tilt that is worse by a few powers of e.
+    Where a few losses are very large, the best tilt makes the window very wide. Rounding errors are
+    small enough that a tilt which is worse by a few powers of e may be used instead.
     """
     tilts = guess * 2.0 ** np.arange(1, -9, -0.5)
     moments = total_log_moments(laws, tilts)
@@ -327,19 +346,20 @@ def lattice_law(
     worst: Dominating, times: int, interval: float, cap: float, left_tail: float,
     *, adding: bool, upper: bool,
 ) -> LatticeLaw:  # fmt: skip
-    """The law of one direction's losses on multiples of `interval`.
+    """Return the law of the losses of one direction on multiples of `interval`.
 
     Args:
         worst: The dominating pairs.
-        times: How often they are run.
-        interval: Of the grid.
-        cap: Losses beyond it are called infinite.
+        times: The number of runs.
+        interval: The spacing of the grid.
+        cap: Losses beyond it are treated as infinite.
         left_tail: Mass that may be moved up to the least loss.
-        adding: Whether a record is added; else one is removed.
-        upper: Whether the law dominates; else it is dominated.
+        adding: Whether a record is added; otherwise one is removed.
+        upper: Whether the law dominates the exact one; otherwise it is dominated by it.
     """
     left = worst.reach(left_tail, adding=not adding, damped=True)
-    # One more at the end: over the last stretch nothing may fall, or its error counts as infinite.
+    # One more point at the end: the profile must not fall over the last interval, or the error of
+    # that fall would count as infinite loss.
     above, below = (
         np.arange(1, math.ceil(end / interval) + 2, dtype=np.float64) * interval
         for end in (cap, left)
@@ -349,9 +369,10 @@ def lattice_law(
 
 
 def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
-    """Replaces many pairs by one table of their maximum, before sampling.
+    """Replace many pairs by one table of their maximum, before sampling.
 
-    The table is chords over a few thousand losses, so it stays on its side of the truth.
+    The table consists of chords over a few thousand losses, so it remains an upper or a lower
+    bound, as `upper` says.
     """
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst

@@ -1,7 +1,7 @@
-"""From Rényi divergence to (ε, δ): classic, improved and optimal.
+"""Conversions from Rényi divergence to (ε, δ): classic, improved and optimal.
 
 Each function takes one or several orders with the divergence at each, and returns the smallest ε
-that any of them implies; never negative. An order with infinite divergence is skipped.
+that any of them implies, never negative. An order with infinite divergence is skipped.
 """
 
 import math
@@ -13,33 +13,34 @@ from scipy import special
 from prudent import _validate
 from prudent.accounting._numeric import Array, orders, smallest
 
-_NEAR_ONE = 1.01  # up to here the conversions of finite orders lose their digits, and say nothing
+_NEAR_ONE = 1.01  # the conversions of finite orders lose all digits up to this order
 
 
 def rdp_to_epsilon_classic(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
-    """Mironov 2017: rdp + log(1/δ) / (order - 1)."""
+    """The conversion of Mironov 2017: rdp + log(1/δ) / (order - 1)."""
     a, divergence, delta = _checked(order, rdp, delta)
     return _least(divergence - math.log(delta) / (a - 1))
 
 
 def rdp_to_epsilon_balle(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
-    """Balle et al. 2020 and Canonne, Kamath and Steinke 2020.
+    """The conversion of Balle et al. 2020 and of Canonne, Kamath and Steinke 2020.
 
-    rdp + log(1 - 1/order) - (log δ + log order) / (order - 1).
+    ε = rdp + log(1 - 1/order) - (log δ + log order) / (order - 1).
     """
     a, divergence, delta = _checked(order, rdp, delta)
     return _least(_balle(a, divergence, delta))
 
 
 def rdp_to_epsilon_optimal(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
-    """Optimal conversion of each order (Asoodeh et al. 2021), rounded up.
+    """The optimal conversion of each order (Asoodeh et al. 2021), rounded up.
 
-    If two distributions have δ(ε) = δ, their worst event splits both in two, which keeps δ and can
-    only lower the divergence. So a pair with δ(ε) >= δ exists iff some two-point pair (p, q) with
-    p - e^ε q = δ has divergence at most `rdp`: a convex minimisation over p in (δ, 1).
+    If two distributions have δ(ε) = δ, mapping outputs to whether they lie in the worst event gives
+    a two-point pair with the same δ and no larger divergence. So a pair with δ(ε) >= δ exists iff
+    some two-point pair (p, q) with p - e^ε q = δ has divergence at most `rdp`: a convex
+    minimisation over p in (δ, 1).
 
     Guarantee: any pair with the given divergence at one of the orders is (ε, δ)-DP at the result,
-    which never exceeds that of `rdp_to_epsilon_balle`; for a single order nothing smaller would do.
+    which never exceeds that of `rdp_to_epsilon_balle`. For a single order no smaller ε is valid.
     """
     a, divergence, delta = _checked(order, rdp, delta)
     keep = np.isfinite(divergence)
@@ -47,7 +48,7 @@ def rdp_to_epsilon_optimal(order: ArrayLike, rdp: ArrayLike, delta: float) -> fl
         return math.inf
     a, divergence = a[keep], divergence[keep]
     balle = np.maximum(_balle(a, divergence, delta), 0.0)
-    # Above the rounding of the logarithms in the moment, which grows with the order.
+    # Raised by more than the rounding errors of the log moment, which grow with the order.
     target = (a - 1) * divergence * (1 + 1e-12) + 1e-14 * (1 + a)
 
     def excluded(epsilon: Array) -> NDArray[np.bool_]:
@@ -57,12 +58,12 @@ def rdp_to_epsilon_optimal(order: ArrayLike, rdp: ArrayLike, delta: float) -> fl
 
 
 def best_epsilon(order: Array, rdp: Array, delta: float) -> tuple[float, float]:
-    """The smallest ε over all orders, 1 and infinity included, and the order that gives it.
+    """Return the smallest ε over all orders, 1 and infinity included, and the order that gives it.
 
-    At finite orders it is that of `rdp_to_epsilon_balle`, at order infinity that of randomized
+    At finite orders ε is that of `rdp_to_epsilon_balle`; at order infinity it is that of randomised
     response, the worst pair with these losses. At every order, ε = 0 where Bretagnolle and Huber's
     bound on the total variation distance, sqrt(1 - e^-rdp), is below δ. At δ = 0 only order
-    infinity says anything, unless nothing was released.
+    infinity gives a finite ε, unless nothing was released.
     """
     epsilons = np.full(order.shape, np.inf)
     inside = (order > _NEAR_ONE) & (order < np.inf)
@@ -78,7 +79,7 @@ def best_epsilon(order: Array, rdp: Array, delta: float) -> tuple[float, float]:
 
 
 def best_delta(order: Array, rdp: Array, epsilon: float) -> tuple[float, float]:
-    """The smallest δ over all orders, as for `best_epsilon`, and the order that gives it."""
+    """Return the smallest δ over all orders, as in `best_epsilon`, and the order that gives it."""
     log_deltas = 0.5 * _log_expm1_negative(rdp)
     inside = (order > _NEAR_ONE) & (order < np.inf) & (rdp < np.inf)
     a, divergence = order[inside], rdp[inside]
@@ -117,16 +118,18 @@ def _balle(a: Array, divergence: Array, delta: float) -> Array:
 
 
 def _least_log_moment(a: Array, epsilon: Array, delta: float) -> Array:
-    """A lower bound, tight to rounding, on log E_Q[(P/Q)^a] over two-point pairs with this δ(ε).
+    """A lower bound on log E_Q[(P/Q)^a] over two-point pairs with this δ(ε), tight up to rounding.
 
     The moment is e^((a-1)ε) F(p), F(p) = p^a (p-δ)^(1-a) + (1-p)^a (e^ε-p+δ)^(1-a), convex in p.
-    F decreases up to p = a δ; from there on its derivative is bisected on the logit scale, which
-    resolves both ends, and the tangent at the last point left of the minimum bounds it from below.
+    F decreases up to p = a δ. From there on the root of its derivative is bisected on the logit
+    scale, which resolves both ends, and the tangent at the last point left of the minimum bounds F
+    from below.
     """
 
     def log_value_and_slope(logit: Array) -> tuple[Array, Array]:
         p, rest = special.expit(logit), special.expit(-logit)
-        # No rounding takes p below its start; e^ε - p + δ is a sum of non-negative terms.
+        # p is kept at or above its start despite rounding; e^ε - p + δ is computed as a sum of
+        # non-negative terms.
         kept = np.maximum(p - delta, np.minimum((a - 1) * delta, 1 - delta))
         other = np.expm1(epsilon) + rest + delta
         first = a * np.log(p) - (a - 1) * np.log(kept)

@@ -1,15 +1,15 @@
-"""Sums of independent privacy losses on a lattice, by a tilted Fourier transform with a proof.
+"""Sums of independent privacy losses on a lattice, by a tilted Fourier transform with error bounds.
 
 A law p on multiples of h is *tilted* to p̃ₖ = pₖ e^(λkh)/S, with S about the sum of pₖ e^(λkh). The
-law of a sum of T losses tilts to the T-fold convolution of p̃, so one may convolve tilted laws and
-undo the tilt at the end. With λ near the saddle point of the δ that is asked for, the losses that
-make up δ carry most of the tilted mass, and rounding is small *relative to δ*, however small δ is.
+tilted law of a sum of T losses is the T-fold convolution of p̃, so tilted laws can be convolved and
+the tilt undone at the end. With λ near the saddle point of the requested δ, the losses that make up
+δ carry most of the tilted mass, and rounding errors are small *relative to δ*, however small δ is.
 
 Guarantee:
     `convolved(parts, tilt, upper=True)` is a law with at least the mass of the exact convolution
-    at each loss of its window, and at infinity at least what lies above the window. With
+    at each loss of its window, and at infinity at least the mass that lies above the window. With
     `upper=False` it has at most the exact mass. Let u be the unit roundoff, N a power of two, and
-    L = log₂ N. Every step below is a bound, none a first-order estimate beyond a factor 1 + 1e-3
+    L = log₂ N. Every step below is a bound, not a first-order estimate, up to a factor 1 + 1e-3
     that the constants absorb.
 
     1. *Transform.* The transform of length N is L levels of butterflies. A level multiplies by
@@ -21,14 +21,14 @@ Guarantee:
     2. *Powers.* With wᵢⱼ = |ẑᵢⱼ| + ηᵢ >= |zᵢⱼ| and Wⱼ = Πᵢ wᵢⱼ^Tᵢ, the mean value theorem gives
        |Πẑᵢⱼ^Tᵢ - Πzᵢⱼ^Tᵢ| <= Wⱼ Σᵢ Tᵢ ηᵢ/wᵢⱼ. Computing the powers by repeated products adds a
        relative error of at most √5 u a product, Tᵢ products in effect: 3u Σᵢ Tᵢ Wⱼ.
-       A frequency whose Wⱼ is negligible is set to zero at the cost of Wⱼ.
+       A frequency whose Wⱼ is negligible is set to zero, with an error of at most Wⱼ.
     3. *Inverse.* The error of each element is at most the mean over frequencies of those errors,
        plus (1.) η times the mean of the moduli.
     4. *Wrapping.* The transform is periodic, so mass outside the window of N losses is added
-       inside. For an upper bound that is harmless. What lies above the window is bounded by
-       Chernoff and sent to infinity; what lies below is not read (`LossTable.profile`), except
-       untilted, where it is moved up to the least loss. For a lower bound all that can have
-       wrapped is subtracted everywhere.
+       inside. For an upper bound that is harmless. The mass above the window is bounded by
+       Chernoff and moved to infinity. The mass below is not read (`LossTable.profile`), except
+       without a tilt, where it is moved up to the least loss. For a lower bound, a bound on all
+       mass that can have wrapped is subtracted everywhere.
 """
 
 import math
@@ -42,15 +42,15 @@ from scipy import fft
 from prudent.accounting.loss_tables import UNIT, Array, Chords, LossTable
 
 LARGEST_SIZE = 2**22
-"""Most points of a window."""
+"""Largest number of points of a window."""
 
-_OUTSIDE = 1e-14  # tilted mass that a window may leave out on each side
-_BINS = 2048  # to which laws are thinned for Chernoff bounds
-_NEGLIGIBLE = -90.0  # logarithm of a power that is replaced by zero
+_OUTSIDE = 1e-14  # tilted mass that may lie outside a window on each side
+_BINS = 2048  # number of bins to which laws are thinned for Chernoff bounds
+_NEGLIGIBLE = -90.0  # powers with a smaller logarithm are replaced by zero
 
 
 class WindowError(ValueError):
-    """The window would need too many points; carries how much coarser a grid would do."""
+    """The window would need too many points; `factor` says how much coarser the grid must be."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -62,12 +62,12 @@ class LatticeLaw:
     """A law of losses on multiples of an interval, run `times` times.
 
     Attributes:
-        interval: Distance of neighbouring losses.
+        interval: Distance between neighbouring losses.
         first: The least loss, in intervals.
-        masses: At each loss from there on.
+        masses: The mass at each loss from `first` on.
         infinite: Mass at infinite loss.
         doubt: Bound on the error of each mass; zeros for a law that was rounded up.
-        times: How often it is run.
+        times: The number of runs.
     """
 
     interval: float
@@ -88,10 +88,10 @@ class LatticeLaw:
         return np.arange(self.first, self.first + len(self.masses), dtype=float) * self.interval
 
     def thinned(self) -> tuple[Array, Array]:
-        """Losses and masses of at most `_BINS` + 1 lumps, with no smaller exponential moments.
+        """Thin the law to at most `_BINS` + 1 points, with no smaller exponential moments.
 
-        Exponentials are convex, so moving mass to both ends of a stretch, keeping its mean, can
-        only raise their expectation.
+        Exponentials are convex, so moving the mass of an interval to its ends, with the same mean,
+        can only raise their expectation.
         """
         width = -(-len(self.masses) // _BINS)
         starts = np.arange(0, len(self.masses), width)
@@ -104,7 +104,7 @@ class LatticeLaw:
 
 
 def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
-    """The logarithm of Σ masses exp(rate losses) for each rate; -∞ without mass."""
+    """The logarithm of Σ masses exp(rate losses) for each rate; -∞ if all masses are zero."""
     with np.errstate(divide="ignore"):
         exponents = rates[:, None] * losses[None, :] + np.log(masses)[None, :]
     peak = exponents.max(axis=1)
@@ -114,24 +114,24 @@ def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
 
 
 def total_log_moments(laws: Sequence[LatticeLaw], rates: Array) -> Array:
-    """Upper bounds on log E exp(rate total loss), the infinite losses left out."""
+    """Upper bounds on log E exp(rate total loss), without infinite losses."""
     return np.asarray(sum(law.times * log_moments(*law.thinned(), rates) for law in laws))
 
 
 def convolved(laws: Sequence[LatticeLaw], tilt: float, *, upper: bool) -> LossTable:
-    """The law of the sum of all losses, on a window about the tilted mean.
+    """Return the law of the sum of all losses, on a window around the tilted mean.
 
     Args:
-        laws: What is composed, each with how often, on one lattice.
+        laws: The laws to compose, each with its number of runs, on one lattice.
         tilt: λ >= 0. Any value is valid; the saddle point of the target makes the bound tight.
-        upper: Whether the result dominates the exact law; else the exact law dominates it.
+        upper: Whether the result dominates the exact law; otherwise the exact law dominates it.
 
     Raises:
         WindowError: If the window would have more than `LARGEST_SIZE` points.
     """
     interval = laws[0].interval
     infinite = any_infinite([(law.infinite, law.times) for law in laws])
-    if not all(law.masses.any() for law in laws):  # all is at infinity already
+    if not all(law.masses.any() for law in laws):  # all mass is at infinity
         return LossTable(np.zeros(1), np.zeros(1), infinite, upper=upper)
     tilted = [_tilted(law, tilt, upper=upper) for law in laws]
     log_scale = sum(law.times * scale for law, (_, _, scale) in zip(laws, tilted, strict=True))
@@ -140,7 +140,7 @@ def convolved(laws: Sequence[LatticeLaw], tilt: float, *, upper: bool) -> LossTa
     if size > LARGEST_SIZE:
         raise WindowError(2 * size / LARGEST_SIZE)
     power, error = _power(laws, [(m, d) for m, d, _ in tilted], size)
-    # Element i of the transform is the loss times·first + i, up to whole periods.
+    # Element i of the transform belongs to the loss times·first + i, modulo the period.
     offset = sum(law.times * law.first for law in laws)
     masses = np.roll(power, (offset - window.least) % size)
     losses = np.arange(window.least, window.least + size, dtype=float) * interval
@@ -156,7 +156,11 @@ def convolved(laws: Sequence[LatticeLaw], tilt: float, *, upper: bool) -> LossTa
 
 
 def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
-    """Probability that one of independent losses is infinite, given each one's and how often."""
+    """The probability that some of several independent losses is infinite.
+
+    Args:
+        masses: The probability that a loss is infinite and its number of runs, for each law.
+    """
     if any(mass >= 1 for mass, _ in masses):
         return 1.0
     return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
@@ -164,11 +168,11 @@ def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
 
 @attrs.frozen
 class Window:
-    """A stretch of the lattice that holds nearly all of a sum of losses.
+    """A range of the lattice that holds nearly all mass of a sum of losses.
 
     Attributes:
-        least: Its least loss, in intervals.
-        size: How many losses it holds, a power of two.
+        least: The least loss in it, in intervals.
+        size: The number of losses in it, a power of two.
         log_above: Logarithm of a bound on the mass above it.
         outside: Bound on the tilted mass outside it.
     """
@@ -180,14 +184,14 @@ class Window:
 
     @classmethod
     def of(cls, laws: Sequence[LatticeLaw], tilt: float, log_scale: float) -> "Window":
-        """The window that leaves out `_OUTSIDE` tilted mass on each side, by Chernoff bounds."""
+        """The window with at most `_OUTSIDE` tilted mass beyond each end, by Chernoff bounds."""
         interval = laws[0].interval
         thin = [(law.times, *law.thinned()) for law in laws]
         first = sum(law.times * law.first for law in laws)
         last = sum(law.times * (law.first + len(law.masses) - 1) for law in laws)
         widest = max(float(x[-1] - x[0]) for _, x, _ in thin) or interval
         runs = sum(law.times for law in laws)
-        # From the widest sum there can be to one that hardly leaves a point of the lattice.
+        # Rates for all widths, from the widest possible sum to one within a point of the lattice.
         rates = np.geomspace(1 / (widest * math.sqrt(runs)), 40 / interval, 64)
 
         def moments(tilts: Array) -> Array:
@@ -208,7 +212,7 @@ class Window:
 
 
 def _tilted(law: LatticeLaw, tilt: float, *, upper: bool) -> tuple[Array, float, float]:
-    """Tilted masses, the total of their doubts, and log S. Any S is exact: it is only a unit."""
+    """Tilted masses, the sum of their doubts, and log S. S is only a unit: any value is exact."""
     exponents = tilt * law.losses
     with np.errstate(divide="ignore"):
         logs = np.log(law.masses) + exponents
@@ -217,7 +221,7 @@ def _tilted(law: LatticeLaw, tilt: float, *, upper: bool) -> tuple[Array, float,
         return np.zeros_like(law.masses), 0.0, 0.0
     log_scale = peak + math.log(float(np.exp(logs - peak).sum()))
     masses = law.masses * np.exp(np.minimum(exponents - log_scale, 700.0))
-    # The argument of the exponential is off by 2u of its terms: a relative error of its value.
+    # The error of the argument, 2u times its terms, is the relative error of the exponential.
     relative = UNIT * (2 * np.abs(exponents) + 2 * abs(log_scale) + 8)
     if upper:
         return masses * (1 + relative), 0.0, log_scale
@@ -229,7 +233,7 @@ def _tilted(law: LatticeLaw, tilt: float, *, upper: bool) -> tuple[Array, float,
 def _power(
     laws: Sequence[LatticeLaw], tilted: Sequence[tuple[Array, float]], size: int
 ) -> tuple[Array, float]:
-    """The cyclic convolution of all tilted laws, and a bound on the error of each element."""
+    """Return the cyclic convolution of all tilted laws and a bound on the error of each element."""
     eta = 10 * math.log2(size) * UNIT
     spectra, radii, log_total = [], [], np.zeros(size // 2 + 1)
     for law, (masses, doubt) in zip(laws, tilted, strict=True):
@@ -248,7 +252,8 @@ def _power(
     for spectrum, (times, radius, modulus) in zip(spectra, radii, strict=True):
         product[kept] *= _integer_power(spectrum[kept], times)
         errors += times * (radius / modulus[kept] + 3 * UNIT) + 3 * UNIT
-    # A logarithm times T is off by a few u T of its size: the factor covers the exponential of it.
+    # T times a logarithm has an error of a few u T times its size; the factor covers the resulting
+    # relative error of the exponential.
     runs = sum(law.times for law in laws)
     bounds = np.exp(log_total[kept]) * (1 + 1e-3 + 8 * UNIT * runs)
     dropped = float(np.count_nonzero(~kept)) * 2 * math.exp(_NEGLIGIBLE) * 1.01
@@ -258,7 +263,7 @@ def _power(
 
 
 def _folded(masses: Array, size: int) -> Array:
-    """Masses modulo `size`: what a longer law looks like at that many frequencies."""
+    """Masses folded modulo `size`, which gives the transform of a longer law at `size` points."""
     if len(masses) <= size:
         return masses
     rows = _rows(masses, size)
@@ -267,12 +272,12 @@ def _folded(masses: Array, size: int) -> Array:
 
 
 def _rows(masses: Array, size: int) -> int:
-    """How many masses are added at most."""
+    """The largest number of masses that are added in one place."""
     return -(-len(masses) // size)
 
 
 def _integer_power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
-    """Powers by repeated squaring: `exponent` products in effect, as far as rounding goes."""
+    """Powers by repeated squaring; its rounding error is that of `exponent` products."""
     result = np.ones_like(base)
     while exponent:
         if exponent & 1:

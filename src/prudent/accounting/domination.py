@@ -1,11 +1,11 @@
-"""From an event to the pairs that dominate it (Errata 2.1, 2.3, 2.5 and 5).
+"""Dominating pairs of events (Errata 2.1, 2.3, 2.5 and 5).
 
-Propose-Test-Release has two cases for a record and the data around it:
+For two neighbouring data sets, Propose-Test-Release is in one of two cases:
 
-* *Case 1*: both data sets have local sensitivity above τ. Both margins are 0, the test says
-  nothing, and with probability δ₀ it passes by accident: f₂ is out with too little noise.
-* *Case 2*: f₂ moves by at most τ. The margins differ by at most 1, so the test says something,
-  and whatever branch is taken has enough noise.
+* *Case 1*: both data sets have local sensitivity above τ. Both margins are 0, so the test reveals
+  nothing, but with probability δ₀ it passes by accident, and f₂ is released with too little noise.
+* *Case 2*: f₂ moves by at most τ. The margins differ by at most 1, so the test reveals something,
+  and both branches have enough noise.
 """
 
 import math
@@ -36,31 +36,31 @@ from prudent.accounting.pairs import (
     spread,
 )
 
-_MOST_MARGINS = 256  # beyond this many distinguishable margins a branch is charged as a margin
-_FEWEST_COMPONENTS = 16  # of a discrete noisy margin, however little it says
+_MOST_MARGINS = 256  # with more distinguishable margins, a branch is charged as the noisy margin
+_FEWEST_COMPONENTS = 16  # least number of components of a discrete noisy margin
 _TAIL_DISTANCE = 9.6  # in standard deviations: 4e-22 of a Gaussian lies beyond
 
 
 @attrs.frozen(eq=False)
 class DominatedDpEvent(dp.DpEvent):
-    """An event known by its dominating pairs alone.
+    """An event that is given by its dominating pairs.
 
     Attributes:
-        worst: These pairs.
+        worst: The dominating pairs.
     """
 
     worst: Dominating
 
 
 def dominating(event: dp.DpEvent) -> Dominating | None:
-    """The pairs of one event, sampled or not; None where no closed form is known."""
+    """Return the dominating pairs of an event, sampled or not; None if no closed form is known."""
     match event:
         case DominatedDpEvent():
             return event.worst
         case dp.PoissonSampledDpEvent():
             rate = check_rate(event)
             inner = dominating(event.event)
-            # Sampling twice is sampling once, at the product of the rates.
+            # Sampling twice is the same as sampling once at the product of the rates.
             if inner is None:
                 return None
             return attrs.evolve(inner, sampling_rate=rate * inner.sampling_rate)
@@ -73,13 +73,13 @@ def dominating(event: dp.DpEvent) -> Dominating | None:
 
 
 def check_rate(event: dp.PoissonSampledDpEvent) -> float:
-    """The sampling probability, in [0, 1]; one too small for floating point is rounded up."""
+    """Return the sampling probability, in [0, 1]; a tiny positive one is rounded up to 1e-12."""
     rate = _validate.between(0, 1, sampling_probability=event.sampling_probability)
     return max(rate, 1e-12) if rate > 0 else 0.0
 
 
 def case_one(event: ProposeTestReleaseDpEvent) -> MixturePair:
-    """Which branch was taken is independent of the record; the wrong one has too little noise."""
+    """The pair of Case 1: the branch is independent of the record, but f₂ has too little noise."""
     wrong = event.false_pass
     return MixturePair.of(
         (1 - wrong, 1 - wrong, event.noise_multiplier),
@@ -88,7 +88,7 @@ def case_one(event: ProposeTestReleaseDpEvent) -> MixturePair:
 
 
 def case_one_without_accident(event: ProposeTestReleaseDpEvent) -> tuple[MixturePair, float]:
-    """Case 1 with its accident moved to δ (Errata 2.4): the pair, and that δ before sampling."""
+    """Case 1 with its accident moved to δ (Errata 2.4): return the pair and δ before sampling."""
     wrong = event.false_pass
     sigma = event.sigma_over_global
     distance = 1.0 if sigma == 0 else math.erf(1 / (2 * math.sqrt(2) * sigma))
@@ -97,7 +97,7 @@ def case_one_without_accident(event: ProposeTestReleaseDpEvent) -> tuple[Mixture
 
 
 def case_two(event: ProposeTestReleaseDpEvent) -> tuple[tuple[Pair, ...], float]:
-    """Pairs of the test beside enough noise, and what finitely many of them leave out."""
+    """The pairs of Case 2, and the slack for the margins that a finite number of pairs omits."""
     margins = None if event.reveals is Reveals.MARGIN else telling_margins(event)
     if margins is None:
         return (noisy_margin_case(event),), 0.0
@@ -105,8 +105,9 @@ def case_two(event: ProposeTestReleaseDpEvent) -> tuple[tuple[Pair, ...], float]
     if event.reveals is Reveals.BRANCH:
         pairs += [pair.swapped() for pair in pairs]
     if event.noise_multiplier != event.sigma_over_proposal:
-        # With one noise for both branches this follows from any of the pairs by forgetting the
-        # branch; with two, the telling margins mixed with it make up all the others.
+        # If both branches have the same noise multiplier, every pair above dominates this one, by
+        # ignoring the branch. If not, it must be included: mixtures of it and the pairs of the
+        # telling margins cover all other margins.
         weaker = min(event.noise_multiplier, event.sigma_over_proposal)
         pairs.append(MixturePair.of((1.0, 1.0, weaker)))
     if isinstance(event.test, LaplaceTest | DiscreteLaplaceTest):
@@ -115,7 +116,10 @@ def case_two(event: ProposeTestReleaseDpEvent) -> tuple[tuple[Pair, ...], float]
 
 
 def noisy_margin_case(event: ProposeTestReleaseDpEvent) -> Pair:
-    """Case 2 when the noisy margin is out; by post-processing a bound on every other one."""
+    """The pair of Case 2 when the noisy margin is released.
+
+    By post-processing it also dominates Case 2 when only the branch is revealed.
+    """
     return margin_pair(event.test, min(event.noise_multiplier, event.sigma_over_proposal))
 
 
@@ -124,10 +128,10 @@ def _threshold(event: ProposeTestReleaseDpEvent) -> float:
 
 
 def branch_pair(event: ProposeTestReleaseDpEvent, absent: int, present: int) -> MixturePair:
-    """The branch of a margin that is `absent` without the record and `present` with it."""
+    """The pair of the branch, for a margin of `absent` without the record and `present` with it."""
     threshold = _threshold(event)
     passes = [event.test.tail(threshold - margin) for margin in (absent, present)]
-    # The failing probability is itself a tail of the symmetric noise: never 1 - (almost 1).
+    # Computed as a tail of the symmetric noise, because 1 - passes would lose all digits near 1.
     fails = [_lower_tail(event.test, threshold - margin) for margin in (absent, present)]
     return MixturePair.of(
         (fails[0], fails[1], event.noise_multiplier),
@@ -143,11 +147,11 @@ def _lower_tail(test: MarginTest, distance: float) -> float:
 
 
 def telling_margins(event: ProposeTestReleaseDpEvent) -> list[int] | None:
-    """Margins D for which the step from D to D-1 can be the worst; None if there are too many.
+    """Return the margins D whose step from D to D-1 can be the worst; None if there are too many.
 
-    With Laplace noise all steps on one side of the threshold are thinned copies of the one next
-    to it (Errata 2.3). A Gaussian tail falls ever faster, so there every step counts until the
-    branch is all but certain.
+    With Laplace noise, all steps on one side of the threshold are thinned copies of the step next
+    to it (Errata 2.3). With Gaussian noise the tail falls ever faster, so every step must be
+    included until the branch is almost certain.
     """
     test, threshold = event.test, _threshold(event)
     if isinstance(test, LaplaceTest | DiscreteLaplaceTest):
@@ -157,7 +161,7 @@ def telling_margins(event: ProposeTestReleaseDpEvent) -> list[int] | None:
 
 
 def margin_pair(test: MarginTest, sigma: float) -> Pair:
-    """The noisy margin beside Gaussian noise of multiplier `sigma`."""
+    """The pair of a noisy margin released together with Gaussian noise of multiplier `sigma`."""
     match test:
         case LaplaceTest():
             return LaplacePair(test.scale, sigma)
@@ -178,10 +182,10 @@ def margin_pair(test: MarginTest, sigma: float) -> Pair:
 
 
 def _components(test: DiscreteGaussianTest, sigma: float) -> int:
-    """How many losses of a noisy margin to tell apart beside Gaussian noise.
+    """The number of grid losses for a noisy margin released together with Gaussian noise.
 
-    Spreading a loss onto a grid of step h adds at most h²/4 to its variance. Where the noise hides
-    the margin anyway, a coarse grid adds less than a millionth of the variance of both.
+    Spreading a loss onto a grid of step h adds at most h²/4 to its variance. Where the noise mostly
+    hides the margin, a coarse grid adds less than a millionth of their joint variance.
     """
     step = 2e-3 * math.hypot(1 / test.scale, 1 / sigma if sigma > 0 else math.inf)
     width = 2 * (test.reach + 1) / test.scale**2
@@ -193,8 +197,8 @@ class Parts:
     """Independent additive-noise mechanisms of sensitivity 1, run on one batch.
 
     Attributes:
-        sigma: Noise multiplier of the Gaussian parts, which act as one; infinite if there are none.
-        others: The other parts, as tests of a margin, with how often each is run.
+        sigma: Noise multiplier of all Gaussian parts combined; infinite if there are none.
+        others: The other parts, represented as tests of a margin, and the number of runs of each.
     """
 
     sigma: float
@@ -202,7 +206,7 @@ class Parts:
 
 
 def additive_parts(event: dp.DpEvent) -> Parts | None:
-    """Splits a composition of additive-noise mechanisms into its parts; None for anything else."""
+    """Split a composition of additive-noise mechanisms into its parts; None for anything else."""
     precision = 0.0
     others: list[tuple[MarginTest, int]] = []
     for leaf, count in leaves(event):
@@ -215,7 +219,7 @@ def additive_parts(event: dp.DpEvent) -> Parts | None:
             case GaussianTest():
                 precision += count * leaf.scale**-2
             case dp.LaplaceDpEvent(noise_multiplier=0) | DiscreteLaplaceDpEvent(noise_parameter=0):
-                precision = math.inf  # no noise at all, as for a Gaussian
+                precision = math.inf  # no noise, the same as a Gaussian without noise
             case dp.LaplaceDpEvent():
                 scale = check_size(noise_multiplier=leaf.noise_multiplier)
                 others.append((LaplaceTest(scale), count))
@@ -229,7 +233,7 @@ def additive_parts(event: dp.DpEvent) -> Parts | None:
 
 
 def product_pair(event: dp.DpEvent) -> Pair | None:
-    """The pair of Gaussian parts beside at most one other part, where it has a closed form."""
+    """The pair of Gaussian parts with at most one other part; None if it has no closed form."""
     match additive_parts(event):
         case Parts(sigma=sigma, others=()):
             return MixturePair.of((1.0, 1.0, sigma))
@@ -240,7 +244,7 @@ def product_pair(event: dp.DpEvent) -> Pair | None:
 
 
 def leaves(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]]:
-    """Walks through compositions to what is composed, with how often."""
+    """Yield the events inside nested compositions, each with its number of runs."""
     match event:
         case dp.NoOpDpEvent():
             return

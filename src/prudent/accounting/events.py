@@ -1,8 +1,8 @@
-"""What happened, as small frozen values: Propose-Test-Release and the private tests inside it.
+"""Privacy events of Propose-Test-Release and of the private tests inside it.
 
-An event says everything an accountant needs and nothing else. All of them are `dp_accounting`
-events, so they compose with every other event of that library, bare or inside
-`PoissonSampledDpEvent`, `SelfComposedDpEvent` and `ComposedDpEvent`.
+An event is a frozen value that holds exactly what an accountant needs. All events here are
+`dp_accounting` events, so they compose with every other event of that library, on their own or
+inside `PoissonSampledDpEvent`, `SelfComposedDpEvent` and `ComposedDpEvent`.
 
 Adjacency is adding or removing one record throughout.
 """
@@ -20,11 +20,11 @@ from typing_extensions import override
 from prudent import _validate
 
 SMALLEST, LARGEST = 1e-6, 1e12
-"""Of noises and scales: far beyond any use, and well inside what floating point can price."""
+"""Limits of noise multipliers and scales: beyond practical use, and safe in floating point."""
 
 
 class Reveals(_validate.Choice):
-    """What an observer learns of the test. Each line reveals no more than the line above it."""
+    """What an observer learns about the test. Each member reveals no more than the previous one."""
 
     MARGIN = "margin"
     """The noisy margin itself, as in the paper."""
@@ -33,22 +33,22 @@ class Reveals(_validate.Choice):
     """Only whether the test passed."""
 
     MONOTONE_BRANCH = "monotone-branch"
-    """Only whether the test passed, of a margin that adding a record can only lower.
+    """Only whether the test passed, for a margin that adding a record can only lower.
 
-    The margin of the norm-trimmed sum, max(0, F - #{norms > τ}), is one.
+    An example is the margin of the norm-trimmed sum, max(0, F - #{norms > τ}).
     """
 
 
 @attrs.frozen
 class MarginTest(DpEvent, abc.ABC):
-    """A noisy look at an integer margin of sensitivity 1.
+    """A private test of an integer margin of sensitivity 1.
 
-    The test passes when margin + noise > threshold, the threshold being chosen so that a margin
-    of 0 passes with probability at most `failure`. As an event of its own it stands for releasing
+    The test passes when margin + noise > threshold. The threshold is chosen so that a margin of 0
+    passes with probability at most `failure`. Used as an event on its own, it stands for releasing
     the noisy margin.
 
     Attributes:
-        scale: Of the noise, in records: b of a Laplace law, s of a Gaussian one.
+        scale: Scale of the noise, in records: b for Laplace noise, s for Gaussian noise.
     """
 
     scale: float
@@ -66,7 +66,7 @@ class MarginTest(DpEvent, abc.ABC):
 
     @abc.abstractmethod
     def threshold(self, failure: float) -> float:
-        """The least threshold, rounded up, that a margin of 0 passes at most `failure` often."""
+        """The least threshold, rounded up, with Pr[a margin of 0 passes] <= `failure`."""
 
     def false_pass(self, failure: float) -> float:
         """The exact probability that a margin of 0 passes at `threshold(failure)`; <= failure."""
@@ -78,14 +78,14 @@ def _check_failure(failure: float) -> float:
 
 
 def check_size(**argument: Any) -> float:
-    """A noise or scale that can be priced without overflow."""
+    """Return the argument if it is a noise multiplier or scale that is safe from overflow."""
     _validate.positive(**argument)
     return _validate.between(SMALLEST, LARGEST, **argument)
 
 
 @attrs.frozen
 class LaplaceTest(MarginTest):
-    """Noise of density exp(-|x|/b)/(2b), b = scale."""
+    """A test with Laplace noise, of density exp(-|x|/b)/(2b), b = scale."""
 
     @override
     def tail(self, distance: float) -> float:
@@ -100,7 +100,7 @@ class LaplaceTest(MarginTest):
 
 @attrs.frozen
 class GaussianTest(MarginTest):
-    """Noise N(0, s²), s = scale."""
+    """A test with Gaussian noise N(0, s²), s = scale."""
 
     @override
     def tail(self, distance: float) -> float:
@@ -113,7 +113,10 @@ class GaussianTest(MarginTest):
 
 @attrs.frozen
 class DiscreteLaplaceTest(MarginTest):
-    """Whole-number noise of mass proportional to exp(-|x|/b), b = scale."""
+    """A test with discrete Laplace noise: integers of mass proportional to exp(-|x|/b).
+
+    Here b is the scale.
+    """
 
     @override
     def tail(self, distance: float) -> float:
@@ -133,13 +136,16 @@ class DiscreteLaplaceTest(MarginTest):
 
 @attrs.frozen
 class DiscreteGaussianTest(MarginTest):
-    """Whole-number noise of mass proportional to exp(-x²/(2 s²)), s = scale."""
+    """A test with discrete Gaussian noise: integers of mass proportional to exp(-x²/(2 s²)).
 
-    largest_scale: ClassVar[float] = 1e4  # the law is summed term by term: this bounds the terms
+    Here s is the scale.
+    """
+
+    largest_scale: ClassVar[float] = 1e4  # bounds the number of terms, which are summed one by one
 
     @property
     def reach(self) -> int:
-        """Beyond this distance lies less than 1e-21 of the mass."""
+        """A distance from zero beyond which less than 1e-21 of the mass lies."""
         return math.ceil(9.6 * self.scale) + 2
 
     @override
@@ -152,7 +158,7 @@ class DiscreteGaussianTest(MarginTest):
 
     @property
     def normaliser(self) -> float:
-        """The sum of exp(-x²/(2 s²)) over all whole numbers."""
+        """The sum of exp(-x²/(2 s²)) over all integers x."""
         right = np.arange(1, self.reach + 1)
         return float(1 + 2 * np.sum(np.exp(-0.5 * (right / self.scale) ** 2)))
 
@@ -164,7 +170,7 @@ class DiscreteGaussianTest(MarginTest):
 
 
 def _least_integer_threshold(test: MarginTest, failure: float, start: int) -> float:
-    """Walks to the least whole threshold whose tail is at most `failure`."""
+    """Return the least integer threshold with a tail of at most `failure`; search from `start`."""
     threshold = start
     while test.tail(threshold) > failure:
         threshold += 1
@@ -182,16 +188,17 @@ class ProposeTestReleaseDpEvent(DpEvent):
 
     1. draw the test's noise; the test passes when Δ(S) + noise > threshold(failure);
     2. if it passes, release f₂(S) + N(0, σ₂² I);
-    3. else release f₁(S) + N(0, σ₁² I), or nothing at all when σ₁ is infinite (the textbook form).
+    3. else release f₁(S) + N(0, σ₁² I), or nothing when σ₁ is infinite (the textbook form).
 
     Attributes:
-        noise_multiplier: σ₁/GS(f₁), of the fallback branch. Infinity: the mechanism refuses.
-        propose: τ/GS(f₂). 0 when GS(f₂) is infinite: no bounds on the data are known.
+        noise_multiplier: σ₁/GS(f₁), the noise of the fallback branch. Infinite: the mechanism
+            refuses instead of falling back.
+        propose: τ/GS(f₂). 0 when GS(f₂) is infinite, that is, when no bounds on the data are known.
         test: The private test of the margin.
-        failure: δ₀ in (0, 1/2): how often a margin of 0 may pass.
-        robust_noise_multiplier: σ₂/τ, of the robust branch. None: the usual coupling, the same
-            as `noise_multiplier`, i.e. σ₂ = τσ₁ for sensitivities of 1.
-        reveals: What an observer learns of the test.
+        failure: δ₀ in (0, 1/2), the largest probability with which a margin of 0 passes.
+        robust_noise_multiplier: σ₂/τ, the noise of the robust branch. None: the usual coupling,
+            equal to `noise_multiplier`, i.e. σ₂ = τσ₁ for sensitivities of 1.
+        reveals: What an observer learns about the test.
     """
 
     noise_multiplier: float = attrs.field()
@@ -227,22 +234,22 @@ class ProposeTestReleaseDpEvent(DpEvent):
 
     @property
     def refuses(self) -> bool:
-        """Whether a failed test releases nothing."""
+        """Whether the mechanism releases nothing when the test fails."""
         return math.isinf(self.noise_multiplier)
 
     @property
     def sigma_over_proposal(self) -> float:
-        """σ₂/τ: noise of the robust branch relative to the proposed sensitivity."""
+        """σ₂/τ: the noise of the robust branch relative to the proposed sensitivity."""
         if self.robust_noise_multiplier is None:
             return self.noise_multiplier
         return self.robust_noise_multiplier
 
     @property
     def sigma_over_global(self) -> float:
-        """σ₂/GS(f₂): noise of the robust branch relative to what f₂ could do at worst."""
+        """σ₂/GS(f₂): the noise of the robust branch relative to the global sensitivity of f₂."""
         return self.sigma_over_proposal * self.propose
 
     @property
     def false_pass(self) -> float:
-        """Probability that the robust branch is taken on a margin of 0."""
+        """The probability that the robust branch is taken at a margin of 0."""
         return self.test.false_pass(self.failure)

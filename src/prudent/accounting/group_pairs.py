@@ -1,4 +1,4 @@
-"""Dominating pairs of data sets that differ in several records, exact for Gaussian noise.
+"""Dominating pairs for data sets that differ in several records, exact for Gaussian noise.
 
 **Comparison of Gaussian mixtures.** Let P = Σ pᵢ N(cᵢ, σ²I) and Q = Σ rⱼ N(dⱼ, σ²I) with ‖cᵢ‖ ≤ aᵢ
 and ‖dⱼ‖ ≤ bⱼ. For every ε the divergence H(P‖Q) = sup over A of P(A) - e^ε Q(A) is at most that of
@@ -6,17 +6,19 @@ and ‖dⱼ‖ ≤ bⱼ. For every ε the divergence H(P‖Q) = sup over A of P(
 
 *Proof.* Against N(0, σ²I) the densities are Σ pᵢ Uᵢ and Σ rⱼ Vⱼ, where log Uᵢ + Kᵢᵢ/2 and
 log Vⱼ + Kⱼⱼ/2 are centred Gaussians of covariance K, the inner products of all c and d over σ². So
-H = E F with F = φ(Σ pᵢ uᵢ - e^ε Σ rⱼ vⱼ) and φ the positive part, or smooth, convex, and as near to
-it as you like. Move K along the straight line to K', the inner products of the aᵢ and -bⱼ. By
-Gaussian integration by parts (Kahane's interpolation) d/dt E F = ½ Σ (K' - K)ₘₙ E[wₘ wₙ Fₘₙ], w
-being u and v. As φ'' ≥ 0, Fₘₙ ≥ 0 between two u or two v, and there K' ≥ K since aᵢaⱼ ≥ ⟨cᵢ, cⱼ⟩;
-and Fₘₙ ≤ 0 between a u and a v, where K' ≤ K since -aᵢbⱼ ≤ ⟨cᵢ, dⱼ⟩. No term is negative. ∎
+H = E F with F = φ(Σ pᵢ uᵢ - e^ε Σ rⱼ vⱼ), where φ is the positive part, or a smooth convex function
+arbitrarily close to it. Move K along the straight line to K', the inner products of the aᵢ and -bⱼ.
+By Gaussian integration by parts (Kahane's interpolation) d/dt E F = ½ Σ (K' - K)ₘₙ E[wₘ wₙ Fₘₙ],
+where w are u and v. As φ'' ≥ 0, Fₘₙ ≥ 0 between two u or two v, and there K' ≥ K since
+aᵢaⱼ ≥ ⟨cᵢ, cⱼ⟩; and Fₘₙ ≤ 0 between a u and a v, where K' ≤ K since -aᵢbⱼ ≤ ⟨cᵢ, dⱼ⟩. So no term is
+negative. ∎
 
-**A person's records in a Poisson batch.** Fix the coins of all other records: divergences are
-jointly convex, so they may be given. Of the person's k records the coins choose a set J with
-probability pᴶ, and J moves a release of sensitivity 1 by at most |J|. Hence `ShiftedPair` with
-binomial masses on the shifts 0, …, k, against a single 0 when the records are added or removed, and
-against the mirrored mixture when each is replaced by another that keeps its coin.
+**A person's records in a Poisson batch.** Condition on the sampling coins of all other records,
+which is allowed because divergences are jointly convex. Of the person's k records the coins choose
+a set J with probability pᴶ, and J moves a release of sensitivity 1 by at most |J|. This gives
+`ShiftedPair` with binomial masses on the shifts 0, …, k: against a single 0 when the records are
+added or removed, and against the mirrored mixture when each is replaced by another that keeps its
+coin.
 """
 
 from collections.abc import Callable
@@ -31,16 +33,16 @@ from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Pair
 
 _NEGLIGIBLE = 1e-25  # binomial mass that is moved to the largest shift
-_NODES = 4096  # where a loss is tabulated before it is inverted
+_NODES = 4096  # points at which the loss is tabulated in order to invert it
 _FAR = 40.0  # standard deviations beyond which a Gaussian has no mass in floating point
-_ROUNDING = 1e-14  # relative: of special functions and their difference, upwards
+_ROUNDING = 1e-14  # relative error of special functions and their difference, added
 
 
 @attrs.frozen(slots=False)
 class ShiftedPair(Pair):
-    """Σ pᵢ N(aᵢ, 1) against Σ rⱼ N(-bⱼ, 1), all shifts at least 0.
+    """The pair Σ pᵢ N(aᵢ, 1) against Σ rⱼ N(-bⱼ, 1), with all shifts at least 0.
 
-    The loss increases along the line, so the worst event for any ε is a half-line.
+    The loss increases with the output, so the worst event for any ε is a half-line.
 
     Attributes:
         present: The masses pᵢ.
@@ -56,7 +58,7 @@ class ShiftedPair(Pair):
 
     @classmethod
     def of_sample(cls, records: int, rate: float, sigma: float, *, replaced: bool) -> "ShiftedPair":
-        """The pair of a person with so many records under Gaussian noise, sampled at a rate."""
+        """The pair for a person with `records` records, Poisson-sampled, with Gaussian noise."""
         masses, counts = sampled_counts(records, rate)
         if replaced:
             return cls(masses, counts / sigma, masses, counts / sigma)
@@ -73,7 +75,7 @@ class ShiftedPair(Pair):
         return np.minimum(1.0, np.maximum(inside, -np.expm1(np.minimum(epsilon, 0.0))))
 
     def swapped(self) -> "ShiftedPair":
-        """See base class. Reflection puts the roles of the laws back in order."""
+        """The pair with the two distributions exchanged, reflected so that shifts are positive."""
         return ShiftedPair(self.absent, self.down, self.present, self.up)
 
     @property
@@ -100,10 +102,11 @@ class ShiftedPair(Pair):
         return nodes, np.maximum.accumulate(self._loss(nodes)[0])
 
     def _where_loss_is(self, epsilon: Array) -> Array:
-        """The x whose loss is ε, or the end of the line beyond which there is no mass.
+        """The x at which the loss is ε, or the end of the range that holds all mass.
 
-        Newton's steps between two nodes, a bisection where one would leave the bracket. An error in
-        x lowers the profile by its square only: x maximises the difference that the profile is.
+        Takes Newton steps between two nodes, and bisects where one would leave the bracket. An
+        error in x lowers the profile only to second order, because x maximises the difference that
+        defines it.
         """
         nodes, losses = self._tabulated_loss
         right = np.clip(np.searchsorted(losses, epsilon), 1, len(nodes) - 1)
@@ -120,9 +123,9 @@ class ShiftedPair(Pair):
 
 
 def sampled_counts(records: int, rate: float) -> tuple[Array, Array]:
-    """Masses and values of how many of a person's records a Poisson batch holds.
+    """The distribution of the number of a person's records in a Poisson batch: masses and counts.
 
-    A thin upper tail is moved to the largest count, which can only raise a divergence.
+    A negligible upper tail is moved to the largest count, which can only raise a divergence.
     """
     counts = np.arange(records + 1)
     masses = stats.binom.pmf(counts, records, rate)
@@ -137,16 +140,17 @@ def sampled_counts(records: int, rate: float) -> tuple[Array, Array]:
 
 @attrs.frozen(slots=False)
 class BoundPair(Pair):
-    """A pair known by an upper bound on its profile, at nodes joined by chords in e^ε.
+    """A pair given by an upper bound on its profile, at nodes joined by chords in e^ε.
 
-    A profile is convex in e^ε and does not increase, so the lower convex hull of any upper bounds
-    at nodes is an upper bound, the last one holds further on, and swapping the laws takes h(ε) to
-    1 - e^ε + e^ε h(-ε). What is kept is the excess over the least profile, the positive part of
-    1 - e^ε: that of swapped laws is e^ε times the excess at -ε, with nothing lost to rounding.
+    A profile is convex in e^ε and does not increase. So the lower convex hull of upper bounds at
+    nodes is an upper bound, and the last value is a bound for all larger ε. Exchanging the two
+    distributions turns h(ε) into 1 - e^ε + e^ε h(-ε). Stored is the excess over the least profile,
+    the positive part of 1 - e^ε: for the exchanged pair it is e^ε times the excess at -ε, without
+    loss by rounding.
 
     Attributes:
         nodes: Values of ε on both sides of zero, increasing.
-        excess: Of the bound there.
+        excess: The excess of the bound at the nodes.
     """
 
     nodes: Array
@@ -154,7 +158,7 @@ class BoundPair(Pair):
 
     @classmethod
     def of(cls, nodes: Array, forward: Array, backward: Array) -> "BoundPair":
-        """From bounds on both directions at the same ε ≥ 0, of which zero is the first."""
+        """Build a pair from bounds on both directions at the same ε ≥ 0, the first being zero."""
         both = np.concatenate([-nodes[:0:-1], nodes])
         left = backward[:0:-1] * np.exp(-nodes[:0:-1])
         excess = np.concatenate([left, [min(forward[0], backward[0])], forward[1:]])
@@ -173,7 +177,7 @@ class BoundPair(Pair):
         share = np.nan_to_num(share, nan=0.0)
         value = (1 - share) * self.excess[right - 1] + share * self.excess[right]
         least = _least(epsilon)
-        # Between nodes on both sides of zero the chord is that of the whole profile.
+        # Between nodes on opposite sides of zero the chord is that of the whole profile.
         inside = value + np.where((low < 0) & (high > 0), (1 - share) * _least(low), least)
         beyond = self.excess[0] * np.exp(np.minimum(epsilon - self.nodes[0], 0.0)) + least
         return np.asarray(np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside)))
@@ -189,20 +193,21 @@ class BoundPair(Pair):
 
 
 def _least(epsilon: Array) -> Array:
-    """The profile of two equal laws."""
+    """The profile of two equal distributions, the least possible one."""
     return np.asarray(-np.expm1(np.minimum(epsilon, 0.0)))
 
 
 def _hull(nodes: Array, excess: Array) -> list[int]:
-    """Which points are on the lower convex hull of a profile in e^ε."""
+    """The indices of the points on the lower convex hull of a profile in e^ε."""
     kept: list[int] = []
     xs, ys = nodes.tolist(), excess.tolist()
     wholes = (excess + _least(nodes)).tolist()
     for i in range(len(xs)):
         while len(kept) > 1:
             j, k = kept[-2], kept[-1]
-            values = ys if xs[i] <= 0 or xs[j] >= 0 else wholes  # a line left out bends nothing
-            # Slopes in e^ε, times e^x[k] on both sides.
+            # On one side of zero the least profile is a straight line and may be left out.
+            values = ys if xs[i] <= 0 or xs[j] >= 0 else wholes
+            # Slopes in e^ε, both multiplied by e^x[k].
             before = (values[k] - values[j]) / -np.expm1(xs[j] - xs[k])
             after = (values[i] - values[k]) / np.expm1(min(xs[i] - xs[k], 700.0))
             if before <= after:
@@ -216,10 +221,10 @@ Profile = Callable[[Array], Array]
 
 
 def chained(first: Profile, second: Profile, nodes: Array) -> Array:
-    """Bounds the profile of two steps, from S to S' to S'', by those of the steps, at ε ≥ 0.
+    """Bound the profile of two steps, from S to S' to S'', by those of the steps, at ε ≥ 0.
 
-    P(A) ≤ e^s P'(A) + h(s) and P'(A) ≤ e^t P''(A) + h'(t), so h''(s + t) ≤ h(s) + e^s h'(t): the
-    least over several splits of ε.
+    P(A) ≤ e^s P'(A) + h(s) and P'(A) ≤ e^t P''(A) + h'(t), so h''(s + t) ≤ h(s) + e^s h'(t). The
+    result is the least of these bounds over several splits of ε.
     """
     least = np.ones_like(nodes)
     for share in np.linspace(0.0, 1.0, 33):
@@ -231,6 +236,6 @@ def chained(first: Profile, second: Profile, nodes: Array) -> Array:
 
 
 def nodes_up_to(reach: float) -> Array:
-    """Values of ε from zero on: dense, and denser near zero."""
+    """Values of ε from zero to `reach`: dense, and denser near zero."""
     even = np.linspace(0.0, reach, 2048)
     return np.unique(np.concatenate([even, np.geomspace(1e-7 * reach, reach, 2048)]))

@@ -1,15 +1,16 @@
-"""Prices for any neighbouring relation: several records apart, or one replaced.
+"""Group privacy: ε for any neighbouring relation, with several records changed or one replaced.
 
-Accountants price one added or removed record. A relation of distance k is priced by the least of
-the bounds that hold:
+Accountants compute ε for one added or removed record. For a relation of distance k, the result is
+the least of these bounds, all of which hold:
 
 * *The chain* on the whole composition, for every event and accountant. Along k data sets, each one
   record from the next, P₀(A) ≤ e^ε₁ P₁(A) + δ(ε₁) ≤ …, so that
   δ_k(ε₁ + … + ε_k) ≤ δ(ε₁) + e^ε₁ δ(ε₂) + … + e^(ε₁ + … + ε_(k-1)) δ(ε_k).
-* *Each release at distance k*, then composed. Gaussian and Laplace noise of sensitivity 1 has
-  sensitivity k: it scales. A Poisson-sampled Gaussian has the pair of `group_pairs`, exact for the
-  worst records. Any other sampled release is a mixture over how many of the person's records are
-  in the batch (`_sampled`), each part chained. Dominating pairs compose adaptively.
+* *Each release at distance k*, then composed. A Gaussian or Laplace mechanism of sensitivity 1 has
+  sensitivity k, so its noise multiplier is divided by k. A Poisson-sampled Gaussian has the pair of
+  `group_pairs`, which is exact for the worst records. Any other sampled release is a mixture over
+  the number of the person's records in the batch (`_sampled`), each part bounded by a chain.
+  Dominating pairs compose adaptively.
 """
 
 import math
@@ -49,7 +50,7 @@ _SHARES = (
     4.0,
     16.0,
 )  # ratios of the δ of one link of a chain to that of the link before
-_TAIL = 1e-22  # of one release: what a profile may still lose beyond the last node
+_TAIL = 1e-22  # how far the profile of one release may be above its limit at the last node
 
 
 def epsilon_of(
@@ -58,16 +59,17 @@ def epsilon_of(
     relation: Relation = ADD_REMOVE,
     accountant: Callable[[], PldAccountant | RdpAccountant] = PldAccountant,
 ) -> float:
-    """The ε at which an event is (ε, δ)-DP for a neighbouring relation.
+    """Return the ε at which an event is (ε, δ)-DP for a neighbouring relation.
 
     Args:
-        event: What happened.
+        event: The privacy event.
         delta: δ.
-        relation: Which data sets are neighbours.
-        accountant: Makes a fresh accountant, which prices one record added or removed.
+        relation: The neighbouring relation.
+        accountant: Creates a new accountant for one added or removed record.
 
     Guarantee:
-        An upper bound, the least of those above that this accountant can compute.
+        The result is an upper bound: the least bound of this module's list that the accountant can
+        compute.
     """
     _validate.between(0, 1, delta=delta)
     if relation.distance == 1:
@@ -83,7 +85,7 @@ def epsilon_of(
 
 
 def _is_exact(apart: dp.DpEvent) -> bool:
-    """Whether no pair in an event at a distance is looser than the worst records."""
+    """Whether every pair in an event at a distance is attained by the worst records."""
     known = (dp.GaussianDpEvent, dp.LaplaceDpEvent)
     return all(
         isinstance(leaf, known)
@@ -93,9 +95,9 @@ def _is_exact(apart: dp.DpEvent) -> bool:
 
 
 def _chain_epsilon(curve: Callable[[float], float], delta: float, distance: int) -> float:
-    """The chain's ε, the least over several ways to share δ among the links."""
-    bounds = [distance * curve(0.0)]  # finite if all of it is pure
-    shared = delta * (1 - 1e-12)  # rounding of the shares must not add up to more than δ
+    """The ε of the chain, the least over several ways to divide δ among the links."""
+    bounds = [distance * curve(0.0)]  # finite if every event is pure DP
+    shared = delta * (1 - 1e-12)  # despite rounding, the shares must not add up to more than δ
     for ratio in _SHARES if delta > 0 else ():
         powers = ratio ** (np.arange(distance) - (distance - 1.0) * (ratio > 1))  # at most 1
         total = 0.0
@@ -109,9 +111,9 @@ def _chain_epsilon(curve: Callable[[float], float], delta: float, distance: int)
 
 
 def event_at_distance(event: dp.DpEvent, relation: Relation) -> dp.DpEvent | None:
-    """An event whose price for one record is a price of `event` for the relation.
+    """Return an event whose ε for one record is an upper bound on that of `event` for `relation`.
 
-    None where some release in it has no known pair.
+    None if some release in it has no known dominating pair.
     """
     composed: list[dp.DpEvent] = []
     for leaf, times in leaves(event):
@@ -142,7 +144,7 @@ def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None
 
 
 class _Bounds:
-    """Bounds on the profiles of one unsampled release, at any number of records."""
+    """Bounds on the profiles of one unsampled release, for any number of records."""
 
     def __init__(self, event: dp.DpEvent) -> None:
         worst = dominating(event)
@@ -153,7 +155,7 @@ class _Bounds:
         self._known: dict[int, BoundPair] = {}
 
     def added(self, records: int) -> BoundPair:
-        """So many records present against none of them."""
+        """Bounds for `records` records present against none of them."""
         if records not in self._known:
             self._known[records] = self._make(records)
         return self._known[records]
@@ -171,7 +173,7 @@ class _Bounds:
         return BoundPair.of(nodes, removing, chained(back, back_others, nodes))
 
     def _exact(self, records: int) -> Dominating | None:
-        """One record, or noise that scales."""
+        """The exact pairs, for one record or for noise that scales; None otherwise."""
         match self._parts:
             case _ if records == 1:
                 return self._worst
@@ -182,7 +184,10 @@ class _Bounds:
                 return None
 
     def replaced(self, records: int) -> BoundPair:
-        """So many records against as many others: by none of them, or by all of them."""
+        """Bounds for replacing `records` records: exact where possible, else the better chain.
+
+        One chain removes the records before it adds the others; the other chain adds first.
+        """
         if self._exact(2 * records) is not None:
             return self.added(2 * records)
         present = self.added(records)
@@ -193,16 +198,17 @@ class _Bounds:
 
 
 def _sampled(bounds: _Bounds, records: int, rate: float, *, replaced: bool) -> Dominating:
-    """A person's records under Poisson sampling.
+    """The dominating pairs of a person's records under Poisson sampling.
 
-    Let the coins of all other records be given (divergences are jointly convex). None of the
-    person's is drawn with probability 1 - r, r = 1 - (1 - q)^k; else j ≥ 1 are, with binomial
-    weights. So the batch is M₀ or, at rate r, a mixture M of the laws at distance j, whose profile
-    against M₀ is at most the weighted mean of theirs: sampling at rate r of one mechanism.
+    Condition on the sampling coins of all other records (divergences are jointly convex). None of
+    the person's records is drawn with probability 1 - r, r = 1 - (1 - q)^k; otherwise j ≥ 1 are,
+    with binomial weights. So the output has the distribution M₀ or, at rate r, a mixture M of the
+    distributions at distance j. The profile of M against M₀ is at most the weighted mean of theirs.
+    This is sampling at rate r of one mechanism.
 
     Replaced records keep their coins, so (1-r) M₀ + r M is compared with (1-r) M₀ + r M'. With
-    e^ε = 1 + r (e^t - 1) and b = e^(ε - t) that is r H_t(M ‖ (1-b) M₀ + b M') (Balle, Barthe and
-    Gaboardi 2018), at most r times the mean of both profiles at t.
+    e^ε = 1 + r (e^t - 1) and b = e^(ε - t) the divergence is r H_t(M ‖ (1-b) M₀ + b M') (Balle,
+    Barthe and Gaboardi 2018), at most r times the weighted mean of both profiles at t.
     """
     masses, counts = sampled_counts(records, rate)
     drawn = counts > 0
@@ -225,7 +231,7 @@ def _sampled(bounds: _Bounds, records: int, rate: float, *, replaced: bool) -> D
 
 
 def _mean(pairs: list[BoundPair], weights: Array) -> BoundPair:
-    """The labelled mixture: the weighted mean of the profiles, at all nodes of them."""
+    """The pair of the labelled mixture: the weighted mean of the profiles, at all their nodes."""
     if len(pairs) == 1:
         return pairs[0]
     nodes = np.unique(np.abs(np.concatenate([[0.0], *(pair.nodes for pair in pairs)])))

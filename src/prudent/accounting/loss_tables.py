@@ -1,8 +1,8 @@
-"""Discrete laws of privacy losses: building them from a profile, and reading δ and ε from them.
+"""Discrete distributions (laws) of privacy losses: built from a profile, read as δ and ε.
 
 A law is built by joining the values of a profile at finitely many losses by chords ("connect the
-dots", Doroshenko et al. 2022, arXiv:2207.04380), which can only overstate it, or from lowered
-values, which can only understate it. Rounding is part of the bound: see `joined`.
+dots", Doroshenko et al. 2022, arXiv:2207.04380), which can only overstate the profile, or from
+lowered values, which can only understate it. The bounds include rounding errors: see `joined`.
 """
 
 import math
@@ -21,27 +21,28 @@ UNIT = 2.0**-53
 """The unit roundoff u of double precision."""
 
 _EVALUATION = 64.0
-"""A profile is evaluated to within this many u times the two tails it is the difference of, plus
-an eighth of it for each unit of |ε| (rounding of the argument). Checked against mpmath."""
+"""Error bound of an evaluated profile, in u times the sum of the two tails whose difference it is;
+an eighth of it is added for each unit of |ε| (rounding of the argument). Checked against mpmath."""
 
-_USELESS = 0.1  # relative error of tails beyond which they say nothing
-_DIRECT_SPAN = 600.0  # exponents within this of each other are summed without logarithms
+_USELESS = 0.1  # tails with a larger relative error are replaced by trivial bounds
+_DIRECT_SPAN = 600.0  # exponents within this distance of each other are summed without logarithms
 
 
 @attrs.frozen(slots=False)
 class LossTable:
-    """A law of privacy losses at finitely many points, and the profile it stands for.
+    """A law of privacy losses at finitely many points, with its profile.
 
-    Masses may be stored tilted, as what multiplies exp(log_scale - tilt loss): far in the tail
-    they then keep their relative precision.
+    Masses may be stored tilted: the actual mass is the stored one times exp(log_scale - tilt loss).
+    Masses far in the tail then keep their relative precision.
 
     Attributes:
         losses: The finite losses, increasing.
-        masses: Mass of the first law at each of them, tilted; the second has e^-loss times as much.
+        masses: Mass of the first distribution at each loss, tilted; the second distribution has
+            e^-loss times as much.
         infinite: Mass at infinite loss.
-        tilt: Of the masses.
-        log_scale: Of the masses.
-        upper: Whether profiles are rounded up; else down.
+        tilt: Tilt of the masses.
+        log_scale: Logarithm of the scale of the masses.
+        upper: Whether profiles are rounded up; otherwise they are rounded down.
     """
 
     losses: Array
@@ -53,13 +54,13 @@ class LossTable:
 
     @cached_property
     def _above(self) -> tuple[Array, Array, float]:
-        """Tails from each loss upwards, rounded to the safe side, and the scale of the second.
+        """Tails of both distributions from each loss upwards, rounded safely, and the anchor.
 
-        The tail of the second law is stored over e^-anchor, the returned scale being the anchor.
-        The relative error of a sum of n non-negative numbers is at most (n - 1) u, that of an
-        exponential the absolute error of its argument.
+        The tail of the second distribution is stored multiplied by e^anchor. The relative error of
+        a sum of n non-negative numbers is at most (n - 1) u; that of an exponential is the absolute
+        error of its argument.
         """
-        # Multiplying the second law by e^anchor keeps it representable over the whole table.
+        # Multiplying by e^anchor keeps the second distribution representable in the whole table.
         anchor = float(self.losses[0]) if len(self.losses) else 0.0
         exponents = self.log_scale - self.tilt * self.losses
         shifted = exponents - (self.losses - anchor)
@@ -87,8 +88,8 @@ class LossTable:
     def profile(self, epsilon: Array) -> Array:
         """δ(ε) at any real ε.
 
-        Below the least loss a tilted table knows nothing of the first law: the answer is then 1,
-        or for a table that rounds down what the losses above contribute.
+        A tilted table has no valid masses below its least loss. There the result is 1 or, for a
+        table that rounds down, the contribution of the losses above.
         """
         first, second, anchor = self._above
         start = np.searchsorted(self.losses, epsilon, side="right")
@@ -101,9 +102,9 @@ class LossTable:
         return np.asarray(total)
 
     def epsilon(self, delta: float) -> float:
-        """The least ε >= 0 whose δ(ε) is at most `delta`; infinite when there is none.
+        """The least ε >= 0 whose δ(ε) is at most `delta`; infinite if there is none.
 
-        A tilted table that rounds up does not look below its least loss.
+        A tilted table that rounds up is not evaluated below its least loss.
         """
         if self.infinite > delta:
             return math.inf
@@ -130,14 +131,14 @@ class LossTable:
 
 @attrs.frozen(slots=False)
 class Chords:
-    """Masses of the law whose profile is piecewise linear in e^ε, with what rounding may hide.
+    """The masses of a law whose profile is piecewise linear in e^ε, with their rounding errors.
 
     Attributes:
-        losses: Where the profile bends, increasing.
-        masses: Non-negative masses there.
+        losses: The losses at which the slope of the profile changes, increasing.
+        masses: The non-negative masses at these losses.
         infinite: Mass at infinite loss.
-        doubt: Bound on the distance of each mass from that of the intended law; zero where the
-            masses have been rounded up already.
+        doubt: Bound on the difference between each mass and that of the exact law; zero where the
+            masses have already been rounded up.
     """
 
     losses: Array
@@ -147,10 +148,11 @@ class Chords:
 
     @property
     def table(self) -> LossTable:
-        """The law for reading; rounded up if there is no doubt left, else down.
+        """The law as a table, rounded up if all doubts are zero and down otherwise.
 
-        Rounding down takes the doubt off the mass at infinity, which counts in full at every ε, or
-        scales all masses by as much as the doubted ones can make of any profile.
+        Rounding down subtracts the doubts from the mass at infinity, which counts in full at every
+        ε. If that mass is too small, all masses are scaled down by the largest fraction of the
+        profile that the doubts can make up.
         """
         if not self.doubt.any():
             return LossTable(self.losses, self.masses, self.infinite)
@@ -166,25 +168,25 @@ class Chords:
 
 
 def joined(excess: Array, zero: int, losses: Array, *, upper: bool = True) -> Chords:
-    """The law whose profile joins its values at `losses` by chords in e^ε.
+    """Return the law whose profile joins its values at `losses` by chords in e^ε.
 
     Args:
-        excess: What the profile exceeds the least possible one by, which is 1 - e^ε left of zero
-            and 0 right of it. That line bends at zero alone, so leaving it out keeps its rounding
-            out of every other mass.
-        zero: Where in the grid ε = 0 is.
+        excess: The excess of the profile over the least possible one, which is 1 - e^ε left of zero
+            and 0 right of it. The slope of the least profile changes only at zero, so omitting it
+            keeps its rounding errors out of all other masses.
+        zero: The index of ε = 0 in the grid.
         losses: The grid, increasing.
-        upper: Whether masses are rounded up to a law that dominates, or their doubt is kept.
+        upper: Whether masses are rounded up to a dominating law; otherwise their doubts are kept.
 
     Guarantee:
         With `upper`, the measure returned has at least the mass of the exact chords at each loss.
         A mass is a difference of two steps, each the quotient of a difference of values, so its
         rounding error is at most a few u times the steps; this is added. A negative mass, where
-        rounding has bent the values the wrong way, becomes zero. More mass at a finite loss only
-        raises a profile, at every ε, and so it does after composition.
+        rounding has made the values non-convex, becomes zero. More mass at a finite loss only
+        raises a profile, at every ε, and does so after composition as well.
     """
     gaps = np.diff(losses)
-    step = np.diff(excess) / -np.expm1(-gaps)  # no e^gap: a coarse grid may overflow it
+    step = np.diff(excess) / -np.expm1(-gaps)  # not with e^gap, which overflows on a coarse grid
     after, before = np.append(step, 0.0), np.append(0.0, step)
     masses = np.append(np.exp(-gaps), 1.0) * after - before
     masses[zero] += 1.0
@@ -198,10 +200,10 @@ def joined(excess: Array, zero: int, losses: Array, *, upper: bool = True) -> Ch
 
 
 def evaluation_error(excess: Array, losses: Array) -> Array:
-    """Bound on the error with which `excess` was evaluated, from its own chords.
+    """A bound on the evaluation error of `excess`, computed from its own chords.
 
-    A profile is first(L > ε) - e^ε second(L > ε). The second term is the slope of the profile,
-    which the chord to the left overstates (to the right, for the mirrored half).
+    A profile is first(L > ε) - e^ε second(L > ε). The second term is the magnitude of the slope of
+    the profile, which the chord to the left overstates (to the right, for the mirrored half).
     """
     step = np.abs(np.diff(excess)) / -np.expm1(-np.diff(losses))
     slope = np.maximum(np.append(step, 0.0), np.append(0.0, step))
@@ -209,24 +211,25 @@ def evaluation_error(excess: Array, losses: Array) -> Array:
 
 
 def evaluation_bound(epsilon: Array, value: Array, slope: Array) -> Array:
-    """Bound on the error of evaluated profiles, given (bounds on) their values and slopes."""
+    """A bound on the error of evaluated profiles, given (bounds on) their values and slopes."""
     return UNIT * (_EVALUATION + 8 * np.abs(epsilon)) * (np.abs(value) + 2 * slope)
 
 
 def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
-    """Values, as for `joined`, whose chords stay below the profile.
+    """Return values, in the form of `joined`, whose chords stay below the profile.
 
-    Between two points the profile, convex in e^ε, lies above the lines through the neighbouring
-    chords, so its chord overshoots it by at most the height of that triangle. Lowering both ends
-    by the larger overshoot beside them, one end further where the other has come to the least
-    possible profile, and taking the lower convex hull, gives the profile of a pair that the
-    original dominates. `limit` is the profile's limit at infinity.
+    The profile is convex in e^ε. So between two points it lies above the extensions of the
+    neighbouring chords, and its own chord exceeds it by at most the height of the triangle that
+    they form. Each value is lowered by the larger of the heights on its two sides; where one end of
+    a chord reaches the least possible profile, the other end is lowered further. The lower convex
+    hull of these values is the profile of a pair that the original dominates. `limit` is the limit
+    of the profile at infinity.
     """
     least = -np.expm1(np.minimum(losses, 0.0))
     floor = np.maximum(limit - least, 0.0)
     if len(excess) < 3:
         return floor
-    # The least profile is straight on both sides of zero: it bends the chords that meet there.
+    # The slope of the least profile changes at zero, so it must be added to the chords there.
     rise, ratio = np.diff(excess), _growth(losses)
     left = rise[1:-1] - rise[:-2] * ratio[:-1]
     right = rise[2:] / ratio[1:] - rise[1:-1]
@@ -238,7 +241,7 @@ def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         height = np.nan_to_num(left * right / (left + right), nan=0.0)
         apex = np.clip(np.nan_to_num(right / (left + right), nan=0.5), 1e-300, 1 - 1e-16)
-    # The outermost chords have a neighbour on one side only: lower them all the way.
+    # The outermost chords have a neighbour on one side only, so they are lowered completely.
     height = np.concatenate([excess[1:2], np.maximum(height, 0.0), excess[-2:-1]])
     apex = np.concatenate([[1 - 1e-16], apex, [1e-300]])
     room = np.maximum(excess - floor, 0.0)
@@ -252,7 +255,8 @@ def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
         at_bend = slice(bend, bend + 2)
         overshoots = bend >= 0 and on_grid < limit * (1 - 1e-9)
         if overshoots and np.all(drop[at_bend] == room[at_bend]):
-            # The least profile bends between two grid points: a chord of it is above it there.
+            # The slope of the least profile changes between two grid points, where its chord is
+            # above it.
             return lowered(excess, zero, losses, on_grid)
     values = excess - drop
     values[[0, -1]] = floor[[0, -1]]
@@ -260,9 +264,9 @@ def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
 
 
 def _growth(losses: Array) -> Array:
-    """How much longer each interval of e^losses is than the one before, bounded.
+    """The ratio of the length of each interval of e^losses to that of the one before, bounded.
 
-    A ratio of e^300 is already all there is, and its products stay finite.
+    Ratios are limited to e^300, beyond which they make no difference, so that products are finite.
     """
     gaps = np.minimum(np.diff(losses), 300.0)
     return np.asarray(np.exp(gaps[:-1]) * np.expm1(gaps[1:]) / np.expm1(gaps[:-1])).clip(
@@ -271,10 +275,11 @@ def _growth(losses: Array) -> Array:
 
 
 def _lower_hull(x: Array, y: Array, zero: int) -> Array:
-    """The greatest convex function below the points, as `joined` takes its values.
+    """The greatest convex function below the points, in the form of `joined`.
 
-    Its slopes are the isotonic regression of the points' slopes, weighted by their widths. The
-    least profile, of slope -1 left of `zero`, is left out of the values and part of the slopes.
+    Its slopes are the isotonic regression of the slopes between the points, weighted by their
+    widths. The least profile, of slope -1 left of `zero`, is not included in the values, but its
+    slope is included in the slopes.
     """
     if len(x) < 3:
         return y
@@ -284,7 +289,7 @@ def _lower_hull(x: Array, y: Array, zero: int) -> Array:
     corners = np.minimum(isotonic_regression(slopes, weights=widths).blocks, len(x) - 1)
     hull = np.interp(x, x[corners], y[corners])
     after = int(np.searchsorted(corners, zero))
-    if corners[after] != zero:  # a stretch across zero: there the least profile is not straight
+    if corners[after] != zero:  # a segment across zero, on which the least profile is not linear
         least = np.maximum(0.0, x[zero] - x)
         across = slice(corners[after - 1], corners[after] + 1)
         hull[across] = np.interp(x, x[corners], (y + least)[corners])[across] - least[across]

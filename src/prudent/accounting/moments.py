@@ -1,11 +1,11 @@
 """Rényi divergences of dominating pairs, Poisson-sampled or not, at every order from 1 to infinity.
 
-With M the law with the record sampled in at rate q and P the law without it, both directions are
-one integral, E_P[(M/P)^t]: t = α when removing a record, t = 1 - α when adding one. Removing has a
-closed form at whole orders (Errata 2.2); everything else is a sum of smooth one-dimensional
-integrals, where the trapezoidal rule converges faster than any power of its step. Orders beyond
-`_MOST_POWERS` get an upper bound that takes no more memory than any other order. Order 1 is the
-Kullback-Leibler divergence and order infinity the largest loss.
+Let M be the distribution with the record sampled in at rate q, and P the one without it. Both
+directions are the same integral, E_P[(M/P)^t]: t = α when removing a record, t = 1 - α when adding
+one. Removing has a closed form at integer orders (Errata 2.2). Everything else is a sum of smooth
+one-dimensional integrals, for which the trapezoidal rule converges faster than any power of its
+step. Orders above `_MOST_POWERS` get an upper bound, which needs no more memory than lower orders.
+Order 1 is the Kullback-Leibler divergence and order infinity the largest loss.
 """
 
 import math
@@ -22,8 +22,8 @@ from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import LaplacePair, MixturePair, Pair
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
-_MOST_NODES = 1 << 21  # of one integral, all components together
-_MOST_POWERS = 1 << 14  # terms of the closed form at a whole order; a bound is used beyond
+_MOST_NODES = 1 << 21  # most nodes of one integral, over all components
+_MOST_POWERS = 1 << 14  # most terms of the closed form at an integer order; above it, a bound
 
 
 def renyi_divergence(pair: Pair, orders: Array, rate: float, *, adding: bool = False) -> Array:
@@ -38,7 +38,7 @@ def renyi_divergence(pair: Pair, orders: Array, rate: float, *, adding: bool = F
     found[orders == 1] = kullback_leibler(pair, rate, adding=adding)
     found[orders == np.inf] = largest_loss(pair, rate, adding=adding)
     closed = np.zeros(orders.shape, bool) if adding else orders == np.floor(orders)
-    # Next to order 1 the first-order terms of the closed form cancel; quadrature leaves them out.
+    # Near order 1 the first-order terms of the closed form cancel; quadrature omits them.
     closed |= (orders > _MOST_POWERS) | ((rate == 1) & (orders >= 2))
     closed &= (orders > 1) & (orders < np.inf)
     if np.any(closed):
@@ -60,7 +60,7 @@ def _from_base_moments(pair: Pair, orders: Array, rate: float, adding: bool) -> 
     """D_α, or an upper bound on it, from the moments before sampling."""
     if adding:
         return _bound_of_adding(pair, orders, rate)
-    if rate == 1 and np.all(orders >= 2):  # the closed form holds between whole orders too
+    if rate == 1 and np.all(orders >= 2):  # the closed form also holds at non-integer orders
         return np.maximum(0.0, log_base_moments(pair, orders)) / (orders - 1)
     return divergence_of_removing(lambda powers: log_base_moments(pair, powers), orders, rate)
 
@@ -69,12 +69,13 @@ def divergence_of_removing(log_base: Callable[[Array], Array], orders: Array, ra
     """D_α(M || P) at finite orders above 1, from logarithms of moments before sampling.
 
     Guarantee:
-        Exact at whole orders up to `_MOST_POWERS`, never below the truth at any other. Beyond,
-        Minkowski's inequality bounds the norm of M/P = (1-q) + q r by (1-q) + q times that of r.
-        Between whole orders the logarithm of the moment is convex, so a chord is above it.
+        Exact at integer orders up to `_MOST_POWERS`, and an upper bound at all others. Above
+        `_MOST_POWERS`, Minkowski's inequality bounds the norm of M/P = (1-q) + q r by (1-q) plus q
+        times the norm of r. Between integer orders the logarithm of the moment is convex, so its
+        chord is an upper bound.
     """
     wholes = np.unique(np.append(np.floor(orders), np.ceil(orders)))
-    logs = np.zeros(wholes.shape)  # that at order 1
+    logs = np.zeros(wholes.shape)  # 0 is the value at order 1
     near = (wholes > 1) & (wholes <= _MOST_POWERS)
     if np.any(near):
         powers = np.arange(2, int(wholes[near].max()) + 1, dtype=np.float64)
@@ -100,7 +101,7 @@ def _bound_of_adding(pair: Pair, orders: Array, rate: float) -> Array:
 
 
 def kullback_leibler(pair: Pair, rate: float, *, adding: bool = False) -> float:
-    """D_1 of the sampled pair; by convexity at most q times the unsampled one."""
+    """D_1 of the sampled pair; by convexity at most q times that of the unsampled pair."""
     one_way = pair.swapped() if adding else pair
     bound = math.inf
     if one_way.infinite_mass == 0:
@@ -110,8 +111,8 @@ def kullback_leibler(pair: Pair, rate: float, *, adding: bool = False) -> float:
         return bound
     log_masses, losses = nodes
     log_ratio = log_sampled_ratio(losses, rate)
-    # E_P[r log r] and E_P[-log r] with the linear term, whose mean is zero, left out: the integrand
-    # is r (e^-l - 1 + l) or e^l - 1 - l at l = log r, and never negative.
+    # E_P[r log r] and E_P[-log r] without the linear term, whose mean is zero: the integrand is
+    # r (e^-l - 1 + l) or e^l - 1 - l at l = log r, and never negative.
     terms = _log_expm1_minus(log_ratio) if adding else log_ratio + _log_expm1_minus(-log_ratio)
     return min(bound, float(np.sum(np.exp(log_masses + terms))))
 
@@ -161,8 +162,8 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
         exponents = column * mixture.losses[used] + _gaussian_log_moments(
             column, mixture.sigma[used]
         )
-    # The masses without the record need not sum to one over the components used; what is missing
-    # has (present/absent)^k = 0 and so adds nothing.
+    # The absent masses of the used components need not sum to one; the missing components have
+    # (present/absent)^k = 0 and add nothing.
     unused = float(np.sum(mixture.absent[~used]))
     direct = np.expm1(np.minimum(exponents, 1.0)) @ mixture.absent[used] - unused
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -172,13 +173,13 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
 
 
 def _gaussian_log_moments(powers: Array, sigma: float | Array) -> Array:
-    """Returns k (k-1) / (2 σ²), infinite where that overflows and zero at infinite σ."""
+    """Return k (k-1) / (2 σ²), infinite where that overflows and zero at infinite σ."""
     with np.errstate(over="ignore"):
         return np.asarray(0.5 * powers * ((powers - 1) / np.square(sigma)))
 
 
 def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
-    """Logarithm of E_P[(M/P)^a] at whole orders a, from log_base[k - 2] before sampling.
+    """Logarithm of E_P[(M/P)^a] at integer orders a, from log_base[k - 2] before sampling.
 
     E = 1 + Σ_k C(a, k) (1-q)^(a-k) q^k (m_k - 1), k = 2..a (Errata 2.2).
     """
@@ -189,7 +190,7 @@ def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
         excess = np.where(log_base < 1, np.log(np.expm1(np.minimum(log_base, 1.0))), log_base)
         excess = np.where(log_base < 1, excess, log_base + np.log1p(-np.exp(-log_base)))
     logs = np.empty(orders.shape)
-    for index, order in enumerate(orders):  # one at a time: all at once would be a large matrix
+    for index, order in enumerate(orders):  # one at a time, to avoid a large matrix
         k = powers[: int(order) - 1]
         choose = (
             special.gammaln(order + 1) - special.gammaln(k + 1) - special.gammaln(order - k + 1)
@@ -200,7 +201,7 @@ def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
 
 
 def _as_mixture(pair: Pair, nodes: int) -> MixturePair:
-    """The pair as finitely many components, by quadrature where it has a continuum of them."""
+    """Convert a pair to finitely many components, by quadrature if it has a continuum of them."""
     if isinstance(pair, LaplacePair):
         return pair.components(nodes)
     if isinstance(pair, MixturePair):
@@ -209,13 +210,13 @@ def _as_mixture(pair: Pair, nodes: int) -> MixturePair:
 
 
 def _log_moments(pair: Pair, powers: Array, rate: float) -> Array | None:
-    """Logarithms of E_P[(M/P)^t] by quadrature; None where that would take too many nodes."""
+    """Logarithms of E_P[(M/P)^t] by quadrature; None if that would need too many nodes."""
     nodes = _nodes(pair, powers)
     return None if nodes is None else _log_expectations(*nodes, powers, rate)
 
 
 def _nodes(pair: Pair, powers: Array) -> tuple[Array, Array] | None:
-    """Logarithms of masses under P, and losses before sampling, that integrate these powers."""
+    """The quadrature for these powers: log masses under P and losses before sampling, or None."""
     nodes = 0
     if isinstance(pair, LaplacePair):
         reach = 1 / pair.scale
@@ -246,16 +247,16 @@ def _log_expectations(log_masses: Array, losses: Array, powers: Array, rate: flo
         if np.max(exponents) < 600:
             logs[index] = np.log1p(masses @ _excess(exponents, u, float(power)))
         else:
-            # Far out the masses underflow just where the moment has its weight.
+            # The masses underflow where they contribute most to the moment, so sum logarithms.
             logs[index] = special.logsumexp(exponents + log_masses)
     return logs
 
 
 def _normal_grid(sigma: float, powers: Array, components: int) -> tuple[Array, Array] | None:
-    """Nodes and logarithms of weights of the trapezoidal rule for the standard normal law."""
+    """Nodes and log weights of the trapezoidal rule for the standard normal distribution."""
     if math.isinf(sigma):
         return np.zeros(1), np.zeros(1)
-    # (M/P)^t is analytic in a strip of half-width πσ, which sets the step.
+    # (M/P)^t is analytic in a strip of half-width πσ, which determines the step.
     step = min(0.25, 0.3 * sigma)
     low = min(0.0, float(powers.min())) / sigma - _TAIL_DISTANCE
     high = max(2.0, float(powers.max())) / sigma + _TAIL_DISTANCE
@@ -275,9 +276,9 @@ def log_sampled_ratio(losses: Array, rate: float) -> Array:
 
 
 def _excess(exponents: Array, u: Array, power: float) -> Array:
-    """(1 + u)^t - 1 - t u, exact also where u is tiny.
+    """Return (1 + u)^t - 1 - t u, accurate also where u is tiny.
 
-    The linear term integrates to zero, and leaving it out keeps what is left at its own size.
+    The linear term integrates to zero; omitting it avoids cancellation.
     """
     direct = np.expm1(exponents) - power * u
     tiny = np.abs(u) * (abs(power) + 2) < 0.02
@@ -291,11 +292,11 @@ def _excess(exponents: Array, u: Array, power: float) -> Array:
 
 
 def laplace_rdp(order: ArrayLike, scale: float) -> Numbers:
-    """Exact Rényi divergence of Laplace noise at any order above one.
+    """The exact Rényi divergence of Laplace noise at any order above one.
 
     With a the order and b the scale, the moment is
-    a/(2a-1) e^((a-1)/b) + (a-1)/(2a-1) e^(-a/b); its two first-order terms cancel and are left
-    out, so that the result keeps its digits next to order one and at large scales.
+    a/(2a-1) e^((a-1)/b) + (a-1)/(2a-1) e^(-a/b). Its two first-order terms cancel and are omitted,
+    so that the result is accurate near order one and at large scales.
     """
     a = _numeric.orders(order)
     b = _validate.positive(scale=scale)

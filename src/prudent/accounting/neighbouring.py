@@ -1,14 +1,14 @@
-"""Which events the accountants price under each of dp_accounting's neighbouring relations.
+"""The events that the accountants support under each of dp_accounting's neighbouring relations.
 
-| relation | priced |
+| relation | supported events |
 |---|---|
-| ADD_OR_REMOVE_ONE | every event of this package, and dp_accounting's |
-| REPLACE_SPECIAL | the same at the same price, and the events dp_accounting has for it |
-| REPLACE_ONE | what dp_accounting prices; no event of this package |
+| ADD_OR_REMOVE_ONE | every event of this package, and those of dp_accounting |
+| REPLACE_SPECIAL | the same, with the same ε, and dp_accounting's events for this relation |
+| REPLACE_ONE | those of dp_accounting; no event of this package |
 
-Replacing a record by a special, empty one is removing it from everything a mechanism computes: its
-batch, its margin, its sum. So the pairs are those of removing a record. Replacing it by any other
-record moves a margin by up to two, which the events of this package do not describe.
+Replacing a record by a special, empty record removes it from everything a mechanism computes: its
+batch, its margin, its sum. So the dominating pairs are those of removing a record. Replacing it by
+any other record moves a margin by up to two, which the events of this package do not describe.
 """
 
 from typing import TypeAlias
@@ -25,14 +25,14 @@ ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails
 
 
 def check_relation(neighboring_relation: NeighboringRelation) -> NeighboringRelation:
-    """Returns the relation, checked."""
+    """Return the argument if it is a `NeighboringRelation`; raise ValueError otherwise."""
     if not isinstance(neighboring_relation, NeighboringRelation):
         _validate.one_of(list(NeighboringRelation), neighboring_relation=neighboring_relation)
     return neighboring_relation
 
 
 def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | None:
-    """Why an event of this package, sampled or not, has no price under a relation; else None."""
+    """Return why an event of this package is not supported under a relation; None if it is."""
     inner = leaf
     while isinstance(inner, dp.PoissonSampledDpEvent):
         inner = inner.event
@@ -47,11 +47,12 @@ def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | N
 
 
 def with_halved_noise(leaf: dp.DpEvent) -> dp.DpEvent:
-    """The event that replaces a record by any other, where dp_accounting's Rényi accountant errs.
+    """Correct an event for replacing a record, where dp_accounting's Rényi accountant is wrong.
 
-    A noise multiplier is relative to what one record can add. Replacing it moves the sum by twice
-    that: so dp_accounting's privacy-loss accountant has it, while its Rényi accountant charges as
-    for a removed record, a quarter of the divergence of a Gaussian.
+    A noise multiplier is relative to what one record can add; replacing a record moves the sum by
+    twice as much. dp_accounting's PLD accountant takes this into account. Its Rényi accountant
+    charges the event like a removed record: for a Gaussian, a quarter of the divergence. Halving
+    the noise corrects this.
     """
     match leaf:
         case dp.GaussianDpEvent() | dp.LaplaceDpEvent():

@@ -1,9 +1,9 @@
-"""Dominating pairs: two laws whose privacy loss is at least that of the mechanism.
+"""Dominating pairs: two distributions whose privacy loss is at least that of the mechanism.
 
 Every pair here is a *labelled mixture of Gaussian pairs*: component j has mass aⱼ when the record
-is absent and pⱼ when it is present, and given j the output is N(0, 1) or N(1/σⱼ, 1). A labelled
-mixture is all that Propose-Test-Release needs (Errata 2.1): the label is the noisy margin, the
-branch, or which branch a margin of 0 took by accident.
+is absent and pⱼ when it is present, and given j the output is N(0, 1) or N(1/σⱼ, 1). Labelled
+mixtures suffice for Propose-Test-Release (Errata 2.1): the label is the noisy margin, the branch,
+or the branch that a margin of 0 took by accident.
 
 The profile of a pair is h(ε) = sup over events A of present(A) - e^ε absent(A).
 """
@@ -21,33 +21,33 @@ from typing_extensions import override
 from prudent.accounting.loss_tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
-MOST_COMPONENTS = 256  # beyond this, neighbouring components are spread onto a grid of losses
+MOST_COMPONENTS = 256  # with more components, neighbouring ones are spread onto a grid of losses
 
 
 class Pair(abc.ABC):
-    """Two laws, with the record and without it."""
+    """The two output distributions, with the record and without it."""
 
     @abc.abstractmethod
     def profile(self, epsilon: Array) -> Array:
-        """h(ε), at any real ε: negative ones too."""
+        """h(ε) at any real ε, including negative ones."""
 
     @abc.abstractmethod
     def swapped(self) -> "Pair":
-        """The pair with the roles of the two laws exchanged."""
+        """The pair with the two distributions exchanged."""
 
     @property
     @abc.abstractmethod
     def infinite_mass(self) -> float:
-        """Mass of what can only be seen when the record is present: the limit of h."""
+        """Mass of the outputs that occur only when the record is present: the limit of h."""
 
     @property
     def largest_loss(self) -> float:
-        """A loss that is never exceeded, where h is zero; infinite if there is none."""
+        """An upper bound on the loss, from which on h is zero; infinite if there is none."""
         return math.inf
 
 
 def _tail_term(a: Array, shift: float) -> Array:
-    """exp(shift (a + shift/2)) Φ(-a - shift), without overflow and accurate in the far tail."""
+    """Return exp(shift (a + shift/2)) Φ(-a - shift) without overflow, accurate in the far tail."""
     b = a + shift
     right = np.maximum(b, 0.0)
     far = np.exp(-0.5 * a * a) * special.erfcx(right * _SQRT_HALF) * 0.5
@@ -57,7 +57,7 @@ def _tail_term(a: Array, shift: float) -> Array:
 
 
 def gaussian_profile(epsilon: Array, sigma: float) -> Array:
-    """Profile of N(1/σ, 1) against N(0, 1); σ may be 0 (everything revealed) or infinite."""
+    """The profile of N(1/σ, 1) against N(0, 1); σ may be 0 (everything revealed) or infinite."""
     if sigma == 0:
         return np.ones_like(epsilon)
     if math.isinf(sigma):
@@ -69,12 +69,12 @@ def gaussian_profile(epsilon: Array, sigma: float) -> Array:
 
 @attrs.frozen
 class MixturePair(Pair):
-    """Finitely many labelled Gaussian pairs.
+    """A mixture of finitely many labelled Gaussian pairs.
 
     Attributes:
         absent: Mass of each component when the record is absent.
         present: Mass of each component when it is present.
-        sigma: Noise multiplier of each component; infinite where the component says no more.
+        sigma: Noise multiplier of each component; infinite where only the label is released.
     """
 
     absent: Array
@@ -83,7 +83,7 @@ class MixturePair(Pair):
 
     @classmethod
     def of(cls, *components: tuple[float, float, float]) -> "MixturePair":
-        """Builds a pair from (absent, present, sigma) triples."""
+        """Build a pair from (absent, present, sigma) triples."""
         absent, present, sigma = np.array(components, dtype=np.float64).T
         return cls(absent, present, sigma)
 
@@ -97,7 +97,7 @@ class MixturePair(Pair):
     def profile(self, epsilon: Array) -> Array:
         total = np.zeros_like(epsilon)
         for loss, mass, sigma in zip(self.losses, self.present, self.sigma, strict=True):
-            if mass > 0:  # a label never seen without the record tells everything
+            if mass > 0:  # a label that cannot occur without the record has infinite loss
                 total += mass * (gaussian_profile(epsilon - loss, sigma) if loss < np.inf else 1.0)
         return total
 
@@ -119,10 +119,10 @@ class MixturePair(Pair):
 
 @attrs.frozen
 class LaplacePair(Pair):
-    """Laplace noise of scale b on a shift of 1, beside Gaussian noise σ on a shift of 1.
+    """Laplace noise of scale b on a shift of 1, together with Gaussian noise σ on a shift of 1.
 
-    Its loss has atoms at ±1/b and a density between; integrating the Gaussian profile over it
-    gives the closed form below (derived in Errata 2.1's terms, checked by quadrature).
+    The Laplace loss has atoms at ±1/b and a density between them. Integrating the Gaussian profile
+    over it gives the closed form below (derived in the terms of Errata 2.1, checked by quadrature).
     """
 
     scale: float
@@ -144,7 +144,7 @@ class LaplacePair(Pair):
         return np.maximum(0.0, above + math.exp(-reach) * below)
 
     def swapped(self) -> "LaplacePair":
-        """See base class. Reflection exchanges the two laws, so the pair is its own swap."""
+        """Return the pair itself: a reflection exchanges its two distributions."""
         return self
 
     @property
@@ -158,7 +158,7 @@ class LaplacePair(Pair):
         return 1 / self.scale if math.isinf(self.sigma) else math.inf
 
     def components(self, nodes: int) -> MixturePair:
-        """The mixture a Gauss-Legendre rule sees: exact for moments, not for profiles."""
+        """The mixture given by a Gauss-Legendre rule: exact for moments, but not for profiles."""
         reach = 1 / self.scale
         points, weights = _gauss_legendre(nodes)
         loss = points * reach
@@ -176,12 +176,13 @@ def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
 
 @attrs.frozen
 class TabulatedPair(Pair):
-    """A pair known by laws of its losses in both directions.
+    """A pair given by tables of its loss distributions in both directions.
 
     Attributes:
-        forward: Bounds on the law of losses, all on one side of the truth; the best one counts.
-        backward: The same for the pair with its two laws exchanged.
-        largest: The largest loss in both directions, where it is known.
+        forward: Bounds on the distribution of losses, either all upper or all lower bounds; the
+            tightest one is used at each ε.
+        backward: The same for the pair with its two distributions exchanged.
+        largest: The largest loss in each direction; infinite where it is not known.
     """
 
     forward: tuple[LossTable, ...]
@@ -189,7 +190,7 @@ class TabulatedPair(Pair):
     largest: tuple[float, float] = (math.inf, math.inf)
 
     def profile(self, epsilon: Array) -> Array:
-        """See base class. Left of zero it is read from the exchanged pair."""
+        """h(ε) at any real ε; at negative ε it is computed from the exchanged pair."""
         right = _best(self.forward, np.maximum(epsilon, 0.0))
         if np.all(epsilon >= 0):
             return right
@@ -214,17 +215,17 @@ class TabulatedPair(Pair):
 
 
 def _best(tables: tuple[LossTable, ...], epsilon: Array) -> Array:
-    """The least of upper bounds on a profile, or the greatest of lower bounds."""
+    """The least of several upper bounds on a profile, or the greatest of several lower bounds."""
     profiles = [table.profile(epsilon) for table in tables]
     reduce = np.minimum if tables[0].upper else np.maximum
     return np.asarray(reduce.reduce(profiles))
 
 
 def spread(pair: MixturePair, most: int = MOST_COMPONENTS) -> MixturePair:
-    """Moves components of one common σ onto a grid of `most` losses, dominating the original.
+    """Move components with one common σ onto a grid of `most` losses; the result dominates `pair`.
 
     A component between two grid losses is split between them so that both of its masses are
-    kept; whoever sees the grid label can draw the old label back, so nothing is lost.
+    preserved. It dominates because the original label can be redrawn from the grid label.
     """
     if len(pair.present) <= most:
         return pair
@@ -250,13 +251,14 @@ def spread(pair: MixturePair, most: int = MOST_COMPONENTS) -> MixturePair:
 class Dominating:
     """The worst of several pairs, with and without Poisson sampling.
 
-    The pointwise maximum of profiles is again the profile of a pair, and its products dominate
-    every adaptive sequence of the cases (Errata 2.1).
+    The pointwise maximum of profiles is again the profile of a pair, and products of that pair
+    dominate every adaptive sequence of the cases (Errata 2.1).
 
     Attributes:
-        pairs: The cases.
-        sampling_rate: Probability with which each record enters, independently.
-        slack: Added to every profile: what finitely many pairs leave out of an infinite family.
+        pairs: The pairs, one for each case.
+        sampling_rate: Probability with which each record is sampled, independently.
+        slack: Added to every profile to cover the pairs that a finite list omits from an infinite
+            family.
     """
 
     pairs: tuple[Pair, ...]
@@ -264,21 +266,21 @@ class Dominating:
     slack: float = 0.0
 
     def profile(self, epsilon: Array, *, adding: bool = False) -> Array:
-        """δ(ε) of removing a record (law with it against law without), or of adding one."""
+        """δ(ε) of removing a record (present against absent), or of adding one."""
         sample = _profile_of_adding if adding else _profile_of_removing
         pairs = [pair.swapped() for pair in self.pairs] if adding else self.pairs
         worst = sample(epsilon, self.sampling_rate, pairs)
         return np.minimum(1.0, worst + self.sampling_rate * self.slack)
 
     def infinite_mass(self, *, adding: bool = False) -> float:
-        """The limit of the profile."""
+        """The limit of the profile at infinity, without the slack."""
         if adding and self.sampling_rate < 1:
             return 0.0
         pairs = [pair.swapped() for pair in self.pairs] if adding else self.pairs
         return self.sampling_rate * max(pair.infinite_mass for pair in pairs)
 
     def largest_loss(self, *, adding: bool = False) -> float:
-        """A loss that is never exceeded, rounded up; infinite if there is none.
+        """An upper bound on the loss, rounded up; infinite if there is none.
 
         Sampling turns a largest loss ℓ into log(1 + q (e^ℓ - 1)) when a record is removed, and
         into -log(1 - q + q e^-ℓ) when one is added.
@@ -296,14 +298,14 @@ class Dominating:
         return (near if largest < 1 else far) * (1 + 1e-15)
 
     def limit(self, *, adding: bool = False) -> float:
-        """The limit of the profile, with the slack."""
+        """The limit of the profile at infinity, including the slack."""
         return self.infinite_mass(adding=adding) + self.sampling_rate * self.slack
 
     def reach(self, tail: float, *, adding: bool = False, damped: bool = False) -> float:
-        """An ε (rounded up) beyond which the profile is within `tail` of its limit.
+        """Return an ε (rounded up) beyond which the profile is within `tail` of its limit.
 
-        With `damped`, beyond which e^-ε times the profile is within `tail` of zero: what the
-        opposite direction has left of -ε.
+        With `damped`, an ε beyond which e^-ε times the profile is within `tail` of zero. That
+        product is the excess of the opposite direction's profile at -ε over its least value.
         """
         limit = tail if damped else self.limit(adding=adding) + tail
         low, high = 0.0, 2.0**40

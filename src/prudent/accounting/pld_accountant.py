@@ -1,9 +1,10 @@
-"""The privacy-loss accountant: dp_accounting's, extended with Propose-Test-Release. The default.
+"""dp_accounting's PLD accountant, extended with Propose-Test-Release. This is the default.
 
-Profiles are exact; only their values on a grid of losses enter, joined by chords (a pessimistic
-law: Doroshenko et al. 2022, arXiv:2207.04380) or lowered below them (an optimistic one). Each
-direction, adding a record and removing one, is composed apart and the worse is reported. How laws
-are composed, and why rounding cannot hide a part of δ, is in `convolution`.
+The privacy profile of each event is evaluated exactly on a grid of losses. Joining these values by
+chords gives a pessimistic privacy-loss distribution (Doroshenko et al. 2022, arXiv:2207.04380);
+lowering them first gives an optimistic one. The two directions, adding and removing a record, are
+composed separately, and the worse one is reported. Module `convolution` explains how distributions
+are composed and why rounding cannot hide a part of δ.
 """
 
 import math
@@ -21,7 +22,7 @@ from prudent.accounting.loss_tables import LossTable
 from prudent.accounting.neighbouring import check_relation, refused
 from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
 
-_MOST_LOSSES = 2**22  # of a distribution handed to dp_accounting; a coarser grid is used beyond
+_MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
 
 class PldAccountant(_PLDAccountant):
@@ -32,12 +33,13 @@ class PldAccountant(_PLDAccountant):
         `epsilon_bounds(δ)` brackets the smallest such ε of the dominating pairs.
 
     Attributes:
-        neighboring_relation: Adding or removing one record, unless told otherwise. Replacing one by
-            a special, empty record costs the same. Replacing one by any other is left to
-            dp_accounting, for the events it can price.
-        value_discretization_interval: Accuracy. The grid of losses is chosen for each question, as
-            fine as the number of runs needs; at 1e-4 it adds about 2e-5 of ε, at other values in
-            proportion. Events that dp_accounting prices are tabulated on this very grid.
+        neighboring_relation: Adding or removing one record by default. Replacing a record by a
+            special, empty record has the same ε. Replacing it by any other record is delegated to
+            dp_accounting, for the events that it supports.
+        value_discretization_interval: Accuracy of ε. The grid of losses is chosen for each query,
+            as fine as the number of runs requires; at 1e-4 discretisation adds about 2e-5 to ε, and
+            in proportion at other values. Events that are delegated to dp_accounting are tabulated
+            with exactly this spacing.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class PldAccountant(_PLDAccountant):
         value_discretization_interval: float = 1e-4,
     ) -> None:
         interval = _validate.positive(value_discretization_interval=value_discretization_interval)
-        # Past the base class: it would keep a distribution of its own, and `_pld` is computed here.
+        # Skips the direct base class, whose constructor sets `_pld`; here it is a property.
         dp.PrivacyAccountant.__init__(self, check_relation(neighboring_relation))
         self._value_discretization_interval = interval
         self._entries: list[tuple[dp.DpEvent, int]] = []
@@ -60,7 +62,7 @@ class PldAccountant(_PLDAccountant):
             return False
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "PldAccountant":
-        """Adds `count` runs of an event; zero runs cost nothing."""
+        """Add `count` runs of an event; zero runs cost nothing."""
         if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
             super().compose(event, count)
         return self
@@ -78,7 +80,7 @@ class PldAccountant(_PLDAccountant):
         return None
 
     def _is_ours(self, leaf: dp.DpEvent) -> bool:
-        """Whether this package, rather than dp_accounting, prices the event."""
+        """Whether the event is priced by this package rather than by dp_accounting."""
         if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
             return False
         if isinstance(leaf, dp.PoissonSampledDpEvent):
@@ -98,14 +100,14 @@ class PldAccountant(_PLDAccountant):
         """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP."""
         delta = _validate.between(0, 1, target_delta=target_delta)
         composition = self._composition(upper=True)
-        # At δ = 1 too: no ε describes a release that hides nothing.
+        # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
         return math.inf if composition.limit >= 1 else composition.epsilon(delta)
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
-        """Brackets the ε of the dominating pairs: (a lower bound on it, `get_epsilon`).
+        """Return (lower, upper) bounds on the ε of the dominating pairs; upper is `get_epsilon`.
 
-        The lower bound is one on what the pairs cost, hence on what any accountant of them can
-        prove, and not one on the mechanism, which may cost less than the pairs that dominate it.
+        The lower bound limits what any accountant can prove from these pairs. It is not a lower
+        bound for the mechanism itself, whose ε may be smaller than that of the pairs dominating it.
         """
         delta = _validate.between(0, 1, target_delta=target_delta)
         upper = self.get_epsilon(delta)
@@ -127,7 +129,7 @@ class PldAccountant(_PLDAccountant):
                 worst, runs = None, times
                 if self._is_ours(leaf):
                     worst, runs = _cases_of(leaf, times, upper=upper)
-                elif upper:  # leaving these events out is a lower bound
+                elif upper:  # a lower bound may omit these events
                     worst, lattice = self._priced_by_dp_accounting(leaf), interval
                 if worst is not None:
                     parts.append((worst, runs))
@@ -135,7 +137,7 @@ class PldAccountant(_PLDAccountant):
         return self._composed[upper]
 
     def _priced_by_dp_accounting(self, leaf: dp.DpEvent) -> Dominating | None:
-        """One run of an event that dp_accounting alone knows; None if it costs nothing."""
+        """The pairs of one run of an event priced by dp_accounting; None if it costs nothing."""
         peer = _PLDAccountant(self.neighboring_relation, self._value_discretization_interval)
         peer.compose(leaf)
         if peer._contains_non_dp_event:
@@ -158,7 +160,7 @@ class PldAccountant(_PLDAccountant):
 
     @property
     def _pld(self) -> PrivacyLossDistribution:
-        """Everything composed so far, for code that reads dp_accounting's accountant from inside.
+        """The composed distribution, for code that reads this private field of dp_accounting.
 
         Losses are rounded up to a common grid, so ε and δ read from it are upper bounds.
         """
@@ -178,10 +180,11 @@ class PldAccountant(_PLDAccountant):
 
 
 def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating | None, int]:
-    """The dominating pairs of a leaf and how often they are composed.
+    """Return the dominating pairs of a leaf and how many times to compose them.
 
-    Gaussians are composed in closed form; a sampled composition gets its pair tabulated, on the
-    side of the truth that is asked for; None where a lower bound leaves all of it out.
+    Gaussians are composed in closed form. The pair of a sampled composition is tabulated as an
+    upper or a lower bound, as `upper` says. The pairs are None where the lower bound omits all of
+    the leaf.
     """
     gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
     if gaussian is not None:

@@ -1,4 +1,4 @@
-"""The Rényi accountant: dp_accounting's, taught Propose-Test-Release."""
+"""dp_accounting's Rényi accountant, extended with Propose-Test-Release."""
 
 from collections.abc import Sequence
 
@@ -51,24 +51,24 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 
 _ABOVE_ONE = 1 + 1e-6
 _NOT_AT_ORDER_ONE = (RandomizedResponseDpEvent, dp.SampledWithoutReplacementDpEvent)
-"""Events whose formulas in dp_accounting do not hold at order 1."""
+"""Events whose formulas in dp_accounting are not valid at order 1."""
 
 
 class RdpAccountant(_RdpAccountant):
     """Composes events by their Rényi divergences.
 
-    Keeps two books: the plain one, and one in which every accident of a test (a margin of 0 that
-    passes) is charged to δ instead (Errata 2.4). The better of the two is reported.
+    Keeps two accounts: a plain one, and one in which every accident of a test (a margin of 0 that
+    passes) is charged to δ instead of to the divergence (Errata 2.4). The better one is reported.
 
     Guarantee:
         `get_epsilon(δ)` is an ε for which everything composed so far is (ε, δ)-DP.
 
     Attributes:
-        orders: From 1, the Kullback-Leibler divergence, to infinity, the largest loss. Orders above
-            16,384 of sampled releases are bounded from above.
-        neighboring_relation: Adding or removing one record, unless told otherwise. Replacing one by
-            a special, empty record costs the same. Replacing one by any other is left to
-            dp_accounting, for the events it can price.
+        orders: Rényi orders, from 1 (the Kullback-Leibler divergence) to infinity (the largest
+            loss). For sampled releases, divergences of orders above 16,384 are upper bounds.
+        neighboring_relation: Adding or removing one record by default. Replacing a record by a
+            special, empty record has the same ε. Replacing it by any other record is delegated to
+            dp_accounting, for the events that it supports.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RdpAccountant(_RdpAccountant):
             return False
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "RdpAccountant":
-        """Adds `count` runs of an event; zero runs cost nothing."""
+        """Add `count` runs of an event; zero runs cost nothing."""
         if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
             super().compose(event, count)
         return self
@@ -118,23 +118,23 @@ class RdpAccountant(_RdpAccountant):
         return None
 
     def _is_ours(self, leaf: dp.DpEvent) -> bool:
-        """Whether this package, rather than dp_accounting, prices the event."""
+        """Whether the event is priced by this package rather than by dp_accounting."""
         if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
             return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
         inner, _ = _unsampled(leaf)
         return isinstance(inner, ProposeTestReleaseDpEvent) or additive_parts(inner) is not None
 
     def _compose_theirs(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
-        """Lets dp_accounting price an event, once, for both books."""
+        """Have dp_accounting price an event once, and add the result to both accounts."""
         orders, books = self._orders, (self._rdp, self._split_rdp, self._split_delta)
         try:
-            if isinstance(leaf, _NOT_AT_ORDER_ONE):  # a divergence at 1 is at most that above it
+            if isinstance(leaf, _NOT_AT_ORDER_ONE):  # divergences do not decrease with the order
                 self._orders = np.maximum(orders, _ABOVE_ONE)
             self._rdp = np.zeros_like(self._split_rdp)
             with np.errstate(invalid="ignore"):
                 error = super()._maybe_compose(leaf, times, do_compose)
             added = np.where(np.isnan(self._rdp), np.inf, self._rdp)
-        finally:  # an error must not leave an empty book
+        finally:  # an error must not leave an account empty
             self._orders = orders
             self._rdp, self._split_rdp, self._split_delta = books
         if error is None and do_compose:
@@ -143,11 +143,11 @@ class RdpAccountant(_RdpAccountant):
 
     @property
     def accidents_apart(self) -> tuple[Array, float]:
-        """The second book: divergences at `orders` without accidents, and the δ they add up to."""
+        """The second account: divergences at `orders` without accidents, and the accidents' δ."""
         return self._split_rdp.copy(), self._split_delta
 
     def get_epsilon(self, target_delta: float) -> float:
-        """The least ε, over orders and both books, for which all this is (ε, δ)-DP."""
+        """The least ε, over all orders and both accounts, at which the composition is (ε, δ)-DP."""
         return self.get_epsilon_and_optimal_order(target_delta)[0]
 
     def get_epsilon_and_optimal_order(self, target_delta: float) -> tuple[float, float]:
@@ -160,7 +160,7 @@ class RdpAccountant(_RdpAccountant):
         return min(answers)
 
     def get_delta(self, target_epsilon: float) -> float:
-        """The least δ, over orders and both books, for which all this is (ε, δ)-DP."""
+        """The least δ, over all orders and both accounts, at which the composition is (ε, δ)-DP."""
         return self.get_delta_and_optimal_order(target_epsilon)[0]
 
     def get_delta_and_optimal_order(self, target_epsilon: float) -> tuple[float, float]:
@@ -172,7 +172,7 @@ class RdpAccountant(_RdpAccountant):
 
 
 def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
-    """What is inside nested Poisson sampling, and the product of its rates."""
+    """Strip nested Poisson sampling: return the inner event and the product of the rates."""
     rate = 1.0
     while isinstance(leaf, dp.PoissonSampledDpEvent):
         rate *= check_rate(leaf)
@@ -181,7 +181,7 @@ def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
 
 
 def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
-    """Rényi divergences of one run: plain, with accidents charged to δ, and that δ."""
+    """Rényi divergences of one run: plain; without accidents; and the δ of the accidents."""
     event, rate = _unsampled(leaf)
     if isinstance(event, ProposeTestReleaseDpEvent):
         safe, accident = case_one_without_accident(event)
@@ -196,12 +196,12 @@ def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
 
 
 def _case_two_divergence(event: ProposeTestReleaseDpEvent, orders: Array, rate: float) -> Array:
-    """The worst divergence of Case 2, over margins and over directions where they differ.
+    """The worst divergence of Case 2, over margins, and over directions where they differ.
 
-    The noisy margin beside Gaussian noise is symmetric, so removing a record is the worse direction
-    (Errata 2.2, Theorem B). A branch alone is not symmetric: both directions count. With Gaussian
-    noise the worst margin moves away with the order, so there the branch is charged as the margin
-    it comes from.
+    A noisy margin together with Gaussian noise is symmetric, so removing a record is the worse
+    direction (Errata 2.2, Theorem B). A branch alone is not symmetric, so both directions are
+    computed. With Gaussian test noise the worst margin grows without bound with the order, so there
+    the branch is charged like the noisy margin it is computed from.
     """
     laplace = isinstance(event.test, LaplaceTest | DiscreteLaplaceTest)
     weaker = min(event.noise_multiplier, event.sigma_over_proposal)
@@ -218,9 +218,9 @@ def _case_two_divergence(event: ProposeTestReleaseDpEvent, orders: Array, rate: 
 
 
 def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
-    """Several independent parts on one batch (Errata 5), exact at whole orders.
+    """Divergences of several independent parts on one batch (Errata 5), exact at integer orders.
 
-    Between them too where there is one pair with a closed form; else an upper bound.
+    At other orders they are exact where one pair has a closed form, and upper bounds otherwise.
     """
     match parts.others:
         case ():
@@ -239,7 +239,8 @@ def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
     found = np.empty(orders.shape)
     inside = (orders > 1) & (orders < np.inf)
     found[inside] = divergence_of_removing(log_base, orders[inside], rate)
-    # Before sampling, D_1 and D_∞ add up. D_1 is convex, and never above D_2.
+    # Without sampling, D_1 and D_∞ are additive. D_1 is convex in the mixture that sampling makes,
+    # hence the factor `rate`, and it never exceeds D_2.
     mean = rate * sum(count * kullback_leibler(pair, 1.0) for pair, count in pairs)
     found[orders == 1] = np.minimum(mean, divergence_of_removing(log_base, np.array([2.0]), rate))
     largest = sum(count * largest_loss(pair, 1.0) for pair, count in pairs)
@@ -248,10 +249,10 @@ def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
 
 
 def _moments_pair(test: MarginTest) -> Pair:
-    """A pair with the moments at whole orders, the mean loss and the largest of a noisy margin.
+    """A pair with the same integer moments, mean loss and largest loss as the noisy margin.
 
-    Completing the square in a discrete Gaussian shifts its sum by a whole number, so these are
-    those of the Gaussian. Summed term by term they would need terms out to the power itself.
+    For a discrete Gaussian these are those of the continuous Gaussian, because completing the
+    square shifts the sum by an integer. Summing term by term would need terms up to the order.
     """
     if isinstance(test, DiscreteGaussianTest):
         return MixturePair.of((1.0, 1.0, test.scale))

@@ -1,7 +1,7 @@
 """Neighbouring relations: which two data sets a printed ε compares.
 
-An (ε, δ) means nothing without the relation it holds for, so the relation is a value: plans,
-ledgers and the command line carry one and print it beside every ε.
+An (ε, δ) is meaningful only together with the neighbouring relation it holds for. The relation is
+therefore a value, which plans, ledgers and the command line store and print beside every ε.
 
 | adjacency | neighbours | what is public | distance |
 |---|---|---|---|
@@ -9,17 +9,19 @@ ledgers and the command line carry one and print it beside every ε.
 | zero-out | one record is replaced by one that contributes nothing | the number of records | 1 |
 | replace-one | one record is replaced by any other | the number of records | 2 |
 
-The distance is how many added or removed records lead from one data set to the other. Accountants
-price a distance of 1; `group_privacy` prices any other.
+The distance is the number of added or removed records that lead from one data set to the other.
+Accountants compute ε at distance 1; `group_privacy` extends it to any other distance.
 
-Zero-out has the price of add-remove. A blanked record contributes nothing: no summand, no place in
-the order of norms, no part in a margin. So the output has the law it has when the record is absent
-and every public number (sampling rate, expected batch, trim) is kept. The two relations compare the
-same pairs of laws; they differ in whether these numbers may be computed from the number of records.
+Zero-out has the same ε as add-remove. A blanked record contributes no summand, has no rank in the
+order of norms and does not affect a margin. So the output has the same distribution as when the
+record is absent and every public number (sampling rate, expected batch size, trim) is unchanged.
+The two relations compare the same pairs of distributions; they differ only in whether these public
+numbers may be computed from the number of records.
 """
 
 import enum
 import math
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -54,9 +56,10 @@ class Relation:
 
     Attributes:
         adjacency: How one record may differ.
-        records: How many records one person may have: 1 protects a record, more protect a person.
-            Nothing limits the records of a person but whoever collects them: a person with more is
-            protected less.
+        records: The number of records that one person may have. 1 protects single records; a larger
+            number protects persons with at most that many records. This limit is not enforced here,
+            but must be ensured when the data are collected: a person with more records gets a
+            weaker guarantee.
     """
 
     adjacency: Adjacency = attrs.field(default=Adjacency.ADD_REMOVE, converter=Adjacency)
@@ -67,40 +70,43 @@ class Relation:
 
     @property
     def distance(self) -> int:
-        """How many added or removed records lead from a data set to its neighbour, at most."""
+        """The largest number of added or removed records between two neighbouring data sets."""
         return self.records * (2 if self.adjacency is Adjacency.REPLACE_ONE else 1)
 
     @property
     def size_is_public(self) -> bool:
-        """Whether the guarantee treats the number of records as known to everybody."""
+        """Whether the guarantee treats the number of records as public."""
         return self.adjacency is not Adjacency.ADD_REMOVE
 
     def per_record(self, epsilon: float, delta: float) -> tuple[float, float]:
-        """The (ε₁, δ₁) of one added or removed record that makes (`epsilon`, `delta`) of this.
+        """The (ε₁, δ₁) per added or removed record that implies (`epsilon`, `delta`) here.
 
-        ε₁ = ε/k and δ₁ = δ (e^ε₁ - 1)/(e^ε - 1) at distance k, rounded down.
+        At distance k, ε₁ = ε/k and δ₁ = δ (e^ε₁ - 1)/(e^ε - 1), both rounded down.
 
         Guarantee:
-            What is (ε₁, δ₁)-DP for adding or removing one record, is (ε, δ)-DP for this relation.
-            Proof: along the chain S₀, …, S_k of data sets, each one record from the next,
+            A mechanism that is (ε₁, δ₁)-DP for adding or removing one record is (ε, δ)-DP for this
+            relation. Proof: along a chain S₀, …, S_k of data sets, each one record from the next,
             P₀(A) ≤ e^ε₁ P₁(A) + δ₁ ≤ … ≤ e^kε₁ P_k(A) + δ₁ (1 + e^ε₁ + … + e^(k-1)ε₁), and the sum
-            is (e^ε - 1)/(e^ε₁ - 1). It holds for ε₁ or less in place of ε₁, too: a ledger that has
-            spent ε' ≤ ε₁ at δ₁ has spent kε' at δ.
+            in parentheses is (e^ε - 1)/(e^ε₁ - 1). The same holds with any smaller number in place
+            of ε₁: a ledger that has spent ε' ≤ ε₁ at δ₁ has spent kε' at δ.
         """
         _validate.non_negative(epsilon=epsilon)
         _validate.between(0, 1, delta=delta)
         k = self.distance
         if k == 1:
             return epsilon, delta
+        one = epsilon / k
+        while Fraction(repr(one)) * k > Fraction(repr(epsilon)):  # as the numbers are written
+            one = math.nextafter(one, 0.0)
         share = 1 / k
         if epsilon > 0:  # (e^ε₁ - 1)/(e^ε - 1), without overflow
             fall = math.exp(epsilon / k - epsilon)
             share = fall * math.expm1(-epsilon / k) / math.expm1(-epsilon)
-        down = 1 - 1e-13  # more than an exponential of some hundreds is rounded by
-        return epsilon / k * down, math.nextafter(delta * share * down, 0.0)
+        down = 1 - 1e-13  # covers the rounding errors of exp at arguments of a few hundred
+        return one, math.nextafter(delta * share * down, 0.0)
 
     def sentence(self, unit: str = "record") -> str:
-        """What an ε is for, in words: "adding or removing one record"."""
+        """The relation in words, such as "adding or removing one record"."""
         some = f"one {unit}" if self.records == 1 else f"up to {self.records:,} {unit}s"
         return _SENTENCES[self.adjacency].format(some=some, unit=unit)
 
@@ -109,7 +115,7 @@ class Relation:
 
 
 def check_relation(**argument: Any) -> Relation:
-    """A relation, and nothing else."""
+    """Return the argument if it is a `Relation`; raise ValueError otherwise."""
     ((name, value),) = argument.items()
     if not isinstance(value, Relation):
         raise _validate.ArgumentError(
@@ -123,5 +129,10 @@ def check_relation(**argument: Any) -> Relation:
 
 
 ADD_REMOVE = Relation()
+"""One record is added or removed; the number of records is secret."""
+
 ZERO_OUT = Relation(Adjacency.ZERO_OUT)
+"""One record is blanked out; the number of records is public."""
+
 REPLACE_ONE = Relation(Adjacency.REPLACE_ONE)
+"""One record is replaced by another; the number of records is public."""

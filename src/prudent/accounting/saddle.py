@@ -1,9 +1,9 @@
-"""Where a composition's δ is decided: Chernoff bounds over all tilts and caps at once.
+"""Chernoff bounds of a composition over all tilts and caps, which locate the losses that decide δ.
 
-A cap sends every single loss beyond it to infinity, which can only overstate δ. It is what makes
-rare, enormous losses affordable: a loss c in one run counts almost fully towards δ(ε) wherever c is
-well above ε, so calling it infinite costs at most a factor e^(ε-c) of its mass. (The others' losses
-have E e^-loss <= 1 under the first law, whence the factor.)
+A cap replaces every single loss beyond it by infinity, which can only overstate δ. Caps make rare,
+very large losses cheap to handle: a loss c in one run counts almost fully towards δ(ε) wherever c
+is well above ε, so treating it as infinite costs at most a factor e^(ε-c) of its mass. (The factor
+follows from E e^-loss <= 1 for the other losses, under the first distribution.)
 """
 
 import math
@@ -16,7 +16,7 @@ from prudent.accounting.loss_tables import Array, Chords, evaluation_error, join
 from prudent.accounting.pairs import Dominating
 
 _TILTS = np.geomspace(1e-5, 1e9, 180)
-_CAP_COST = 1e-6  # of δ, that a cap may cost
+_CAP_COST = 1e-6  # largest fraction of δ that a cap may cost
 
 Parts = Sequence[tuple[Dominating, int]]
 
@@ -26,14 +26,14 @@ def chords_of(worst: Dominating, right: Array, left: Array, *, adding: bool, upp
     losses = np.concatenate([-left[::-1], [0.0], right])
     zero = len(left)
     above = worst.profile(losses[zero:], adding=adding)
-    # Left of zero a profile is 1 - e^ε and e^ε times the opposite direction's at -ε.
+    # Left of zero a profile is 1 - e^ε plus e^ε times that of the opposite direction at -ε.
     mirrored = worst.profile(left, adding=not adding)[::-1] * np.exp(losses[:zero])
     excess = np.append(mirrored, np.minimum.accumulate(above))
     return bounded(excess, zero, losses, worst.infinite_mass(adding=adding), upper=upper)
 
 
 def bounded(excess: Array, zero: int, losses: Array, limit: float, *, upper: bool) -> Chords:
-    """Chords on their side of a profile, the error of its evaluation included."""
+    """Return chords above (`upper`) or below a profile, including its evaluation error."""
     error = evaluation_error(excess, losses)
     if upper:
         return joined(excess + error, zero, losses)
@@ -48,9 +48,9 @@ class Scan:
     """Moments of one direction of a composition, for every tilt and cap.
 
     Attributes:
-        runs: How many losses are added.
-        caps: Losses at which a single one may be capped.
-        log_moments: log E e^(tilt total), for each tilt (row) and cap (column); an upper bound.
+        runs: The number of losses in the sum.
+        caps: The losses at which single losses may be capped.
+        log_moments: Upper bounds on log E e^(tilt total), for each tilt (row) and cap (column).
         beyond: Probability that some loss exceeds the cap, infinite ones included.
         infinite: Probability that some loss is infinite without a cap.
     """
@@ -63,7 +63,7 @@ class Scan:
 
     @classmethod
     def of(cls, parts: Parts, *, adding: bool, tail: float) -> "Scan":
-        """Scans the composition, down to a tail of single runs that counts as infinite."""
+        """Scan the composition; a tail of mass `tail` of each single run counts as infinite."""
         right = knots([worst for worst, _ in parts], tail, adding=adding)
         left = knots([worst for worst, _ in parts], tail, adding=not adding, damped=True)
         start = len(left)
@@ -85,7 +85,7 @@ class Scan:
         return cls(runs, np.append(0.0, right), moments, -np.expm1(log_none), infinite)
 
     def epsilon(self, delta: float) -> float:
-        """An ε that `delta` affords: the least Chernoff bound over tilts and caps.
+        """An upper bound on ε at `delta`: the least Chernoff bound over tilts and caps.
 
         E (1 - e^(ε-L))₊ <= E e^(λ(L-ε)) λ^λ/(1+λ)^(1+λ), the conversion from Rényi divergences.
         """
@@ -100,18 +100,18 @@ class Scan:
         return max(0.0, least * (1 + 1e-12) if least < math.inf else least)
 
     def delta(self, epsilon: float) -> float:
-        """A δ that `epsilon` affords, by the same bounds."""
+        """An upper bound on δ at `epsilon`, by the same bounds."""
         exponents = self.log_moments + (_CONVERSION - _TILTS * epsilon)[:, None]
         bounds = self.beyond + np.exp(np.minimum(np.nan_to_num(exponents, nan=1.0), 1.0))
         return min(1.0, float(bounds.min()) * (1 + 1e-12))
 
     def cap(self, epsilon: float, delta: float) -> int:
-        """The least cap (its index) that costs next to nothing of `delta` about `epsilon`."""
+        """The index of the least cap that costs a negligible part of `delta` near `epsilon`."""
         cost = (self.beyond - self.infinite) * np.exp(np.minimum(epsilon - self.caps, 0.0))
         return int(np.argmax(cost <= _CAP_COST * delta)) if delta > 0 else len(self.caps) - 1
 
     def saddle(self, epsilon: float, cap: int) -> tuple[float, float]:
-        """The tilt that is best for `epsilon` under a cap, and the spread of the tilted law."""
+        """The best tilt for `epsilon` under a cap, and the standard deviation of the tilted law."""
         column = self.log_moments[:, cap]
         best = int(np.argmin(np.nan_to_num(column - _TILTS * epsilon, nan=np.inf)))
         middle = min(max(best, 1), len(_TILTS) - 2)
@@ -132,19 +132,20 @@ def knots(
     damped: bool = False,
     spacing: float = 0.05,
 ) -> Array:
-    """Losses that are close together on every scale, from that of a typical loss to the largest.
+    """Losses that are closely spaced on every scale, from a typical loss to the largest.
 
-    Their distance is `spacing` times the loss, or times a typical one where that is larger.
-    Rounding of a profile counts over the distance of two losses, so they must not come closer.
+    Their distance is `spacing` times the loss, or times a typical loss where that is larger. It
+    must not be smaller, because rounding errors of a profile are divided by it.
     """
     reach = max(worst.reach(tail, adding=adding, damped=damped) for worst in cases)
     typical = min(half_reach(worst, adding=adding) for worst in cases)
     steps = np.arange(1, math.ceil(math.asinh(reach / typical) / spacing))
-    # One more at the end: over the last stretch nothing may fall, or its error counts as infinite.
+    # One more point at the end: the profile must not fall over the last interval, or the error of
+    # that fall would count as infinite loss.
     return np.append(typical * np.sinh(steps * spacing), [reach, reach * (1 + spacing)])
 
 
 def half_reach(worst: Dominating, *, adding: bool) -> float:
-    """Where a profile has fallen half the way to its limit: the scale of a typical loss."""
+    """The ε at which a profile has fallen halfway to its limit: the scale of a typical loss."""
     start = float(worst.profile(np.zeros(1), adding=adding)[0])
     return worst.reach((start - worst.limit(adding=adding)) / 2, adding=adding)

@@ -1,4 +1,4 @@
-"""Events on paper: to and from JSON, and in words for a person."""
+"""Event serialisation: convert events to and from JSON, and describe them in words."""
 
 import enum
 import json
@@ -12,10 +12,14 @@ import dp_accounting as dp
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
+from prudent._formats import check_format
 from prudent._validate import ArgumentError
 from prudent.accounting import events
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
 from prudent.accounting.relations import Relation
+
+FORMAT = 1
+"""Of event JSON. A change that earlier versions would misread or fail to read raises it."""
 
 _SILENT = 1e9  # noise so large that the event stands for its test alone
 
@@ -28,27 +32,32 @@ _KINDS: dict[str, type[Any]] = {"Relation": Relation} | {
 
 
 def to_json(event: dp.DpEvent) -> str:
-    """An event, with everything inside it, as one line of JSON."""
-    return json.dumps(to_plain(event), allow_nan=False)
+    """An event, with everything inside it and the number of the format, as one line of JSON."""
+    return json.dumps({"format": FORMAT, **to_plain(event)}, allow_nan=False)
 
 
 def from_json(text: str) -> dp.DpEvent:
-    """The event that `to_json` wrote.
+    """The event that `to_json` wrote, in this version or an earlier one.
 
     Raises:
+        NewerFormatError: If a later version wrote the text, in a format unknown to this one.
         ValueError: If the text is not such an event, or one this version does not know.
     """
     try:
-        event = from_plain(json.loads(text))
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r} ({error}).") from error
+    if isinstance(content, dict):
+        check_format(content, FORMAT, "event JSON")
+        content.pop("format", None)
+    event = from_plain(content)
     if not isinstance(event, dp.DpEvent):
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r}. to_json writes them.")
     return event
 
 
 def to_plain(value: Any) -> Any:
-    """Events, relations and what is in them as dictionaries, lists, numbers and strings."""
+    """Convert events and relations, with their fields, to dicts, lists, numbers and strings."""
     if isinstance(value, dp.DpEvent | Relation):
         fields = {f.name: to_plain(getattr(value, f.name)) for f in attrs.fields(type(value))}
         return {"kind": type(value).__name__, **fields}
@@ -57,13 +66,13 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
-        # dp_accounting keeps numbers as they were given, of numpy too.
+        # dp_accounting stores numbers as they were given, which may be numpy scalars.
         return float(value) if math.isfinite(value) else str(float(value))
     return value
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`. Only events of known kinds and relations are ever built."""
+    """Invert `to_plain`. Only events of known kinds and relations are constructed."""
     if isinstance(value, Mapping):
         fields = dict(value)
         name = fields.pop("kind", None)
@@ -80,7 +89,7 @@ def from_plain(value: Any) -> Any:
 
 
 def describe(event: dp.DpEvent) -> str:
-    """The event in words, one line for each thing composed."""
+    """Describe an event in words, with one line for each composed event."""
     return "\n".join(_lines(event, "")) or "nothing"
 
 

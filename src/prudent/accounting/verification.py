@@ -1,10 +1,10 @@
-"""A second opinion on a printed (ε, δ), in ball arithmetic.
+"""Independent verification of a reported (ε, δ), in ball arithmetic.
 
-Everything the accountant computes from the dominating pairs of an event is computed again here, in
-another way and with error bounds that the arithmetic carries along: the profiles from erfc at 128
-bits, directly on both sides of zero; the law on a grid from their chords; the sum of all losses by
-an untilted Fourier transform. Shared with the accountant are the pairs themselves (`cases`). It
-takes seconds to minutes and needs python-flint.
+Everything that the accountant computes from the dominating pairs of an event is computed again
+here, by other methods and with error bounds that the arithmetic tracks: the profiles from erfc at
+128 bits, directly on both sides of zero; the distribution on a grid from their chords; the sum of
+all losses by an untilted Fourier transform. Only the pairs themselves (`domination`) are shared
+with the accountant. A verification takes seconds to minutes and needs python-flint.
 """
 
 import math
@@ -21,26 +21,30 @@ from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair, Pair
 
 _BITS = 128  # δ = 1e-20 keeps 18 digits
 _MOST_POINTS = 2**22
-_CAP = 25.0  # above ε: a single loss beyond counts as infinite, at e^-25 of its mass
+_CAP = 25.0  # a single loss above ε + 25 counts as infinite, which costs e^-25 of its mass
 _RATES = [2.0**power for power in range(-6, 12)]  # of Chernoff bounds
 
 
 def certified_delta(
     event: dp.DpEvent, count: int, epsilon: float, *, interval: float, tail: float
 ) -> float:
-    """A proved upper bound on δ(ε) of `count` runs of one event, by adding or removing a record.
+    """Return a proved upper bound on δ(ε) of `count` runs of one event.
+
+    Neighbouring data sets differ by adding or removing one record.
 
     Args:
-        event: One whose dominating pairs have a closed form: a Gaussian, Laplace or
+        event: An event whose dominating pairs have a closed form: a Gaussian, Laplace or
             Propose-Test-Release event, sampled or not.
-        count: How often it is run.
+        count: The number of runs.
         epsilon: ε >= 0.
-        interval: The grid of losses. The bound falls with its square.
-        tail: What losses beyond the grid may cost: a small part of the δ that is expected.
+        interval: The spacing of the grid of losses. What the grid adds to the bound falls with its
+            square.
+        tail: The δ that losses beyond the grid may cost: a small part of the expected δ.
 
     Guarantee:
         The chords of a profile dominate it, balls contain the exact values, and what a finite
-        transform leaves out is bounded by Chernoff. So the bound holds for any grid and tail.
+        transform omits is bounded by Chernoff's inequality. So the bound holds for any grid and
+        tail.
 
     Raises:
         ValueError: If the event has no such pairs, or the grid would need millions of points.
@@ -67,9 +71,9 @@ class Law:
     """The chords of a profile, as masses at multiples of an interval, in balls.
 
     Attributes:
-        interval: Of the grid, exactly.
+        interval: The exact spacing of the grid.
         first: The least loss, in intervals.
-        masses: At each loss from there on.
+        masses: The mass at each loss from `first` on.
         infinite: Mass at infinite loss.
     """
 
@@ -82,16 +86,17 @@ class Law:
     def of(
         cls, worst: Dominating, interval: arb, tail: float, cap: float, *, adding: bool
     ) -> "Law":
-        """The law of one direction: tails of about `tail`, and losses beyond `cap`, are cut off.
+        """The law of one direction, with tails of about `tail` and losses beyond `cap` cut off.
 
-        What is cut off on the right is moved to infinity, on the left to the least loss.
+        Mass cut off on the right is moved to infinity, on the left to the least loss.
         """
         step = float(interval)
         right = math.ceil(min(cap, worst.reach(tail, adding=adding)) / step) + 1
         left = math.ceil(worst.reach(tail, adding=not adding, damped=True) / step) + 1
         _check_points(left + right)
         values = [_profile(worst, interval * k, adding=adding) for k in range(-left, right + 1)]
-        # A chord of slope s in e^ε ends in masses of the first law e^ε (s after - s before).
+        # Where the slope of the chords in e^ε changes, the first law has the mass
+        # e^ε (slope after - slope before).
         shrink, width = (-interval).exp(), -(-interval).expm1()
         steps = [(after - before) / width for before, after in pairwise(values)]
         inner = [shrink * after - before for before, after in pairwise(steps)]
@@ -99,7 +104,7 @@ class Law:
         return cls(interval, -left, masses, values[-1])
 
     def composed(self, count: int) -> "Law":
-        """The law of the sum of `count` losses, what exceeds a window of it moved to infinity."""
+        """The law of the sum of `count` losses; mass above a window is moved to infinity."""
         least, size = self._window(count)
         padded = [acb(0)] * size
         for k, mass in enumerate(self.masses):
@@ -121,10 +126,10 @@ class Law:
         return _upper(total)
 
     def _window(self, count: int) -> tuple[int, int]:
-        """Least loss and number of losses, in intervals: e^-100 of the sums lie beyond each end.
+        """Least loss and size of the window, in intervals; e^-100 of the sums lie beyond each end.
 
-        A choice, not part of the proof: `_above` bounds what lies above, and what lies below is
-        wrapped into the window, which can only raise δ.
+        The choice does not affect the proof: `_above` bounds the mass above the window, and mass
+        below it is wrapped into the window, which can only raise δ.
         """
         step = float(self.interval)
         masses = np.array([float(mass) for mass in self.masses])
@@ -144,7 +149,7 @@ class Law:
         return least, 2 ** math.ceil(math.log2(size))
 
     def _above(self, count: int, end: int) -> arb:
-        """Bound on the mass of finite sums from `end` intervals on."""
+        """A bound on the mass of finite sums from `end` intervals on."""
         if end > count * (self.first + len(self.masses) - 1):
             return arb(0)
         bounds = []
@@ -169,7 +174,7 @@ def _check_points(points: int) -> None:
 
 
 def _upper(ball: arb) -> float:
-    """A double at or above the whole ball."""
+    """Return a double that is an upper bound on the ball."""
     return math.nextafter(float(ball.upper()), math.inf)
 
 
@@ -185,7 +190,7 @@ def _profile(worst: Dominating, epsilon: arb, *, adding: bool) -> arb:
     if weight > 0:
         pairs = [pair.swapped() for pair in worst.pairs] if adding else worst.pairs
         found = scale * _largest([_pair_profile(pair, base.log()) for pair in pairs])
-    else:  # at the very edge the ball of the weight bounds what is left
+    else:  # if the ball of the weight contains zero, its upper end bounds the remaining term
         found = (1 - growth).nonnegative_part() + abs(weight.nonnegative_part())
     return found + rate * worst.slack
 
@@ -215,7 +220,7 @@ def _pair_profile(pair: Pair, epsilon: arb) -> arb:
 
 
 def _gaussian(epsilon: arb, sigma: float) -> arb:
-    """Profile of N(1/σ, 1) against N(0, 1)."""
+    """The profile of N(1/σ, 1) against N(0, 1)."""
     if sigma == 0:
         return arb(1)
     if math.isinf(sigma):
@@ -226,10 +231,10 @@ def _gaussian(epsilon: arb, sigma: float) -> arb:
 
 
 def _laplace(epsilon: arb, reach: arb, sigma: float) -> arb:
-    """Profile of Laplace noise, whose losses end at ±reach, beside Gaussian noise.
+    """The profile of Laplace noise, whose losses end at ±reach, together with Gaussian noise.
 
-    Its losses have atoms 1/2 at reach and e^-reach/2 at -reach and the density e^((ℓ-reach)/2)/4
-    between; the Gaussian profile is integrated over them.
+    The Laplace losses have atoms 1/2 at reach and e^-reach/2 at -reach, and the density
+    e^((ℓ-reach)/2)/4 between them; the Gaussian profile is integrated over them.
     """
     if math.isinf(sigma):
         inside = -((epsilon - reach) / 2).expm1()
@@ -242,5 +247,5 @@ def _laplace(epsilon: arb, reach: arb, sigma: float) -> arb:
 
 
 def _tail(a: arb, shift: arb) -> arb:
-    """exp(shift (a + shift/2)) Φ(-a - shift)."""
+    """Return exp(shift (a + shift/2)) Φ(-a - shift)."""
     return (shift * (a + shift / 2)).exp() * ((a + shift) / arb(2).sqrt()).erfc() / 2

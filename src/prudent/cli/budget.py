@@ -27,6 +27,15 @@ Location = Annotated[
 Dataset = Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")]
 
 
+ADJACENCIES = ("add-remove", "zero-out", "replace-one")
+
+
+def _read_adjacency(text: str) -> str:
+    if text not in ADJACENCIES:
+        raise typer.BadParameter(f"expected one of {', '.join(ADJACENCIES)}, got {text!r}.")
+    return text
+
+
 @app.command()
 def create(
     location: Location,
@@ -41,6 +50,19 @@ def create(
             "is fixed in advance: that buys more of them, and you vouch for it.",
         ),
     ] = True,
+    adjacency: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(ADJACENCIES),
+            parser=_read_adjacency,
+            help="Which data sets are neighbours: one record added or removed, blanked out, or "
+            "replaced by another.",
+        ),
+    ] = "add-remove",
+    records: Annotated[
+        int,
+        options.whole_number("How many records one person may have; all of them are protected."),
+    ] = 1,
     as_json: options.Json = False,
 ) -> None:
     r"""Create a ledger, or the budget of one more data set in it.
@@ -53,11 +75,19 @@ def create(
 
     $ prudent budget create postgresql://team@db/privacy \
         --dataset salaries --epsilon 1 --delta 1e-6
+
+    $ prudent budget create people.db --epsilon 1 --delta 1e-6 --records 5
     """
+    from prudent.accounting.relations import Adjacency, Relation
     from prudent.release.budget.ledger import Ledger
 
     with Ledger.create(
-        location, epsilon=epsilon, delta=delta, dataset=dataset, adaptive=adaptive
+        location,
+        epsilon=epsilon,
+        delta=delta,
+        dataset=dataset,
+        adaptive=adaptive,
+        relation=Relation(Adjacency(adjacency), records),
     ) as ledger:
         _print_balance(ledger.balance(), as_json)
 
@@ -153,6 +183,8 @@ def _print_balance(balance: "Balance", as_json: bool) -> None:
     rows = [
         ("data set", balance.dataset),
         ("budget", f"ε = {balance.epsilon:g}, δ = {balance.delta:g}"),
+        ("protects", str(balance.relation)),
+        *_per_record(balance),
         ("releases chosen", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
@@ -161,6 +193,14 @@ def _print_balance(balance: "Balance", as_json: bool) -> None:
         ("digest", balance.digest),
     ]
     _print_table(None, rows)
+
+
+def _per_record(balance: "Balance") -> list[tuple[str, str]]:
+    """What one record may use, where that is less than the budget."""
+    if balance.relation.distance == 1:
+        return []
+    epsilon, delta = balance.epsilon_per_record, balance.delta_per_record
+    return [("for one record", f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}")]
 
 
 def _print_table(header: tuple[str, ...] | None, rows: list[Any]) -> None:

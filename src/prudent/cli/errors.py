@@ -2,12 +2,14 @@
 
 import os
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import typer
 
+from prudent._redaction import redacted
 from prudent._validate import ArgumentError
 from prudent.cli.display import complain
 
@@ -33,7 +35,6 @@ _FLAGS = {
     "target_delta": "--delta",
 }
 
-_EXPECTED = re.compile(r"Expected (?P<name>\w+) (?P<rest>.*)", re.DOTALL)  # of the ledger
 _SWITCH = re.compile(r"\b(?P<name>\w+)=True")
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
 
@@ -59,9 +60,9 @@ def report(error: Exception, command: Any) -> int:
         line, status = _bug(error), BUG
     if not line:
         return 0
-    complain(line)
+    complain(redacted(line))
     if os.environ.get("PRUDENT_TRACEBACK"):
-        traceback.print_exception(error)
+        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     return status
 
 
@@ -74,8 +75,6 @@ def with_flag(error: ValueError, options: frozenset[str]) -> str:
     message = str(error)
     if isinstance(error, ArgumentError):
         message = _with_its_flag(error.argument, error.expectation, options) or message
-    elif match := _EXPECTED.fullmatch(message):
-        message = _with_its_flag(match["name"], match["rest"], options) or message
     elif parameter := getattr(error, "parameter", None):  # of an UnreachableTargetError
         rest = message.removeprefix(f"No {parameter}")
         message = f"--epsilon: no {parameter.replace('_', '-')}{rest}"

@@ -1,8 +1,8 @@
-"""Faults and attacks on labels, features and per-example gradients; seeded, vectorised.
+"""Seeded, vectorised faults and attacks on labels, features and per-example gradients.
 
-A corruption is a small frozen value. Its `ratio` says which share of the records is bad; the
-seed given with it says which ones (`corrupted_records`), once for the whole training, so that the
-same record is bad whenever it is sampled. There are two kinds, told apart by where they act:
+A corruption is a small frozen value. Its `ratio` is the fraction of bad records; the seed
+determines which records are bad (`corrupted_records`), once for the whole training, so that the
+same record is bad whenever it is sampled. There are two kinds, which act at different points:
 
 - a `DataCorruption` rewrites the labels or features of a training set before training:
   `features, labels = corruption.apply(features, labels, classes=10, seed=0)`;
@@ -10,7 +10,7 @@ same record is bad whenever it is sampled. There are two kinds, told apart by wh
   `prudent.fit(..., corrupt=corruption)`, or by hand
   `gradients = corruption(gradients, mask, valid=valid, generator=generator)`.
 
-Every corruption leaves its arguments untouched and returns new tensors where it changes something.
+No corruption modifies its arguments; changed tensors are returned as new ones.
 """
 
 from prudent.corruption.attacks import (

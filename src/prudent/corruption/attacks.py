@@ -1,8 +1,8 @@
 """Attacks on per-example gradients by records that act together.
 
-All know the honest gradients of the batch: the strongest position an attacker can be in. Names are
-those of the literature; where a paper has workers that send one gradient a round, read records. The
-table of edge cases is in `prudent.corruption.gradients`.
+All attackers see the honest gradients of the batch, which is the strongest threat model. Names are
+those of the literature; the workers of those papers, which send one gradient per round, are records
+here. The table of edge cases is in `prudent.corruption.gradients`.
 """
 
 import functools
@@ -21,10 +21,10 @@ from prudent.corruption.records import VALUES, seeded_generator
 def _unit_direction(
     seed: int, shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """One uniformly random unit vector over all parameters jointly, the same on every device.
+    """A uniformly random unit vector over all parameters jointly, the same on every device.
 
-    Kept between steps: it is constant, and copying it to an accelerator at each step would stop
-    the step from being captured as a graph.
+    Cached between steps, because copying it to an accelerator at each step would prevent capturing
+    the step as a CUDA graph.
     """
     generator = seeded_generator(seed, VALUES)
     parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
@@ -43,12 +43,12 @@ def _mean_norm(known: Tensor, gradients: Gradients) -> Tensor:
 
 @attrs.frozen
 class ColludingDirection(GradientCorruption):
-    """Bad records all send the same vector, at every step: one constant direction.
+    """All bad records send the same constant vector at every step.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
         norm: the L2 norm of the vector; if None, the mean norm of the honest gradients of the
-            batch, which no test on norms can tell from an honest record.
+            batch, which cannot be distinguished from an honest record by its norm.
         direction_seed: the seed of the direction, uniform on the sphere.
     """
 
@@ -63,7 +63,7 @@ class ColludingDirection(GradientCorruption):
 
     @property
     def per_record(self) -> bool:
-        """A given norm is a constant; a matched one is read from the honest."""
+        """True if the norm is given; a matched norm is read from the honest records."""
         return self.norm is not None
 
     @override
@@ -91,14 +91,15 @@ class ColludingDirection(GradientCorruption):
 class InnerProductManipulation(GradientCorruption):
     """Bad records send −scale times the mean of the honest gradients (Xie et al., 2020).
 
-    With scale at most 1 the vector is no longer than the honest mean, so it passes as small; the
-    aggregate then points the wrong way as soon as the bad outweigh the honest. Honest gradients
-    that point many ways have a short mean: where vectors are clipped, a longer one weighs more.
+    With a scale of at most 1 the vector is no longer than the honest mean, so it is not
+    conspicuous; the aggregate points in the wrong direction as soon as the bad records outweigh the
+    honest ones. If honest gradients point in many directions, their mean is short, so under
+    clipping a longer vector has more weight.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
-        scale: the factor, the ε of that paper; if None, the one that makes the vector as long as
-            honest gradients of the batch are on average.
+        scale: the factor, ε in that paper; if None, the one that gives the vector the mean norm of
+            the honest gradients of the batch.
     """
 
     scale: float | None = 0.5
@@ -110,7 +111,7 @@ class InnerProductManipulation(GradientCorruption):
 
     @property
     def per_record(self) -> bool:
-        """The mean is of the honest records."""
+        """False: the mean is that of the honest records."""
         return False
 
     @override
@@ -129,11 +130,11 @@ class InnerProductManipulation(GradientCorruption):
 class ALittleIsEnough(GradientCorruption):
     """Bad records send mean − deviations·std of the honest, by coordinate (Baruch et al., 2019).
 
-    Each coordinate stays inside the spread of the honest ones, all of them on the same side.
+    Each coordinate stays within the spread of the honest ones, but all deviate to the same side.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
-        deviations: how many standard deviations from the mean, the z of that paper.
+        deviations: number of standard deviations from the mean, z in that paper.
     """
 
     deviations: float = 1.0
@@ -144,7 +145,7 @@ class ALittleIsEnough(GradientCorruption):
 
     @property
     def per_record(self) -> bool:
-        """Mean and deviation are of the honest records."""
+        """False: mean and deviation are those of the honest records."""
         return False
 
     @override
@@ -161,15 +162,15 @@ class ALittleIsEnough(GradientCorruption):
 
 @attrs.frozen
 class Mimic(GradientCorruption):
-    """Bad records all copy one honest record of the batch (Karimireddy et al., 2022).
+    """All bad records copy one honest record of the batch (Karimireddy et al., 2022).
 
-    Nothing they send is an outlier; they make one record count many times. They copy the first
-    honest row, which in a batch ordered by record id is the honest record of lowest id.
+    Nothing they send is an outlier, but one record counts many times. They copy the first honest
+    row, which in a batch ordered by record id is the honest record with the lowest id.
     """
 
     @property
     def per_record(self) -> bool:
-        """The copy is of an honest record."""
+        """False: bad records copy an honest one."""
         return False
 
     @override

@@ -1,4 +1,4 @@
-"""Corruptions of a training set, before training: its labels or its features.
+"""Corruptions of the labels or features of a training set, applied before training.
 
 | situation | what happens |
 | --- | --- |
@@ -24,23 +24,23 @@ from prudent.corruption.records import VALUES, corrupted_records, seeded_generat
 
 @runtime_checkable
 class DataCorruption(Protocol):
-    """Something that spoils a share of a training set."""
+    """Corrupts a fraction of a training set."""
 
     @property
     def ratio(self) -> float:
-        """The share of records that are bad."""
+        """The fraction of bad records."""
 
     def apply(
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """The features and labels with the records of `corrupted_records(n, ratio, seed)` bad.
+        """The features and labels with the records `corrupted_records(n, ratio, seed)` corrupted.
 
         Args:
-            features: one row a record, on any device.
-            labels: class numbers from 0 to classes − 1, integers.
+            features: one row per record, on any device.
+            labels: integer class indices from 0 to classes − 1.
             classes: the number of classes.
-            seed: of the choice of records and of what replaces them. The draw is made on the host,
-                so that one seed means the same corruption on every device.
+            seed: determines the bad records and what replaces them. It is drawn on the host, so
+                that one seed gives the same corruption on every device.
         """
 
 
@@ -54,9 +54,9 @@ def _check(features: Tensor, labels: Tensor, classes: int) -> None:
 
 
 def _changed(labels: Tensor, bad: Tensor, other: Tensor, classes: int) -> Tensor:
-    """The labels with others at the bad records; one that is no class stays what it is.
+    """The labels with those of bad records replaced; a label that is no class is unchanged.
 
-    An error would let one record decide whether there is a training at all.
+    An error would let one record decide whether training happens at all.
     """
     old = labels[bad]
     return labels.index_copy(0, bad, torch.where((old >= 0) & (old < classes), other, old))
@@ -64,7 +64,7 @@ def _changed(labels: Tensor, bad: Tensor, other: Tensor, classes: int) -> Tensor
 
 @attrs.frozen
 class RandomLabelFlip:
-    """Each bad record gets another class, uniformly at random among the classes it does not have.
+    """Gives each bad record another class, drawn uniformly from all other classes.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
@@ -90,7 +90,7 @@ class RandomLabelFlip:
                 got=1,
                 hint="Use ratio 0, or corrupt the features instead.",
             )
-        # A step of 1 to C - 1 around the circle of classes reaches every other class once.
+        # A shift by 1 to C - 1 modulo C reaches every other class exactly once.
         step = torch.randint(1, classes, bad.shape, generator=seeded_generator(seed, VALUES))
         bad, step = bad.to(labels.device), step.to(labels)
         return features, _changed(labels, bad, (labels[bad] + step) % classes, classes)
@@ -98,7 +98,7 @@ class RandomLabelFlip:
 
 @attrs.frozen
 class TargetedLabelFlip:
-    """Each bad record of class c becomes class C − 1 − c.
+    """Changes the class c of each bad record to C − 1 − c.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
@@ -120,13 +120,14 @@ class TargetedLabelFlip:
 
 @attrs.frozen
 class FeatureNoise:
-    """Each bad record gets Gaussian noise on every feature, in the units of the features.
+    """Adds Gaussian noise to every feature of each bad record, in the units of the features.
 
-    The default variance of 100, a standard deviation of 10, drowns an image scaled to [0, 1].
+    The default variance of 100, a standard deviation of 10, makes an image scaled to [0, 1]
+    unrecognisable.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
-        variance: of the noise on one feature.
+        variance: variance of the noise on one feature.
     """
 
     ratio: float

@@ -1,16 +1,15 @@
-"""Corruptions of per-example gradients, during training: what they share, and plain faults.
+"""Corruptions of per-example gradients during training: the base class and simple faults.
 
-A batch is `{name: (m, *shape)}`, one row a record. `mask` (m,) says which rows belong to bad
-records, `valid` (m,) which rows are records at all: in a batch padded to a fixed shape the rest is
-padding and is neither read nor written. Everything is masks and `where`, so the shape of the
-computation does not depend on how many bad records a batch happens to hold, and an accelerator is
-never asked for a number.
+A batch is `{name: (m, *shape)}`, one row per record. `mask` (m,) marks the rows of bad records,
+`valid` (m,) the rows that are records at all; the others are padding and are neither read nor
+written. Everything is computed with masks and `where`, so the shape of the computation does not
+depend on the number of bad records in a batch, and no value is read back from an accelerator.
 
 | situation | what happens |
 | --- | --- |
 | ratio 0, or no bad record in the batch | the values come back as they were |
 | empty batch, m = 0 | comes back empty |
-| every record bad | "honest" means the bad records' own true gradients, all they know |
+| every record bad | "honest" means the bad records' own true gradients |
 | every row padding | the values come back as they were |
 | a row both padding and bad | padding wins, it is left alone |
 | padding or bad rows that hold NaN | never reach an honest statistic |
@@ -33,7 +32,7 @@ Gradients = Mapping[str, Tensor]
 
 
 class Rows(Protocol):
-    """A physical batch, as far as a corruption looks at it."""
+    """The parts of a physical batch that a corruption uses."""
 
     @property
     def ids(self) -> Tensor | None:
@@ -45,16 +44,16 @@ class Rows(Protocol):
 
 
 Hook = Callable[[Gradients, Rows, torch.Generator], dict[str, Tensor]]
-"""From the gradients of a batch, the batch and the generator of the step to what is sent."""
+"""Maps the gradients of a batch, the batch and the generator of the step to the sent gradients."""
 
 
 @attrs.frozen
 class GradientCorruption(ABC):
-    """Something that makes the bad records of a batch send wrong gradients.
+    """Makes the bad records of a batch send wrong gradients.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
-        seed: of the choice of bad records that a `hook` makes.
+        seed: determines which records a `hook` makes bad.
     """
 
     ratio: float
@@ -69,20 +68,20 @@ class GradientCorruption(ABC):
     def per_record(self) -> bool:
         """Whether what a bad record sends depends on no other record.
 
-        Only then does the accounting of the training cover the corrupted run as well: it counts
-        on one record reaching the sum through one gradient.
+        Only then does the accounting also cover the corrupted run, because it assumes that a record
+        affects the sum only through its own gradient.
         """
 
     @abstractmethod
     def sent(
         self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """What bad records send in place of their gradients: one for each row, or one for all.
+        """What bad records send instead of their gradients: one vector per row, or one for all.
 
         Args:
             gradients: as for a call.
-            bad: (m,) booleans, the rows that will be overwritten.
-            known: (m,) booleans, the rows an attacker takes for honest.
+            bad: (m,) booleans, the rows to overwrite.
+            known: (m,) booleans, the rows that the attacker considers honest.
             generator: as for a call.
         """
 
@@ -94,14 +93,14 @@ class GradientCorruption(ABC):
         valid: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """The gradients the aggregation gets to see.
+        """The gradients with those of bad records replaced, as the aggregation receives them.
 
         Args:
             gradients: per-example gradients by parameter name, each (m, *shape).
             mask: (m,) booleans, true for the rows of bad records (`corrupted_mask(...)[ids]`).
             valid: (m,) booleans, false for padding; without it every row is a record.
-            generator: of what the corruption draws anew each step, on the gradients' device; the
-                default generator of that device if not given.
+            generator: source of the random numbers drawn in each step, on the gradients' device;
+                the default generator of that device if not given.
         """
         bad, known = _bad_and_known(gradients, mask, valid)
         if not gradients or not len(mask):
@@ -113,13 +112,13 @@ class GradientCorruption(ABC):
         }
 
     def hook(self, records: int, device: torch.device | str) -> Hook:
-        """The corruption as a training step takes it, of the records `corrupted_records` chooses.
+        """The corruption as a function for a training step, for the records of `corrupted_records`.
 
         `prudent.fit(corrupt=...)` calls this itself; `prudent.Step(corrupt=...)` takes the result.
 
         Args:
-            records: how many records the training set has.
-            device: where the training takes place.
+            records: number of records in the training set.
+            device: device of the training.
         """
         is_bad = corrupted_mask(records, self.ratio, self.seed, device)
 
@@ -138,7 +137,7 @@ class GradientCorruption(ABC):
 def _bad_and_known(
     gradients: Gradients, mask: Tensor, valid: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The rows to overwrite, and the rows an attacker takes for honest."""
+    """The rows to overwrite, and the rows that the attacker considers honest."""
     valid = torch.ones_like(mask) if valid is None else valid
     for name, rows in (("mask", mask), ("valid", valid)):
         if rows.dtype != torch.bool or rows.ndim != 1:
@@ -164,18 +163,18 @@ def by_row(rows: Tensor, gradient: Tensor) -> Tensor:
 
 def masked_mean(known: Tensor, gradient: Tensor) -> Tensor:
     """The mean over the known rows; zero if there are none."""
-    # Zero times NaN is NaN: what may not count is removed before it is summed.
+    # Zero times NaN is NaN, so other rows must be masked before summing, not weighted by zero.
     total = gradient.masked_fill(~by_row(known, gradient), 0).sum(0)
     return total / known.sum().clamp(min=1)
 
 
 @attrs.frozen
 class GradientNoise(GradientCorruption):
-    """Bad records send their gradient plus Gaussian noise on every coordinate, anew each step.
+    """Bad records send their gradient plus new Gaussian noise on every coordinate at each step.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
-        variance: of the noise on one coordinate.
+        variance: variance of the noise on one coordinate.
     """
 
     variance: float = 100.0
@@ -186,7 +185,7 @@ class GradientNoise(GradientCorruption):
 
     @property
     def per_record(self) -> bool:
-        """The noise is independent of every record."""
+        """True: the noise does not depend on any record."""
         return True
 
     @override
@@ -198,7 +197,8 @@ class GradientNoise(GradientCorruption):
     def _noisy(self, bad: Tensor, gradient: Tensor, generator: torch.Generator | None) -> Tensor:
         deviation = self.variance**0.5
         if gradient.device.type == "cpu":
-            # On the host a count is free and normals are dear: draw only the rows that need them.
+            # Sampling normals is expensive on the CPU and counting rows is free, so draw only the
+            # rows that are needed.
             rows = bad.nonzero().squeeze(1)
             noise = torch.randn(
                 len(rows), *gradient.shape[1:], dtype=gradient.dtype, generator=generator
@@ -209,11 +209,11 @@ class GradientNoise(GradientCorruption):
 
 @attrs.frozen
 class GradientSignFlip(GradientCorruption):
-    """Bad records send the negative of their gradient: a flipped sign bit."""
+    """Bad records send the negative of their gradient, as after a flipped sign bit."""
 
     @property
     def per_record(self) -> bool:
-        """The gradient is the record's own."""
+        """True: each record negates its own gradient."""
         return True
 
     @override

@@ -1,4 +1,4 @@
-"""Corruptions as they are written on the command line: `label:0.1`."""
+"""Parsing of corruptions as written on the command line, such as `label:0.1`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,10 +34,10 @@ _NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
 
 
 def parse(text: str) -> DataCorruption | GradientCorruption | None:
-    """The corruption that `name:ratio` names, at its default strength; None for `none`.
+    """The corruption named by `name:ratio`, at its default strength; None for `none`.
 
     Raises:
-        ValueError: naming the choices, if the name or the ratio is not one of them.
+        ValueError: if the name or the ratio is not allowed; names the choices.
     """
     if text == "none":
         return None

@@ -1,9 +1,9 @@
-"""Fixed networks, pretrained on public images, whose features a last layer is trained on.
+"""Fixed networks, pretrained on public images, that compute features for a trained last layer.
 
-Each row of features is a function of its own record alone, so training a last layer on them has
-the guarantee of that training, as if the features were the records.
-Weights are read from a file; none is shipped or fetched. Input is RGB in [0, 1], standardised here
-with the mean and deviation of ImageNet, which is what these networks were trained on.
+Each row of features depends on its own record only, so the guarantee of training a last layer on
+the features holds for the records. Weights are read from a file; none are shipped or downloaded.
+Input is RGB in [0, 1], standardised here with the mean and deviation of ImageNet, on which these
+networks were trained.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a PyTorch file that holds nothing else."""
+    """The tensors of a .safetensors file, or of a PyTorch file that holds only tensors."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of weights, got {str(path)!r}.")
@@ -42,7 +42,7 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 
 def find_weights(file: str, data_dir: Path | str | None = None) -> Path:
-    """The file of that name in the folder `weights` of the places data sets are looked for in."""
+    """The path of a file in the folder `weights` of the folders searched for data sets."""
     folders = list(search_folders("weights", data_dir))
     for folder in folders:
         if (folder / file).is_file():
@@ -54,7 +54,7 @@ def find_weights(file: str, data_dir: Path | str | None = None) -> Path:
 
 
 class _Block(nn.Module):
-    """Two 3 × 3 convolutions beside a shortcut, batch normalisation folded in."""
+    """A residual block of two 3 × 3 convolutions, with batch normalisation folded in."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Block(nn.Module):
             self.downsample.append(nn.Conv2d(inputs, outputs, 1, stride))
 
     def forward(self, images: Tensor) -> Tensor:
-        """One residual step."""
+        """Apply the block."""
         inner = self.conv2(functional.relu(self.conv1(images)))
         return functional.relu(inner + self.downsample(images))
 
@@ -74,7 +74,7 @@ class ResNet18Features(nn.Module):
     """ResNet18 (He et al., 2015) up to its last stage, averaged over the image.
 
     Attributes:
-        width: features a record: 64, 128, 256 or 512 after 1, 2, 3 or 4 stages.
+        width: features per record: 64, 128, 256 or 512 after 1, 2, 3 or 4 stages.
     """
 
     def __init__(self, stages: int = 4) -> None:
@@ -90,7 +90,7 @@ class ResNet18Features(nn.Module):
             inputs = outputs
 
     def forward(self, images: Tensor) -> Tensor:
-        """Standardised images (n, 3, height, width) to features (n, width)."""
+        """Map standardised images (n, 3, height, width) to features (n, width)."""
         values = functional.max_pool2d(functional.relu(self.conv1(images)), 3, 2, padding=1)
         for stage in self.stages:
             values = self.get_submodule(stage)(values)
@@ -101,7 +101,7 @@ class VGG11Features(nn.Module):
     """VGG11 (Simonyan, Zisserman, 2014) up to the input of its last layer.
 
     Attributes:
-        width: features a record, 4,096.
+        width: features per record, 4,096.
     """
 
     width = 4096
@@ -116,13 +116,13 @@ class VGG11Features(nn.Module):
                 inputs = outputs
             layers.append(nn.MaxPool2d(2, 2))
         self.features = nn.Sequential(*layers)
-        # The published files number the dropout layers too, which a fixed network leaves out.
+        # Indices match the published files, which also count the dropout layers omitted here.
         self.classifier = nn.ModuleDict(
             {"0": nn.Linear(512 * 7 * 7, 4096), "3": nn.Linear(4096, 4096)}
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Standardised images (n, 3, height, width) to features (n, 4096)."""
+        """Map standardised images (n, 3, height, width) to features (n, 4096)."""
         values = functional.adaptive_avg_pool2d(self.features(images), 7).flatten(1)
         for layer in self.classifier.values():
             values = functional.relu(layer(values))
@@ -132,7 +132,8 @@ class VGG11Features(nn.Module):
 def resnet18(path: Path | str) -> ResNet18Features:
     """ResNet18 with the weights of a file, with as many stages as the file has.
 
-    The file is torchvision's, or one with batch normalisation folded into the convolutions already.
+    The file is torchvision's, or one whose batch normalisation is already folded into the
+    convolutions.
     """
     weights = _folded(read_weights(path))
     stages = max((s for s in range(1, 5) if f"layer{s}.0.conv1.weight" in weights), default=1)
@@ -145,7 +146,7 @@ def vgg11(path: Path | str) -> VGG11Features:
 
 
 def _folded(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each batch normalisation made part of the convolution before it."""
+    """The weights with each batch normalisation folded into the preceding convolution."""
     folded = dict(weights)
     for name, weight in weights.items():
         convolution = name.removesuffix(".weight")
@@ -190,16 +191,16 @@ def with_features(
     batch_size: int = 256,
     device: torch.device | str = "cpu",
 ) -> Dataset:
-    """The data set with the network's features in place of its images.
+    """The data set with its images replaced by the network's features.
 
-    They are computed once and kept in the user's cache, under a name that depends on the images,
-    the weights and the size, so that no change of any of them is missed.
+    Features are computed once and stored in the user's cache, under a name that depends on the
+    images, the weights and the size, so that any change is detected.
 
     Args:
-        dataset: of RGB images in [0, 1].
+        dataset: RGB images in [0, 1].
         network: `resnet18(...)`, `vgg11(...)` or another that takes standardised images.
-        size: the height and width the images are resized to first, bilinearly.
-        batch_size: images at a time.
+        size: height and width to which the images are first resized, bilinearly.
+        batch_size: number of images at a time.
         device: where to compute; the result is on the host.
     """
     _validate.count(1, size=size)

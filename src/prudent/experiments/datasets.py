@@ -13,12 +13,12 @@
 
 Files are looked for in `data_dir`, `$PRUDENT_DATA/NAME`, the checkout's `data/NAME`,
 `/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order,
-and fetched into the last one if none has them; what is fetched is checked against its published
-checksum.
+and downloaded into the last one if none has them; downloads are checked against published
+checksums.
 
-Pixels are divided by 255, so they lie in [0, 1]; that uses nothing of the data. Features that are
-not bytes are taken as they are: scaling by a minimum, mean or deviation of the training records
-would be one more release of them, and no guarantee of the training would cover it.
+Pixels are divided by 255, so they lie in [0, 1]; this does not depend on the data. Features that
+are not bytes are not scaled: scaling by a minimum, mean or deviation of the training records would
+be an additional release, which the guarantee of the training would not cover.
 """
 
 from pathlib import Path
@@ -41,12 +41,12 @@ class Dataset:
 
     Attributes:
         name: as given to `load`.
-        train_features: float32, one row a record.
+        train_features: float32, one row per record.
         train_labels: int64, from 0 to classes − 1.
         test_features: like `train_features`.
         test_labels: like `train_labels`.
         classes: the number of classes.
-        note: what a reader of a result must know about the data.
+        note: information about the data needed to interpret a result.
     """
 
     name: str
@@ -75,14 +75,14 @@ class Dataset:
         )
 
     def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
-        """The same data with a share of the training records bad; the test part stays clean."""
+        """The data set with some of the training records corrupted; the test part stays clean."""
         features, labels = corruption.apply(
             self.train_features, self.train_labels, classes=self.classes, seed=seed
         )
         return attrs.evolve(self, train_features=features, train_labels=labels)
 
     def centred(self) -> "Dataset":
-        """The same data with features from 0 to 1 spread over −1 to 1; uses nothing of the data."""
+        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
         return attrs.evolve(
             self,
             train_features=2 * self.train_features - 1,
@@ -90,7 +90,7 @@ class Dataset:
         )
 
     def to(self, device: torch.device | str) -> "Dataset":
-        """The same data on another device."""
+        """The data set on another device."""
         return attrs.evolve(
             self,
             train_features=self.train_features.to(device),
@@ -101,21 +101,22 @@ class Dataset:
 
 
 NAMES = (*SOURCES, "npz:PATH")
-"""What `load` takes."""
+"""The names that `load` accepts."""
 
 
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """Read a data set, fetching it first if it is nowhere on this machine.
+    """Read a data set, downloading it first if it is not on this machine.
 
     Args:
         name: one of `NAMES`. An `npz:PATH` holds train_features, train_labels, test_features and
-            test_labels (or x_train, y_train, x_test, y_test), and a number `classes`: a model
-            made for the largest label of the records would tell of them.
+            test_labels (or x_train, y_train, x_test, y_test), and a number `classes`: deriving it
+            from the largest label of the records would reveal that label.
         data_dir: a folder to look in before all others.
 
     Raises:
-        ValueError: if there is no such data set, or its files are not what they should be.
-        FileNotFoundError: if it is not here and cannot be fetched; says which files to put where.
+        ValueError: if there is no such data set, or its files are invalid.
+        FileNotFoundError: if it is not on this machine and cannot be downloaded; says which files
+            to put where.
     """
     if name.startswith("npz:"):
         return _load_npz(name)
@@ -188,8 +189,8 @@ def _load_npz(name: str) -> Dataset:
 
 
 def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) -> Dataset:
-    # Not those of the training part: one record must not decide whether there is a training. One
-    # whose label is no class counts there as a zero gradient.
+    # Training labels are not checked: one record must not decide whether training happens at all. A
+    # training record whose label is no class counts as a zero gradient.
     if not 0 <= test[1].min(initial=0) <= test[1].max(initial=0) < classes:
         raise ValueError(f"Expected every label of {name} (test) in 0 to {classes - 1}.")
     return Dataset(

@@ -1,4 +1,4 @@
-"""The first thing a newcomer runs: private trainings side by side on partly wrong data."""
+"""The demo: several private training methods side by side on partly corrupted data."""
 
 import csv
 import multiprocessing
@@ -22,12 +22,12 @@ _EVALUATIONS = 12
 
 @attrs.frozen
 class Entry:
-    """One training of the demo.
+    """One training run of the demo.
 
     Attributes:
-        key: Name of its folder.
-        title: For a person.
-        experiment: What is run.
+        key: Name of the run and its folder.
+        title: Name for display.
+        experiment: The experiment to run.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Entry:
 
 
 def entries(common: Experiment) -> list[Entry]:
-    """The methods, each calibrated by one accountant to the same (ε, δ) and steps."""
+    """The runs of the demo, all calibrated to the same (ε, δ) and number of steps."""
     return [
         Entry("ptr", "TSGD+PTR (ours: Gaussian test, branch only)", common),
         Entry(
@@ -50,10 +50,10 @@ def entries(common: Experiment) -> list[Entry]:
 
 
 def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[dict[str, Any]]:
-    """Trains every entry, as many at a time as there are cores, and saves a table and a plot.
+    """Train every entry, one per core at a time, and save a table and a plot.
 
     Returns:
-        One row for each entry: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
+        One row per entry: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
     """
     if not common.is_covered:
         raise ArgumentError(
@@ -65,7 +65,7 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
         )
     out.mkdir(parents=True, exist_ok=True)
     methods = entries(common)
-    for entry in methods:  # public data: an earlier demo may be forgotten
+    for entry in methods:  # the data is public, so the ledger of an earlier demo may be deleted
         shutil.rmtree(out / entry.key, ignore_errors=True)
     workers = max(1, min(len(methods), os.cpu_count() or 1)) if workers is None else workers
     spawn = multiprocessing.get_context("spawn")
@@ -85,7 +85,7 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
 
 
 def _train(entry: Entry, folder: Path) -> dict[str, Any]:
-    """Runs in a process of its own, on one core."""
+    """Train one entry, in a separate process on one core."""
     import torch
 
     from prudent.experiments.experiment import run
@@ -97,7 +97,7 @@ def _train(entry: Entry, folder: Path) -> dict[str, Any]:
 
 
 def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -> None:
-    """Shows how far each training is, from the metrics it writes."""
+    """Show the progress of each run, read from the metrics it writes."""
     columns = (TextColumn("{task.description:46s}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)  # standard output is for the result
     with Progress(*columns, console=console) as progress:
@@ -114,7 +114,7 @@ def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -
 
 
 def plot(rows: list[dict[str, Any]], common: Experiment, path: Path) -> None:
-    """Accuracy on clean test data against the ε spent so far."""
+    """Plot accuracy on clean test data against the ε spent so far."""
     import matplotlib
 
     matplotlib.use("Agg")

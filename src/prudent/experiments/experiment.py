@@ -1,4 +1,4 @@
-"""One experiment: a data set, a method, a budget and a corruption, as one frozen value."""
+"""Experiments: a data set, a method, a budget and a corruption as one frozen value."""
 
 import enum
 import math
@@ -38,7 +38,7 @@ from prudent.training.step import Corrupt
 
 
 class Method(enum.Enum):
-    """How gradients become an update."""
+    """The training method."""
 
     PTR = "ptr"
     TRIMMED = "trimmed"
@@ -48,41 +48,43 @@ class Method(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """Everything that decides the outcome of a training run but the machine it runs on.
+    """Everything that determines the outcome of a training run, except the machine.
 
-    Of noise, steps and ε give two: the third is solved for. Non-private SGD takes steps alone.
+    Give two of noise, steps and ε: the third is computed from them. Non-private SGD takes only
+    steps.
 
     Attributes:
         dataset: As for `load`.
-        method: How gradients become an update.
-        epsilon: Target ε; None: whatever noise and steps come to.
+        method: The training method.
+        epsilon: Target ε; None: determined by noise and steps.
         delta: δ of the guarantee.
-        steps: Steps; None: as many as ε allows.
-        noise_multiplier: σ; None: as little as ε allows.
+        steps: Number of steps; None: as many as ε allows.
+        noise_multiplier: σ; None: the least that ε allows.
         batch: Expected batch size.
-        public_size: Number of records by public knowledge, from which the sampling rate comes, in
-            place of the true number. It may differ from that, as batches then do from `batch`.
-        relation: Which data sets are neighbours. None: `ADD_REMOVE` with a public size; without
-            one the sampling rate tells the number of records, so it is `ZERO_OUT`.
-        clip: R.
-        propose: τ/R.
+        public_size: Publicly known number of records, from which the sampling rate is computed
+            instead of the true number. If the two differ, batches differ from `batch` in
+            proportion.
+        relation: The neighbouring relation. None: `ADD_REMOVE` with a public size; without one the
+            sampling rate reveals the number of records, so it is `ZERO_OUT`.
+        clip: R, the L2 bound on every gradient.
+        propose: τ/R, the proposal relative to the clip.
         test: The private test.
-        failure: δ₀.
-        reveals: What an observer learns of the test.
+        failure: δ₀, the largest probability with which a margin of 0 passes.
+        reveals: What an observer learns about the test.
         fallback: What is released when the test fails.
-        fallback_scale: Factor on the update where it fails: the paper's second learning rate is
-            `lr * fallback_scale`.
-        trim: Share of the batch trimmed, at first.
-        trim_up: Added after a failed test.
-        trim_down: Taken off after a passed one.
-        trim_most: Never above this share.
+        fallback_scale: Factor on the update of a step whose test fails; the paper's second
+            learning rate is `lr * fallback_scale`.
+        trim: Fraction of the expected batch trimmed in the first step.
+        trim_up: Fraction added after a failed test.
+        trim_down: Fraction subtracted after a passed test.
+        trim_most: Upper bound on the trimmed fraction.
         lr: Learning rate.
-        momentum: Of SGD.
-        average: Share of the running average of the weights that a step keeps; None: the last
-            weights count.
+        momentum: Momentum of SGD.
+        average: Fraction of the running average of the weights that each step keeps; None: use the
+            last weights.
         corrupt: As for `prudent.corruption.parse`.
-        seed: Of the model, the sampling, the noise and the corruption.
-        accountant: Which one solves; by default by privacy-loss distributions.
+        seed: Seed of the model, the sampling, the noise and the corruption.
+        accountant: Accountant used for solving; by default the one with privacy-loss distributions.
     """
 
     dataset: str = "mnist"
@@ -142,7 +144,7 @@ class Experiment:
                 f"got {'only ' if len(given) < 2 else ''}{', '.join(given) or 'none'}."
             )
         parse(self.corrupt)
-        _ = self.aggregation(self.noise_multiplier or 1.0)  # checks clip, proposal and test
+        _ = self.aggregation(self.noise_multiplier or 1.0)  # validates clip, proposal and test
 
     def _check_relation(self) -> None:
         if self.public_size is not None:
@@ -161,17 +163,17 @@ class Experiment:
 
     @property
     def is_covered(self) -> bool:
-        """Whether the price of the plan is a guarantee for this run.
+        """Whether the ε of the plan is a guarantee for this run.
 
-        Not for SGD, nor for an attack in which bad records read the gradients of others: there one
-        record reaches the sum through more than its own gradient.
+        It is not for SGD, nor for an attack in which bad records read the gradients of others:
+        there a record affects the sum through more than its own gradient.
         """
         corruption = parse(self.corrupt)
         alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
         return alone and self.method is not Method.SGD
 
     def aggregation(self, noise_multiplier: float) -> Aggregation:
-        """The rule of the method at some noise."""
+        """The aggregation of the method with the given noise."""
         match self.method:
             case Method.SGD:
                 return Mean()
@@ -200,7 +202,7 @@ class Experiment:
                 )
 
     def plan(self, records: int) -> Plan:
-        """The plan, with what was left open solved for."""
+        """The plan, with the missing one of noise, steps and ε solved for."""
         size = records if self.public_size is None else self.public_size
         known = ZERO_OUT if self.public_size is None else ADD_REMOVE
         plan = Plan(
@@ -224,13 +226,13 @@ class Experiment:
 
 @attrs.frozen
 class Result:
-    """What an experiment came to.
+    """The result of an experiment.
 
     Attributes:
-        experiment: What was run.
-        fitted: The model, the plan really carried out, and its history.
-        accuracy: On the clean test part.
-        epsilon: Of the run, at the experiment's δ; infinite where the plan does not cover it.
+        experiment: The experiment that was run.
+        fitted: The model, the plan that was executed, and its history.
+        accuracy: Accuracy on the clean test part.
+        epsilon: ε of the run at the experiment's δ; infinite if the plan does not cover the run.
     """
 
     experiment: Experiment
@@ -239,7 +241,7 @@ class Result:
     epsilon: float
 
     def plain(self) -> dict[str, Any]:
-        """For a program: the keys every command prints."""
+        """The result as a dictionary with the keys that every command prints."""
         noise = getattr(self.fitted.plan.aggregation, "noise_multiplier", 0.0)
         return {
             "accuracy": self.accuracy,
@@ -265,16 +267,16 @@ def run(
     plan: Plan | None = None,
     secret_noise: bool = False,
 ) -> Result:
-    """Runs an experiment. `dataset` and `plan`, if given, save loading and solving them again.
+    """Run an experiment. If `dataset` and `plan` are given, they are not loaded and solved again.
 
-    With `secret_noise`, sampling and noise have a key from the operating system, not the seed.
+    With `secret_noise`, sampling and noise use a key from the operating system instead of the seed.
     """
     data = load(experiment.dataset) if dataset is None else dataset
     corruption = parse(experiment.corrupt)
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
     plan = experiment.plan(len(data.train_labels)) if plan is None else plan
-    # Corruptions draw from the default generator, which a checkpoint keeps.
+    # Corruptions draw from the default generator, whose state a checkpoint saves.
     with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
         torch.manual_seed(experiment.seed)
         fitted = fit(
@@ -305,7 +307,7 @@ def run(
 
 
 def build_model(data: Dataset, seed: int) -> nn.Module:
-    """The tutorial's network for images, a small one for tables."""
+    """The tutorial network for images, or a small perceptron for tables."""
     shape = tuple(data.train_features.shape[1:])
     if len(shape) == 3 and min(shape[1:]) >= 20:
         return tutorial_cnn((shape[0], shape[1], shape[2]), data.classes, seed)
@@ -318,7 +320,7 @@ def gradient_hook(
     seed: int,
     device: torch.device,
 ) -> Corrupt | None:
-    """Makes the bad records of each batch send what the corruption says; None if it is of data."""
+    """The function that corrupts the gradients of bad records; None for a data corruption."""
     if not isinstance(corruption, GradientCorruption):
         return None
     return attrs.evolve(corruption, seed=seed).hook(records, device)

@@ -1,4 +1,4 @@
-"""Where data files are looked for, fetched from and kept."""
+"""Search, download and caching of data files."""
 
 import contextlib
 import hashlib
@@ -18,9 +18,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 _TIMEOUT_SECONDS = 30
 _BLOCK = 1 << 20
-# A source checkout, if this file is in one; an installed wheel is not.
+# The source checkout, if this file is in one rather than in an installed wheel.
 _CHECKOUT = Path(__file__).parents[3]
-# Where Debian's dataset-* packages put their files.
+# Debian's dataset-* packages install their files here.
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
 
 
@@ -50,13 +50,13 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
 
 @attrs.frozen
 class Download:
-    """A file on the internet, with what proves that it is the right one.
+    """A downloadable file with its checksum.
 
     Attributes:
         urls: mirrors, tried in order.
         checksum: `md5:…` or `sha256:…` of the file.
-        members: if the file is a zip or tar archive, what to keep of it, with the folder it is to
-            have; otherwise empty.
+        members: if the file is a zip or tar archive, the members to extract, each with its target
+            folder; otherwise empty.
     """
 
     urls: tuple[str, ...]
@@ -64,10 +64,10 @@ class Download:
     members: tuple[str, ...] = ()
 
     def fetch(self, folder: Path) -> None:
-        """Put the file, or the wanted members of the archive, into `folder`.
+        """Download the file, or the wanted members of the archive, into `folder`.
 
         Raises:
-            OSError: if no mirror answers with the right file; says what each of them did.
+            OSError: if no mirror returns the right file; says what happened with each of them.
         """
         folder.mkdir(parents=True, exist_ok=True)
         failures = []
@@ -111,7 +111,7 @@ class Download:
 
 
 def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
-    """Write the members, found by their last name, to `folder`."""
+    """Extract the members, found by their file name, into `folder`."""
     wanted = {member.rsplit("/", 1)[-1]: folder / member for member in members}
     with contextlib.ExitStack() as stack:
         if zipfile.is_zipfile(archive):
@@ -143,10 +143,10 @@ def sha256(path: Path) -> str:
 def cached_array(
     key: str, compute: Callable[[], npt.NDArray[np.generic]]
 ) -> npt.NDArray[np.generic]:
-    """What `compute` gives, kept in the user's cache under `key` as a .npy file.
+    """The result of `compute`, cached under `key` as a .npy file in the user's cache.
 
-    The file is written aside and then renamed, so that no reader sees half of it. A cache that
-    cannot be written costs time, not correctness: the array is returned all the same.
+    The file is written under a temporary name and then renamed, so that no reader sees an
+    incomplete file. If the cache cannot be written, the array is still returned.
     """
     path = cache_folder() / "arrays" / f"{key}.npy"
     if path.is_file():

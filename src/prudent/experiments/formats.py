@@ -1,4 +1,4 @@
-"""Readers of the file formats the data sets come in: numpy arrays out, as stored."""
+"""Readers for the file formats of the data sets; they return numpy arrays as stored."""
 
 import gzip
 import io
@@ -16,7 +16,7 @@ _CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
 def read_idx(path: Path) -> Bytes:
-    """An idx file of unsigned bytes, gzipped or not."""
+    """The array in an idx file of unsigned bytes, gzipped or not."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ValueError(f"Expected {path} to be an idx file of unsigned bytes.")
@@ -32,7 +32,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def read_cifar_binary(paths: list[Path]) -> tuple[Bytes, Bytes]:
-    """CIFAR-10's official binary batches: a label byte and 3 × 32 × 32 pixels a record."""
+    """CIFAR-10's official binary batches: a label byte and 3 × 32 × 32 pixels per record."""
     content = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
     if content.size % _CIFAR_RECORD:
         raise ValueError(f"Expected {paths[0].parent} to hold records of {_CIFAR_RECORD} bytes.")
@@ -53,7 +53,7 @@ class _ArraysOnly(pickle.Unpickler):
     )
 
     def find_class(self, module: str, name: str) -> Any:
-        # Old pickles name the package as it was called before numpy 2.
+        # Old pickles use the package name from before numpy 2.
         module = module.replace("numpy.core.", "numpy._core.")
         if (module, name) not in self._ALLOWED:
             raise pickle.UnpicklingError(
@@ -76,9 +76,9 @@ def read_cifar_packed(path: Path) -> tuple[Bytes, Bytes]:
     """CIFAR-10 packed without loss: labels, then zig-zag residuals of a median predictor.
 
     The planes are G, R − G and B − G, the differences wrapped into −128..127. A pixel is predicted
-    from its left, upper and upper-left neighbours as left + up − corner, held between left and up;
-    on the first row and column the one neighbour there is stands in for the missing ones. All
-    images are decoded together, a pixel position at a time.
+    from its left, upper and upper-left neighbours as left + up − corner, clamped between left and
+    up; on the first row and column the existing neighbour replaces the missing ones. All images are
+    decoded together, one pixel position at a time.
     """
     content = np.frombuffer(lzma.decompress(path.read_bytes()), np.uint8)
     count, rest = divmod(content.size, _CIFAR_RECORD)

@@ -21,16 +21,16 @@ from prudent import _validate
 def tutorial_cnn(
     shape: tuple[int, int, int] = (1, 28, 28), classes: int = 10, seed: int = 0
 ) -> nn.Sequential:
-    """The small network of the tensorflow/privacy tutorial, for images of any even size from 20.
+    """The small network of the tensorflow/privacy tutorial, for images of even size 20 or more.
 
-    Two convolutions with overlapping pooling and two dense layers, with ReLU between. The first
-    convolution pads as TensorFlow's "same" does, which for stride 2, kernel 8 and an even size is
-    3 on every side.
+    Two convolutions with overlapping pooling and two dense layers, with ReLU in between. The first
+    convolution pads as TensorFlow's "same" does, which for stride 2, kernel 8 and an even size is 3
+    on every side.
 
     Args:
         shape: channels, height and width of an image.
         classes: the number of outputs.
-        seed: of the initial weights: Glorot-uniform, biases zero.
+        seed: seed of the initial weights, which are Glorot-uniform; biases are zero.
     """
     channels, *sides = (_validate.count(1, shape=size) for size in shape)
     if any(side % 2 or side < 20 for side in sides):
@@ -59,13 +59,13 @@ def _side_after_convolutions(side: int) -> int:
 def multilayer_perceptron(
     shape: tuple[int, ...], classes: int, hidden: tuple[int, ...] = (64,), seed: int = 0
 ) -> nn.Sequential:
-    """Dense layers with ReLU between, for a table or for features.
+    """Dense layers with ReLU in between, for tables or features.
 
     Args:
         shape: the shape of one record; it is flattened.
         classes: the number of outputs.
         hidden: the widths of the hidden layers.
-        seed: of the initial weights: Glorot-uniform, biases zero.
+        seed: seed of the initial weights, which are Glorot-uniform; biases are zero.
     """
     widths = [math.prod(shape), *hidden, classes]
     for width in widths:
@@ -77,7 +77,7 @@ def multilayer_perceptron(
 
 
 def logistic_regression(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """One dense layer from zero weights; trained on a network's features, its last layer."""
+    """One dense layer with zero initial weights, for tables or as last layer on features."""
     model = multilayer_perceptron(shape, classes, hidden=())
     with torch.no_grad():
         for parameter in model.parameters():

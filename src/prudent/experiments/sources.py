@@ -1,4 +1,4 @@
-"""The data sets that have a name: the forms their files come in and where they can be had."""
+"""The named data sets: their file formats and where they can be downloaded."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ Arrays = tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]
 
 @attrs.frozen
 class Form:
-    """One way in which a data set may lie in a folder: its files and their reader."""
+    """One file format of a data set: the files in a folder and their reader."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -37,7 +37,7 @@ def _either(path: Path) -> Path:
 
 @attrs.frozen
 class Source:
-    """A data set that has a name: the forms it is known in and where it can be had."""
+    """A named data set: its possible file formats and its download locations."""
 
     classes: int
     note: str
@@ -53,7 +53,7 @@ def _read_images(paths: list[Path], *, first_label: int, transposed: bool) -> Ar
 
 
 def _read_cifar_packed(paths: list[Path]) -> Arrays:
-    """Decoding takes a quarter of a minute, so it is done once and kept."""
+    """The decoded images, cached because decoding takes a quarter of a minute."""
     (path,) = paths
 
     def unpack() -> npt.NDArray[np.uint8]:

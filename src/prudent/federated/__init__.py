@@ -1,7 +1,7 @@
 """Federated learning: one client is one record, and a round is one step of a plan.
 
-`PrivateStrategy` is a strategy for Flower (extra `federated`); `RoundRelease` is what it does with
-the updates of a round, for any other way of collecting them.
+`PrivateStrategy` is a strategy for Flower (extra `federated`). `RoundRelease` releases the updates
+of one round and can be used without Flower.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ __all__ = ["PrivateStrategy", "RoundOutcome", "RoundRelease"]
 
 
 def __getattr__(name: str) -> Any:
-    """Flower is looked for when its strategy is, so that a release can do without it."""
+    """Import Flower only when its strategy is requested, so that a release works without it."""
     if name != "PrivateStrategy":
         raise AttributeError(f"module 'prudent.federated' has no attribute {name!r}")
     from prudent.federated.strategy import PrivateStrategy

@@ -1,4 +1,4 @@
-"""Flower's records of named arrays as one flat vector, and back."""
+"""Conversion between Flower's records of named arrays and one flat vector."""
 
 import math
 from typing import NamedTuple
@@ -17,13 +17,13 @@ class _Entry(NamedTuple):
 
 
 class Layout:
-    """The names, shapes and types of a model's arrays, in their order.
+    """The names, shapes and types of a model's arrays, in order.
 
     Args:
         arrays: The model.
 
     Attributes:
-        dimension: How many numbers the model has.
+        dimension: Number of values in the model.
     """
 
     def __init__(self, arrays: ArrayRecord) -> None:
@@ -51,7 +51,7 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]
 
     def flatten(self, arrays: ArrayRecord) -> Tensor:
-        """All numbers as one vector in double precision; raises where the layout is another."""
+        """All values as one double-precision vector; raises an error if the layout differs."""
         if list(arrays) != list(self._entries):
             raise ArgumentError("arrays", "of the model's names", shown="others")
         parts = []
@@ -63,7 +63,7 @@ class Layout:
         return torch.cat(parts)
 
     def unflatten(self, vector: Tensor) -> ArrayRecord:
-        """A vector as named arrays of the model's shapes and types."""
+        """The named arrays of a vector, with the model's shapes and types."""
         sizes = [math.prod(entry.shape) for entry in self._entries.values()]
         parts = torch.split(vector.detach(), sizes)
         return ArrayRecord(
@@ -74,10 +74,10 @@ class Layout:
         )
 
     def read(self, reply: Message) -> Tensor | None:
-        """The model a client sent back, or None for whatever cannot be one.
+        """The model that a client sent back, or None if the reply does not hold one.
 
-        A client may send anything. What it sends decides about its own update alone, so nothing
-        here may raise: an error would let one client stop the round for all.
+        A client may send anything. What it sends must affect only its own update, so this never
+        raises: an error would let one client stop the round for all.
         """
         try:
             if reply.has_error():

@@ -1,13 +1,13 @@
-"""From the updates of a round's clients to one private update.
+"""The release of one private update from the updates of a round's clients.
 
-The updates of a round are what the gradients of a batch are to a step: `Aggregation.decide` takes
-their norms to weights and noise. What is new is the centre, from which they are measured.
+The updates of a round are treated like the gradients of a batch: `Aggregation.decide` maps their
+norms to weights and noise. In addition, updates are measured relative to a centre.
 
 | case | what happens |
 |---|---|
 | no client was drawn, or none answered | the centre plus noise |
 | an update that is NaN or infinite anywhere | counts as the centre: it adds nothing |
-| a client that failed or dropped out | its update is not there, which comes to the same |
+| a client that failed or dropped out | its update is missing, with the same effect |
 | fewer updates than the trim | the trimmed sum is zero: the centre plus noise |
 | the test fails and the fallback is to skip | the update is zero, the centre stays |
 """
@@ -29,11 +29,11 @@ _HOST = torch.device("cpu")
 
 
 class RoundOutcome(NamedTuple):
-    """What a round lets be known beside its update: all of it is public.
+    """The public outcome of a round, besides its update.
 
     Attributes:
         passed: Whether the robust branch was taken.
-        trim: F, how many updates the round would trim.
+        trim: F, the number of updates that the robust branch of the round trims.
         noise: Standard deviation of the noise on the sum.
     """
 
@@ -49,41 +49,45 @@ class RoundRelease:
 
         c + (Σ wᵢ vᵢ + noise) / E,    wᵢ from the norms ‖vᵢ‖ by the plan's aggregation.
 
-    Without centring c = 0: the plain clipped mean, DP-FedAvg if the aggregation is a `Sum`. With
-    it, c is a running mean of the updates released so far. Honest updates that resemble those of
-    the rounds before are then short, whatever their length was, and strange ones are long: clipping
-    bounds and trimming removes what is unlike, not what is large.
+    Without centring c = 0: the plain clipped mean, which is DP-FedAvg if the aggregation is a
+    `Sum`. With centring, c is a running mean of the updates released so far. Honest updates that
+    resemble those of earlier rounds are then close to c, whatever their own norm, and unusual ones
+    are far from it: clipping and trimming act on updates that differ from earlier rounds, not on
+    large ones.
 
     Guarantee:
-        If every client joins a round independently with the plan's rate, and nothing else tells
-        who did, all rounds together are as private as `plan.event` says, for neighbours by
-        `plan.relation` whose record is one whole client. A round beyond `plan.steps` is refused.
+        If every client joins a round independently with the plan's rate, and nothing else reveals
+        which clients did, all rounds together are as private as `plan.event` states, for neighbours
+        by `plan.relation` whose record is one whole client. A round beyond `plan.steps` raises an
+        error.
 
-        Proof that one client moves Σ wᵢvᵢ by at most R: the updates released before are public, so
-        let them be given. Then c is a constant, and so is the division by E. Client j adds the
+        Proof that one client changes Σ wᵢvᵢ by at most R: the updates released before are public,
+        so condition on them. Then c is a constant, and so is the divisor E. Client j adds the
         summand wⱼvⱼ, a function of uⱼ and that constant, of norm min(‖vⱼ‖, R) ≤ R, and changes no
-        other vᵢ: a sum moves by at most R. A trimmed sum keeps all but the F longest in one fixed
-        order; with j one more client may fall out or j itself be left out, and it moves by at most
-        R, and by at most τ while the margin is positive (Errata 1), which is what the test tests.
-        Nothing else depends on j. It would if the sum were divided by the number drawn, if c were
-        taken from this round, or if c were added once for every client drawn.
+        other vᵢ, so a sum changes by at most R. A trimmed sum keeps all but the F longest in one
+        fixed order; adding j adds to the kept ones either j itself or, if j is trimmed, at most one
+        client that was trimmed before, so the trimmed sum changes by at most R, and by at most τ
+        while the margin is positive (Errata 1), which is what the test checks. Nothing else depends
+        on j. It would if the sum were divided by the number of drawn clients, if c were taken from
+        this round, or if c were added once per drawn client.
 
-        A client that fails, drops out or sends something unusable adds no summand, as if it had
-        not been drawn: its influence stays bounded, and failing on purpose gains nothing.
+        A client that fails, drops out or sends something unusable adds no summand, as if it had not
+        been drawn: its influence stays bounded, even if it fails on purpose.
 
     Args:
         plan: Sampling rate, rounds (`steps`) and aggregation; one client is one record.
-        dimension: How many numbers an update has.
+        dimension: Number of values in an update.
         expected_clients: E, the sampling rate times the public number of clients; the plan's
             `expected_batch` if it has one.
-        centring: How fast the centre follows the released updates, in [0, 1]. 0: not at all, the
-            centre stays 0. 1: it is the last one. Between, their noise is averaged: at γ the
+        centring: How fast the centre follows the released updates, in [0, 1]. At 0 the centre stays
+            0; at 1 it is the last released update. In between, their noise is averaged: at γ the
             centre has γ/(2 − γ) of the variance of one update.
-        key: Of all noise; a new one from the operating system unless given. Never use one twice.
+        key: The key of all noise; a new one from the operating system unless given. Never use a key
+            twice.
 
     Attributes:
         centre: c of the next round.
-        state: What one round leaves for the next: the trim, and how many were released.
+        state: What one round passes on to the next: the trim and the number of released rounds.
     """
 
     def __init__(
@@ -111,14 +115,14 @@ class RoundRelease:
 
     @property
     def taken(self) -> int:
-        """Rounds released so far."""
+        """Number of rounds released so far."""
         return self.state.taken
 
     def __call__(self, updates: Sequence[Tensor]) -> tuple[Tensor, RoundOutcome]:
-        """The private mean update of one round, in double precision, and its public outcome.
+        """Release one round: the private mean update, in double precision, and its public outcome.
 
         Args:
-            updates: One vector for each client that answered, in the order of client ids.
+            updates: One vector per client that replied, ordered by client id.
         """
         for update in updates:
             if update.shape != self.centre.shape:
@@ -159,10 +163,10 @@ class RoundRelease:
         return skips and not decision.passed
 
     def _noisy_mean(self, updates: Sequence[Tensor], decision: Decision) -> Tensor:
-        """Adds up one update at a time: no more than one deviation is held at once."""
+        """Sum the updates one at a time, so that only one deviation is in memory, and add noise."""
         total = torch.zeros_like(self.centre)
         for update, weight in zip(updates, decision.weights, strict=True):
-            if weight > 0:  # of weight 0 are also updates that are NaN, which times 0 is NaN
+            if weight > 0:  # NaN updates also have weight 0, and NaN times 0 is NaN
                 total.add_(self._deviation(update), alpha=float(weight))
         if self._skips(decision):
             return torch.zeros_like(total)

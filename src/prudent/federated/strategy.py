@@ -1,4 +1,4 @@
-"""A strategy for Flower whose rounds are the steps of a plan."""
+"""A Flower strategy whose rounds are the steps of a plan."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -30,44 +30,46 @@ from prudent.federated.records import Layout
 class PrivateStrategy(Strategy):
     """Client-level private and, with `ProposeTestRelease`, robust federated learning in Flower.
 
-    Takes the place of `FedAvg` in a server app; client apps stay as they are. They receive the
-    model under "arrays" and send the model they trained back, in a record of its own; what else
-    they send (numbers of examples, losses) is never looked at, because nobody pays for it.
+    Replaces `FedAvg` in a server app; client apps need no changes. They receive the model under
+    "arrays" and send back the model they trained, in a record of its own. Anything else they send
+    (numbers of examples, losses) is ignored, because it is not accounted for.
 
-    A round draws every connected client with probability `plan.sampling_rate`, independently of
-    the others, by coins of the server. Their updates are released by `RoundRelease`; the update is
-    then the gradient (its negative, that is) of any torch optimizer, which is post-processing.
+    In each round the server draws every connected client independently with probability
+    `plan.sampling_rate`. Their updates are released by `RoundRelease`; the negative of the released
+    update is then passed as the gradient to any torch optimizer, which is post-processing.
 
     | case | what happens |
     |---|---|
-    | nobody is drawn | no message is sent; the update is noise |
+    | no client is drawn | no message is sent; the update is noise |
     | a client fails, drops out, or answers too late | as if it had not been drawn |
     | other names, shapes or types; NaN; more than one record | as if it had not been drawn |
     | a second answer, or one from a client that was not drawn | ignored |
     | more rounds than `plan.steps` | refused before the first of them |
 
     Guarantee:
-        The models sent and returned, and the metrics of every round, are together (ε, δ)-private
-        as `plan.event` says, for neighbours by `plan.relation` whose record is one client taking
-        part at all, whatever that client holds and does. Who the clients are and how many is
-        public, so without a `plan.expected_batch` the relation is zero-out. The server is
-        trusted: it sees every update and knows who was drawn. Who watches its network knows the
-        latter too, and for them sampling amplifies nothing.
+        The models sent and returned and the metrics of every round are together (ε, δ)-DP as
+        `plan.event` states, for neighbours by `plan.relation` whose record is the participation of
+        one client, whatever that client holds and does. The identities and the number of the
+        clients are public, so without a `plan.expected_batch` the relation is zero-out. The server
+        is trusted: it sees every update and which clients were drawn. An observer of its network
+        also sees which clients were drawn, and against that observer sampling does not amplify
+        privacy.
 
     Args:
         plan: Sampling rate, rounds (`steps`) and aggregation; one client is one record.
-        clients: The public number of clients. The first round waits for as many to connect.
+        clients: The public number of clients. The first round waits until that many are connected.
         centring: How fast the centre follows the released updates; see `RoundRelease`.
-        optimizer: Of the server; SGD with learning rate 1 by default, which adds the update.
-        seed: Makes the key of coins and noise from a number, which `summary` says; whoever knows
-            the number can subtract the noise. None, the default, takes a key from the operating
+        optimizer: The server's optimizer; by default SGD with learning rate 1, which adds the
+            update.
+        seed: Derive the key of sampling and noise from this number; `summary` reports it. Whoever
+            knows the number can subtract the noise. None, the default: a key from the operating
             system.
-        patience: How many seconds the first round waits before it begins with those there are.
-        options: Of the optimizer.
+        patience: Seconds that the first round waits before it starts with the connected clients.
+        options: Options of the optimizer.
 
     Attributes:
         plan: As given.
-        taken: Rounds released so far.
+        taken: Number of rounds released so far.
     """
 
     def __init__(
@@ -94,13 +96,14 @@ class PrivateStrategy(Strategy):
 
     @property
     def taken(self) -> int:
-        """Rounds released so far."""
+        """Number of rounds released so far."""
         return 0 if self._layout is None else self._release.taken
 
     def epsilon(self, delta: float) -> float:
         """The ε of the rounds released so far.
 
-        Where the decision to stop looked at the model, `plan.epsilon` is the one that holds.
+        If the decision to stop depended on the model, use `plan.epsilon` instead: only that bound
+        holds.
         """
         return self.plan.epsilon_after(self.taken, delta)
 
@@ -114,7 +117,7 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Runs the rounds, no more than the plan has left; see Flower for the arguments."""
+        """Run the rounds, at most as many as the plan has left; see Flower for the arguments."""
         left = self.plan.steps - self.taken
         if num_rounds > left:
             raise _validate.ArgumentError(
@@ -128,7 +131,7 @@ class PrivateStrategy(Strategy):
         )
 
     def summary(self) -> None:
-        """Logs the plan, and whether its noise can be predicted."""
+        """Log the plan and whether its noise is predictable."""
         log(INFO, "\t├──> %s", self.plan)
         log(INFO, "\t├──> every ε is for %s", self.plan.relation.sentence("client"))
         log(INFO, "\t└──> %d clients, centring %g", self.clients, self.centring)
@@ -138,7 +141,7 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draws the clients of a round and addresses the model to them."""
+        """Draw the clients of a round and create the messages that send them the model."""
         if self.taken >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
@@ -157,7 +160,7 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Releases the update of a round and takes the server's step."""
+        """Release the update of a round and take the server's optimizer step."""
         if self._layout is None or self._drawn is None:
             raise ValueError(
                 f"Expected configure_train before aggregate_train of round {server_round}: every "
@@ -182,13 +185,13 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks no client: what they measured on their data would be one more release."""
+        """Send no messages: results on the clients' data would be an additional release."""
         return []
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Nothing was asked; evaluate public data by `evaluate_fn` of `start`."""
+        """Return None. Use `evaluate_fn` of `start` to evaluate on public data."""
         return None
 
     def _set_model(self, arrays: ArrayRecord) -> None:
@@ -209,7 +212,7 @@ class PrivateStrategy(Strategy):
         self._model.data.copy_(layout.flatten(arrays))
 
     def _connected(self, grid: Grid) -> list[int]:
-        """The clients there are, by id; the first round waits until the public number is."""
+        """The connected clients by id; the first round waits for the public number of them."""
         deadline = time.monotonic() + self.patience
         while len(nodes := sorted(grid.get_node_ids())) < self.clients:
             if self.taken or time.monotonic() > deadline:
@@ -218,7 +221,7 @@ class PrivateStrategy(Strategy):
         return nodes
 
     def _draw(self, nodes: list[int]) -> list[int]:
-        """Every client with the plan's rate, independently; every draw with coins of its own."""
+        """Draw every client independently with the plan's rate, with new random bits each time."""
         stream = self._key.stream(Purpose.SAMPLING)
         coins: Tensor = uniforms(stream.words(len(nodes), step=self._draws))
         self._draws += 1

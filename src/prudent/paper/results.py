@@ -1,4 +1,4 @@
-"""The results of the runs: one row wherever a run reached a price, and the cells they come to."""
+"""The results of the runs: one row per ε that a run reached, and the table cells they fill."""
 
 import csv
 import functools
@@ -24,20 +24,21 @@ _MAY_BE_EMPTY = ("target", "pass_rate", "trim")
 
 @attrs.frozen
 class Reading:
-    """One row: where a run reached an ε.
+    """One row of the results: the state of a run when it reached an ε.
 
     Attributes:
-        dataset: As in the settings.
-        corrupt: Kind and ratio.
-        column: A method with the paper's settings, or a setting of ours.
-        target: The ε that noise was solved for; None where noise is fixed and ε grows by steps.
-        seed: Of the run.
+        dataset: Name of the data set in the settings.
+        corrupt: Kind and ratio of the corruption.
+        column: A method with the paper's settings, or a tuned setting.
+        target: The ε for which the noise was solved; None if the noise is fixed and ε grows with
+            the steps.
+        seed: Seed of the run.
         epsilon: The ε reached.
-        accountant: By which one, rdp or pld.
-        steps: After this many steps.
+        accountant: The accountant that computed ε, rdp or pld.
+        steps: Number of steps taken.
         noise_multiplier: σ of the run.
-        accuracy: In percent, on clean test data.
-        pass_rate: Share of tests passed since the row before; None without a test.
+        accuracy: Accuracy on clean test data, in percent.
+        pass_rate: Fraction of tests passed since the previous row; None without a test.
         trim: F at that step, in records.
     """
 
@@ -56,7 +57,7 @@ class Reading:
 
     @property
     def run(self) -> "RunKey":
-        """The training this row comes from."""
+        """The key of the run that this row belongs to."""
         return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     def __attrs_post_init__(self) -> None:
@@ -68,18 +69,18 @@ class Reading:
             _validate.between(0, 1, pass_rate=self.pass_rate)
 
 
-_check_corruption = functools.cache(parse)  # a file has few kinds and many rows
+_check_corruption = functools.cache(parse)  # cached, because a file has few kinds and many rows
 COLUMNS = tuple(field.name for field in attrs.fields(Reading))
 
 
 @attrs.frozen
 class Estimate:
-    """An accuracy over seeds.
+    """Mean and deviation of an accuracy over seeds.
 
     Attributes:
-        mean: In percent.
-        deviation: Standard deviation of one seed, from the sample; None for a single seed.
-        seeds: How many.
+        mean: Mean accuracy in percent.
+        deviation: Sample standard deviation over seeds; None for a single seed.
+        seeds: Number of seeds.
     """
 
     mean: float
@@ -88,7 +89,7 @@ class Estimate:
 
     @classmethod
     def over(cls, values: Iterable[float]) -> "Estimate":
-        """From the accuracy of each seed."""
+        """The estimate from one accuracy per seed."""
         sample = list(values)
         deviation = statistics.stdev(sample) if len(sample) > 1 else None
         return cls(statistics.fmean(sample), deviation, len(sample))
@@ -100,11 +101,11 @@ RunKey = tuple[str, str, str, float | None, int]
 
 @attrs.frozen
 class Results:
-    """Every row, and the cells they come to.
+    """All rows and the table cells they fill.
 
     Attributes:
         readings: The rows.
-        small: Whether the runs were cut short, so that they compare with nothing but each other.
+        small: Whether the runs were shortened, so that they are comparable only with each other.
     """
 
     readings: tuple[Reading, ...]
@@ -115,7 +116,7 @@ class Results:
     def _(self) -> dict[CellKey, Estimate]:
         accuracies: dict[CellKey, list[float]] = defaultdict(list)
         for reading in self.readings:
-            # What a calibrated run passes on its way is no cell: noise was solved for its end.
+            # A calibrated run fills only the cell of its target ε, for which its noise was solved.
             if reading.target in (None, reading.epsilon):
                 key = (
                     reading.dataset,
@@ -134,29 +135,29 @@ class Results:
         return self._cells.get((dataset, corrupt, column, epsilon, accountant))
 
     def columns(self, dataset: str) -> list[str]:
-        """What fills cells of a data set, in alphabetical order."""
+        """The columns that fill cells of a data set, in alphabetical order."""
         return sorted({key[2] for key in self._cells if key[0] == dataset})
 
     def runs(self) -> int:
-        """How many trainings the rows come from."""
+        """The number of distinct runs among the rows."""
         return len({reading.run for reading in self.readings})
 
 
 def shipped() -> Path:
-    """The results that come with the package."""
+    """The path of the results shipped with the package."""
     return Path(str(resources.files("prudent.paper").joinpath("results.csv")))
 
 
 def read(path: Path, *, seeds: int | None = None) -> Results:
-    """Reads a results file.
+    """Read a results file.
 
     Args:
-        path: A CSV file with the columns of `Reading`; one of small runs ends in `.small.csv`.
-        seeds: Use only so many, the first ones.
+        path: A CSV file with the columns of `Reading`; a file of small runs ends in `.small.csv`.
+        seeds: Use only this many seeds, starting with the first.
 
     Raises:
-        FileNotFoundError: saying how results are made.
-        ValueError: naming the file, the line and what is wrong there.
+        FileNotFoundError: If there is no file; says how to make results.
+        ValueError: If the file is invalid; names the file, the line and the problem.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -186,7 +187,7 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
 
 
 def append(path: Path, readings: Iterable[Reading]) -> None:
-    """Adds rows to a results file; makes the file if it is not there."""
+    """Append rows to a results file; creates it if needed."""
     new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="", encoding="utf-8") as file:

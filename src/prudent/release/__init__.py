@@ -1,7 +1,7 @@
-"""How one number leaves a table: propose a sensitivity, test it privately, release or refuse.
+"""Private statistics by Propose-Test-Release: propose a sensitivity, test it, release or refuse.
 
-Names are imported when they are first used, so that arrays need no database, and a budget needs no
-noise.
+Names are imported on first use, so that releasing from arrays needs no database packages, and
+keeping a budget needs no noise samplers.
 """
 
 import importlib

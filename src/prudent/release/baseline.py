@@ -1,9 +1,9 @@
-"""What Propose-Test-Release is compared with: a quantile chosen by the exponential mechanism.
+"""The baseline for Propose-Test-Release: a quantile chosen by the exponential mechanism.
 
-It is pure DP, always answers, and for one number with good candidates it is hard to beat. It needs
-what Propose-Test-Release does without: public bounds, or candidates, that hold the answer. It is no
-more precise than its candidates are dense; a variant that draws from the gaps between records has
-no such limit, and is the better peer on smooth data in a known range.
+It is pure DP, always answers, and is hard to beat for one number with good candidates. Unlike
+Propose-Test-Release it needs public bounds or candidates that contain the answer. Its precision is
+limited by the spacing of the candidates. A variant that draws from the gaps between records has no
+such limit, and is the better baseline on smooth data in a known range.
 """
 
 import math
@@ -24,7 +24,7 @@ from prudent.release.noise import load_opendp
 from prudent.release.statistics import LedgerLike, Source, check_names, open_records
 
 DEFAULT_CANDIDATES = 1024
-"""Evenly spaced between the bounds, when no candidates are given."""
+"""Number of candidates, evenly spaced between the bounds, when none are given."""
 
 
 def exponential_quantile(
@@ -38,20 +38,20 @@ def exponential_quantile(
     ledger: LedgerLike | None = None,
     **source: Unpack[Source],
 ) -> Released:
-    """The candidate that splits the data most nearly as p : 1 - p, chosen with pure ε-DP.
+    """Choose, with pure ε-DP, a candidate that splits the data approximately as p : 1 - p.
 
     Args:
         data: See `prudent.release.statistics.median`.
         column: See `prudent.release.statistics.median`.
-        p: In (0, 1], exact: 0.9 is 9/10.
+        p: The probability, in (0, 1], taken as an exact fraction: 0.9 means 9/10.
         epsilon: ε of this release; there is no δ.
-        candidates: Public values to choose among; None: evenly spaced between the bounds.
+        candidates: Public values to choose from; None means evenly spaced between the bounds.
         bounds: Public bounds; used when there are no candidates.
-        ledger: Charged before any data is read.
-        **source: See `Source`; groups are not offered here.
+        ledger: The ledger to charge before any data is read.
+        **source: See `Source`; groups are not supported.
 
     Returns:
-        The chosen candidate, at its public value: its `noise_scale` is 0.
+        The chosen candidate. No noise is added to it, so `noise_scale` is 0.
     """
     check_names(source, Source)
     exact = rational(p)
@@ -62,7 +62,7 @@ def exponential_quantile(
         raise ValueError("Expected one column, got groups. Release from each of them by itself.")
     event = pure_event(epsilon)
     below, above = exact.denominator - exact.numerator, exact.numerator
-    # A record moves one of the two counts by 1, so a score by the larger of their weights.
+    # A record changes one of the two counts by 1, and so a score by at most the larger weight.
     choose = _noisy_max(max(below, above), epsilon)
     if ledger is not None:
         ledger.charge(event, f"exponential {exact}-quantile")
@@ -71,7 +71,7 @@ def exponential_quantile(
 
 
 def pure_event(epsilon: float) -> dp.DpEvent:
-    """An event no ε-DP mechanism exceeds: two answers, one of them e^ε times as likely."""
+    """The event of randomised response with ratio e^ε, which dominates every ε-DP mechanism."""
     return DiscreteLaplaceDpEvent(_validate.positive(epsilon=epsilon), 1)
 
 
@@ -94,21 +94,21 @@ def _candidates(
 
 
 def _scores(records: Column, values: FloatArray, below: int, above: int) -> IntArray:
-    """Minus how far each candidate is from having p of the data below it, in whole numbers."""
+    """The integer scores: minus the distance of each candidate from a split as p : 1 - p."""
     fewer = records.counts_below(values)
     more = records.count() - records.counts_below(np.nextafter(values, math.inf))
     return np.asarray(-np.abs(below * fewer - above * more))
 
 
 def _noisy_max(sensitivity: int, epsilon: float) -> Callable[[IntArray], int]:
-    """OpenDP's noisy maximum, with the least scale whose own privacy map allows it."""
+    """OpenDP's noisy maximum, at the least scale that its own privacy map certifies for ε."""
     opendp = load_opendp()
     space = (
         opendp.vector_domain(opendp.atom_domain(T="i64")),
         opendp.linf_distance(T="i64"),
     )
     scale = 2 * sensitivity / epsilon
-    while True:  # a step or two: the first scale is off by a rounding at most
+    while True:  # one or two iterations: the first scale is off by at most a rounding error
         measurement = opendp.m.make_noisy_max(*space, opendp.max_divergence(), scale=scale)
         if measurement.map(sensitivity) <= epsilon:
             return lambda scores: int(measurement(scores.tolist()))

@@ -1,8 +1,9 @@
-"""From (ε, δ) to a mechanism: which test, how often it may fail, how much noise.
+"""Calibrate a mechanism to (ε, δ): its test, its failure probability and its noise.
 
-The price of a run is the larger of two cases, not their sum: an accident of the test, which costs
-δ₀, and the test beside the noise. So δ₀ could be all of δ for a single release; half of it leaves
-the other half to a ledger and raises the threshold by less than one scale of the test's noise.
+The cost of a run is the larger of two cases, not their sum: an accident of the test, which costs
+δ₀, and the test together with the noise. So δ₀ could be all of δ for a single release. Using half
+of it leaves the other half to a ledger, and raises the threshold by less than one scale of the
+test's noise.
 """
 
 import functools
@@ -26,9 +27,9 @@ from prudent.release.mechanism import ProposeTestRelease
 from prudent.release.noise import SLACK, Law
 
 _TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
-"""Of ε, spent on the test beside Gaussian noise. Near the best for ε from 0.1 to 5."""
+"""Fraction of ε spent on the test with Gaussian noise; nearly optimal for ε from 0.1 to 5."""
 
-_CERTAIN = 2.0  # standard deviations beyond the threshold that a margin needs to pass reliably
+_CERTAIN = 2.0  # a margin this many standard deviations above the threshold passes reliably
 _SMALLEST_EPSILON = 1e-3
 _NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
 
@@ -46,27 +47,31 @@ def calibrated(
     test: MarginTest | None = None,
     failure: float | None = None,
 ) -> ProposeTestRelease:
-    """The mechanism with the least noise whose one run is (epsilon, delta)-DP.
+    """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
 
     Args:
-        propose: τ, in the unit of the data; 0 for a value released as it is or not at all.
-        epsilon: Of one run, at least 0.001.
-        delta: Of one run, in (0, 1/2).
-        bounds: Public bounds on the data, if there are any.
-        fallback_sensitivity: Of the fallback; None: the distance between the bounds.
-        fallback: Whether a failed test releases the statistic with noise for `bounds`.
+        propose: τ, in the unit of the data; 0 for a value that is released without noise or
+            refused.
+        epsilon: ε of one run, at least 0.001.
+        delta: δ of one run, in (0, 1/2).
+        bounds: Public bounds on the data, or None.
+        fallback_sensitivity: Global sensitivity of the fallback; None means the distance between
+            the bounds.
+        fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`.
         monotone: Whether adding a record can only lower the margin.
-        law: Of the noise of the value.
-        test: A discrete test; None: the one that gives the smaller error.
-        failure: How often a margin of 0 may pass, in (0, delta]; None: delta/2.
+        law: Distribution of the noise of the value.
+        test: A discrete test; None selects the one with the smaller error.
+        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
+            delta/2.
 
     Guarantee:
         The event of the mechanism costs at most (epsilon, delta). With Laplace noise and no given
         test this is a theorem, whose condition is `failure <= delta`; see `_purely`. Otherwise the
-        noise was solved against the price of the event, `failure` included.
+        noise was solved so that the accountant's ε of the event, `failure` included, meets the
+        target.
 
     Raises:
-        UnreachableTargetError: If the given test alone costs more than that.
+        UnreachableTargetError: If the given test alone costs more than (epsilon, delta).
     """
     _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
     _validate.between(1e-18, 0.5, ends="[)", delta=delta)
@@ -106,12 +111,13 @@ def _within_delta(failure: float, delta: float) -> float:
 
 
 def _purely(mechanism: ProposeTestRelease, epsilon: float) -> ProposeTestRelease:
-    """Half of ε for the test, half for the value: the least (noise × threshold).
+    """Spend half of ε on the test and half on the value, which minimises noise × threshold.
 
-    Nothing needs solving. Either the data are sensitive, and all that can happen is an accident of
-    probability `failure` <= δ; or the test is ε/2-DP and the value is, so that both are ε-DP.
+    Nothing needs to be solved. Either the data are sensitive, and all that can happen is an
+    accident of probability `failure` <= δ; or the test and the value are ε/2-DP each, so that both
+    together are ε-DP.
     """
-    parts = 2 if mechanism.propose else 1  # a value released as it is leaves all to the test
+    parts = 2 if mechanism.propose else 1  # a value without noise leaves all of ε to the test
     scale = math.nextafter(parts / epsilon, math.inf)
     return attrs.evolve(
         mechanism,
@@ -122,9 +128,9 @@ def _purely(mechanism: ProposeTestRelease, epsilon: float) -> ProposeTestRelease
 
 
 def _expected_error(mechanism: ProposeTestRelease) -> float:
-    """Proportional to the noise at the least proposal that the test still passes reliably.
+    """A number proportional to the noise at the least proposal that passes the test reliably.
 
-    That proposal grows with the margin the test asks for.
+    That proposal grows with the margin that the test requires.
     """
     spread = mechanism.test.scale * _CERTAIN
     if isinstance(mechanism.test, DiscreteLaplaceTest):
@@ -134,7 +140,7 @@ def _expected_error(mechanism: ProposeTestRelease) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _tests(epsilon: float, delta: float) -> tuple[MarginTest, ...]:
-    """One of each kind, alone within its share of ε."""
+    """Return one test of each kind, each within its fraction of ε on its own."""
     scale = solve(
         GaussianTest,
         Search(safe=1e4, unsafe=1e-2, guess=5 / epsilon),
@@ -147,7 +153,7 @@ def _tests(epsilon: float, delta: float) -> tuple[MarginTest, ...]:
 
 
 def _with_noise(mechanism: ProposeTestRelease, epsilon: float, delta: float) -> ProposeTestRelease:
-    """The least noise; what does not matter to the price is kept out of the way of the cache."""
+    """Set the least noise; fields that do not affect the cost are fixed, so that caching works."""
     bare = ProposeTestRelease(
         propose=1.0 if mechanism.propose else 0.0,
         robust_noise_multiplier=1.0,
@@ -170,11 +176,11 @@ def _noisier(mechanism: ProposeTestRelease, multiplier: float) -> ProposeTestRel
 
 @functools.lru_cache(maxsize=1024)
 def _least_multiplier(mechanism: ProposeTestRelease, epsilon: float, delta: float) -> float:
-    """The least noise multiplier, or with a Gaussian test one within a few per cent of it.
+    """Return the least noise multiplier; with a Gaussian test, one within a few per cent of it.
 
-    A branch of a Gaussian test has hundreds of pairs to price. Releasing the noisy margin of a
-    continuous Gaussian has one, and costs a little more: it gives a first value, which one or two
-    corrections improve. What is returned was priced as it is.
+    The branch of a Gaussian test has hundreds of dominating pairs. Releasing the noisy margin of a
+    continuous Gaussian has only one, and costs slightly more. Solving for the latter gives a first
+    value, which one or two corrections improve. The returned value was priced with the exact event.
     """
 
     def solved(event_of: Callable[[float], dp.DpEvent]) -> float:

@@ -1,7 +1,8 @@
-"""What to expect before anything is spent: errors of a median on public or made-up data.
+"""Compare the expected errors of two private medians on public or synthetic data.
 
-Propose-Test-Release beside the exponential mechanism, at equal ε. Neither is better everywhere:
-the first needs a proposal and may refuse, the second needs bounds and pays for how wide they are.
+Propose-Test-Release is compared with the exponential mechanism at equal ε, without spending any
+budget. Neither is better everywhere: the first needs a proposal and may refuse; the second needs
+bounds, and its error grows with their width.
 """
 
 import functools
@@ -21,30 +22,30 @@ from prudent.release.proposal import suggest_proposal
 from prudent.release.statistics import median
 
 CANDIDATES = 2**12
-"""Of the exponential mechanism, evenly spaced between its bounds."""
+"""Number of candidates of the exponential mechanism, evenly spaced between its bounds."""
 
 Draw = Callable[[np.random.Generator, int], FloatArray]
 
 
 @attrs.frozen
 class Shape:
-    """Data of a certain shape, and bounds that somebody who knows the shape might dare to give.
+    """A distribution of synthetic data, with bounds that an analyst who knows it might give.
 
     Attributes:
-        draw: Makes up so many values.
-        bounds: For the mechanism that needs some.
+        draw: Draws a given number of values.
+        bounds: Bounds for the exponential mechanism.
     """
 
     draw: Draw
     bounds: tuple[float, float]
 
     def rvs(self, size: int, random_state: np.random.Generator) -> npt.ArrayLike:
-        """Draws `size` values; see `prudent.release.proposal.Shape`."""
+        """Draw `size` values; see `prudent.release.proposal.Shape`."""
         return self.draw(random_state, size)
 
     @classmethod
     def of(cls, values: FloatArray, bounds: tuple[float, float]) -> "Shape":
-        """The shape of public values: they are drawn from, with replacement."""
+        """The empirical distribution of public values: draws are with replacement."""
         return cls(lambda generator, size: generator.choice(values, size), bounds)
 
 
@@ -60,13 +61,13 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
 
 @attrs.frozen
 class Row:
-    """Errors at one ε: medians over the trials of |answer - true median|, in the data's unit.
+    """Errors at one ε: the median over trials of |answer - true median|, in the unit of the data.
 
     Attributes:
-        epsilon: Of either mechanism.
+        epsilon: ε of each mechanism.
         propose: τ of Propose-Test-Release.
-        tested: Error of what Propose-Test-Release released; None if it released nothing.
-        refused: Share of its trials that were refused.
+        tested: Error of the values that Propose-Test-Release released; None if it released none.
+        refused: Fraction of its trials that were refused.
         exponential: Error of the exponential mechanism.
     """
 
@@ -87,16 +88,17 @@ def compare(
     trials: int = 50,
     seed: int = 0,
 ) -> list[Row]:
-    """Errors of the private median of made-up data by both mechanisms, at each ε.
+    """Return the errors of the private median of synthetic data by both mechanisms, at each ε.
 
     Args:
-        shape: What the data are thought to look like.
-        records: How many there are thought to be.
-        epsilons: Prices to compare at.
+        shape: The assumed distribution of the data.
+        records: The assumed number of records.
+        epsilons: The values of ε to compare at.
         delta: δ of Propose-Test-Release; the exponential mechanism has none.
-        propose: τ; None: for each ε what a rehearsal on data of this shape suggests.
-        trials: Releases by each mechanism, of one made-up data set. Their noise is not seeded.
-        seed: Of the data.
+        propose: τ; None uses, for each ε, the suggestion of a rehearsal on data of this shape.
+        trials: The number of releases by each mechanism, all of one synthetic data set. Their noise
+            is not seeded.
+        seed: Seed of the data.
     """
     _validate.count(1, records=records)
     _validate.count(1, trials=trials)

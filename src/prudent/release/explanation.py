@@ -1,14 +1,14 @@
-"""What a release would ask an engine, and how the engine would answer, before anything is charged.
+"""Show the queries of a release and the engine's plans for them, without charging a ledger.
 
     for question in explain(median, "hr.parquet", "salary", propose=500, epsilon=1, delta=1e-7):
         print(question.sql, question.plan)
 
-The release is rehearsed: its real code runs on made-up records, and each question that it asks of
-them is written down as it would be asked of the table, in the engine's own SQL. The engine is only
-told to EXPLAIN it, so no record is read, no ledger is charged, and nothing private can be released.
+The release is rehearsed: its real code runs on synthetic records, and each query that it makes is
+recorded as it would be sent to the table, in the engine's own SQL. The engine only runs EXPLAIN, so
+no record is read, no ledger is charged, and nothing private can be released.
 
-The plan is for whoever owns the data. Engines estimate how many rows a step yields from statistics
-of the table, which are as private as the table is; do not publish a plan.
+A plan is meant for the owner of the data. Engines estimate row counts from statistics of the table,
+which are as private as the table itself; do not publish a plan.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from prudent.release.columns.queries import FEW, TableColumn
 from prudent.release.failures import SourceError
 from prudent.release.statistics import Source, mode, open_records
 
-_VALUES = 100  # made-up records take so many values: a mode then has few candidates
+_VALUES = 100  # distinct values of the synthetic records, so that a mode has few candidates
 _UNASKED = ("ledger", "noise")
 
 
@@ -34,10 +34,10 @@ class Question:
     """One query of a release.
 
     Attributes:
-        asks: What for, in words.
-        sql: In the dialect of the engine. Values and ranks are those of made-up records; a release
-            puts in what the answers before it say, so the SQL that it sends is private.
-        plan: The engine's own EXPLAIN of it. Private: estimates come from statistics of the table.
+        asks: What the query computes, in words.
+        sql: The query in the dialect of the engine. Its values and ranks come from synthetic
+            records. In a release they come from earlier answers, so the SQL it sends is private.
+        plan: The engine's EXPLAIN output. Private: its estimates come from statistics of the table.
     """
 
     asks: str
@@ -53,23 +53,24 @@ def explain(
     records: int = 2 * FEW,
     **options: Any,
 ) -> list[Question]:
-    """The queries of a release, in order, each with the engine's plan for it.
+    """Return the queries of a release, in order, each with the engine's plan for it.
 
-    With `by`, those of the first group: the others are asked the same.
+    With `by`, the queries of the first group are returned; those of the others are the same.
 
     Args:
-        statistic: Of `prudent.release`: `median`, `quantile`, `iqr`, `trimmed_mean`, `mode`.
+        statistic: A statistic of `prudent.release`: `median`, `quantile`, `iqr`, `trimmed_mean`,
+            `mode`.
         data: See `median`; not an array.
         column: See `median`.
-        records: How many records to make up. Up to `table_column.FEW` of them are not narrowed down
-            by a sample.
-        **options: As for the release itself; the ledger is not charged. Made-up records lie within
-            `bounds`, or from 0 to 100: an engine that knows that the table has no values there may
-            plan to read nothing.
+        records: The number of synthetic records. With at most `columns.queries.FEW` records, a
+            release does not draw a sample to narrow the search.
+        **options: The options of the release itself; the ledger is not charged. Synthetic records
+            lie within `bounds`, or from 0 to 100. An engine whose statistics say that the table has
+            no values there may plan to read nothing.
 
     Raises:
-        SourceError: if there is no such table, or its engine cannot explain.
-        ValueError: if something else in the request is wrong, or the data are in no engine.
+        SourceError: if there is no such table, or its engine cannot explain queries.
+        ValueError: if another argument is invalid, or the data are not in a query engine.
     """
     _validate.count(1, records=records)
     where = {name: options.pop(name) for name in Source.__optional_keys__ & options.keys()}
@@ -86,7 +87,7 @@ def explain(
 
 
 class _Rehearsed(TableColumn):
-    """A column that answers from made-up records, and writes down what it would ask of another."""
+    """A column of synthetic records that logs the queries it would send to the real column."""
 
     def __init__(self, column: TableColumn, records: int, bounds: tuple[float, float]) -> None:
         super().__init__(_made_up(column.rows, records, bounds), column.dtype)
@@ -99,7 +100,7 @@ class _Rehearsed(TableColumn):
             found = Question(
                 asks=str(question.__doc__), sql=str(ibis.to_sql(expression)), plan=plan(expression)
             )
-        except Exception as error:  # its own words may quote a record
+        except Exception as error:  # the engine's message may quote a record
             raise SourceError(
                 f"The engine could not explain the query ({type(error).__name__})."
             ) from None
@@ -108,7 +109,7 @@ class _Rehearsed(TableColumn):
 
 
 def _made_up(rows: ir.Table, records: int, bounds: tuple[float, float]) -> ir.Table:
-    """Evenly spaced numbers over and over; of another type one and the same value, NULL."""
+    """Synthetic records: evenly spaced numbers, repeated; for other types NULL in every row."""
     backend = ibis.duckdb.connect()
     if not rows.value.type().is_floating():
         many = backend.sql(f"SELECT 1 FROM range({records})", schema=ibis.schema({"one": "int8"}))

@@ -1,4 +1,4 @@
-"""What is said when records cannot be read: one fixed sentence, whatever went wrong."""
+"""Errors about data sources, with a fixed message when records cannot be read."""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SourceError(ValueError):
-    """A table that cannot be opened or read; the message says what to do and quotes no record."""
+    """A table cannot be opened or read; the message says what to do and quotes no record."""
 
 
 class SourceArgumentError(SourceError, ArgumentError):
@@ -25,26 +25,27 @@ class SourceArgumentError(SourceError, ArgumentError):
 
 
 def withheld(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Calls a function that reads records, and says no more than `UNREADABLE` if it fails.
+    """Call a function that reads records; if it fails, raise an error that reveals no record.
 
-    The words of an unexpected exception, its type, and the exceptions that it came from may all
-    tell of a record: the memory that was asked for is a margin, the value that could not be
-    converted is a value. So every failure looks the same. It is raised outside of the handler:
-    not even `__context__` leads back to the first exception.
+    The message of an unexpected exception, its type and its causes may all reveal a record: the
+    size of a failed memory allocation may be a margin, and a value that could not be converted is a
+    value. So every failure raises the same error, with the message `UNREADABLE`. It is raised
+    outside the handler, so that not even `__context__` refers to the original exception.
 
     Args:
-        act: What to call.
-        *arguments: Its arguments.
-        **named: Its arguments by name.
+        act: The function to call.
+        *arguments: Its positional arguments.
+        **named: Its keyword arguments.
 
     Raises:
-        SourceError: if it raises anything but that, a missing module or an interruption.
+        SourceError: if it raises anything other than a missing module or an interruption; a
+            SourceError that it raises itself is passed on.
     """
     try:
-        with np.errstate(all="ignore"):  # a warning would tell that some record is huge
+        with np.errstate(all="ignore"):  # a warning would reveal that some record is huge
             return act(*arguments, **named)
     except (ImportError, KeyboardInterrupt, SourceError, SystemExit):
         raise
-    except BaseException:  # the panics of polars are no `Exception`
+    except BaseException:  # polars raises panics that are not an `Exception`
         pass
     raise SourceError(UNREADABLE)

@@ -1,8 +1,8 @@
-"""The public lattice on which records are read and values are released.
+"""The public lattice that records are rounded to and released values lie on.
 
-Every record is moved to the nearest multiple of a public power of two before anything is computed,
-so values, margins and sensitivities are whole numbers of steps: no rounding is left to reason
-about, and a released value says nothing through its last bits.
+Every record is rounded to the nearest multiple of a public power of two before anything is
+computed. Values, margins and sensitivities are therefore whole numbers of steps. No later
+computation rounds, and the low-order bits of a released value reveal nothing.
 """
 
 import math
@@ -17,27 +17,27 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 FARTHEST = 2**52
-"""Steps a value may lie from zero: whole numbers up to here are exact in a double."""
+"""Largest distance of a value from zero, in steps: integers up to it are exact in a double."""
 
 PLAUSIBLE = 2.0**20
-"""How far from zero a lattice must reach if no bounds say that the data are nearer."""
+"""Least distance from zero that a lattice must reach when no bounds on the data are given."""
 
 _FINENESS = 6  # a proposal is at least 2**6 steps, so rounding it up costs at most 1.6 %
-_SMALLEST_EXPONENT, _LARGEST_EXPONENT = -960, 960  # so that every end of a lattice is a double
+_SMALLEST_EXPONENT, _LARGEST_EXPONENT = -960, 960  # both ends of a lattice are finite doubles
 
 
 @attrs.frozen
 class Lattice:
-    """Multiples of 2**exponent between two ends.
+    """The multiples of 2**exponent between two ends.
 
-    A record is clipped to the ends first and then moved to the nearest multiple, so rounding is a
-    monotone map of each record alone: it keeps the order of records, and one record added or
-    removed is still one record added or removed. Infinite values go to the ends.
+    A record is clipped to the ends and then rounded to the nearest multiple. This is a monotone map
+    of each record alone: it keeps the order of records, and adding or removing one record remains
+    adding or removing one record. Infinite values are moved to the ends.
 
     Attributes:
         exponent: The spacing is 2**exponent.
-        low: The least value, in steps. The default stands for "no bound known".
-        high: The largest value, in steps.
+        low: The least value, in steps. The default means that no bound is known.
+        high: The largest value, in steps. The default means that no bound is known.
     """
 
     exponent: int
@@ -53,13 +53,13 @@ class Lattice:
 
     @classmethod
     def for_unit(cls, unit: float, bounds: tuple[float, float] | None = None) -> "Lattice":
-        """The lattice on which values no more than a unit apart can still be told apart.
+        """Return the lattice whose spacing is the largest power of two not above `unit`.
 
         Args:
-            unit: The spacing at most, in the unit of the data: 1 for whole numbers or time stamps
-                in microseconds, 0.01 for money.
-            bounds: Public bounds on the data; None if there are none, and then the ends are
-                2**52 steps from zero. At a unit of 1 that holds every time stamp in microseconds
+            unit: The largest spacing allowed, in the unit of the data: 1 for integers or time
+                stamps in microseconds, 0.01 for money.
+            bounds: Public bounds on the data; None if there are none. The ends are then 2**52
+                steps from zero; with a unit of 1 that covers every time stamp in microseconds
                 until the year 2112.
         """
         unit = _validate.positive(unit=unit)
@@ -73,11 +73,11 @@ class Lattice:
 
     @classmethod
     def for_proposal(cls, propose: float, bounds: tuple[float, float] | None = None) -> "Lattice":
-        """The lattice on which a proposal spans 64 to 128 steps.
+        """Return the lattice on which a proposal spans 64 to 128 steps.
 
-        Without bounds it reaches 2**45 proposals from zero at the least: as far as time stamps in
-        microseconds at a proposal of 50. What lies beyond is moved to the ends, so a lattice that
-        ends before `PLAUSIBLE` is refused.
+        Without bounds it reaches at least 2**45 proposals from zero: with a proposal of 50, far
+        enough for time stamps in microseconds. Values beyond are moved to the ends, so a lattice
+        that ends before `PLAUSIBLE` is rejected.
 
         Args:
             propose: The proposed sensitivity τ, in the unit of the data.
@@ -104,7 +104,7 @@ class Lattice:
         return lattice
 
     def _within(self, low: float, high: float) -> "Lattice":
-        """This lattice between bounds."""
+        """Return this lattice restricted to bounds."""
         if max(abs(low), abs(high)) > self.reach:
             raise _validate.ArgumentError(
                 "bounds",
@@ -129,53 +129,54 @@ class Lattice:
 
     @property
     def reach(self) -> float:
-        """How far from zero values of this spacing can lie, in the unit of the data."""
+        """The largest distance from zero at this spacing, in the unit of the data."""
         return self.value(FARTHEST)
 
     @property
     def bounded(self) -> bool:
-        """Whether the ends are bounds on the data, not just where the lattice has no more points.
+        """Whether the ends are bounds on the data rather than limits of the lattice itself.
 
-        A value at an end that is no bound stands for values that the lattice cannot hold. A margin
-        counts the records that keep the answer from there, so that it is refused, not wrong.
+        Without bounds, a value at an end stands for values that the lattice cannot represent.
+        Margins then also count the records that keep the answer away from the ends, so that such an
+        answer is refused rather than wrong.
         """
         return (self.low, self.high) != (-FARTHEST, FARTHEST)
 
     @property
     def diameter(self) -> int:
-        """From end to end, in steps: the global sensitivity of a quantile."""
+        """The distance between the ends, in steps: the global sensitivity of a quantile."""
         return self.high - self.low
 
     def steps(self, values: npt.ArrayLike) -> IntArray:
-        """Moves values to the lattice: floor(x/spacing + 1/2) of x clipped to the ends."""
+        """Round values to the lattice: floor(x/spacing + 1/2), with x clipped to the ends."""
         inside = np.clip(
             np.asarray(values, np.float64), self.value(self.low), self.value(self.high)
         )
         return np.floor(np.ldexp(inside, -self.exponent) + 0.5).astype(np.int64)
 
     def steps_of_proposal(self, propose: float) -> int:
-        """A sensitivity in whole steps, rounded up.
+        """Return a sensitivity in whole steps, rounded up.
 
-        Rounding to the nearest point commutes with moving by whole steps, so two values within
+        Rounding to the nearest point commutes with shifts by whole steps, so two values within
         `propose` of each other stay within this many steps when both are rounded.
         """
         return math.ceil(math.ldexp(_validate.positive(propose=propose), -self.exponent))
 
     def value(self, steps: int) -> float:
-        """A point of the lattice, in the unit of the data."""
+        """Convert steps to a value in the unit of the data."""
         return math.ldexp(float(steps), self.exponent)
 
 
 def least_proposal(bounds: tuple[float, float] | None = None) -> float:
-    """The least proposal whose lattice holds the bounds, or without bounds what is plausible."""
+    """The least proposal whose lattice reaches the bounds, or `PLAUSIBLE` without bounds."""
     far = PLAUSIBLE if bounds is None else max(map(abs, check_bounds(bounds)))
     mantissa, exponent = math.frexp(far)
-    power = exponent - 1 if mantissa == 0.5 else exponent  # the least 2**power from `far` on
+    power = exponent - 1 if mantissa == 0.5 else exponent  # 2**power: least power of 2 >= far
     return math.ldexp(1.0, power + _FINENESS) / FARTHEST
 
 
 def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
-    """Public bounds: two finite numbers in order."""
+    """Return public bounds as two finite numbers in ascending order, or raise ValueError."""
     try:
         low, high = (float(end) for end in bounds)
     except (TypeError, ValueError):

@@ -1,8 +1,9 @@
-"""Propose, test, release: Algorithm 1, for any statistic that knows its margin.
+"""Propose-Test-Release (Algorithm 1) for any statistic that comes with a safety margin.
 
-The proposal is a sensitivity τ. The test asks privately whether the data are far from any that
-one record could move by more than τ. If they are, the robust statistic f₂ is released with noise
-for τ; if not, nothing is, or a fallback f₁ with noise for its global sensitivity.
+The proposal is a sensitivity τ. A private test decides whether the data set is far from every data
+set on which one record can move the statistic by more than τ. If it is, the robust statistic f₂ is
+released with noise calibrated to τ. If not, the mechanism refuses, or releases a fallback f₁ with
+noise calibrated to its global sensitivity.
 """
 
 import enum
@@ -24,34 +25,35 @@ from prudent.release.noise import LARGEST_SCALE, Law, Noise, SecureNoise, checke
 Data = TypeVar("Data")
 
 _STILL = 1e9
-"""Noise multiplier charged for a value that no record moves while the margin is positive.
+"""Noise multiplier charged for a value that no record can change while the margin is positive.
 
-It needs no noise at all; a Gaussian of this multiplier reveals more than that.
+Such a value needs no noise. A Gaussian of this multiplier reveals more, so the charge is an upper
+bound.
 """
 
-_HEADROOM = 20.0  # scales of the test's noise beyond the threshold at which margins are capped
-_LARGEST_CAP = 2**22  # records: what is read to find a margin has to fit into memory
+_HEADROOM = 20.0  # margins are capped this many scales of the test's noise beyond the threshold
+_LARGEST_CAP = 2**22  # records; the window that is read to find a margin must fit into memory
 
 
 class Branch(enum.Enum):
-    """Which statistic was released."""
+    """The branch that produced a released value."""
 
     ROBUST = "robust"
     FALLBACK = "fallback"
     SELECTED = "selected"
-    """Neither: one of several candidates, chosen at random by the exponential mechanism."""
+    """One of several candidates, chosen at random by the exponential mechanism."""
 
 
 @attrs.frozen
 class Released:
-    """A value that may be shown to anyone.
+    """A released value, which may be published.
 
     Attributes:
         value: A number, a tuple of numbers, or a category.
-        branch: Which statistic it is of.
+        branch: The branch that produced it.
         noise_scale: Standard deviation of the noise in it, in the unit of the data.
         spacing: Values are multiples of this public power of two; 0 for a category.
-        event: What it cost, for any accountant.
+        event: The privacy event of the release, for any accountant.
     """
 
     value: Any
@@ -63,11 +65,11 @@ class Released:
 
 @attrs.frozen
 class Refused:
-    """No value: the test did not pass. It cost what a release costs.
+    """A refusal: the test failed, and no value is released. It costs as much as a release.
 
     Attributes:
-        reason: Says no more than that the noisy test failed, which was charged for.
-        event: What it cost, for any accountant.
+        reason: A message that reveals only that the noisy test failed, which was charged for.
+        event: The privacy event of the refusal, for any accountant.
     """
 
     reason: str
@@ -79,23 +81,26 @@ Outcome: TypeAlias = Released | Refused
 
 @attrs.frozen(kw_only=True)
 class ProposeTestRelease:
-    """The mechanism, with everything public about it.
+    """A Propose-Test-Release mechanism, with all its public parameters.
 
     Guarantee:
         If the measured margin is safe (it changes by at most 1 with a record, and is 0 wherever a
         record can move the value by more than `propose`), a release has the privacy of `event`.
 
     Attributes:
-        propose: τ, in the unit of the data. 0: a category that is released as it is, or not at all.
-        robust_noise_multiplier: Scale of the noise of f₂ over τ.
-        law: Of the noise of both branches; Laplace for a single number only.
+        propose: The proposal τ, in the unit of the data. 0 stands for a category, which is released
+            without noise or refused.
+        robust_noise_multiplier: Noise scale of f₂, divided by τ.
+        law: Distribution of the noise in both branches; Laplace for a single number only.
         test: A discrete test of the margin.
-        failure: δ₀: how often a margin of 0 may pass.
+        failure: δ₀, the largest probability with which a margin of 0 passes.
         bounds: Public bounds on the data; None if there are none.
-        fallback_sensitivity: GS of the fallback, in the unit of the data; None: the distance
-            between the bounds.
-        fallback_noise_multiplier: Scale of the noise of the fallback over its GS. Infinite: refuse.
-        monotone: Whether adding a record can only lower the margin; reveals less.
+        fallback_sensitivity: Global sensitivity (GS) of the fallback, in the unit of the data; None
+            means the distance between the bounds.
+        fallback_noise_multiplier: Noise scale of the fallback, divided by its GS. Infinite: the
+            mechanism refuses instead of falling back.
+        monotone: Whether adding a record can only lower the margin, so that the branch reveals
+            less.
     """
 
     propose: float
@@ -118,7 +123,7 @@ class ProposeTestRelease:
         _validate.one_of(list(Law), law=self.law)
         if self.falls_back:
             self._check_fallback()
-        _ = self.lattice, self.event  # check the rest
+        _ = self.lattice, self.event  # their constructors validate the remaining fields
         if self.cap > _LARGEST_CAP:
             raise ValueError(
                 f"Expected test and failure to ask for at most 2**22 records, got a test that asks "
@@ -163,7 +168,7 @@ class ProposeTestRelease:
 
     @property
     def lattice(self) -> Lattice:
-        """Where values live."""
+        """The lattice that values are rounded to."""
         return Lattice.for_proposal(self.propose or 1.0, self.bounds)
 
     @property
@@ -180,30 +185,31 @@ class ProposeTestRelease:
 
     @property
     def threshold(self) -> int:
-        """What the noisy margin must exceed."""
+        """The threshold: the test passes when the noisy margin exceeds it."""
         return int(self.test.threshold(self.failure))
 
     @property
     def cap(self) -> int:
-        """The largest margin worth telling apart: beyond it the test passes anyway."""
+        """The largest margin that needs to be distinguished; larger ones pass the test anyway."""
         return math.ceil(self.threshold + _HEADROOM * self.test.scale)
 
     @property
     def event(self) -> dp.DpEvent:
-        """What one run costs, whichever way it ends.
+        """The privacy event of one run, whatever its outcome.
 
         An accident of the test (a margin of 0 that passes) is charged as if it revealed everything,
-        with bounds or without: propose=0. That is also why the test and the noise of a value may
-        be charged one after the other: either the noise is enough for what one record can do, or
-        the accident has paid for all that follows.
+        with bounds or without: the event has propose=0. Therefore the test and the noise of the
+        value may be charged as a composition: either the noise covers what one record can change,
+        or the charge for the accident already covers everything that follows.
         """
         if self.law is Law.GAUSSIAN and self.propose:
             return self._test_event(self.fallback_noise_multiplier, self.robust_noise_multiplier)
         test = self._test_event(math.inf, _STILL)
-        if self.propose == 0:  # without a fallback, so nothing else is ever released
+        if self.propose == 0:  # there is no fallback, so no noisy value is ever released
             return test
         weaker = min(self.robust_noise_multiplier, self.fallback_noise_multiplier)
-        # Two equally likely answers but for ε: no mechanism of this ε reveals more.
+        # This event has the privacy loss of randomised response, ±ε with ε = 1/weaker, which
+        # dominates every ε-DP mechanism.
         return dp.ComposedDpEvent([test, DiscreteLaplaceDpEvent(1 / weaker, 1)])
 
     def _test_event(self, fallback: float, robust: float) -> ProposeTestReleaseDpEvent:
@@ -218,20 +224,21 @@ class ProposeTestRelease:
         *,
         noise: Noise | None = None,
     ) -> Outcome:
-        """Runs the mechanism once.
+        """Run the mechanism once.
 
         Args:
             data: The records, in whatever form `measure` reads them.
-            measure: f₂ and its margin, in steps of `lattice`, for the sensitivity `steps`.
-            fallback: f₁, in steps; None: f₂ again, with noise for its global sensitivity.
-            noise: Where randomness comes from; None: the operating system.
+            measure: Returns f₂ and its margin for the sensitivity `steps`, in steps of `lattice`.
+            fallback: Returns f₁, in steps; None uses f₂ with noise for its global sensitivity.
+            noise: Source of randomness; None uses the operating system's.
 
         Raises:
-            SourceError: If `measure` or `fallback` fails, whose own words are withheld.
+            SourceError: If `measure` or `fallback` fails. The original message is withheld, since
+                it may quote records.
         """
         noise = SecureNoise() if noise is None else noise
         measured = withheld(measure, data)
-        if self.law is Law.LAPLACE and len(measured.value) != 1:  # before the test says anything
+        if self.law is Law.LAPLACE and len(measured.value) != 1:  # independent of the test
             raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
         noisy_margin = min(measured.margin, self.cap) + noise.of_test(self.test)
         if noisy_margin > self.threshold:
@@ -247,7 +254,7 @@ class ProposeTestRelease:
 
     @property
     def _reason(self) -> str:
-        """Why a failed test refuses: the same words whatever the data."""
+        """The message of a refusal, which is the same for all data."""
         far = (
             ""
             if self.lattice.bounded or not self.propose
@@ -263,7 +270,7 @@ class ProposeTestRelease:
     def _released(
         self, steps: Sequence[int], scale: float, branch: Branch, noise: Noise
     ) -> Released:
-        scale = math.nextafter(scale, math.inf)  # the product was rounded, perhaps down
+        scale = math.nextafter(scale, math.inf)  # the product may have been rounded down
         added = noise.of_value(self.law, scale, len(steps))
         deviation = math.sqrt(2) * scale if self.law is Law.LAPLACE else scale
         lattice = self.lattice
@@ -277,13 +284,22 @@ def on_lattice(
     statistic: Callable[[Data], float],
     margin: Callable[[Data], int],
 ) -> Callable[[Data], RobustValue]:
-    """Makes a measure of a number in the unit of the data and its margin for `propose`.
+    """Combine a numeric statistic, in the unit of the data, and its margin into a measure.
 
-    The number is clipped to the bounds and rounded to the lattice here: numbers within τ of each
-    other stay within `steps` steps. What is no number goes to the lower end. A vector must be
-    rounded record by record, before it is summed, since rounding the sum moves every coordinate.
+    The result of `statistic` is clipped to the bounds and rounded to the lattice: numbers within τ
+    of each other stay within `steps` steps. NaN is moved to the lower end. This does not work for
+    vectors, which must be rounded record by record before they are summed, because rounding the sum
+    moves every coordinate.
+
+    Args:
+        mechanism: The mechanism that will release the number.
+        statistic: The number, as a function of the data.
+        margin: Its margin for `mechanism.propose`, as a function of the data.
+
+    Returns:
+        A function to pass to `ProposeTestRelease.release` as `measure`.
     """
-    _validate.positive(propose=mechanism.propose)  # a number needs a lattice, and that a unit
+    _validate.positive(propose=mechanism.propose)  # the proposal sets the spacing of the lattice
 
     def measure(data: Data) -> RobustValue:
         lattice, value = mechanism.lattice, statistic(data)
@@ -294,7 +310,7 @@ def on_lattice(
 
 
 class UnsafeMarginError(ValueError):
-    """A margin that is not safe, with the data that show it."""
+    """A margin is not safe; the message shows a counterexample."""
 
 
 def check_margin(
@@ -305,17 +321,17 @@ def check_margin(
     domain: Sequence[Any],
     size: int,
 ) -> int:
-    """Checks a margin on every data set of at most `size` records from a small domain.
+    """Check a margin on every data set of at most `size` records from a small domain.
 
     Args:
-        statistic: f₂, of a list of records in any order.
+        statistic: f₂, as a function of a list of records in any order.
         margin: Its margin for `propose`.
-        propose: τ.
-        domain: Values a record may take; the more extreme, the better the check.
-        size: The largest data set.
+        propose: The proposal τ.
+        domain: Values a record may take; extreme values make the check stronger.
+        size: The number of records of the largest data set.
 
     Returns:
-        How many pairs of data sets one record apart were checked.
+        The number of checked pairs of data sets that differ in one record.
 
     Raises:
         UnsafeMarginError: If the margin jumps by more than 1, or is positive where one record
@@ -349,7 +365,7 @@ def _check_pair(
             f"{more!r}. A safe margin counts records, so one record changes it by 1 at most."
         )
     change = _distance(statistic(fewer), statistic(more))
-    if not change <= propose and max(margins) > 0:  # a change that is no number is none either
+    if not change <= propose and max(margins) > 0:  # written so that a change of NaN is unsafe
         raise UnsafeMarginError(
             f"The statistic changes by {change:g} > {propose:g} from {fewer!r} to {more!r}, where "
             f"the margins are {margins[0]} and {margins[1]}. Both must be 0 there."
@@ -357,7 +373,7 @@ def _check_pair(
 
 
 def _distance(one: float | Sequence[float], other: float | Sequence[float]) -> float:
-    if one == other:  # infinite ones too
+    if one == other:  # also for infinities, whose difference is NaN
         return 0.0
     if isinstance(one, int | float) and isinstance(other, int | float):
         return abs(one - other)

@@ -1,21 +1,22 @@
-"""Noise that is exactly what the accounting says: whole numbers, drawn by OpenDP.
+"""Integer noise drawn by OpenDP, with exactly the distribution that the accounting assumes.
 
-The test's noise is a discrete Laplace or discrete Gaussian law on whole records. A value lies on
-the lattice, and so does its noise: no released bit is a floating-point accident.
+The noise of a test is discrete Laplace or discrete Gaussian, in whole records. A value lies on the
+lattice, and so does its noise, so no released bit depends on floating-point rounding.
 
-* A number gets discrete Laplace noise of scale b steps: a change of at most t steps is exactly
-  t/b-DP.
-* A vector gets a Gaussian rounded to whole steps. As values lie on the lattice, adding it is
-  rounding `value + Gaussian`, a post-processing of the Gaussian mechanism in any dimension, so the
-  Gaussian's price is an upper bound.
+* A number gets discrete Laplace noise of scale b steps: for a change of at most t steps this is
+  exactly t/b-DP.
+* A vector gets Gaussian noise rounded to whole steps. As values lie on the lattice, adding it is
+  the same as rounding `value + Gaussian`. That is post-processing of the Gaussian mechanism in any
+  dimension, so the privacy cost of the Gaussian mechanism is an upper bound.
 
 The rounded Gaussian is drawn as a discrete Gaussian of scale s >= 2**32 on a lattice that is 2**j
-times finer, rounded to the coarse one. How far is that from the true one? A point k of the fine
-lattice has, up to the normaliser, mass f(k) = exp(-k²/(2s²)); the Gaussian's cell around it has
-f(k) times the mean of cosh(ku/s²) exp(-u²/(2s²)) over |u| <= 1/2, a factor between 1 - 1/(8s²) and,
-for |k| <= 12 s, 1 + 19/s². The normalisers differ by a factor 1 + 2 exp(-2π²s²) at most (Poisson
-summation). So outside a mass of 4e-33 every likelihood ratio is within 40/s² < 3e-18 of the
-Gaussian's, per coordinate: `SLACK` is many times that, and calibration sets it aside.
+times finer, and then rounded to the coarse lattice. Its distance from the exact rounded Gaussian is
+bounded as follows. A point k of the fine lattice has, up to the normaliser, mass
+f(k) = exp(-k²/(2s²)); the Gaussian's cell around it has f(k) times the mean of
+cosh(ku/s²) exp(-u²/(2s²)) over |u| <= 1/2, a factor between 1 - 1/(8s²) and, for |k| <= 12 s,
+1 + 19/s². The normalisers differ by a factor of at most 1 + 2 exp(-2π²s²) (Poisson summation). So
+outside a mass of 4e-33 every likelihood ratio is within 40/s² < 3e-18 of the Gaussian's, per
+coordinate. `SLACK` is many times larger, and calibration reserves it.
 """
 
 import enum
@@ -29,38 +30,38 @@ from prudent._validate import ArgumentError
 from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, MarginTest
 
 SLACK = 1e-9
-"""Share of ε and of δ set aside for the difference between a rounded Gaussian and its ideal."""
+"""Fraction of ε and of δ reserved for the difference between the drawn and the exact Gaussian."""
 
 LARGEST_SCALE = 2.0**48
-"""Steps: the widest noise whose every draw fits 64 bits."""
+"""Largest noise scale, in steps, at which every draw fits into 64 bits."""
 
-_FINE_BITS = 33  # of the scale on the fine lattice
+_FINE_BITS = 33  # bits of the noise scale on the fine lattice
 
 
 class Law(enum.Enum):
-    """The law of the noise of a value."""
+    """The distribution of the noise added to a value."""
 
     LAPLACE = "laplace"
-    """For one number: the less noisy one for a few releases."""
+    """For one number; less noise than Gaussian for a few releases."""
 
     GAUSSIAN = "gaussian"
     """For a vector, and for numbers when very many releases share a budget."""
 
 
 class Noise(Protocol):
-    """Where randomness comes from."""
+    """A source of noise."""
 
     def of_test(self, test: MarginTest) -> int:
-        """One draw of the test's noise."""
+        """Draw the noise of a test once."""
         ...
 
     def of_value(self, law: Law, scale: float, size: int) -> list[int]:
-        """Whole steps: discrete Laplace of this scale, or rounded Gaussian of this deviation."""
+        """Draw `size` integers: discrete Laplace of this scale, or rounded Gaussian of this σ."""
         ...
 
 
 class SecureNoise:
-    """OpenDP's exact samplers, fed by the operating system's randomness. The one to use."""
+    """OpenDP's exact samplers with the operating system's randomness. Use it for all releases."""
 
     def of_test(self, test: MarginTest) -> int:
         """See `Noise`."""
@@ -83,9 +84,9 @@ class SecureNoise:
 
 
 class ReproducibleNoise:
-    """The same laws from a seeded generator. NOT PRIVATE: whoever knows the seed removes the noise.
+    """The same distributions from a seeded generator. NOT PRIVATE: the seed reveals the noise.
 
-    For tests, and for rehearsals on data that is public.
+    Use it for tests, and for rehearsals on public data.
     """
 
     def __init__(self, seed: int) -> None:
@@ -109,7 +110,7 @@ class ReproducibleNoise:
 
 
 def checked_test(test: MarginTest) -> type[MarginTest]:
-    """The kind of a test that can be drawn exactly."""
+    """Return the class of a test whose noise can be drawn exactly; raise ValueError otherwise."""
     for kind in (DiscreteLaplaceTest, DiscreteGaussianTest):
         if isinstance(test, kind):
             return kind
@@ -122,7 +123,7 @@ def checked_test(test: MarginTest) -> type[MarginTest]:
 
 @functools.lru_cache(maxsize=64)
 def _sampler(kind: type[MarginTest], scale: float) -> Any:
-    """OpenDP's measurement on 64-bit integers; it reads the scale as the exact fraction it is."""
+    """OpenDP's measurement on 64-bit integers; it takes the scale as an exact fraction."""
     opendp = load_opendp()
     if kind is DiscreteLaplaceTest:
         space = opendp.atom_domain(T="i64"), opendp.absolute_distance(T="i64")
@@ -132,7 +133,7 @@ def _sampler(kind: type[MarginTest], scale: float) -> Any:
 
 
 def load_opendp() -> Any:
-    """OpenDP, with the features this package relies on."""
+    """Import OpenDP and enable the features that this package needs."""
     try:
         import opendp.prelude as opendp
     except ImportError as error:

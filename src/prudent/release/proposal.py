@@ -1,7 +1,8 @@
-"""Where a proposal comes from: public knowledge, or a private search that is paid for.
+"""Choosing a proposal: from public knowledge, or by a private search that is charged.
 
-A proposal must not come from a look at the data. It can come from a rehearsal on made-up data of
-the expected size and shape, or from a short list of proposals that are tested one after another.
+A proposal must not be chosen by looking at the data. It can come from a rehearsal on synthetic data
+of the expected size and shape, or from a short public list of proposals that are tested one after
+another.
 """
 
 import functools
@@ -25,17 +26,17 @@ from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Rele
 from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.statistics import Budget, Options, charge, check_names, open_records
 
-_STEP = 2**0.25  # proposals are found to within a fifth; a little too large is the safe side
-_STRIDE = 16  # steps at once, until the answer lies between two proposals
+_STEP = 2**0.25  # ratio of neighbouring proposals: the result is at most a fifth too large
+_STRIDE = 16  # steps taken at once until the answer is bracketed
 _FARTHEST = 400  # steps up before giving up: thirty orders of magnitude
-_INVISIBLE = 1e-3  # of the least difference between two values: noise below it helps nobody
+_INVISIBLE = 1e-3  # noise below this fraction of the least gap between values need not shrink
 
 
 class Shape(Protocol):
-    """A frozen distribution of scipy.stats, or anything that draws like one."""
+    """A frozen distribution of scipy.stats, or any object with the same `rvs` method."""
 
     def rvs(self, size: int, random_state: np.random.Generator) -> npt.ArrayLike:
-        """Draws `size` values."""
+        """Draw `size` values."""
         ...
 
 
@@ -48,18 +49,21 @@ def suggest_proposal(
     seed: int = 0,
     **budget: Unpack[Budget],
 ) -> float:
-    """A proposal that passes every rehearsal on made-up data, and is not much larger than that.
+    """Return a proposal that passes every rehearsal on synthetic data, and is not much larger.
 
-    Nothing here reads private data, so it costs nothing; it is as good as the guess. Where values
-    repeat, any proposal may pass: then one whose noise no longer shows between two values is taken.
+    No private data is read, so the suggestion costs nothing; it is as good as the assumed count and
+    shape. Where values repeat, arbitrarily small proposals may pass; then the result is one whose
+    noise is small compared with the least gap between two values.
 
     Args:
-        statistic: Of `prudent.release`: `median`, `iqr`, or `partial(trimmed_mean, trim=100)`.
-        count: How many records are expected.
-        shape: What the data are thought to look like: `scipy.stats.lognorm(0.5, scale=50_000)`.
-        rehearsals: How many data sets are made up; all must pass.
-        seed: Of the made-up data.
-        **budget: As for the release itself.
+        statistic: A statistic of `prudent.release`, such as `median`, `iqr` or
+            `partial(trimmed_mean, trim=100)`.
+        count: The expected number of records.
+        shape: The assumed distribution of the data, such as
+            `scipy.stats.lognorm(0.5, scale=50_000)`.
+        rehearsals: The number of synthetic data sets; all must pass.
+        seed: Seed of the synthetic data.
+        **budget: The options of the release itself.
 
     Raises:
         ValueError: If no proposal passes: too few records for this ε and δ.
@@ -75,7 +79,7 @@ def suggest_proposal(
     asked: dict[str, Any] = {**budget, "fallback": False, "ledger": None}
 
     def noise_at(place: int) -> float | None:
-        """The noise at a proposal so many steps above the start; None if it is refused."""
+        """The noise at the proposal `place` steps above the start; None if it is refused."""
         asked["noise"] = ReproducibleNoise(seed)
         for sample in samples:
             outcome = statistic(sample, propose=start * _STEP**place, **asked)
@@ -106,34 +110,34 @@ def suggest_proposal(
 
 
 def _spread(sample: npt.NDArray[np.float64]) -> float:
-    """The interquartile range; if that is 0 the range, and if that is 0 too, 1."""
+    """The interquartile range; the range if that is 0; and 1 if the range is 0 as well."""
     spread = float(np.subtract(*np.quantile(sample, [0.75, 0.25])))
     return spread if spread > 0 else float(np.ptp(sample)) or 1.0
 
 
 def _gap(sample: npt.NDArray[np.float64]) -> float:
-    """The least difference between two values; of a single value, its size."""
+    """The least gap between distinct values; for a single value its magnitude, or 1 if it is 0."""
     values = np.unique(sample)
     return float(np.min(np.diff(values))) if len(values) > 1 else abs(float(values[0])) or 1.0
 
 
 @attrs.frozen(kw_only=True)
 class ProposalSearch:
-    """Several proposals, tested from the smallest on; the first that passes is released.
+    """A search that tests several proposals in ascending order and releases at the first pass.
 
-    All tests are charged, and one release: a run that stops early has spent the same. If an
-    accident lets a wrong proposal pass, its test has already been charged for revealing everything,
-    so the noise that follows is charged once, as enough (see `ProposeTestRelease.event`).
+    The charge covers all tests and one release, even if the search stops early. If a wrong proposal
+    passes by accident, its test has already been charged as revealing everything, so the noise that
+    follows is charged once, as sufficient (see `ProposeTestRelease.event`).
 
     Attributes:
-        mechanisms: One for each proposal, with one test and one noise multiplier.
+        mechanisms: One mechanism for each proposal; all have the same test and noise multiplier.
     """
 
     mechanisms: tuple[ProposeTestRelease, ...]
 
     @property
     def event(self) -> dp.DpEvent:
-        """What the whole search costs."""
+        """The privacy event of the whole search."""
         test, value = self.mechanisms[0].event.events
         return dp.ComposedDpEvent([dp.SelfComposedDpEvent(test, len(self.mechanisms)), value])
 
@@ -146,13 +150,14 @@ class ProposalSearch:
         delta: float,
         bounds: tuple[float, float] | None = None,
     ) -> "ProposalSearch":
-        """The search whose whole is (epsilon, delta)-DP: half of ε for all tests, half to release.
+        """Return a search that is (epsilon, delta)-DP: half of ε for all tests, half to release.
 
         Args:
-            proposals: In the unit of the data; a public list. Each one makes every test dearer.
-            epsilon: Of the whole search.
-            delta: Of the whole search.
-            bounds: Public bounds on the data, if there are any.
+            proposals: A public list of proposals, in the unit of the data. Each additional one
+                needs more noise in every test.
+            epsilon: ε of the whole search.
+            delta: δ of the whole search.
+            bounds: Public bounds on the data, or None.
         """
         ordered = sorted({_validate.positive(proposals=propose) for propose in proposals})
         if not ordered:
@@ -174,7 +179,7 @@ class ProposalSearch:
                 )
             )
 
-        pure = 2 * len(ordered) / epsilon  # by adding up; composing exactly can only be better
+        pure = 2 * len(ordered) / epsilon  # by basic composition; exact composition is no worse
         scale = solve(
             lambda scale: with_scale(scale).event,
             Search(safe=1.01 * pure, unsafe=pure / len(ordered), guess=pure),
@@ -191,7 +196,7 @@ class ProposalSearch:
         *,
         noise: Noise | None = None,
     ) -> Outcome:
-        """Tests each proposal in turn and releases at the first that passes."""
+        """Test each proposal in turn and release at the first that passes."""
         for mechanism in self.mechanisms:
             measured = functools.partial(measure, mechanism)
             outcome = mechanism.release(records, measured, noise=noise)
@@ -212,14 +217,15 @@ def search_quantile(
     proposals: Sequence[float],
     **options: Unpack[Options],
 ) -> Outcome:
-    """A quantile at the smallest proposal that passes; see `ProposalSearch`.
+    """Release a quantile at the smallest proposal that passes its test; see `ProposalSearch`.
 
     Args:
         data: See `prudent.release.statistics.median`.
         column: See `prudent.release.statistics.median`.
-        p: In (0, 1], exact.
+        p: The probability, in (0, 1]; see `prudent.release.statistics.quantile`.
         proposals: A public list of proposals.
-        **options: As for `prudent.release.statistics.quantile`, without groups and fallback.
+        **options: As for `prudent.release.statistics.quantile`, but without groups, fallback,
+            `test`, `failure` and `law`.
     """
     check_names(options, Options)
     exact = margin.rational(p)

@@ -3,7 +3,7 @@
     median("salaries.parquet", "salary", propose=500, epsilon=0.3, delta=1e-7, ledger=ledger)
 
 Each call calibrates a mechanism to (ε, δ), checks that the column exists, charges the ledger, and
-only then reads the data. What it returns may be shown to anyone: `Released` or `Refused`.
+only then reads the data. The result, `Released` or `Refused`, may be published.
 """
 
 import functools
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._redaction import redacted
 from prudent.accounting import MarginTest
 from prudent.release.calibration import calibrated
 from prudent.release.columns.column import ArrayColumn, Column, Kind, in_order
@@ -27,35 +28,36 @@ from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import Outcome, ProposeTestRelease
 from prudent.release.noise import Law, Noise
 
-_MOST_TRIMMED = 2**48  # records: more than any table has, so that ranks fit 64 bits
-_FAR = 2.0**19  # proposals: how long a vector may be when no bound on its norm is known
+_MOST_TRIMMED = 2**48  # records; larger than any table, and small enough that ranks fit 64 bits
+_FAR = 2.0**19  # bound on the norm of a vector, in proposals, when no public bound is given
 
 Outcomes: TypeAlias = Outcome | dict[Hashable, Outcome]
 
 
 class LedgerLike(Protocol):
-    """What is charged before any data is read."""
+    """A privacy ledger that is charged before any data is read."""
 
     def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> object:
-        """Commits the charge, or raises and commits nothing."""
+        """Commit the charge, or raise and commit nothing."""
         ...
 
 
 class Budget(TypedDict, total=False):
-    """What a release may cost, and how it is made.
+    """Privacy parameters of a release and options of its mechanism.
 
     Attributes:
         epsilon: ε of this release, at least 0.001.
         delta: δ of this release.
-        bounds: Public bounds (low, high) on the data, if there are any; values beyond them count
-            as the nearest of them.
-        fallback: Whether a failed test releases the statistic with noise for `bounds` instead of
-            refusing.
-        law: Of the noise of a number: Laplace, or Gaussian when very many releases share a budget.
-        test: A discrete test of the margin; None: the one that gives the smaller error.
-        failure: How often a margin of 0 may pass, in (0, delta]; None: delta/2.
-        ledger: Charged before any data is read.
-        noise: Where randomness comes from; None: the operating system.
+        bounds: Public bounds (low, high) on the data, or None. Values outside are clipped to them.
+        fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`
+            instead of refusing.
+        law: Distribution of the noise added to a number: Laplace, or Gaussian when very many
+            releases share a budget.
+        test: A discrete test of the margin; None selects the one with the smaller error.
+        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
+            delta/2.
+        ledger: The ledger to charge before any data is read.
+        noise: Source of randomness; None uses the operating system's.
     """
 
     epsilon: Required[float]
@@ -70,15 +72,16 @@ class Budget(TypedDict, total=False):
 
 
 class Source(TypedDict, total=False):
-    """Which records of a table.
+    """The table to read, and which of its records.
 
     Attributes:
-        unit: The column that says whose row it is; see `columns.opening.open_column`.
-        by: Release for each group of this column; costs what one release costs.
-        groups: The public list of groups, with `by`.
-        where: Which rows to keep: a function of one row.
+        unit: The column that identifies the privacy unit of a row; see
+            `columns.opening.open_column`.
+        by: The column to group by. One value is released per group, at the price of one release.
+        groups: The public list of groups; required with `by`.
+        where: Which rows to keep, as a function of one row.
         connect: The address of a database, instead of `data`.
-        table: The table in it.
+        table: The name of the table in that database.
     """
 
     unit: str | None
@@ -90,22 +93,22 @@ class Source(TypedDict, total=False):
 
 
 class Options(Budget, Source, total=False):
-    """What every statistic of a column takes by name: see `Budget` and `Source`."""
+    """Keyword arguments of every statistic of a column; see `Budget` and `Source`."""
 
 
 def median(
     data: Any = None, column: str | None = None, *, propose: float, **options: Unpack[Options]
 ) -> Outcomes:
-    """The lower median, the value of rank ceil(m/2).
+    """Release the lower median: the value of rank ceil(m/2) among m records.
 
     Args:
         data: An array, a series, a path, a frame, an ibis table, or a `Column`.
-        column: Its name, unless `data` is an array, a series or a `Column`.
-        propose: τ: how far one record may move the median, in the unit of the data.
+        column: The name of the column, unless `data` is an array, a series or a `Column`.
+        propose: The proposal τ: how far one record may move the median, in the unit of the data.
         **options: See `Budget` and `Source`.
 
     Returns:
-        A typed outcome, or one for each group.
+        `Released` or `Refused`; with `by`, a dictionary with one of them for each group.
     """
     return quantile(data, column, p=0.5, propose=propose, **options)
 
@@ -118,12 +121,13 @@ def quantile(
     propose: float,
     **options: Unpack[Options],
 ) -> Outcomes:
-    """The value of rank ceil(p m).
+    """Release the p-quantile: the value of rank ceil(p m) among m records.
 
     Args:
         data: See `median`.
         column: See `median`.
-        p: In (0, 1], exact: 0.9 is 9/10; also a `Fraction` or a text such as "1/3".
+        p: The probability, in (0, 1]. It is taken as an exact fraction: 0.9 means 9/10. A
+            `Fraction` or a string such as "1/3" is accepted as well.
         propose: See `median`.
         **options: See `Budget` and `Source`.
     """
@@ -142,7 +146,7 @@ def quantile(
 def iqr(
     data: Any = None, column: str | None = None, *, propose: float, **options: Unpack[Options]
 ) -> Outcomes:
-    """The interquartile range Q(3/4) - Q(1/4); see `median`."""
+    """Release the interquartile range Q(3/4) - Q(1/4); see `median` for the arguments."""
 
     def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
         return margin.interquartile_range(
@@ -161,14 +165,16 @@ def trimmed_mean(
     default: float | None = None,
     **options: Unpack[Options],
 ) -> Outcomes:
-    """The mean without the `trim` least and `trim` largest records.
+    """Release the mean without the `trim` smallest and the `trim` largest records.
 
     Args:
         data: See `median`.
         column: See `median`.
-        trim: A public number of records, chosen from how many are expected.
+        trim: The number of records to trim at each end. It is public: choose it from the expected
+            number of records, not from the data.
         propose: See `median`.
-        default: The value when no record is left; None: the middle of the bounds, or 0.
+        default: The value when trimming leaves no record; None means the midpoint of the bounds,
+            or 0 without bounds.
         **options: See `Budget` and `Source`.
     """
     trim = int(_validate.between(0, _MOST_TRIMMED, trim=_validate.count(trim=trim)))
@@ -178,7 +184,7 @@ def trimmed_mean(
     low, high = (-lattice.reach, lattice.reach) if bounds is None else check_bounds(bounds)
     middle = (low + high) / 2 if default is None else _validate.between(low, high, default=default)
     of_none = int(lattice.steps(middle))
-    # In steps, since a difference of doubles may be rounded down.
+    # Computed in steps, because a difference of doubles may be rounded down.
     sensitivity = lattice.value(max(lattice.high - of_none, of_none - lattice.low))
 
     def measure(mechanism: ProposeTestRelease, records: Column) -> RobustValue:
@@ -200,14 +206,15 @@ def mode(
     categories: Sequence[Hashable] | None = None,
     **options: Unpack[Options],
 ) -> Outcomes:
-    """The most frequent value.
+    """Release the most frequent value.
 
     Args:
         data: See `median`.
         column: See `median`.
-        propose: For numbers: τ, how far one record may move the mode; noise is added. None: the
-            most frequent category is released as it is, or not at all.
-        categories: The public list of what can occur; others are left out. None: anything.
+        propose: For numbers: the proposal τ, how far one record may move the mode; noise is added.
+            None: the most frequent category is released without noise, or refused.
+        categories: The public list of possible categories; records with any other value are
+            ignored. None: any category is possible.
         **options: See `Budget` and `Source`.
     """
     if propose is not None:
@@ -248,14 +255,16 @@ def trimmed_sum(
     bound: float | None = None,
     **options: Unpack[Budget],
 ) -> Outcome:
-    """The sum of all vectors but the `trim` longest.
+    """Release the sum of all vectors except the `trim` longest.
 
     Args:
         vectors: One row per record.
-        trim: A public number of records, chosen from how many are expected.
-        propose: τ: how long a vector may be that counts.
-        bound: A public bound on the norm, which longer vectors are shortened to; None: none known.
-        **options: See `Budget`; bounds follow from `bound`, and the noise is Gaussian.
+        trim: The number of vectors to trim. It is public: choose it from the expected number of
+            records, not from the data.
+        propose: The proposal τ: the largest norm that a vector in the sum may have.
+        bound: A public bound on the norm; longer vectors are scaled down to it. None: no bound is
+            known.
+        **options: See `Budget`; `bounds` follows from `bound`, and the noise is Gaussian.
     """
     check_names(options, Budget)
     trim = _validate.count(trim=trim)
@@ -285,10 +294,10 @@ def trimmed_sum(
 
 
 def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The vectors as rows of doubles.
+    """Return the vectors as rows of doubles.
 
-    An array says by its type that it is one. A list of lists would be one unless some record is
-    odd, which is not for a record to decide.
+    Only typed arrays are accepted. Whether a list of lists forms an array depends on every record,
+    so one malformed record could turn a release into an error.
     """
     rows = np.asarray(vectors) if hasattr(vectors, "__array__") else None
     if rows is None or rows.dtype.kind not in "iufb":
@@ -298,9 +307,9 @@ def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
             shown="another type",
             hint="Make one with numpy.array(rows, float).",
         )
-    if rows.ndim != 2 or rows.shape[1] == 0:  # how many rows there are is private
+    if rows.ndim != 2 or rows.shape[1] == 0:  # the number of rows is private, so it is not checked
         raise _validate.ArgumentError("vectors", "a table of rows", shown=f"{rows.ndim} dimensions")
-    with np.errstate(over="ignore"):  # a warning would tell that some record is huge
+    with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
         return rows.astype(np.float64)
 
 
@@ -311,7 +320,7 @@ def _calibrated(
     fallback_sensitivity: float | None = None,
     monotone: bool = False,
 ) -> ProposeTestRelease:
-    """The mechanism for these options; without a proposal, one for a category."""
+    """Calibrate the mechanism for these options; without a proposal, one for a category."""
     check_names(options, Options)
     return calibrated(
         propose=0.0 if propose is None else _validate.positive(propose=propose),
@@ -328,14 +337,14 @@ def _calibrated(
 
 
 def check_names(options: Mapping[str, object], known: type) -> None:
-    """Refuses a misspelt option, which would otherwise be as good as left out.
+    """Check the names of the options, so that a misspelt one is not silently ignored.
 
     Args:
-        options: As given by name.
-        known: A `TypedDict` with the names there are.
+        options: The options, as given by name.
+        known: A `TypedDict` with the valid names.
 
     Raises:
-        TypeError: naming those that are unknown or missing.
+        TypeError: if a name is unknown or missing; the message lists it.
     """
     required, optional = known.__required_keys__, known.__optional_keys__  # type: ignore[attr-defined]
     unknown, missing = set(options) - required - optional, required - set(options)
@@ -357,7 +366,7 @@ def _release(
     kind: Kind = "numbers",
     among: Sequence[Hashable] | None = None,
 ) -> Outcomes:
-    """Opens, charges, releases: in this order."""
+    """Open the column, charge the ledger and release, in this order."""
     opened = open_records(data, column, options, kind)
     if among is not None:
         _check_categories(among, opened)
@@ -368,18 +377,24 @@ def _release(
         return modes.read(mechanism.release(records, measured, noise=options.get("noise")))
 
     if isinstance(opened, dict):
-        # A record is in one group only, so all groups together cost what one does.
+        # A record is in one group only, so all groups together cost as much as one (parallel
+        # composition).
         return {group: withheld(release, records) for group, records in opened.items()}
     return withheld(release, opened)
 
 
 def charge(options: Budget, event: dp.DpEvent, label: str) -> None:
-    """Charges the ledger, if one is given; what it raises must stop the release."""
+    """Charge the ledger, if one is given; an exception it raises must stop the release."""
     ledger = options.get("ledger")
     if ledger is None:
         return
     if not hasattr(ledger, "charge"):
-        raise _validate.ArgumentError("ledger", "an open prudent.Ledger", got=ledger)
+        raise _validate.ArgumentError(
+            "ledger",
+            "an open prudent.Ledger",
+            shown=redacted(repr(ledger), ledger),
+            hint="Open it with prudent.Ledger(location).",
+        )
     ledger.charge(event, label, delta=options["delta"])
 
 
@@ -389,8 +404,8 @@ def open_records(
     source: Mapping[str, object],
     kind: Kind,
 ) -> Column | dict[Hashable, Column]:
-    """The column to release from, or one for each group; arrays need no engine."""
-    if column is None and hasattr(data, "to_frame"):  # a series, of pandas or polars
+    """Open the column to release from, or one per group; arrays need no query engine."""
+    if column is None and hasattr(data, "to_frame"):  # a pandas or polars series
         column = "value"
         data = data.to_frame(column)
     asked: dict[str, Any] = {
@@ -420,7 +435,7 @@ def open_records(
 def _check_categories(
     categories: Sequence[Hashable], opened: Column | dict[Hashable, Column]
 ) -> None:
-    """Refuses a list that the column cannot hold, before anything is charged."""
+    """Reject, before anything is charged, categories that the column's type cannot hold."""
     try:
         ordered = sorted(set(map(in_order, categories)))
     except TypeError:

@@ -1,4 +1,4 @@
-"""How a model learns: plans, aggregations, engines, and the loop that carries them out."""
+"""Private training: plans, aggregations, engines, and the training loop."""
 
 from prudent.training.aggregation import (
     Aggregation,

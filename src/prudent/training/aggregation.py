@@ -1,20 +1,21 @@
-"""From norms to weights and noise: how one batch of gradients becomes one release.
+"""Aggregations: how the gradients of one batch become one release.
 
-A clipped, trimmed sum is Σ wᵢ gᵢ with weights that depend on the norms alone, so an aggregation
-looks at norms and nothing else. Everything here is fixed-shape tensor arithmetic without a look at
-a value, so a step can be compiled or captured as a CUDA graph.
+An aggregation maps per-example gradient norms to weights and a noise level. A clipped, trimmed sum
+is Σ wᵢ gᵢ with weights that depend on the norms alone, so an aggregation needs nothing but the
+norms. Everything here is fixed-shape tensor arithmetic that never reads a value back to the host,
+so a step can be compiled or captured as a CUDA graph.
 
 | case | what happens |
 |---|---|
-| empty batch | no weights; noise all the same |
+| empty batch | no weights; noise is still added |
 | batch no larger than the trim | the trimmed sum is zero |
-| ties in the norm | broken by record id, in one order for all |
+| ties in the norm | broken by record id, one order for all records |
 | norm of zero | weight 1, it adds nothing |
 | NaN or infinite gradient | counted as the zero gradient: weight 0 and norm 0 |
 | padding | weight 0, never counted |
 
-A record with a gradient that is not finite is treated as if its gradient were zero. That is a
-function of this record alone, so removing the record still changes one (zero) summand: clipping,
+A record whose gradient is not finite is treated as if its gradient were zero. The replacement
+depends on this record alone, so removing the record still changes one (zero) summand: clipping,
 trimming and the test keep their sensitivity.
 """
 
@@ -38,13 +39,14 @@ _FEW = 2048
 
 
 class Decision(NamedTuple):
-    """What an aggregation decided for one batch, all on the device of the norms.
+    """What an aggregation decided for one batch. All tensors are on the device of the norms.
 
     Attributes:
-        weights: Of each record in the sum, shape (records,).
+        weights: Weight of each record in the sum, shape (records,).
         noise: Standard deviation of the noise on the sum, a scalar.
         passed: Whether the robust branch was taken, a boolean scalar.
-        noisy_margin: What the test saw, a scalar; public only if the plan reveals it.
+        noisy_margin: The noisy margin that the test compared, a scalar; public only if the plan
+            reveals it.
         scale: Factor on the update, a scalar; 1 unless the branches have separate rates.
     """
 
@@ -56,20 +58,23 @@ class Decision(NamedTuple):
 
 
 class Fallback(_validate.Choice):
-    """What is released when the test fails. All have the same price but the last, which is less."""
+    """What is released when the test fails.
+
+    `SUM` and `TRIMMED` cost the same; `SKIP` costs less.
+    """
 
     SUM = "sum"
-    """The clipped sum, with full noise: the paper's choice."""
+    """The clipped sum with full noise, as in the paper."""
 
     TRIMMED = "trimmed"
-    """The trimmed sum, with full noise."""
+    """The trimmed sum with full noise."""
 
     SKIP = "skip"
     """Nothing: the step is skipped."""
 
 
 class Aggregation(ABC):
-    """A rule from norms to weights and noise that knows its own sensitivity."""
+    """A rule that maps gradient norms to weights and noise, with its sensitivity and its event."""
 
     clip: float
     trim: Trim
@@ -77,15 +82,15 @@ class Aggregation(ABC):
     @property
     @abstractmethod
     def event(self) -> dp.DpEvent:
-        """The price of one unsampled step."""
+        """The privacy event of one step, without sampling."""
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """The same rule with another noise multiplier."""
+        """A copy of the rule with another noise multiplier."""
         raise ValueError(f"Expected a private aggregation, got {type(self).__name__}.")
 
     @property
     def sensitivity(self) -> float:
-        """The most one record can change the released sum, in L2."""
+        """The largest change, in L2 norm, that one record can make to the released sum."""
         return self.clip
 
     @abstractmethod
@@ -96,18 +101,19 @@ class Aggregation(ABC):
         trim: Tensor,
         words: Tensor,
     ) -> Decision:
-        """Weights and noise for one batch.
+        """Decide the weights and the noise for one batch.
 
         Args:
-            norms: Of every record of the logical batch, in the order of record ids.
+            norms: Gradient norm of every record of the logical batch, ordered by record id.
             valid: False for padding.
-            trim: How many of the largest to leave out; a whole number, the same for any batch.
-            words: Two random 64-bit words, of which the noise of a test is made.
+            trim: F, the number of largest gradients to leave out; a whole number that does not
+                depend on the batch.
+            words: Two random 64-bit words from which the noise of the test is generated.
         """
 
 
 def clip_weights(norms: Tensor, valid: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """min(1, R/norm) and the clipped norms, no computed norm above R after rounding."""
+    """Weights min(1, R/norm) and clipped norms; no rounded weight times norm exceeds R."""
     counted = valid & torch.isfinite(norms)
     norms = torch.where(counted, norms, 0.0)
     weights = torch.where(norms > clip, clip / norms, 1.0)
@@ -118,19 +124,19 @@ def clip_weights(norms: Tensor, valid: Tensor, clip: float) -> tuple[Tensor, Ten
 
 
 def keep_smallest(clipped: Tensor, valid: Tensor, trim: Tensor) -> Tensor:
-    """True for all but the `trim` largest of the valid records, by (clipped norm, record id)."""
+    """A mask of the valid records except the `trim` largest by (clipped norm, record id)."""
     ranks = _ranks(torch.where(valid, clipped, math.inf))
     return valid & (ranks < valid.sum() - trim)
 
 
 def _ranks(keys: Tensor) -> Tensor:
-    """The place of each key in ascending order; of equal keys the earlier comes first."""
+    """The rank of each key in ascending order; equal keys keep their order."""
     places = torch.arange(len(keys), device=keys.device)
     if keys.is_cuda and len(keys) <= _FEW:
-        # All pairs at once: on a GPU one pass over a small square beats the passes of a sort.
+        # Compare all pairs: for few keys this is one GPU kernel, faster than the passes of a sort.
         tied_before = (keys[None] == keys[:, None]) & (places[None] < places[:, None])
         return ((keys[None] < keys[:, None]) | tied_before).sum(1)
-    order = torch.sort(keys, stable=True).indices  # stable: ties stay in the order of record ids
+    order = torch.sort(keys, stable=True).indices  # stable: ties stay ordered by record id
     return torch.empty_like(order).scatter_(0, order, places)
 
 
@@ -139,7 +145,7 @@ def _scalar(value: float, like: Tensor) -> Tensor:
 
 
 def _plain(weights: Tensor, noise: float, like: Tensor, *, passed: bool) -> Decision:
-    """A decision without a test."""
+    """The decision of an aggregation without a test."""
     return Decision(
         weights,
         _scalar(noise, like),
@@ -154,8 +160,8 @@ class Noisy(Aggregation):
     """A sum of clipped gradients with Gaussian noise.
 
     Attributes:
-        clip: R, the L2 bound of every gradient.
-        noise_multiplier: σ; the noise on the sum is σR.
+        clip: R, the L2 bound on every gradient.
+        noise_multiplier: σ; the noise on the sum has standard deviation σR.
     """
 
     clip: float
@@ -179,8 +185,8 @@ class Sum(Noisy):
     """The clipped sum with Gaussian noise: DP-SGD.
 
     Attributes:
-        clip: R, the L2 bound of every gradient.
-        noise_multiplier: σ; the noise on the sum is σR.
+        clip: R, the L2 bound on every gradient.
+        noise_multiplier: σ; the noise on the sum has standard deviation σR.
     """
 
     trim: Trim = attrs.field(factory=lambda: FixedTrim(0.0), init=False)
@@ -199,12 +205,12 @@ class Sum(Noisy):
 
 @attrs.frozen(kw_only=True)
 class TrimmedSum(Noisy):
-    """The clipped sum without its F largest, with noise for its global sensitivity (TSGD+Gaussian).
+    """The clipped sum without the F largest gradients, with full Gaussian noise (TSGD+Gaussian).
 
     Attributes:
-        clip: R.
+        clip: R, the L2 bound on every gradient.
         noise_multiplier: σ; trimming does not lower the global sensitivity, so the noise is σR.
-        trim: How many are left out.
+        trim: How many of the largest gradients are left out.
     """
 
     trim: Trim = attrs.field(factory=lambda: FixedTrim(0.25))
@@ -234,21 +240,27 @@ class TrimmedSum(Noisy):
 
 @attrs.frozen(kw_only=True)
 class ProposeTestRelease(Noisy):
-    """Propose a bound on what one record can do to the trimmed sum, test it, release (TSGD+PTR).
+    """The trimmed sum, released by Propose-Test-Release (TSGD+PTR).
 
-    The margin of the trimmed sum is Δ = max(0, F - #{clipped norms > τ}) for every batch, empty or
-    no larger than F included (Errata 1); adding a record can only lower it.
+    It proposes τ as a bound on the change that one record can make to the trimmed sum, tests the
+    proposal privately, and adds the smaller noise στ if the test passes.
+
+    The margin of the trimmed sum is Δ = max(0, F - #{clipped norms > τ}) for every batch, including
+    empty ones and those no larger than F (Errata 1); adding a record can only lower it.
 
     Attributes:
-        clip: R.
-        propose: τ/R, below 1.
-        noise_multiplier: σ; the noise is σR when the test fails, στ when it passes.
+        clip: R, the L2 bound on every gradient.
+        propose: τ/R, the proposal relative to the clip; below 1.
+        noise_multiplier: σ; the noise has standard deviation στ if the test passes and σR if it
+            fails.
         test: The private test of the margin.
-        failure: δ₀, how often a margin of 0 may pass.
-        trim: How many are left out, fixed or adapted to the released branches.
+        failure: δ₀, the largest probability with which a margin of 0 passes.
+        trim: How many of the largest gradients are left out, fixed or adapted to the released
+            branches.
         fallback: What is released when the test fails.
-        reveals: What an observer learns of the test: by default the branch alone.
-        fallback_scale: Factor on the update of the fallback branch: its own learning rate.
+        reveals: What an observer learns about the test; by default only the branch.
+        fallback_scale: Factor on the update in the fallback branch, which gives it a learning rate
+            of its own.
     """
 
     propose: float
@@ -265,16 +277,16 @@ class ProposeTestRelease(Noisy):
         _validate.fields(self, _validate.non_negative, "fallback_scale")
         if not isinstance(self.trim, Trim):
             raise _validate.ArgumentError("trim", "a FixedTrim or AdaptiveTrim", got=self.trim)
-        _ = self.event  # checks the test and its failure
+        _ = self.event  # validates the test together with `failure`
 
     @property
     def proposal(self) -> float:
-        """τ."""
+        """τ, the proposed sensitivity."""
         return self.propose * self.clip
 
     @property
     def threshold(self) -> float:
-        """What the noisy margin must exceed."""
+        """The value that the noisy margin must exceed to pass."""
         return self.test.threshold(self.failure)
 
     @property
@@ -323,7 +335,7 @@ class ProposeTestRelease(Noisy):
 
 @attrs.frozen(kw_only=True)
 class Mean(Aggregation):
-    """The plain mean, neither clipped nor private: what privacy is measured against."""
+    """The plain mean, neither clipped nor private: the non-private baseline."""
 
     clip: float = attrs.field(default=math.inf, init=False)
     trim: Trim = attrs.field(factory=lambda: FixedTrim(0.0), init=False)

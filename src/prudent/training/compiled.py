@@ -1,7 +1,7 @@
-"""A step as one fused program: traced once, compiled by torch's inductor.
+"""Compilation of a step into one fused program: traced once, compiled by torch's inductor.
 
-Tracing happens below autograd and vmap, where a step is a straight line of tensor operations: the
-book-keeping has dissolved, and the compiler sees norms, test and weighted sum as one graph.
+Tracing happens below autograd and vmap, where a step is a straight sequence of tensor operations,
+so the compiler sees norms, test and weighted sum as one graph.
 """
 
 import warnings
@@ -24,22 +24,23 @@ Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
 
 
 def inductor(graph: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
-    """Fused kernels for a graph: C++ on the CPU, Triton on a GPU."""
-    import torch._inductor as compiler  # slow to import, and few runs compile
+    """Compile a graph to fused kernels: C++ on the CPU, Triton on a GPU."""
+    import torch._inductor as compiler  # slow to import, and only compiled runs need it
 
     compiled: Callable[..., Any] = compiler.compile(graph, [*examples])
     return compiled
 
 
 class Compiled:
-    """A function of trees of tensors, compiled for each set of shapes it is called with.
+    """Wraps a function of trees of tensors and compiles it for each set of input shapes.
 
-    What the function draws with a `generator=` of its own is drawn outside the program, in the same
-    order and with the same calls: the compiled function releases the numbers of the eager one, up
-    to rounding. Dropout, which names no generator, is drawn inside, with numbers of its own.
+    Random calls with a `generator=` argument are made outside the compiled program, in the same
+    order and with the same calls, so the compiled function returns the numbers of the eager one up
+    to rounding. Dropout, which takes no generator, is drawn inside the program and gets different
+    numbers.
 
-    The first call with new shapes runs eagerly, and then once more to be traced. Python is gone
-    from the program: the function must not depend on anything but its arguments' values.
+    The first call with new shapes runs the function eagerly and then once more for tracing. The
+    program contains no Python, so the function must depend only on the values of its arguments.
 
     Args:
         function: Takes and returns trees of tensors.
@@ -52,10 +53,11 @@ class Compiled:
         self._programs: dict[Any, Program] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function returns."""
+        """Return what the function returns."""
         leaves, structure = pytree.tree_flatten(arguments)
         key = structure, tuple(map(_kind, leaves))
-        # The program is one: what no norm may be cut to, its layers are not cut to either.
+        # The program is compiled as one, so the layers, like the norms, must not use
+        # reduced-precision products.
         with torch.no_grad(), native_products(), whole_products():
             if key in self._programs:
                 return self._programs[key](*arguments)
@@ -63,7 +65,7 @@ class Compiled:
                 result = self._function(*arguments)
             try:
                 self._programs[key] = self._compile(arguments, recorded.draws)
-            except Exception as error:  # whatever a model does that cannot be traced or compiled
+            except Exception as error:  # any operation that cannot be traced or compiled
                 message = " ".join(str(error).split())[:300]
                 warnings.warn(
                     f"The step could not be compiled and runs as it is, which changes no number: "
@@ -101,7 +103,7 @@ class Compiled:
 
 
 class _Draw:
-    """A random draw that can be made again; its first result is kept as an example."""
+    """A random call that can be repeated; its first result is kept as an example input."""
 
     def __init__(self, call: Callable[[], Tensor]) -> None:
         self._call = call
@@ -114,7 +116,7 @@ class _Draw:
 
 
 class _Recorded(TorchFunctionMode):
-    """Notes every call with a `generator=`."""
+    """Records every call with a `generator=` argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +132,7 @@ class _Recorded(TorchFunctionMode):
 
 
 class _Replayed(TorchFunctionMode):
-    """Answers the same calls, in the same order, with given tensors."""
+    """Returns given tensors from the same calls, in the same order."""
 
     def __init__(self, drawn: Sequence[Tensor]) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ class _Replayed(TorchFunctionMode):
 
 
 def _kind(leaf: Any) -> Any:
-    """What a program is made for: a tensor's shape, or any other value itself."""
+    """The cache key of one leaf: a tensor's shape, or the value itself if it is no tensor."""
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
     return leaf

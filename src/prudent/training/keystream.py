@@ -1,24 +1,23 @@
-"""Random bits from a secret key: the ChaCha20 keystream (RFC 8439), read at named positions.
+"""Random bits from a secret key: the ChaCha20 keystream (RFC 8439), read at chosen positions.
 
-Noise that can be predicted is no noise. A coordinate whose gradient is zero for every record, such
-as the weight of a pixel that is always black, releases pure noise, so an observer of the model sees
-outputs of its generator. Of a linear generator (the Mersenne twister of torch on a CPU) a few
-thousand such coordinates give away the whole state, and with it all noise and all batches; a
-generator with a seed of 64 bits (Philox on a GPU) can be searched. Telling the output of ChaCha20
-from random bits, let alone predicting it, is as hard as breaking the cipher.
+Noise protects only while it cannot be predicted. A coordinate whose gradient is zero for every
+record, such as the weight of a pixel that is always black, releases pure noise, so an observer of
+the model sees outputs of the random generator. For a linear generator (torch's Mersenne twister on
+a CPU) a few thousand such coordinates determine the whole state, and with it all noise and all
+batches; the 64-bit seed of Philox (on a GPU) can be found by exhaustive search. Telling the output
+of ChaCha20 from random bits, let alone predicting it, is as hard as breaking the cipher.
 
-A stream has no state that moves on. Its bits are a function of
+A stream has no state. Its bits are a function of
 
     the key, the purpose, the step and the rank,
 
-so a resumed run reads the bits it would have read, a checkpoint keeps the key and the step, and two
-draws share bits only if all four are equal. Each purpose has a key of its own, derived by keyed
-BLAKE2b; step and rank are the nonce: the first 64 bits are the step, the last 32 the rank. The
-keystream of one nonce is 256 GiB long, enough for 2³⁵ numbers.
+so a resumed run reads the same bits as an uninterrupted one, a checkpoint needs only the key and
+the step, and two draws share bits only if all four are equal. Each purpose has a key of its own,
+derived by keyed BLAKE2b; step and rank are the nonce: the first 64 bits are the step, the last 32
+the rank. The keystream of one nonce is 256 GiB long, enough for 2³⁵ numbers.
 
-Random 64-bit words become numbers by functions of the words alone, so that the CPU and a CUDA
-device, which read the same bits, get the same numbers up to the rounding of a logarithm and a
-cosine.
+Random 64-bit words are mapped to numbers by deterministic functions, so the CPU and a CUDA device,
+which read the same bits, get the same numbers up to the rounding of a logarithm and a cosine.
 """
 
 import enum
@@ -35,13 +34,13 @@ from torch import Tensor
 from prudent import _validate
 
 WORDS = 1 << 35
-"""How many 64-bit words the keystream of one position has: 2³² blocks of 64 bytes."""
+"""Number of 64-bit words in the keystream of one position: 2³² blocks of 64 bytes."""
 
 _ZEROS = bytes(1 << 20)
 
 
 class Purpose(enum.Enum):
-    """What bits are used for; each purpose has streams of its own."""
+    """What random bits are used for; each purpose has its own streams."""
 
     NOISE = "noise"
     """The Gaussian noise on a sum."""
@@ -50,29 +49,29 @@ class Purpose(enum.Enum):
     """The noise of a private test."""
 
     SAMPLING = "sampling"
-    """Who is in a batch."""
+    """Which records are in a batch."""
 
     CORRUPTION = "corruption"
-    """Seeds of simulated attacks; no guarantee rests on them."""
+    """Seeds of simulated attacks; no guarantee depends on them."""
 
     DROPOUT = "dropout"
-    """Seeds of what models draw; no guarantee rests on them."""
+    """Seeds for random layers such as dropout; no guarantee depends on them."""
 
     READING = "reading"
-    """Seeds of what data sets draw; no guarantee rests on them."""
+    """Seeds for data sets that draw random numbers; no guarantee depends on them."""
 
 
 @attrs.frozen
 class Key:
-    """The secret of one run: who knows it can subtract all noise and tell who was in each batch.
+    """The secret key of one run. It reveals all noise and which records were in each batch.
 
-    Use one key for one run. Two runs with the same key on different data release different sums
-    under the same noise.
+    Use a key for one run only. Two runs with the same key on different data release different sums
+    with the same noise, and their difference is not protected.
 
     Attributes:
-        secret: 32 bytes; never shown.
-        predictable: Whether it was made from a seed, which others may know or guess. The guarantee
-            of a run then does not hold against them.
+        secret: 32 bytes; never printed.
+        predictable: Whether the key was made from a seed, which others may know or guess. The
+            guarantee of the run does not hold against them.
     """
 
     secret: bytes = attrs.field(repr=False)
@@ -94,13 +93,13 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: int) -> Self:
-        """The same key for the same seed: reproducible, and so predictable."""
+        """The key of a seed: reproducible, and therefore predictable."""
         number = str(_validate.count(seed=seed)).encode()
         digest = hashlib.blake2b(number, digest_size=32, person=b"prudent seed")
         return cls(digest.digest(), predictable=True)
 
     def stream(self, purpose: Purpose) -> "Stream":
-        """The bits for one purpose."""
+        """The stream of random bits for one purpose."""
         derived = hashlib.blake2b(
             purpose.value.encode(), key=self.secret, digest_size=32, person=b"prudent stream"
         )
@@ -109,13 +108,13 @@ class Key:
     def generator(
         self, device: torch.device, purpose: Purpose, *, step: int = 0, rank: int = 0
     ) -> torch.Generator:
-        """A torch generator for what no guarantee rests on; its output tells nothing of the key."""
+        """A torch generator for uses without a guarantee; its output does not reveal the key."""
         seed = int(self.stream(purpose).words(1, step=step, rank=rank)) & (2**63 - 1)
         return torch.Generator(device).manual_seed(seed)
 
 
 def given_or_random(key: Key | None) -> Key:
-    """The key that was given, or a new one."""
+    """The given key, or a new one from the operating system."""
     if key is None:
         return Key.random()
     if not isinstance(key, Key):
@@ -134,36 +133,36 @@ class Stream:
     """The keystreams of one purpose.
 
     Attributes:
-        secret: The key of the cipher; never shown.
+        secret: The key of the cipher; never printed.
     """
 
     secret: bytes = attrs.field(repr=False)
 
     def at(self, step: int, rank: int = 0) -> "Reader":
-        """Reads the keystream of a position from its beginning."""
+        """A reader at the start of the keystream of a position."""
         return Reader(self.secret, step.to_bytes(8, "little") + rank.to_bytes(4, "little"))
 
     def words(self, count: int, *, step: int, rank: int = 0) -> Tensor:
-        """The first words of a position."""
+        """The first `count` words of a position."""
         return self.at(step, rank).words(count)
 
 
 class Reader:
-    """Reads one keystream, on the CPU, from its first byte on.
+    """Reads one keystream sequentially on the CPU.
 
     Args:
         secret: The key of the cipher, 32 bytes.
         nonce: 12 bytes.
-        counter: The block to begin with.
+        counter: The first block to read.
     """
 
     def __init__(self, secret: bytes, nonce: bytes, counter: int = 0) -> None:
-        initial = counter.to_bytes(4, "little") + nonce  # as the library wants it
+        initial = counter.to_bytes(4, "little") + nonce  # the layout that the library expects
         self._cipher = Cipher(algorithms.ChaCha20(secret, initial), mode=None).encryptor()
         self._left = WORDS - 8 * counter
 
     def words(self, count: int) -> Tensor:
-        """The next 64-bit words, least significant byte first, as signed integers."""
+        """The next `count` 64-bit words, little-endian, as signed integers."""
         if count > self._left:
             raise ValueError(
                 f"Expected at most {WORDS} random words for one step, got more. A model of so many "
@@ -179,21 +178,22 @@ class Reader:
 
 
 def uniforms(words: Tensor) -> Tensor:
-    """Uniform numbers in (0, 1], of 63 random bits each; the sign of a word is left over.
+    """Uniform numbers in (0, 1], from 63 random bits each; the sign of a word is not used.
 
-    Of a word w it is |w + ½|/2⁶³, one of (k + ½)/2⁶³ rounded to double precision. Small values
-    keep all their digits: the least is 2⁻⁶⁴, and Pr[u <= p] is p within 2⁻⁶⁴ and one part in 2⁵³.
+    A word w gives |w + ½|/2⁶³, that is (k + ½)/2⁶³ for an integer k, rounded to double precision.
+    Small values keep full precision: the smallest is 2⁻⁶⁴, and Pr[u <= p] equals p within 2⁻⁶⁴ and
+    one part in 2⁵³.
     """
     return words.to(torch.float64).add_(0.5).abs_().mul_(2.0**-63)
 
 
 def normals(words: Tensor) -> Tensor:
-    """Standard normal numbers in double precision, as many as there are words, an even number.
+    """Standard normal numbers in double precision, one per word; the number of words must be even.
 
-    Box and Muller (1958): two words give a radius √(−2 ln u), with u of 63 random bits, and an
-    angle of 64; these give two independent normals. The least u, 2⁻⁶⁴, makes 9.42 the longest
-    radius. Beyond it lies a true pair with probability 2⁻⁶⁴: of 10⁸ numbers in each of 10⁴ steps
-    one that should have been longer is expected with probability 3e-8.
+    Box and Muller (1958): two words give a radius √(−2 ln u), with u from 63 random bits, and an
+    angle from 64; these give two independent normals. The smallest u, 2⁻⁶⁴, limits the radius to
+    9.42. An ideal pair exceeds this with probability 2⁻⁶⁴: in 10⁴ steps of 10⁸ numbers each, the
+    probability that any pair would is 3e-8.
     """
     radius = uniforms(words[0::2]).log_().mul_(-2.0).sqrt_()
     angle = words[1::2].to(torch.float64).mul_(math.pi * 2.0**-63)

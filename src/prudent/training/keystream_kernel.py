@@ -1,8 +1,8 @@
-"""The keystream on a CUDA device, and noise from it in one launch: kernels in Triton.
+"""Triton kernels that compute the keystream on a CUDA device and add noise in one launch.
 
-One thread computes one block of the cipher, whose sixteen words stay in registers. Key and step are
-read from device memory, so that a captured step reads a new position at every replay. The bits, and
-which number each of them becomes, are those of `keystream`; numbers differ in the rounding of
+Each thread computes one block of the cipher and keeps its sixteen words in registers. Key and step
+are read from device memory, so that a captured step reads a new position at every replay. The bits
+and their mapping to numbers are those of `keystream`; the numbers differ only in the rounding of
 logarithm, cosine and sine.
 """
 
@@ -12,17 +12,17 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-_BLOCKS = tl.constexpr(128)  # of the cipher, in one program of four warps
+_BLOCKS = tl.constexpr(128)  # cipher blocks per program of four warps
 _WORDS = tl.constexpr(8 * 128)
 _SCALE = tl.constexpr(2.0**-63)
 
 
 def fill_words(words: Tensor, key: Tensor, step: Tensor) -> None:
-    """Puts the first words of a position, of rank 0, into a tensor of 64-bit integers.
+    """Fill a tensor of 64-bit integers with the first words of a position, for rank 0.
 
     Args:
-        words: To be filled, on the device.
-        key: The eight words of 32 bits of a stream's key, on the device.
+        words: The tensor to fill, on the device.
+        key: A stream's key as eight 32-bit words, on the device.
         step: The position, one 64-bit integer on the device.
     """
     with torch.cuda.device(words.device):
@@ -30,13 +30,13 @@ def fill_words(words: Tensor, key: Tensor, step: Tensor) -> None:
 
 
 def add_normals(total: Tensor, deviation: Tensor, key: Tensor, step: Tensor) -> None:
-    """Adds standard normals times a deviation to a contiguous tensor, rounding each sum once.
+    """Add standard normals times a deviation to a contiguous tensor, rounding each sum once.
 
     Args:
         total: Single or double precision, on the device.
         deviation: A scalar on the device.
         key: As for `fill_words`.
-        step: Likewise.
+        step: As for `fill_words`.
     """
     with torch.cuda.device(total.device):
         _add_normals[_grid(total)](total, deviation, key, step, total.numel())
@@ -72,16 +72,16 @@ def _add_normals(total, deviation, key, step, count):
 
 @triton.jit
 def _normals(first, second):
-    """Two standard normals of two words."""
+    """Two standard normals from two words."""
     uniform = tl.abs(first.to(tl.float64) + 0.5) * _SCALE
     radius = tl.sqrt(-2.0 * tl.log(uniform))
-    turn = second.to(tl.float64) * _SCALE  # in halves: no large angle has to be reduced
+    turn = second.to(tl.float64) * _SCALE  # in units of π, so that no large angle needs reducing
     return radius * libdevice.cospi(turn), radius * libdevice.sinpi(turn)
 
 
 @triton.jit
 def _in_order(v0, v1, v2, v3, v4, v5, v6, v7):
-    """Eight values of every thread as one vector, those of a thread side by side."""
+    """Interleave eight values per thread into one vector, with those of a thread adjacent."""
     even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
     odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
     return tl.reshape(tl.join(even, odd), (_WORDS,))
@@ -89,7 +89,7 @@ def _in_order(v0, v1, v2, v3, v4, v5, v6, v7):
 
 @triton.jit
 def _keystream(key, step, first):
-    """The eight words of 64 bits of each block of the cipher (RFC 8439, section 2.3)."""
+    """The eight 64-bit words of each cipher block (RFC 8439, section 2.3)."""
     counter = (first * _BLOCKS + tl.arange(0, _BLOCKS)).to(tl.uint32)
     number = tl.load(step).to(tl.uint64, bitcast=True)
     low, high = number.to(tl.uint32), (number >> 32).to(tl.uint32)

@@ -1,8 +1,8 @@
-"""The noise of a step: its test's and that of its sum, from the keystream of a key.
+"""The noise of a step, for its test and for its sum, drawn from the keystream of a key.
 
-All of it comes from the position of the step, so it is drawn once, by one process, and again by
-nobody but a run that repeats the step. The laws are computed in double precision: the noise of a
-test decides with a probability as small as 1e-8 which branch is taken.
+All noise is a function of the key and the number of the step: one process draws it once, and only a
+run that repeats the step draws it again. Distributions are computed in double precision, because
+the noise of a test must be accurate at probabilities as small as 1e-8.
 """
 
 import functools
@@ -26,16 +26,17 @@ from prudent.training.keystream import Key, Purpose, normals, uniforms
 from prudent.training.step_state import StepState
 
 TEST_WORDS = 2
-"""How many random words the noise of a test is made of."""
+"""Number of random words from which the noise of a test is generated."""
 
-_CHUNK = 1 << 17  # numbers made at a time on the host, few enough to stay in a cache
+_CHUNK = 1 << 17  # numbers drawn at a time on the host; few enough to stay in cache
 
 
 def margin_noise(test: MarginTest, words: Tensor) -> Tensor:
-    """The test's noise, a double-precision scalar, made of two random words on any device.
+    """The test's noise as a double-precision scalar, generated from two random words on any device.
 
-    A symmetric law takes its sign from that of the first word, and its size from the other 63 bits
-    by the inverse of its tail: what has a probability above 2⁻⁶⁴ can be drawn.
+    A symmetric distribution takes its sign from the sign of the first word and its magnitude from
+    the other 63 bits by inverting its tail: every outcome with a probability above 2⁻⁶⁴ can be
+    drawn.
     """
     if isinstance(test, GaussianTest):
         return normals(words)[0] * test.scale
@@ -50,7 +51,7 @@ def margin_noise(test: MarginTest, words: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def _tails(test: MarginTest, device: torch.device) -> Tensor:
-    """Pr[|noise| > k] of a whole-number law, ascending, down to k = 0."""
+    """Pr[|noise| > k] of an integer-valued distribution, ascending, down to k = 0."""
     if isinstance(test, DiscreteGaussianTest):
         reach = test.reach
     elif isinstance(test, DiscreteLaplaceTest):
@@ -62,14 +63,14 @@ def _tails(test: MarginTest, device: torch.device) -> Tensor:
 
 
 class HostNoise:
-    """Noise drawn on the host, and copied to the device of a sum where that is another.
+    """Noise drawn on the host and copied to the device of the sum if that is a different one.
 
     Args:
-        key: Of the run.
-        device: Where the sums are.
+        key: The key of the run.
+        device: The device of the sums.
 
     Attributes:
-        capturable: Whether a CUDA graph can draw it: no, the host draws.
+        capturable: Whether a CUDA graph can draw the noise: no, the host draws it.
     """
 
     capturable = False
@@ -79,11 +80,11 @@ class HostNoise:
         self._test, self._noise = key.stream(Purpose.TEST), key.stream(Purpose.NOISE)
 
     def test_words(self, state: StepState) -> Tensor:
-        """The random words of this step's test."""
+        """The random words for this step's test."""
         return self._test.words(TEST_WORDS, step=state.taken).to(self._device)
 
     def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
-        """Adds this step's Gaussian noise to a vector, in place."""
+        """Add this step's Gaussian noise to a vector, in place."""
         reader = self._noise.at(state.taken)
         deviation = deviation.to(torch.float64)
         for part in torch.split(total, _CHUNK):
@@ -92,14 +93,14 @@ class HostNoise:
 
 
 class DeviceNoise:
-    """Noise drawn by kernels on a CUDA device, at the position the device counts.
+    """Noise drawn by kernels on a CUDA device, at the step number counted on the device.
 
     Args:
-        key: Of the run.
+        key: The key of the run.
         device: A CUDA device.
 
     Attributes:
-        capturable: Whether a CUDA graph can draw it: yes.
+        capturable: Whether a CUDA graph can draw the noise: yes.
     """
 
     capturable = True
@@ -111,18 +112,18 @@ class DeviceNoise:
         )
 
     def test_words(self, state: StepState) -> Tensor:
-        """The random words of this step's test."""
+        """The random words for this step's test."""
         words = torch.empty(TEST_WORDS, dtype=torch.int64, device=state.number.device)
         self._kernels.fill_words(words, self._test, state.number)
         return words
 
     def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
-        """Adds this step's Gaussian noise to a contiguous vector, in place."""
+        """Add this step's Gaussian noise to a contiguous vector, in place."""
         self._kernels.add_normals(total, deviation, self._noise, state.number)
 
 
 def noise_on(device: torch.device, key: Key) -> HostNoise | DeviceNoise:
-    """The noise of a run, drawn where its sums are if that can be."""
+    """The noise source of a run, drawing on the device of its sums if the kernels run there."""
     if device.type == "cuda" and _kernels_work(device):
         return DeviceNoise(key, device)
     return HostNoise(key, device)
@@ -130,7 +131,7 @@ def noise_on(device: torch.device, key: Key) -> HostNoise | DeviceNoise:
 
 @functools.lru_cache(maxsize=8)
 def _kernels_work(device: torch.device) -> bool:
-    """Whether the kernels run; raises if they draw anything but what the host draws."""
+    """Whether the kernels run; raises an error if they draw other numbers than the host."""
     key, state, one = Key(bytes(32)), StepState.start(0.0, device), torch.ones((), device=device)
     state.move_to(2**40 + 3)
     drawn = torch.zeros(2**14 + 5, dtype=torch.float64, device=device)
@@ -138,7 +139,7 @@ def _kernels_work(device: torch.device) -> bool:
         kernels = DeviceNoise(key, device)
         words = kernels.test_words(state)
         kernels.add_(drawn, one, state)
-    except Exception as error:  # no Triton, no compiler for it, a device it does not know
+    except Exception as error:  # no Triton, no compiler for it, an unsupported device
         message = " ".join(str(error).split())[:200]
         warnings.warn(
             "Noise is drawn on the host and copied to the device, which takes longer, and no CUDA "
@@ -160,13 +161,13 @@ def _kernels_work(device: torch.device) -> bool:
 
 
 def _kernels() -> Any:
-    """The module of the kernels, which needs Triton."""
+    """The module with the kernels; importing it requires Triton."""
     from prudent.training import keystream_kernel
 
     return keystream_kernel
 
 
 def _key_words(key: Key, purpose: Purpose) -> Tensor:
-    """A stream's key as eight words of 32 bits."""
+    """A stream's key as eight 32-bit words."""
     secret = key.stream(purpose).secret
     return torch.from_numpy(np.frombuffer(secret, dtype="<i4").copy())

@@ -1,8 +1,8 @@
-"""Opacus's training loop with this package's aggregations and accounting.
+"""An Opacus optimizer with this package's aggregations and accounting.
 
-Opacus keeps what it is good at: per-example gradients (`GradSampleModule`), Poisson batches
-(`DPDataLoader`) and physical batches (`BatchMemoryManager`). What is released of a logical batch
-and what that costs come from a `Plan`. Needs the extra `opacus`.
+Opacus provides per-example gradients (`GradSampleModule`), Poisson batches (`DPDataLoader`) and
+physical batches (`BatchMemoryManager`). A `Plan` determines what is released for each logical batch
+and what that costs. Requires the extra `opacus`.
 """
 
 import math
@@ -31,20 +31,20 @@ from prudent.training.plan import Plan
 from prudent.training.step import Chunk, Outcome, Step
 
 _TWISTER_WORDS = 624
-_TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # where torch keeps them, 8 bytes each
+_TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # place in the generator's state, 8 bytes each
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
-    """Takes the place of Opacus's `DPOptimizer` and releases what a plan says.
+    """Replaces Opacus's `DPOptimizer` and releases gradients as a plan prescribes.
 
-    A step reads the per-example gradients Opacus left at the parameters, releases their sum as the
-    plan's aggregation decides, and lets the wrapped optimizer use it. Ties between norms are broken
-    by position in the batch: Opacus's sampler lists records by ascending index, so that is one
-    order of all records, the same with and without any of them.
+    A step reads the per-example gradients that Opacus stored on the parameters, releases their sum
+    as the plan's aggregation decides, and runs the wrapped optimizer on it. Ties between norms are
+    broken by position in the batch. Opacus's sampler lists records by ascending index, so the order
+    of any two records does not depend on which others are in the batch.
 
     | case | what happens |
     |---|---|
-    | empty batch | noise alone is released, and paid for |
+    | empty batch | only noise is released, and charged |
     | physical batches of a `BatchMemoryManager` | held back until the logical batch is complete |
     | two backward passes before a step | refused: their union is no Poisson sample |
     | step after the plan's last | refused |
@@ -54,26 +54,26 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     Args:
         optimizer: Any torch optimizer over parameters of the module.
-        plan: What is released. Its `sampling_rate` is the loader's `sample_rate`.
+        plan: Prescribes what is released. Its `sampling_rate` is the loader's `sample_rate`.
         module: The `GradSampleModule` (or `GradSampleHooks`), in any mode that forms gradients.
-        data_loader: The `DPDataLoader` the batches come from. Its sampler gets a generator with a
-            secret state unless it has one: torch's default generator, of which an initial model
-            shows outputs, would tell who was drawn.
-        key: Of the noise, and of that generator; a new one from the operating system unless given.
-            Never use one twice, not even to go on from a saved state.
+        data_loader: The `DPDataLoader` the batches come from. Unless its sampler has a generator,
+            it gets one with a secret state: outputs of torch's default generator are visible in the
+            initial model and would reveal which records were drawn.
+        key: The key of the noise and of that generator; a new one from the operating system unless
+            given. Never use a key twice, not even to continue from a saved state.
 
     Attributes:
-        plan: The plan at the rate the loader really draws with, see `realised_rate`.
-        outcome: Of the last step, None before the first; its loss is not a number. See `Outcome`
-            for the fields that are private.
+        plan: The plan with the rate at which the loader actually draws, see `realised_rate`.
+        outcome: Outcome of the last step, None before the first; its loss is NaN. See `Outcome` for
+            the private fields.
         original_optimizer: The wrapped optimizer.
 
     Guarantee:
         If every step is taken on the next logical batch of `data_loader`, everything derived from
         the parameters is, over the whole run, (ε, δ)-DP for ε = `optimizer.plan.epsilon(δ)` and
         the neighbours of `optimizer.plan.relation`. `DPDataLoader.from_data_loader` takes its rate
-        from the number of records, which is then public: for `ADD_REMOVE` build the loader with a
-        `sample_rate` of your own, and give the plan an `expected_batch`.
+        from the number of records, which is then public. For `ADD_REMOVE`, build the loader with a
+        `sample_rate` that does not depend on it, and give the plan an `expected_batch`.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """How many logical batches have been released."""
+        """Number of logical batches released so far."""
         return self._release.taken
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Releases the logical batch and updates the parameters; a part of a batch is only kept.
+        """Release the logical batch and update the parameters; an incomplete batch is only stored.
 
         Args:
-            closure: Runs forward and backward, once.
+            closure: Called once; runs the forward and backward passes.
 
         Returns:
             What the closure returned, if there is one.
@@ -139,11 +139,12 @@ class PrivateOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 answer = closure()
         # Weights depend on the norms of the whole logical batch: whether a gradient is among the
-        # largest is not known before the last of them is. So physical batches wait, unsummed.
+        # largest is known only after the last one. So physical batches are kept, unsummed, until
+        # then.
         self._held.append(self._take())
         if self._skips and self._skips.pop(0):
             return answer
-        # Autograd's own sums are neither clipped nor noisy: nothing of them may be left.
+        # Autograd's own sums are neither clipped nor noisy, so all of them must be removed.
         self.original_optimizer.zero_grad(set_to_none=True)
         self.outcome = self._release(self._held)
         self._held = []
@@ -151,24 +152,28 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return answer
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears gradients, per-example ones that no step has taken included."""
+        """Clear all gradients, including per-example gradients that no step has used."""
         for parameter in self._names:
             parameter.grad_sample = None  # type: ignore[attr-defined]
         self.original_optimizer.zero_grad(set_to_none)
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Told by a `BatchMemoryManager`, in order: is a physical batch not the last of its own?"""
+        """Queue whether a physical batch is incomplete, that is, not the last of its logical batch.
+
+        Called by `BatchMemoryManager`.
+        """
         self._skips.append(do_skip)
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
         """The ε of the steps taken so far, for `plan.relation`.
 
-        Where the decision to stop looked at the model, `plan.epsilon` is the one that holds.
+        If the decision to stop depended on the model, use `plan.epsilon` instead: only that bound
+        holds.
         """
         return self.plan.epsilon_after(self.steps, delta, accountant=accountant)
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's state, the step's own, and how many steps were paid for."""
+        """The states of the wrapped optimizer and the step, and the number of charged steps."""
         return {
             "plan": repr(self.plan),
             "run": self._run,
@@ -178,9 +183,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a saved state of the same plan; steps that were taken here stay taken.
+        """Continue from a saved state of the same plan; steps already taken here still count.
 
-        Those of this run's own past are among them already, those of another run are not.
+        If the state was saved earlier in this run, its steps are already among those taken here; if
+        it comes from another run, they are not.
         """
         if state_dict["plan"] != repr(self.plan):
             raise ValueError(
@@ -195,13 +201,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._run = run or self._run
 
     def _share(self) -> None:
-        """Lets schedulers of the learning rate reach the wrapped optimizer's groups."""
+        """Share the wrapped optimizer's parameter groups, so that schedulers act on them."""
         self.param_groups = self.original_optimizer.param_groups
         self.state = self.original_optimizer.state
         self.defaults = self.original_optimizer.defaults
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
-        """What the optimizer may change, by name; asked anew as groups may be added."""
+        """The parameters that the optimizer updates, by name.
+
+        Recomputed at every step, since groups may be added.
+        """
         groups = self.original_optimizer.param_groups
         parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         if any(parameter not in self._names for parameter in parameters):
@@ -212,7 +221,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return {self._names[parameter]: parameter for parameter in parameters}
 
     def _take(self) -> Chunk:
-        """Moves the per-example gradients of one physical batch from the parameters here."""
+        """Move the per-example gradients of one physical batch off the parameters into a chunk."""
         trained = self._trained()
         formed: dict[str, Any] = {
             name: getattr(parameter, "grad_sample", None) for name, parameter in trained.items()
@@ -237,18 +246,19 @@ class PrivateOptimizer(torch.optim.Optimizer):
 def realised_rate(sample_rate: float) -> float:
     """An upper bound of the probability with which Opacus's sampler draws a record.
 
-    It compares a uniform of the default precision, a multiple of 2⁻²⁴ in single precision, with
-    the rate rounded to that precision; the chance to be below can exceed the rate by as much.
+    The sampler compares a uniform number of the default precision, a multiple of 2⁻²⁴ in single
+    precision, with the rate rounded to that precision, so the probability can exceed the rate by as
+    much.
     """
     precision = torch.finfo(torch.get_default_dtype()).eps
     return min(1.0, sample_rate * (1 + precision) + precision)
 
 
 def _secret_generator(key: Key) -> torch.Generator:
-    """A host generator whose whole state is secret; of a seed torch would use 32 bits.
+    """A host generator whose whole state is secret; seeding it would use only 32 bits of the seed.
 
-    Its draws decide who is in a batch and are never released, so that there is nothing to predict
-    them from.
+    Its draws decide which records are in a batch and are never released, so an observer has no
+    outputs from which to predict them.
     """
     words = key.stream(Purpose.SAMPLING).words(_TWISTER_WORDS, step=0) & (2**32 - 1)
     generator = torch.Generator()
@@ -259,7 +269,7 @@ def _secret_generator(key: Key) -> torch.Generator:
 
 
 class _Formed(Engine):
-    """Per-example gradients that come as they are, by name, in place of inputs."""
+    """An engine whose inputs are already per-example gradients, by name."""
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         some = next(iter(inputs.values()))
@@ -267,12 +277,12 @@ class _Formed(Engine):
 
 
 def _already_differentiated(outputs: Any, targets: Any) -> Tensor:
-    """The loss an engine asks for; Opacus's loop has used its own before."""
+    """A placeholder for the loss of an engine; Opacus's loop has already computed its own."""
     raise NotImplementedError("The gradients of a PrivateOptimizer come from Opacus.")
 
 
 def _formed_gradients(module: AbstractGradSampleModule | GradSampleHooks) -> torch.nn.Module:
-    """The model inside, if Opacus forms its per-example gradients."""
+    """The wrapped model; raises an error unless Opacus computes its per-example gradients."""
     if isinstance(module, GradSampleHooksFastGradientClipping):
         raise ArgumentError(
             "module",
@@ -294,7 +304,10 @@ def _formed_gradients(module: AbstractGradSampleModule | GradSampleHooks) -> tor
 
 
 def _poisson_sampler(data_loader: DataLoader[Any]) -> Any:
-    """The loader's sampler, if it draws every record independently and admits empty batches."""
+    """The loader's sampler.
+
+    Raises an error unless it draws every record independently and allows empty batches.
+    """
     sampler = data_loader.batch_sampler
     if type(sampler) is not UniformWithReplacementSampler:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""The plan: everything about a training run that its privacy depends on, in one frozen value."""
+"""The training plan: one frozen value that holds everything the privacy of a run depends on."""
 
 from functools import partial
 
@@ -15,21 +15,22 @@ from prudent.training.aggregation import Aggregation, Mean
 
 @attrs.frozen(kw_only=True, repr=False)
 class Plan:
-    """How batches are sampled, how many, and how each becomes a release.
+    """A training plan: how batches are sampled, how many, and how each one is released.
 
-    The sampler, the sensitivity and the price all come from here, so they cannot disagree. What
-    cannot change the guarantee (engine, device, precision) is in `Execution`.
+    The sampler, the noise and the accounting all read the same plan, so they cannot disagree.
+    Settings that cannot change the guarantee (engine, device, precision) are in `Execution`.
 
     Attributes:
-        sampling_rate: Probability with which each record enters a batch, independently.
-        steps: How many batches.
-        aggregation: What is released of each batch.
+        sampling_rate: Probability with which each record is included in a batch, independently of
+            the others.
+        steps: Number of batches.
+        aggregation: How each batch is released.
         expected_batch: The public batch size: the sum is divided by it, and trim fractions are
             relative to it. None: `sampling_rate` times the number of records, which is then public.
-        relation: Which data sets are neighbours; every ε of the plan is for it. None: `ADD_REMOVE`
-            if `expected_batch` is given, else `ZERO_OUT`. Under `ADD_REMOVE` the number of records
-            is secret, so neither `expected_batch` nor `sampling_rate` may be computed from it; if
-            they are, give `ZERO_OUT`, at the same price.
+        relation: The neighbouring relation between data sets; every ε of the plan refers to it.
+            None: `ADD_REMOVE` if `expected_batch` is given, else `ZERO_OUT`. Under `ADD_REMOVE` the
+            number of records is secret, so neither `expected_batch` nor `sampling_rate` may be
+            computed from it; if either is, use `ZERO_OUT`, which has the same price.
     """
 
     sampling_rate: float
@@ -64,7 +65,7 @@ class Plan:
 
     @property
     def relation(self) -> Relation:
-        """Which data sets are neighbours: as given, or what `expected_batch` allows."""
+        """The neighbouring relation: as given, or the default implied by `expected_batch`."""
         if self._relation is not None:
             return self._relation
         return ZERO_OUT if self.expected_batch is None else ADD_REMOVE
@@ -75,11 +76,11 @@ class Plan:
 
     @property
     def event(self) -> dp.DpEvent:
-        """The whole run, for any accountant."""
+        """The privacy event of the whole run, for any accountant."""
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> dp.DpEvent:
-        """The first `steps` steps."""
+        """The privacy event of the first `steps` steps."""
         if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
         release = self.aggregation.event
@@ -101,7 +102,7 @@ class Plan:
     def calibrate(
         self, *, epsilon: float, delta: float, accountant: Accountant = PldAccountant
     ) -> "Plan":
-        """A plan with the least noise that makes the run (ε, δ)-DP, rounded to the safe side."""
+        """A copy of the plan with the least noise that makes the run (ε, δ)-DP, rounded up."""
         noise = solve(
             lambda sigma: self._with_noise(sigma).event,
             Search(safe=1e4, unsafe=1e-2, guess=1.0),
@@ -116,7 +117,7 @@ class Plan:
     def longest(
         self, *, epsilon: float, delta: float, accountant: Accountant = PldAccountant
     ) -> "Plan":
-        """A plan with the most steps that keep the run (ε, δ)-DP."""
+        """A copy of the plan with the largest number of steps that keeps the run (ε, δ)-DP."""
         steps = solve(
             lambda count: self.event_after(int(count)),
             Search(safe=1, unsafe=1e9, guess=max(1, self.steps), whole=True),

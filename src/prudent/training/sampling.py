@@ -1,10 +1,10 @@
-"""Poisson batches of a fixed shape, drawn from the keystream of a key.
+"""Poisson sampling of batches with a fixed shape, drawn from the keystream of a key.
 
-The ids of a Poisson sample are a sum of independent geometric gaps: from one sampled record to the
-next there are k records with probability q(1-q)^(k-1). Drawing gaps instead of one coin for every
-record costs as much as the batch, not as the data set, gives ids in ascending order, and needs no
-look at a value. They are drawn on the host, many batches at a time, so that a batch is the same on
-every device.
+The ids of a Poisson sample are partial sums of independent geometric gaps: the distance from one
+sampled record to the next is k with probability q(1-q)^(k-1). Drawing gaps instead of one coin per
+record costs time proportional to the batch rather than to the data set, and yields ids in ascending
+order. Gaps are drawn on the host, for many batches at a time, so that a batch is the same on every
+device.
 """
 
 import math
@@ -25,8 +25,9 @@ class Batch:
     """Record ids of one logical batch, padded to physical batches of a fixed shape.
 
     Attributes:
-        ids: Ascending record ids, shape (chunks, physical); a record of this process where padded.
-        valid: False where padded, the same shape.
+        ids: Ascending record ids, shape (chunks, physical); padding holds the id of a record of
+            this process.
+        valid: False for padding; same shape.
     """
 
     ids: Tensor
@@ -34,9 +35,9 @@ class Batch:
 
 
 class PoissonSampler:
-    """Draws batch after batch; each record enters each batch independently with probability q.
+    """Draws Poisson batches: each record is in each batch independently with probability q.
 
-    A batch larger than the physical size comes in more than one chunk: it is never cut.
+    A batch larger than the physical size is returned in several chunks; it is never truncated.
 
     | case | what happens |
     |---|---|
@@ -48,12 +49,12 @@ class PoissonSampler:
     Attributes:
         records: Size of the data set.
         rate: q.
-        physical_batch: Rows of one chunk, in each process.
-        key: Of the draws; a new one from the operating system unless given, the same in all
-            processes. Sampling amplifies privacy only while nobody can tell who was drawn: a key
-            from a seed that others know makes the plan's ε void.
-        processes: Those that divide the records. The batch, as their union, is the same for any
-            number of them.
+        physical_batch: Rows per chunk, in each process.
+        key: The key of the draws, the same in all processes; a new one from the operating system
+            unless given. Sampling amplifies privacy only while the drawn records are secret: a key
+            made from a seed that others know voids the plan's ε.
+        processes: The processes among which the records are divided. The union of their batches
+            does not depend on their number.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class PoissonSampler:
         self._sizes: list[int] = []
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step, a function of the key and the step alone."""
+        """The batch of a step; it depends only on the key and the step."""
         block, position = divmod(step, _STEPS_PER_BLOCK)
         if block != self._block:
             self._draw_block(block)
@@ -96,15 +97,16 @@ class PoissonSampler:
         )
 
     def _draw_block(self, block: int) -> None:
-        """Draws the ids of many steps at once, from a position of their own."""
+        """Draw the ids of a block of steps, at the keystream position of the block."""
         reader = self._stream.at(block)
-        # As wide as nearly every draw, whatever the physical size: it must not change the draws.
+        # Wide enough for nearly every draw. It does not depend on the physical batch size, which
+        # must not change the draws.
         width = roomy_batch(self.records, self.rate, 5.0)
         ids = self._gaps(width, reader).cumsum(1) - 1
         sizes = (ids < self.records).sum(1).tolist()
         while max(sizes) == ids.shape[1]:
-            # Some batch may go on beyond what was drawn: draw on. Drawing anew would make large
-            # batches rarer than they are.
+            # Some batch may extend beyond the gaps drawn so far, so draw more. Redrawing instead
+            # would make large batches too rare.
             more = ids[:, -1:] + self._gaps(width, reader).cumsum(1)
             ids = torch.cat([ids, more], 1)
             sizes = (ids < self.records).sum(1).tolist()
@@ -129,14 +131,18 @@ class PoissonSampler:
 
 
 def device_kind(device: torch.device) -> str:
-    """What decides how sums are rounded, and so whether a repeated step is the same release."""
+    """The kind of device.
+
+    It determines how sums are rounded, and so whether a repeated step is the same release.
+    """
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def roomy_batch(records: int, rate: float, deviations: float = 2.5) -> int:
-    """A physical size that most draws fit, a multiple of 8: the mean and some deviations.
+    """A physical batch size, a multiple of 8, for the mean draw plus `deviations` deviations.
 
-    The host pays for padding and hardly for a second chunk; a captured graph the other way round.
+    On a CPU padding is expensive and a second chunk is cheap; for a captured graph it is the
+    reverse.
     """
     spread = math.sqrt(records * rate * (1 - rate))
     return max(8, -(-math.ceil(records * rate + deviations * spread + 1) // 8) * 8)

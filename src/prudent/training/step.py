@@ -1,4 +1,4 @@
-"""One private step, for any loop: a batch in, noisy gradients in `parameter.grad` out."""
+"""One private step for any training loop: writes the noisy gradients of a batch to `.grad`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -34,14 +34,14 @@ class Chunk(NamedTuple):
     """One physical batch.
 
     Attributes:
-        inputs: A tensor, or a tree of them, records first. Or a function that reads the inputs and
-            the targets, the same each time: for an engine that recomputes, which then holds no more
-            than one chunk at a time.
-        targets: Likewise; not looked at if `inputs` reads them.
-        valid: False where a row is padding; None: no padding.
-        ids: Record ids, strictly ascending over the chunks of a batch, padding aside: the order
-            that ties need, and a proof that no record counts twice. Needed by a corruption, and by
-            several processes.
+        inputs: A tensor or a tree of tensors, with records along the first dimension. Or a function
+            that reads the inputs and the targets and returns the same values each time; an engine
+            that recomputes then holds only one chunk in memory at a time.
+        targets: The same for the targets; ignored if `inputs` is a function.
+        valid: False for rows that are padding. None: no padding.
+        ids: Record ids, strictly ascending over the chunks of a batch except for padding. They
+            break ties between norms and prove that no record counts twice. Required with a
+            corruption and with several processes.
     """
 
     inputs: Any
@@ -55,34 +55,39 @@ class Chunk(NamedTuple):
 
 
 Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
-"""Replaces the per-example gradients of a chunk: how faulty or hostile records are simulated.
+"""Replaces the per-example gradients of a chunk, to simulate faulty or hostile records.
 
-What it draws it draws with a generator of torch that belongs to the step and that a checkpoint
-keeps. No guarantee rests on it."""
+It draws random numbers from a torch generator that belongs to the step and is saved in checkpoints.
+No guarantee depends on this generator.
+"""
 
 
 @runtime_checkable
 class Corruption(Protocol):
-    """Makes a share of the records of a data set bad, such as those of `prudent.corruption`."""
+    """Makes a fraction of the records bad, such as the corruptions in `prudent.corruption`."""
 
     @property
     def per_record(self) -> bool:
-        """Whether what a bad record sends depends on no other: else no accounting covers it."""
+        """Whether what a bad record sends depends on no other record.
+
+        If not, no accounting covers the corruption.
+        """
 
     def hook(self, records: int, device: torch.device) -> Corrupt:
-        """What a step calls, for a data set of so many records."""
+        """The function that a step calls, for a data set of `records` records."""
 
 
 class Outcome(NamedTuple):
-    """What a step lets be known, all on the device; three of the fields must stay there.
+    """The outcome of a step, on the device. Some fields are private and must not be shown.
 
     Attributes:
         passed: Whether the test passed.
-        trim: F, the number of gradients the step would trim.
+        trim: F, the number of gradients that the robust branch of the step trims.
         noise: Standard deviation of the noise on the sum.
-        noisy_margin: What the test saw. Private, unless the plan reveals the margin.
-        drawn: Records in the batch. Private: neither released nor charged.
-        loss: Mean loss of the batch. Private likewise.
+        noisy_margin: The noisy margin that the test compared. Private unless the plan reveals the
+            margin.
+        drawn: Number of records in the batch. Private: neither released nor charged.
+        loss: Mean loss of the batch. Private for the same reason.
     """
 
     passed: Tensor
@@ -94,45 +99,49 @@ class Outcome(NamedTuple):
 
 
 class Step:
-    """Turns a batch into the gradient of a plan: norms, test, weights, one weighted sum, noise.
+    """Releases the gradient of a batch as a plan prescribes: norms, test, weights, sum, noise.
 
-    After `step(...)`, every trained parameter's `.grad` holds (noisy sum) / (expected batch), for
-    any torch optimizer to use: that is post-processing.
+    After `step(...)`, every trained parameter's `.grad` holds (noisy sum) / (expected batch), which
+    any torch optimizer may use: that is post-processing.
 
     Args:
-        plan: What is released.
-        model: Any module whose layers keep records apart. Of a DistributedDataParallel the model
-            inside is used; one divided by `fully_shard` is gathered for the time of a step.
-        loss: Takes outputs and targets to one loss per record.
-        expected_batch: The public size the sum is divided by; the plan's own if it has one. Else
-            the sampling rate times the number of records, which `plan.relation` calls public.
-        engine: `BookKeeping` unless given.
-        corrupt: Applied to the per-example gradients before anything else; forms them all.
-        key: Of all noise; a new one from the operating system unless given. Never use one twice.
-        compile: Fuse the step into one program for each shape of batch. Takes a minute or two, and
-            changes no number but for rounding and the masks of dropout. Pays for long runs on a
-            GPU, and for transformers on the CPU. A corruption is then traced once: it must be a
-            function of its arguments alone.
-        processes: Those that release each batch together, from `distributed.join`. Each is called
-            with its own records; every one starts from the parameters of the first and gets the
-            same gradient. This process alone unless given.
+        plan: Prescribes what is released.
+        model: Any module whose layers do not mix records. A DistributedDataParallel is replaced by
+            the model it wraps; a model sharded by `fully_shard` is gathered for the duration of a
+            step.
+        loss: Maps outputs and targets to one loss per record.
+        expected_batch: The public batch size by which the sum is divided. The plan's own if it has
+            one; otherwise give the sampling rate times the number of records, which `plan.relation`
+            declares public.
+        engine: The engine for per-example norms and sums; `BookKeeping` unless given.
+        corrupt: Applied to the per-example gradients before anything else. All of them are then
+            held in memory.
+        key: The key of all noise; a new one from the operating system unless given. Never use a key
+            twice.
+        compile: Compile the step into one fused program per batch shape. Compilation takes a minute
+            or two; results change only by rounding and by the masks of dropout. Worthwhile for long
+            runs on a GPU and for transformers on the CPU. A corruption is traced once, so it must
+            be a function of its arguments alone.
+        processes: The processes that release each batch together, as returned by `join`. Each is
+            called with its own records; all start from the parameters of the first and get the same
+            gradient. Only this process unless given.
 
     Guarantee:
         If batches are Poisson samples at the plan's rate, all calls together are as private as
-        `plan.event` says for `plan.relation`, whatever is done with the gradients. A call beyond
-        `plan.steps` is refused. Noise comes from the ChaCha20 keystream of the key, and nobody
-        without it can tell it from true noise but by breaking the cipher.
+        `plan.event` states for `plan.relation`, whatever is done with the gradients. A call beyond
+        `plan.steps` raises an error. Noise comes from the ChaCha20 keystream of the key: without
+        the key, telling it from true noise requires breaking the cipher.
 
-        A blanked record (`valid` False) is as good as absent, whatever its row holds: its weight is
-        0; it ranks behind every other and is not counted when the trimmed sum keeps all but F of
-        those that are; it is not among the norms above τ, so the margin does not see it; and F, the
-        thresholds and the noise are made of public numbers alone. Hence zero-out has the price of
-        add-remove.
+        A blanked record (`valid` False) has the same effect as an absent one, whatever its row
+        holds: its weight is 0; it ranks after every valid record and is not counted when the
+        trimmed sum keeps all but F of the valid ones; it is not counted among the norms above τ, so
+        it does not affect the margin; and F, the thresholds and the noise depend on public numbers
+        only. Hence zero-out has the same price as add-remove.
 
     Attributes:
-        state: What one step leaves for the next: the trim, and how many were taken.
-        noise: What the noise is drawn with.
-        generator: Of what a corruption draws; the key decides its seed.
+        state: What one step passes on to the next: the trim and the number of steps taken.
+        noise: The source of the noise.
+        generator: The generator that a corruption draws from, seeded from the key.
     """
 
     def __init__(
@@ -167,7 +176,8 @@ class Step:
                 "masks for the sum, and the norms would not bound it. Leave compile unset."
             )
         batch = _validate.positive(expected_batch=batch)
-        # Each process divides its own part: another divisor would be another weight of its records.
+        # Each process divides its own part, so a different divisor would weight its records
+        # differently.
         processes.check_same(plan=repr(plan), expected_batch=batch)
         model = unwrapped(model, processes)
         rest(model)
@@ -201,22 +211,22 @@ class Step:
 
     @property
     def trim(self) -> Tensor:
-        """F of the next step, before it is rounded down."""
+        """F of the next step, before rounding down."""
         return self.state.trim
 
     @property
     def taken(self) -> int:
-        """Steps taken so far."""
+        """Number of steps taken so far."""
         return self.state.taken
 
     def use(self, key: Key) -> None:
-        """Draws with another key from now on: that of a run that is resumed."""
+        """Switch to another key, that of a resumed run."""
         device = next(self.model.parameters()).device
         self.noise = noise_on(device, key)
         self.generator = key.generator(device, Purpose.CORRUPTION, rank=self.processes.rank)
 
     def refuse_beyond_plan(self) -> None:
-        """Raises if the plan has no step left."""
+        """Raise an error if all steps of the plan have been taken."""
         if self.taken >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} steps, got one more: the plan "
@@ -224,7 +234,7 @@ class Step:
             )
 
     def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
-        """Releases one batch, given in one or more chunks in the order of record ids."""
+        """Release one batch, given as one or more chunks ordered by record id."""
         _check_chunks(chunks)
         self.refuse_beyond_plan()
         self.state.begin()
@@ -240,7 +250,7 @@ class Step:
         return released.outcome
 
     def _values(self) -> Values:
-        """Parameters and buffers, whole."""
+        """All parameters and buffers by name, gathered if they are sharded."""
         named = (*self.model.named_parameters(), *self.model.named_buffers())
         with self.processes.watched():
             return {name: whole(value) for name, value in named}
@@ -248,7 +258,7 @@ class Step:
     def _release(
         self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor
     ) -> "_Released":
-        """The step without the noise on the sum, as a function of tensors: it changes nothing."""
+        """Compute the step except for the noise on the sum, as a pure function of tensors."""
         policy = self.plan.aggregation.trim
         batches = [self._gradients(values, chunk) for chunk in chunks]
         norms = torch.cat([batch.norms for batch in batches])
@@ -282,7 +292,7 @@ class Step:
         trimmed: Tensor,
         words: Tensor,
     ) -> Decision:
-        """Weights of this process's records, and the noise, from the norms of all processes."""
+        """This process's weights and the noise level, decided from the norms of all processes."""
         return self.processes.decide(
             norms,
             valid,
@@ -301,13 +311,14 @@ class Step:
         return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
 
     def _noisy_mean(self, released: "_Released") -> Values:
-        """Adds the noise, one draw for all parameters, and divides by the expected batch.
+        """Add the noise, drawn once for all parameters, and divide by the expected batch.
 
-        The first process adds the noise to its part; the sum of all parts then holds it once.
+        The first process adds the noise to its part, so the sum of all parts contains it exactly
+        once.
         """
         total = released.total
         flat = torch.cat([value.flatten() for value in total.values()])
-        # In place: for a large model each of these is as large as its parameters.
+        # Work in place: each of these vectors is as large as the model.
         if self.processes.rank == 0:
             self.noise.add_(flat, released.noise, self.state)
         flat.mul_(released.scale / self.expected_batch)
@@ -322,7 +333,7 @@ class Step:
         return {name: self._own(name, part) for name, part in parts.items()} if sharded else parts
 
     def _own(self, name: str, part: Tensor) -> Tensor:
-        """What this process keeps of the sum of all processes' parts."""
+        """This process's share of the sum over processes: its shard, or the whole sum."""
         parameter = self.model.get_parameter(name)
         if not is_sharded(parameter):
             return self.processes.summed(part)
@@ -331,7 +342,7 @@ class Step:
 
 
 def _refuse_other_numbers(model: nn.Module) -> None:
-    """Sums and noise are of the type of the parameters, and not every type holds a bound."""
+    """Raise an error for parameter types in which the bounds on sums and noise would not hold."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or parameter.dtype in (torch.float32, torch.float64):
             continue
@@ -367,7 +378,7 @@ def _check_chunks(chunks: Sequence[Chunk]) -> None:
 
 
 def _check_ids(chunks: Sequence[Chunk]) -> None:
-    """Refuses a batch that holds a record twice, or in another order than that of ids."""
+    """Raise an error if a batch holds a record twice or is not ordered by record id."""
     for chunk in chunks:
         ids, valid = chunk.ids, chunk.valid
         if (ids is None) != (chunks[0].ids is None):
@@ -384,7 +395,7 @@ def _check_ids(chunks: Sequence[Chunk]) -> None:
                 shown=f"{ids.dtype} of shape {tuple(ids.shape)}",
             )
     known = [chunk.ids for chunk in chunks if chunk.ids is not None]
-    if not known or is_capturing():  # a graph is not asked for values; see _counted_once
+    if not known or is_capturing():  # values cannot be read during capture; see _counted_once
         return
     valid = _valid(chunks, known)
     if bool((_counted_once(valid, torch.cat(known)) != valid).any()):
@@ -399,7 +410,7 @@ def _check_ids(chunks: Sequence[Chunk]) -> None:
 
 
 def _valid(chunks: Sequence[Chunk], rows: Sequence[Tensor]) -> Tensor:
-    """Which rows of a batch are records; `rows` has one number for each row of each chunk."""
+    """A mask of the rows that are records; `rows` has one entry per row of each chunk."""
     return torch.cat(
         [
             torch.ones_like(each, dtype=torch.bool) if chunk.valid is None else chunk.valid
@@ -414,11 +425,12 @@ def _ids(chunks: Sequence[Chunk]) -> Tensor | None:
 
 
 def _counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
-    """The rows that count: those whose id is above the ids of all rows that count before them.
+    """A mask of the rows that count: those whose id exceeds the ids of all counted rows before.
 
     Guarantee:
-        What counts is strictly ascending, so no record counts twice, on any device and in a
-        captured graph, where nothing can be raised. Batches that pass `_check_ids` keep all rows.
+        The ids of counted rows are strictly ascending, so no record counts twice, on any device and
+        also in a captured graph, where no error can be raised. Batches that pass `_check_ids` keep
+        all rows.
     """
     if ids is None or not len(ids):
         return valid
@@ -428,14 +440,14 @@ def _counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
 
 
 class _Released(NamedTuple):
-    """What a step computed before the noise.
+    """The results of a step before the noise is added.
 
     Attributes:
-        total: The weighted sum of gradients by parameter: secret until noise is added.
-        noise: Standard deviation of that noise.
+        total: Weighted sum of gradients by parameter name; secret until the noise is added.
+        noise: Standard deviation of the noise to add.
         scale: Factor on the update.
-        trim: Of the next step.
-        outcome: What may be known.
+        trim: F of the next step, before rounding down.
+        outcome: The outcome that the step returns.
     """
 
     total: Values

@@ -1,4 +1,4 @@
-"""What a step leaves for the next one: one value, copied, saved and put back as a whole."""
+"""The state that one step passes on to the next: copied, saved and restored as a whole."""
 
 from typing import Any, Self
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 @attrs.define
 class StepState:
-    """The trim and the count of steps, on the device and on the host.
+    """The trim and the step counter, kept on the device and on the host.
 
-    A captured step counts on the device: its position in the keystream must move on at every
-    replay. The host counts too, because it must not wait for the device to see whether the plan
-    has a step left.
+    A captured step counts on the device, because its position in the keystream must advance at
+    every replay. The host counts too, so that it can check whether the plan has steps left without
+    waiting for the device.
 
     Attributes:
-        trim: F of the next step, before it is rounded down; a scalar in double precision.
+        trim: F of the next step, before rounding down; a scalar in double precision.
         number: Steps begun so far, a 64-bit integer on the device.
         taken: The same number, on the host.
     """
@@ -27,36 +27,36 @@ class StepState:
 
     @classmethod
     def start(cls, trim: float, device: torch.device) -> Self:
-        """Before the first step."""
+        """The state before the first step."""
         return cls(
             torch.tensor(trim, dtype=torch.float64, device=device),
             torch.zeros((), dtype=torch.int64, device=device),
         )
 
     def begin(self) -> None:
-        """Counts a step before anything is drawn: one that fails never shares its position."""
+        """Count a step before anything is drawn: a failed step never shares its position."""
         self.taken += 1
         self.number += 1
 
     def clone(self) -> Self:
-        """A copy that further steps leave alone."""
+        """An independent copy, which later steps do not change."""
         return attrs.evolve(self, trim=self.trim.clone(), number=self.number.clone())
 
     def copy_(self, other: "StepState") -> None:
-        """Takes over another state in place: a graph knows the tensors by their addresses."""
+        """Copy another state into this one, in place: a CUDA graph refers to tensors by address."""
         self.trim.copy_(other.trim)
         self.move_to(other.taken)
 
     def move_to(self, taken: int) -> None:
-        """Goes on as if so many steps had been taken."""
+        """Set both counters to `taken` steps."""
         self.number.fill_(taken)
         self.taken = taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values for a checkpoint."""
+        """The state as tensors and plain values, for a checkpoint."""
         return {"trim": self.trim.clone(), "taken": self.taken}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.trim.copy_(saved["trim"])
         self.move_to(int(saved["taken"]))

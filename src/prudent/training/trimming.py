@@ -1,4 +1,4 @@
-"""How many gradients to leave out: always from the expected batch, never from the drawn one."""
+"""Trim policies: how many gradients to leave out, computed from the public batch size."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,29 +16,29 @@ class Trim(ABC):
     """A policy for F, the number of largest gradients left out.
 
     F is a whole number that depends on the expected batch size, which is public, and on branches
-    already released; were it a share of the drawn batch, one record could change it.
+    already released. If it were a fraction of the drawn batch, one record could change it.
     """
 
     @abstractmethod
     def start(self, expected_batch: float) -> float:
-        """F of the first step, before it is rounded down."""
+        """F of the first step, before rounding down."""
 
     @abstractmethod
     def next(self, trim: Tensor, passed: Tensor, expected_batch: float) -> Tensor:
-        """F of the next step, from the branch of this one."""
+        """F of the next step, before rounding down, given the branch of this one."""
 
     @staticmethod
     def records(trim: Tensor) -> Tensor:
-        """F as a whole number."""
+        """F rounded down to a whole number."""
         return torch.floor(trim)
 
 
 @attrs.frozen
 class FixedTrim(Trim):
-    """Always the same share of the expected batch.
+    """Trims a fixed fraction of the expected batch.
 
     Attributes:
-        share: In [0, 1].
+        share: The fraction, in [0, 1].
     """
 
     share: float
@@ -57,18 +57,19 @@ class FixedTrim(Trim):
 
 @attrs.frozen(kw_only=True)
 class AdaptiveTrim(Trim):
-    """Trims more after a failed test, less after a passed one.
+    """Trims more after a failed test and less after a passed one.
 
-    The pass rate tends to up/(up + down), unless F meets a bound. Passing says that few gradients
-    are large, so fewer need to go; failing says that many are (Errata 27). The other way round
-    feeds on itself (Errata 28).
+    The pass rate tends to up/(up + down) unless F reaches a bound. A passed test indicates that few
+    gradients are large, so fewer need trimming; a failed test indicates that many are (Errata 27).
+    Adapting in the opposite direction is a positive feedback loop (Errata 28).
 
     Attributes:
-        first: Share of the expected batch trimmed at first.
-        up: Added after a failure, as a share of the expected batch.
-        down: Taken off after a pass.
-        least: Never below this share.
-        most: Never above this share: what more trimming would leave speaks for few.
+        first: Fraction of the expected batch trimmed in the first step.
+        up: Fraction of the expected batch added after a failed test.
+        down: Fraction of the expected batch subtracted after a passed test.
+        least: Lower bound on the trimmed fraction.
+        most: Upper bound on the trimmed fraction. Beyond it, the remaining gradients would
+            represent too few records.
     """
 
     first: float = 0.25

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prudent.accounting.conditions import ConditionError
 from prudent.paper.theory.composition import amplify_by_sampling, strong_composition
-from prudent.paper.theory.conditions import ConditionError
 
 
 def composed_delta(total, epsilon, delta, count):

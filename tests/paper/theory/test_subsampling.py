@@ -4,10 +4,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from prudent.accounting.conditions import ConditionError
+from prudent.accounting.mechanisms import gaussian_rdp
 from prudent.accounting.moments import laplace_rdp
 from prudent.paper.theory import subsampling
-from prudent.paper.theory.conditions import ConditionError
-from prudent.paper.theory.mechanisms import gaussian_rdp
 from prudent.paper.theory.theorems import ptr_rdp
 
 RATE = 256 / 60_000

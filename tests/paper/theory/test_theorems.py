@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prudent.accounting.conditions import ConditionError
 from prudent.accounting.conversion import rdp_to_epsilon_balle
+from prudent.accounting.mechanisms import gaussian_delta, gaussian_rdp
 from prudent.accounting.moments import laplace_rdp
 from prudent.paper.theory import theorems
-from prudent.paper.theory.conditions import ConditionError
-from prudent.paper.theory.mechanisms import gaussian_delta, gaussian_rdp
 
 ORDERS = np.arange(2, 201)
 

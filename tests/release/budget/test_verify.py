@@ -6,8 +6,9 @@ from collections.abc import Callable
 import dp_accounting as dp
 import pytest
 
+from prudent.accounting import serialisation
 from prudent.release.budget.hash_chain import BEFORE_THE_FIRST, row_after
-from prudent.release.budget.ledger import Ledger, TamperedLedgerError
+from prudent.release.budget.ledger import Ledger, OverBudgetError, TamperedLedgerError
 from prudent.release.budget.storage import Row, Store
 
 EVENTS = [dp.GaussianDpEvent(40.0), dp.LaplaceDpEvent(50.0), dp.GaussianDpEvent(60.0)]
@@ -48,17 +49,16 @@ def rehashed(rows: list[Row]) -> list[Row]:
     return chain[1:]
 
 
-def without_last_total(rows: list[Row]) -> list[Row]:
+def without_event(rows: list[Row]) -> list[Row]:
     fields = json.loads(rows[-1].record)
-    fields.pop("total")
+    fields.pop("event")
     return rehashed([*rows[:-1], rows[-1]._replace(record=json.dumps(fields))])
 
 
 def cheaper(rows: list[Row]) -> list[Row]:
-    """The last sums halved, all hashes right."""
-    total = json.loads(rows[-1].record)["total"]
-    total["epsilon"] = float(total["epsilon"]) / 2
-    return rehashed([*rows[:-1], edited(rows[-1], total=total)])
+    """What the last row notes as spent halved, all hashes right."""
+    spent = json.loads(rows[-1].record)["spent"]
+    return rehashed([*rows[:-1], edited(rows[-1], spent=spent / 2)])
 
 
 def mended(rows: list[Row]) -> list[Row]:
@@ -83,12 +83,13 @@ EDITS: dict[str, Callable[[list[Row]], list[Row]]] = {
         rows[2]._replace(sequence=1),
         rows[3],
     ],
-    "a cheaper event, rehashed": lambda rows: rehashed(
+    "a dearer event, rehashed": lambda rows: rehashed(
         [*rows[:3], edited(rows[3], event=json.loads(rows[1].record)["event"])]
     ),
-    "cheaper sums, rehashed": cheaper,
+    "less noted as spent, rehashed": cheaper,
     "a smaller budget, rehashed": lambda rows: rehashed([edited(rows[0], epsilon=1e-3), *rows[1:]]),
-    "no sums, rehashed": without_last_total,
+    "no event, rehashed": without_event,
+    "a later format, rehashed": lambda rows: rehashed([edited(rows[0], format=99), *rows[1:]]),
     "another data set's rows, rehashed": lambda rows: rehashed(
         [edited(row, dataset="other") for row in rows]
     ),
@@ -119,8 +120,9 @@ def test_an_edit_is_noticed(ledger: Ledger, location: str, edit: str) -> None:
         with Ledger.open(location) as again:
             again.verify()
 
-    with pytest.raises(TamperedLedgerError, match="Restore the ledger from a copy"):
+    with pytest.raises(TamperedLedgerError, match="Release nothing more") as caught:
         open_and_verify()
+    assert "charging that again" in str(caught.value)  # no copy may forget what was charged since
 
 
 def test_an_open_ledger_notices_that_rows_were_taken_away(ledger: Ledger) -> None:
@@ -149,3 +151,42 @@ def test_an_edited_ledger_admits_no_charge(ledger: Ledger, location: str) -> Non
     overwrite(ledger._store, "default", [*rows, edited(last, label="other")])
     with pytest.raises(TamperedLedgerError, match="Row 4"):
         ledger.charge(EVENTS[0])
+
+
+def forged(last: Row, event: dp.DpEvent, **noted: object) -> Row:
+    """A row with a hash that is right, as anyone may append who may INSERT."""
+    fields = {"time": "2026-01-01T00:00:00+00:00", "label": "forged", "delta": None, "spent": 0.0}
+    return row_after(
+        last, dataset="default", event=serialisation.to_plain(event), **{**fields, **noted}
+    )
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_an_appended_row_cannot_reset_the_budget(location: str, adaptive: bool) -> None:
+    """Rows may note any sums, under hashes that are right. None of them is believed."""
+    with Ledger(location, epsilon=1.0, delta=1e-6, adaptive=adaptive) as ledger:
+        ledger.charge(dp.GaussianDpEvent(5.0))
+        spent = ledger.spent
+        zeros = dict.fromkeys(("epsilon", "delta", "accident", "gaussian"), 0.0)
+        total = {**zeros, "divergences": [0.0] * 5, "alone": "inf"}
+        with ledger._store.exclusive("default"):
+            last = ledger._store.rows("default")[-1]
+            ledger._store.append("default", forged(last, dp.NoOpDpEvent(), total=total))
+        for opened in (ledger, Ledger.open(location)):
+            with opened:
+                assert opened.spent >= spent * (1 - 1e-9)
+                with pytest.raises(OverBudgetError):
+                    opened.charge(dp.GaussianDpEvent(5.0))
+                with pytest.raises(TamperedLedgerError, match="notes ε = 0 as spent"):
+                    opened.verify()
+
+
+def test_an_appended_row_that_overdraws_leaves_nothing_to_spend(location: str) -> None:
+    """Whoever may append can block a ledger, but not open it."""
+    with Ledger(location, epsilon=1.0, delta=1e-6) as ledger:
+        with ledger._store.exclusive("default"):
+            last = ledger._store.rows("default")[-1]
+            ledger._store.append("default", forged(last, dp.NonPrivateDpEvent()))
+        assert ledger.remaining == 0
+        with pytest.raises(OverBudgetError):
+            ledger.charge(EVENTS[0])

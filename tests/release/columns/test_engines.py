@@ -16,7 +16,7 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import explain, statistics  # noqa: E402
-from prudent.release.columns import queries  # noqa: E402
+from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import ArrayColumn  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.queries import TableColumn  # noqa: E402
@@ -63,8 +63,8 @@ def postgres_table(postgres_url: str) -> Iterator[Any]:  # noqa: F811
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(queries, "FEW", 50)
-    monkeypatch.setattr(queries, "SAMPLE", 100)
+    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_queries, "SAMPLE", 100)
 
 
 def check_words(column: Any) -> None:
@@ -312,7 +312,7 @@ def test_spark_cannot_try_a_condition(session: Any, where: Any) -> None:
 
 
 def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "FEW", 50)
+    monkeypatch.setattr(table_queries, "FEW", 50)
     frame = session.range(5_000).selectExpr("id * 100 / 5000 AS x")
     sent: list[str] = []
     taken: list[int] = []
@@ -361,7 +361,7 @@ def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.Monkey
     check_words(open_column(words, "w", kind="categories"))
     table = flights(FLIGHTS).slice(0, 3_000)
     frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
-    monkeypatch.setattr(queries, "FEW", 50)
+    monkeypatch.setattr(table_queries, "FEW", 50)
     check_flights(table, {"source": frame})
     delayed = frame.withColumnRenamed("dep_delay", "x")
     carriers = table["carrier"].to_pylist()

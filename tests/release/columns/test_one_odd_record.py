@@ -21,7 +21,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 
-from prudent.release.columns import queries as asking
+from prudent.release.columns import queries as table_queries
 from prudent.release.mechanism import Released
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean
@@ -291,7 +291,7 @@ class Seen(NamedTuple):
 
 def seen(statistic: str, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Seen:
     queries: list[str] = []
-    fetch = asking.fetched
+    fetch = table_queries.fetched
 
     def watched(expression: Any) -> Any:
         text = str(ibis.to_sql(expression))
@@ -299,7 +299,7 @@ def seen(statistic: str, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
         return fetch(expression)
 
     with monkeypatch.context() as patch:
-        patch.setattr(asking, "fetched", watched)
+        patch.setattr(table_queries, "fetched", watched)
         try:
             outcome = ALL[statistic](where)
         except Exception as error:

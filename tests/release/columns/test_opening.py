@@ -16,7 +16,8 @@ ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release.columns import opening, queries  # noqa: E402
+from prudent.release.columns import opening  # noqa: E402
+from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.queries import TableColumn  # noqa: E402
@@ -34,9 +35,9 @@ VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(queries, "FEW", 50)
-    monkeypatch.setattr(queries, "SAMPLE", 100)
-    monkeypatch.setattr(queries, "QUANTILES", 50)
+    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_queries, "SAMPLE", 100)
+    monkeypatch.setattr(table_queries, "QUANTILES", 50)
 
 
 def everything(column: Column) -> list[float]:
@@ -81,14 +82,14 @@ def test_an_empty_table_has_no_values() -> None:
 @pytest.mark.usefixtures("narrowing")
 def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = queries._answer
+    ask = table_queries._answer
 
     def watched(expression: Any) -> Any:
         found = ask(expression)
         taken.append(found.num_rows if isinstance(found, pa.Table) else 1)
         return found
 
-    monkeypatch.setattr(queries, "_answer", watched)
+    monkeypatch.setattr(table_queries, "_answer", watched)
     values = np.random.default_rng(0).normal(size=100_000).round(4)
     column = open_column(pa.table({"x": values}), "x")
     found = column.order_statistics(50_000, 50_100)
@@ -100,9 +101,9 @@ def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_ties_come_as_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = queries._answer
+    ask = table_queries._answer
     monkeypatch.setattr(
-        queries,
+        table_queries,
         "_answer",
         lambda expression: (found := ask(expression), taken.append(getattr(found, "num_rows", 1)))[
             0

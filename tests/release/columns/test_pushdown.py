@@ -13,7 +13,7 @@ pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 from prudent.release import explain, statistics
-from prudent.release.columns import queries
+from prudent.release.columns import queries as table_queries
 from prudent.release.columns.queries import TableColumn
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth
 from tests.servers import postgres_url  # noqa: F401
@@ -56,7 +56,7 @@ def make_table(postgres_url: str) -> Iterator[Callable[[int], str]]:  # noqa: F8
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(queries, "FEW", 50)
+    monkeypatch.setattr(table_queries, "FEW", 50)
 
 
 def telling(address: str) -> str:
@@ -127,7 +127,7 @@ def test_postgres_uses_an_index_on_the_column(
             connection.execute(f"VACUUM ANALYZE {table}")
         where: Any = {"connect": postgres_url, "table": table, "column": "x"}
         *_, window = explain(statistics.median, **where, propose=1.0, **COST)
-        assert window.asks == queries.near_ranks.__doc__
+        assert window.asks == table_queries.near_ranks.__doc__
         return window.plan
 
     before = plan()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+import prudent
 from prudent.accounting import GaussianTest
 from prudent.training import (
     AdaptiveTrim,
@@ -21,6 +23,7 @@ from prudent.training import (
     ProposeTestRelease,
     fit,
 )
+from prudent.training.loop import checkpoint
 from prudent.training.loop.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 
@@ -439,6 +442,43 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     charge(tmp_path, PLAN, 7)
     assert charged(tmp_path) == (7, PLAN.event_after(7))
     assert json.loads((tmp_path / "ledger.json").read_text())["steps"] == 7
+
+
+def test_the_format_of_a_checkpoint_is_written_and_compared(tmp_path, monkeypatch):
+    train(tmp_path)
+    written = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert written["format"] == checkpoint.CHECKPOINT_FORMAT
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_FORMAT", checkpoint.CHECKPOINT_FORMAT + 1)
+    save_checkpoint(tmp_path, load_checkpoint(tmp_path, CPU))
+    monkeypatch.undo()
+    needed = f"needs a newer version of prudent than {re.escape(prudent.__version__)}"
+    with pytest.raises(ValueError, match=needed):
+        train(tmp_path, resume=True)
+
+
+def test_a_checkpoint_without_a_format_number_is_read(tmp_path):
+    save_checkpoint(tmp_path, {"step": 1})
+    path = tmp_path / "checkpoint.pt"
+    with path.open("w+b") as file:  # as a version without format numbers wrote it
+        torch.save({"step": 3}, file)
+        file.write(checkpoint._SEAL + checkpoint._digest(file, file.tell()))
+    assert load_checkpoint(tmp_path, CPU) == {"step": 3}
+
+
+def test_the_format_of_a_ledger_is_written_and_compared(tmp_path):
+    charge(tmp_path, PLAN, 7)
+    path = tmp_path / "ledger.json"
+    content = json.loads(path.read_text())
+    assert content.pop("format") == checkpoint.LEDGER_FORMAT
+    path.write_text(json.dumps(content))  # as a version without format numbers wrote it
+    assert charged(tmp_path) == (7, PLAN.event_after(7))
+    path.write_text(json.dumps({"format": checkpoint.LEDGER_FORMAT + 1, "stages": []}))
+    needed = f"needs a newer version of prudent than {re.escape(prudent.__version__)}"
+    with pytest.raises(ValueError, match=needed):
+        charged(tmp_path)
+    path.write_text(json.dumps({**content, "format": "one"}))
+    with pytest.raises(ValueError, match="damaged"):
+        charged(tmp_path)
 
 
 def flipped(content: bytes, bit: int) -> bytes:

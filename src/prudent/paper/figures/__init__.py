@@ -1,1 +1,1 @@
-"""The paper's figures: what they show, and how they are drawn."""
+"""The paper's figures: their data and their plots."""

@@ -1,4 +1,4 @@
-"""ε of many Poisson-sampled steps by each analysis the paper compares, and by the exact ones."""
+"""ε of many Poisson-sampled steps by each analysis in the paper and by exact accounting."""
 
 import math
 from collections.abc import Iterator
@@ -17,32 +17,32 @@ from prudent.accounting import (
     Reveals,
     Run,
 )
+from prudent.accounting.conditions import ConditionError
 from prudent.accounting.conversion import (
     rdp_to_epsilon_balle,
     rdp_to_epsilon_classic,
     rdp_to_epsilon_optimal,
 )
 from prudent.paper.theory.composition import amplify_by_sampling, strong_composition
-from prudent.paper.theory.conditions import ConditionError
 from prudent.paper.theory.subsampling import black_box_rdp, white_box_applies, white_box_rdp
 from prudent.paper.theory.theorems import direct_epsilon
 
 Array: TypeAlias = NDArray[np.float64]
 
-ORDERS = np.arange(2.0, 201.0)  # the paper searches orders up to 200; whole ones are exact
-_SPLITS = np.geomspace(1e-4, 0.99, 12)  # of the δ that the tests leave
+ORDERS = np.arange(2.0, 201.0)  # as in the paper, up to 200; exact at integers
+_SPLITS = np.geomspace(1e-4, 0.99, 12)  # fractions of the δ that remains after the tests
 
 
 @attrs.frozen
 class Setting:
-    """The paper's mechanism, a Laplace test whose noisy margin leaves, sampled at each step.
+    """The paper's mechanism: a Laplace test that releases its noisy margin, sampled at each step.
 
     Attributes:
-        sampling_rate: Probability with which each record enters a step.
+        sampling_rate: Probability with which each record is in a step.
         noise_multiplier: σ₁ for sensitivities of 1.
         propose: τ; the robust branch has noise σ₂ = τσ₁.
-        test_scale: b of the Laplace noise on the margin.
-        failure: δ₀.
+        test_scale: b, the scale of the Laplace noise on the margin.
+        failure: δ₀, the probability with which a margin of 0 passes.
         delta: Target δ.
     """
 
@@ -58,10 +58,10 @@ class Setting:
         _validate.positive(propose=self.propose)
         _validate.positive(test_scale=self.test_scale)
         _validate.between(0, 1, ends="()", delta=self.delta)
-        self.run(1)  # checks the rest
+        self.run(1)  # validates the other fields
 
     def run(self, steps: int) -> Run:
-        """The same for the exact accountants."""
+        """The run as the exact accountants take it."""
         return Run(
             sampling_rate=self.sampling_rate,
             steps=steps,
@@ -73,7 +73,7 @@ class Setting:
         )
 
     def white_box_curve(self, orders: Array) -> Array:
-        """Theorem 4.4, with nothing (NaN) at the orders where its conditions fail."""
+        """The Rényi bound of Theorem 4.4; NaN at orders where its conditions fail."""
         holds = white_box_applies(
             orders, self.sampling_rate, self.noise_multiplier, self.propose, self.test_scale
         )
@@ -83,11 +83,11 @@ class Setting:
         return curve
 
     def white_box_at(self, orders: ArrayLike) -> Array:
-        """Theorem 4.4 where it holds; a ConditionError says why elsewhere."""
+        """The Rényi bound of Theorem 4.4; raises a ConditionError where it does not hold."""
         return np.asarray(white_box_rdp(orders, *self._arguments))
 
     def black_box_curve(self, orders: Array) -> Array:
-        """Theorem 4.3 through the bound for any Poisson-sampled mechanism."""
+        """Theorem 4.3 combined with the bound for any Poisson-sampled mechanism."""
         return np.asarray(black_box_rdp(orders, *self._arguments))
 
     @property
@@ -123,8 +123,8 @@ def _epsilon_by_orders(curve: Array, steps: Array, delta: float) -> Array:
 def direct_composed_epsilon(setting: Setting, steps: Array) -> Array:
     """ε by Theorem 4.2, amplified by sampling and composed by the optimal composition theorem.
 
-    The δ that the tests leave is split between the Gaussians and the composition in the best of a
-    few ways. NaN where the tests alone use all of δ.
+    The δ that remains after the tests is split between the Gaussians and the composition, by the
+    best of a few splits. NaN where the tests alone use all of δ.
     """
     return np.array([_direct_composed(setting, int(count)) for count in steps])
 
@@ -146,7 +146,7 @@ def _direct_composed(setting: Setting, steps: int) -> float:
 
 
 def exact_renyi_epsilon(setting: Setting, steps: Array) -> Array:
-    """ε by exact Rényi divergences at the same orders, accidents charged to δ where it helps."""
+    """ε by exact Rényi divergences at the same orders, with failures charged to δ if that helps."""
     event = setting.run(1).event
     return np.array(
         [
@@ -159,7 +159,7 @@ def exact_renyi_epsilon(setting: Setting, steps: Array) -> Array:
 def exact_epsilon(
     setting: Setting, steps: Array, *, test: bool = True, reveals: Reveals = Reveals.MARGIN
 ) -> Array:
-    """ε by privacy-loss distributions: exact up to a grid, rounded up."""
+    """ε by privacy-loss distributions: exact up to discretisation, rounded up."""
     epsilons = []
     for count in steps:
         run = attrs.evolve(setting.run(int(count)), reveals=reveals)
@@ -173,9 +173,9 @@ class Price:
     """One line of a comparison.
 
     Attributes:
-        analysis: Which bound.
-        epsilon: What it says; None where it does not hold.
-        note: What it assumes, or why it does not hold.
+        analysis: Name of the bound.
+        epsilon: ε by this bound; None if it does not hold.
+        note: Its assumptions, or why it does not hold.
     """
 
     analysis: str
@@ -184,7 +184,7 @@ class Price:
 
 
 def compare(setting: Setting, steps: int) -> list[Price]:
-    """What the same run costs by every analysis, and what a cheaper test would make of it."""
+    """The ε of the same run by every analysis, and with cheaper tests."""
     count = np.array([float(steps)])
     run = setting.run(steps)
     threshold = LaplaceTest(setting.test_scale).threshold(setting.failure)
@@ -221,7 +221,7 @@ def compare(setting: Setting, steps: int) -> list[Price]:
 
 
 def _conversions(setting: Setting, steps: int) -> Iterator[Price]:
-    """The exact Rényi curve, without accidents set apart, read by each known conversion."""
+    """ε from the exact Rényi curve, including failures, by each known conversion."""
     curve = RdpAccountant(list(ORDERS)).compose(setting.run(1).event, steps)._rdp
     for name, convert, source in (
         ("classic", rdp_to_epsilon_classic, "Mironov 2017"),

@@ -1,9 +1,9 @@
-"""The paper's figures as numbers: its curves, with exact ones beside them.
+"""The data of the paper's figures: its curves, together with exact ones.
 
-The paper prints no settings for its figures beyond those in its captions (δ = 10⁻⁵, δ₀ = 10⁻⁸
-under composition, τ in the appendix), so the rest is chosen here and said in each title: scale
-b = 1 of the test; where many steps are composed, noise with σ₂ = τσ₁ = 4, the least at which the
-white-box bound holds, and the paper's own training setting, at which it does not.
+The paper prints no settings for its figures beyond those in its captions (δ = 10⁻⁵, δ₀ = 10⁻⁸ under
+composition, τ in the appendix), so the rest is chosen here and stated in each title: scale b = 1 of
+the test; where many steps are composed, noise with σ₂ = τσ₁ = 4, the least at which the white-box
+bound holds, and the paper's own training setting, at which it does not hold.
 """
 
 import csv
@@ -44,7 +44,7 @@ _FRACTIONAL_ORDERS = np.concatenate([np.linspace(1.05, 12, 220), np.arange(12.5,
 
 @attrs.frozen
 class Curve:
-    """One line of a panel; NaN leaves a gap."""
+    """One curve of a panel; NaN leaves a gap."""
 
     name: str
     x: Array = attrs.field(eq=False)
@@ -64,15 +64,15 @@ class Figure:
     """A figure of the paper.
 
     Attributes:
-        number: As in the paper.
+        number: Number of the figure in the paper.
         title: What it shows.
         x: Label and unit of the horizontal axis.
-        y: Of the vertical one.
-        panels: From left to right, then down.
-        columns: How many panels stand side by side.
-        logarithmic: Which axes are: "y" or "xy".
-        reference: The curve that a second row of panels shows the others relative to, if any.
-        note: What a reader must know to read it.
+        y: Label and unit of the vertical axis.
+        panels: Panels from left to right, then down.
+        columns: Number of panels per row.
+        logarithmic: The logarithmic axes: "y" or "xy".
+        reference: The curve to which a second row of panels relates the others, if any.
+        note: A note for the reader.
     """
 
     number: int
@@ -87,12 +87,12 @@ class Figure:
 
 
 def figure(number: int) -> Figure:
-    """Computes a figure of the paper, 1 to 5."""
+    """Compute the data of a figure of the paper, 1 to 5."""
     return _FIGURES[_validate.one_of(_FIGURES, figure=number)]()
 
 
 def write_csv(figure: Figure, path: Path) -> None:
-    """Writes every point as a row: figure, panel, curve, x, y. Gaps are left out."""
+    """Write every point as a row: figure, panel, curve, x, y. Gaps are left out."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["figure", "panel", "curve", "x", "y"])
@@ -106,7 +106,7 @@ def write_csv(figure: Figure, path: Path) -> None:
 
 
 def _single_release(propose: float, failure: float) -> tuple[Curve, ...]:
-    """ε of one release over its noise, by the four analyses."""
+    """ε of one release as a function of its noise, by the four analyses."""
     noise = np.linspace(1.0, 8.0, 29)
 
     def by_renyi(sigma: float) -> float:
@@ -129,7 +129,7 @@ def _single_release(propose: float, failure: float) -> tuple[Curve, ...]:
 
 
 def _least_epsilon(worst: Dominating | None) -> float:
-    """Inverts the exact profile of one release, which is the same in both directions."""
+    """The smallest ε of one release, by inverting its exact profile, which is symmetric."""
     assert worst is not None
     low, high = 0.0, 64.0
     while high - low > 1e-9:

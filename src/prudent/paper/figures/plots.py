@@ -1,4 +1,4 @@
-"""Drawing: one style for every figure, told apart without colour and in print."""
+"""Plots of the figures in one style, readable without colour and in print."""
 
 import decimal
 import io
@@ -18,14 +18,14 @@ from prudent.paper.figures import panels
 from prudent.paper.figures.bounds import Price
 from prudent.paper.theory.distance import Distance
 
-_ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # a bound stays a bound
+_ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # keeps bounds valid
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
+# Okabe and Ito's colour-blind safe palette.
 _BLACK, _GREY = "#000000", "#8c8c8c"
 _ORANGE, _SKY, _GREEN, _BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
 _VERMILION, _PURPLE = "#D55E00", "#CC79A7"
 
-# Inside a page a drawing takes its colours from it, so that both go dark together.
+# A drawing inside a page uses the page's colours, so that both follow dark mode.
 _PAGE_COLOURS = {
     _BLACK: "currentColor",
     "#444444": "currentColor",
@@ -55,7 +55,7 @@ _SETTINGS: Any = {
     "legend.frameon": False,
     "savefig.dpi": 200,
     "svg.fonttype": "path",
-    "svg.hashsalt": "prudent",  # the same figure is the same file
+    "svg.hashsalt": "prudent",  # makes the output file reproducible
     "xtick.labelsize": 8.5,
     "ytick.labelsize": 8.5,
 }
@@ -63,7 +63,7 @@ _SETTINGS: Any = {
 
 @attrs.frozen
 class Stroke:
-    """How a curve is drawn, the same in every figure."""
+    """The line style of a curve, the same in every figure."""
 
     colour: str
     dashes: str | tuple[int, tuple[float, ...]] = "-"
@@ -87,7 +87,7 @@ _STROKES = {
 
 
 def save(figure: panels.Figure, directory: Path) -> list[Path]:
-    """Writes figureN.csv, figureN.png and figureN.svg; returns their paths."""
+    """Write figureN.csv, figureN.png and figureN.svg; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"figure{figure.number}"
     table = directory / f"{stem}.csv"
@@ -97,18 +97,19 @@ def save(figure: panels.Figure, directory: Path) -> list[Path]:
 
 
 def save_comparison(prices: Sequence[Price], title: str, directory: Path) -> list[Path]:
-    """Writes comparison.png and comparison.svg; returns their paths."""
+    """Write comparison.png and comparison.svg; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_SETTINGS):
         return _write(draw_comparison(prices, title), directory, "comparison")
 
 
 def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
-    """A drawing as SVG to stand inside a page, in the page's colours.
+    """A drawing as SVG for embedding in a page, in the page's colours.
 
     Args:
-        draw_canvas: Draws it; called in the style of every figure.
-        name: Of the drawing; what it defines is named after it, as a page may hold many.
+        draw_canvas: Makes the drawing; called with the common style active.
+        name: Name of the drawing, used as prefix of its SVG ids, since a page may hold many
+            drawings.
     """
     buffer = io.StringIO()
     with mpl.rc_context(_SETTINGS):
@@ -126,12 +127,12 @@ def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
 
 
 def page_colour(colour: str) -> str:
-    """What a page calls a colour of the drawings in it."""
+    """The page's name for a colour of its drawings."""
     return _PAGE_COLOURS[colour]
 
 
 def draw(figure: panels.Figure) -> Canvas:
-    """The panels of a figure over one legend and one note."""
+    """Draw the panels of a figure above one legend and one note."""
     rows = -(-len(figure.panels) // figure.columns)
     heights = [2.5] * rows + ([1.5] if figure.reference else [])
     width = 3.2 * figure.columns + 0.6
@@ -174,7 +175,7 @@ def draw(figure: panels.Figure) -> Canvas:
 
 
 def _wrapped(title: str) -> str:
-    """Breaks a title between settings, never inside one."""
+    """The title with line breaks only between settings."""
     together = title.replace(" = ", "\u00a0=\u00a0")
     return textwrap.fill(together, 38)
 
@@ -194,7 +195,7 @@ def _draw_curve(axes: Any, curve: panels.Curve) -> None:
 
 
 def _draw_ratios(axes: Any, panel: panels.Panel, reference: str) -> None:
-    """Every curve over the exact one: what a bound wastes."""
+    """Draw the ratio of every curve to the exact one, which shows how loose each bound is."""
     (exact,) = (curve for curve in panel.curves if curve.name == reference)
     for curve in panel.curves:
         if curve.name != panels.NO_TEST:
@@ -202,7 +203,7 @@ def _draw_ratios(axes: Any, panel: panels.Panel, reference: str) -> None:
 
 
 def _ticks(axes: Any, figure: panels.Figure) -> None:
-    """Numbers rather than powers of ten where an axis spans little."""
+    """Label axes with a small range by numbers rather than powers of ten."""
     if "x" in figure.logarithmic:
         axes.set_xscale("log")
     low, high = axes.get_ylim()
@@ -218,13 +219,13 @@ def _ticks(axes: Any, figure: panels.Figure) -> None:
 
 
 def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
-    """One bar for each analysis; one that does not hold says so instead."""
+    """Draw one bar per analysis, or a note for one that does not hold."""
     canvas = Canvas(figsize=(8.4, 0.42 * len(prices) + 1.2), layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     known = sorted(price.epsilon for price in prices if price.epsilon is not None)
     end = 1.1 * known[-1]
-    if len(known) > 1 and known[-1] > 4 * known[-2]:  # one loose bound may run off the axis
+    if len(known) > 1 and known[-1] > 4 * known[-2]:  # let one loose bound exceed the axis
         end = 1.3 * known[-2]
     for row, price in enumerate(prices):
         if price.epsilon is None:
@@ -255,14 +256,14 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
 
 
 def save_distances(rows: Sequence[Distance], directory: Path) -> list[Path]:
-    """Writes convergence.png and convergence.svg."""
+    """Write convergence.png and convergence.svg; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_SETTINGS):
         return _write(draw_distances(rows), directory, "convergence")
 
 
 def draw_distances(rows: Sequence[Distance]) -> Canvas:
-    """The corrected bound over the number of bad gradients, and the printed one."""
+    """Draw the corrected and the printed bound against the number of bad gradients."""
     canvas = Canvas(figsize=(6.4, 3.6), layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
@@ -281,6 +282,6 @@ def draw_distances(rows: Sequence[Distance]) -> Canvas:
 def _write(canvas: Canvas, directory: Path, stem: str) -> list[Path]:
     image, drawing = directory / f"{stem}.png", directory / f"{stem}.svg"
     canvas.savefig(image, metadata={"Software": None})
-    canvas.set_layout_engine("none")  # keeps the layout just found
+    canvas.set_layout_engine("none")  # keeps the layout computed above
     canvas.savefig(drawing, metadata={"Date": None})
     return [image, drawing]

@@ -1,6 +1,6 @@
-"""From results to pages: the paper's tables beside ours, as text, Markdown and one HTML file.
+"""The report: the paper's tables beside ours, as text, Markdown and one HTML file.
 
-The way of a number: a row of the results (`results`), a cell over its seeds (`cells`), what the
-cells come to (`summary`, `frontier`), a page of plain blocks (`content`), and one of its renderings
-(`html`, `markdown`, `terminal`). No accuracy is written anywhere but in the results.
+Data flow: rows of the results (`results`), cells that average them over seeds (`cells`), summaries
+of the cells (`summary`, `frontier`), a page of plain blocks (`page`), and its renderings (`html`,
+`markdown`, `terminal`). Accuracies come only from the results, never from the code.
 """

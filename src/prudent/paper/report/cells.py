@@ -1,4 +1,4 @@
-"""The cells of a table: the paper's number, ours over seeds, and what is better still."""
+"""The cells of a table: the paper's number, ours over seeds, and that of the tuned setting."""
 
 import functools
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ class Line:
     """One number of the paper beside ours.
 
     Attributes:
-        paper: What it printed.
-        rdp: Ours at the step where Rényi accounting reaches ε.
-        pld: Ours at the later step where the exact accounting does.
+        paper: The number that the paper prints.
+        rdp: Our accuracy at the step where Rényi accounting reaches ε.
+        pld: Our accuracy at the later step where exact accounting reaches ε.
     """
 
     paper: Published
@@ -29,23 +29,23 @@ class Line:
     pld: Estimate | None
 
     def by(self, accountant: str) -> Estimate | None:
-        """Ours, by one of the two."""
+        """Our accuracy by one of the two accountants."""
         return self.rdp if accountant == "rdp" else self.pld
 
 
 @attrs.frozen
 class Group:
-    """The methods of a table on one data set, corruption and ε.
+    """The methods of a table for one data set, corruption and ε.
 
     Attributes:
-        table: 1 to 4.
-        dataset: As in the settings.
-        corrupt: Kind and ratio.
-        epsilon: The paper's.
-        lines: One for each method.
-        setting: The name of the tuned setting on this data set; None where none was run.
-        best: What it reaches.
-        rival: DP-SGD with the same tuning.
+        table: Number of the table, 1 to 4.
+        dataset: Name of the data set in the settings.
+        corrupt: Kind and ratio of the corruption.
+        epsilon: ε in the paper.
+        lines: One line per method.
+        setting: Name of the tuned setting for this data set; None if none was run.
+        best: Accuracy of the tuned setting.
+        rival: Accuracy of DP-SGD with the same tuning.
     """
 
     table: int
@@ -58,28 +58,28 @@ class Group:
     rival: Estimate | None
 
     def line(self, method: str) -> Line:
-        """The line of a method, which the table must have."""
+        """The line of a method, which must be in the table."""
         (found,) = (line for line in self.lines if line.paper.method == method)
         return found
 
     @property
     def paper_gain(self) -> float:
-        """What the paper's PTR gains over TSGD+Gaussian."""
+        """The gain of TSGD+PTR over TSGD+Gaussian in the paper."""
         return self.line("ptr").paper.accuracy - self.line("trimmed").paper.accuracy
 
     def gain(self, accountant: str) -> float | None:
-        """What PTR gains over TSGD+Gaussian here; None unless both were run."""
+        """The gain of TSGD+PTR over TSGD+Gaussian in our runs; None unless both were run."""
         ptr, trimmed = (self.line(method).by(accountant) for method in ("ptr", "trimmed"))
         return None if ptr is None or trimmed is None else ptr.mean - trimmed.mean
 
 
 def datasets(table: int) -> list[str]:
-    """The data sets of a table, in its order."""
+    """The data sets of a table, in the order of the table."""
     return list(dict.fromkeys(cell.dataset for cell in published() if cell.table == table))
 
 
 def groups(results: Results, table: int) -> list[Group]:
-    """A table of the paper, in its order."""
+    """The groups of a table of the paper, in the order of the table."""
     keys = dict.fromkeys(
         (cell.dataset, cell.corrupt, cell.epsilon) for cell in published() if cell.table == table
     )
@@ -87,7 +87,7 @@ def groups(results: Results, table: int) -> list[Group]:
 
 
 def every_group(results: Results) -> list[Group]:
-    """Each cell of the paper once, though it prints some in two tables."""
+    """Each group of the paper once, although the paper prints some in two tables."""
     found = {(g.dataset, g.corrupt, g.epsilon): g for t in (4, 3, 2, 1) for g in groups(results, t)}
     return [found[key] for key in sorted(found, key=_paper_order().index)]
 
@@ -121,14 +121,15 @@ def _group(results: Results, table: int, dataset: str, corrupt: str, epsilon: fl
 
 
 def our_settings(columns: Sequence[str]) -> list[str]:
-    """Those columns that are neither the paper's nor DP-SGD."""
+    """The columns that are neither the paper's nor DP-SGD."""
     return [c for c in columns if c not in PAPER_COLUMNS and not c.endswith(DPSGD)]
 
 
 def best_setting(results: Results, dataset: str) -> str | None:
-    """One setting of ours for a data set, not one for each cell, which would be picking luck.
+    """The best tuned setting for a data set as a whole.
 
-    Of those that fill the most cells of the paper, the one with the highest mean.
+    Of the settings that fill the most cells of the paper, the one with the highest mean. It is not
+    chosen per cell, which would select lucky runs.
     """
     ranks: list[tuple[int, float, str]] = []
     for name in our_settings(results.columns(dataset)):
@@ -144,13 +145,13 @@ def best_setting(results: Results, dataset: str) -> str | None:
 
 
 def tuned_dpsgd(results: Results, dataset: str, setting: str) -> str:
-    """The column of DP-SGD that was tuned as a setting was."""
+    """The column of DP-SGD with the same tuning as a setting."""
     own = f"{setting}-{DPSGD}"
     return own if own in results.columns(dataset) else f"ours-{DPSGD}"
 
 
 def plain_table(results: Results, table: int) -> list[dict[str, Any]]:
-    """A table for programs: one object for each number of the paper; None: not run."""
+    """A table as plain objects, one per number of the paper; None means not run."""
     return [
         {
             "table": table,

@@ -1,4 +1,4 @@
-"""How the pages call things, and how they write a number."""
+"""Display names and number formats of the report."""
 
 from prudent.experiments.sources import SOURCES
 from prudent.paper.results import Estimate
@@ -39,17 +39,17 @@ _PAPERS_DATA = {"mnist": "mnist", "emnist": "emnist-letters", "cifar10": "cifar1
 
 
 def method(column: str) -> str:
-    """A column in words."""
+    """The display name of a column."""
     return _METHODS.get(column, column)
 
 
 def data_behind(dataset: str) -> str:
-    """The name of the data that are really trained on."""
+    """The name of the data set that is actually used for training."""
     return str(settings()["datasets"].get(dataset, {}).get("data", dataset))
 
 
 def substitute_note(dataset: str) -> str | None:
-    """What is to be known of data that stand in for the paper's; None where none do."""
+    """A note on the data set that substitutes for the paper's; None if there is no substitute."""
     data = data_behind(dataset)
     if dataset not in _PAPERS_DATA or data == _PAPERS_DATA[dataset]:
         return None
@@ -57,7 +57,7 @@ def substitute_note(dataset: str) -> str | None:
 
 
 def dataset(name: str) -> str:
-    """A data set in words; one that stands in for another is named by its own name first."""
+    """The display name of a data set; a substitute is named first by its own name."""
     title = _DATASETS.get(name, name)
     if substitute_note(name) is not None:
         return f"{data_behind(name)}, a substitute for {title}"
@@ -65,23 +65,23 @@ def dataset(name: str) -> str:
 
 
 def kind(name: str) -> str:
-    """A kind of corruption in words."""
+    """The display name of a kind of corruption."""
     return _CORRUPTIONS.get(name, name)
 
 
 def corruption(text: str) -> str:
-    """A corruption and its ratio in words."""
+    """The display name of a corruption with its ratio."""
     name, colon, ratio = text.partition(":")
     return f"{kind(name)} {float(ratio):.0%}" if colon else kind(name)
 
 
 def accuracy(value: float) -> str:
-    """Percent, with as many digits as the paper prints."""
+    """An accuracy in percent, with as many digits as the paper prints."""
     return f"{value:.2f}"
 
 
 def estimate(cell: Estimate | None) -> str:
-    """Mean and spread over seeds."""
+    """Mean and deviation over seeds, as text."""
     if cell is None:
         return NOT_RUN
     spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
@@ -89,7 +89,7 @@ def estimate(cell: Estimate | None) -> str:
 
 
 def difference(value: float | None) -> str:
-    """A signed difference; no sign is rounded away."""
+    """A signed difference as text; rounding never removes the sign."""
     if value is None:
         return ""
     digits = 2
@@ -99,7 +99,7 @@ def difference(value: float | None) -> str:
 
 
 def seeds(cell: Estimate | None) -> str:
-    """How many seeds an estimate is over."""
+    """The number of seeds of an estimate, as text."""
     if cell is None:
         return ""
     return "1 seed" if cell.seeds == 1 else f"{cell.seeds} seeds"

@@ -1,4 +1,4 @@
-"""A page as plain blocks, which every rendering shows in its own way."""
+"""The blocks of a page, independent of how they are rendered."""
 
 import enum
 
@@ -6,7 +6,7 @@ import attrs
 
 
 class Tone(enum.Enum):
-    """What a cell says at a glance."""
+    """The emphasis of a cell."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -21,10 +21,10 @@ class Cell:
     """One cell of a grid.
 
     Attributes:
-        text: What stands in it.
-        tone: What it says at a glance.
-        detail: Something smaller beside it.
-        rows: How many rows it spans; those below it have None in its place.
+        text: Content of the cell.
+        tone: Emphasis.
+        detail: Additional text, shown smaller.
+        rows: Number of rows that the cell spans; the rows below have None in its place.
     """
 
     text: str
@@ -35,21 +35,21 @@ class Cell:
 
 @attrs.frozen
 class Paragraph:
-    """Words; `code` in backquotes."""
+    """A paragraph of text; backquotes mark `code`."""
 
     text: str
 
 
 @attrs.frozen
 class Bullets:
-    """A list of words."""
+    """A bullet list."""
 
     items: tuple[str, ...]
 
 
 @attrs.frozen
 class Tile:
-    """One number that stands out, and what it counts."""
+    """One highlighted number and its label."""
 
     value: str
     label: str
@@ -58,7 +58,7 @@ class Tile:
 
 @attrs.frozen
 class Tiles:
-    """Numbers that stand out, side by side."""
+    """Highlighted numbers, side by side."""
 
     tiles: tuple[Tile, ...]
 
@@ -69,10 +69,10 @@ class Grid:
 
     Attributes:
         header: Names of the columns.
-        rows: Of as many cells; None where one above reaches down.
-        words: How many columns, from the left, hold words rather than numbers.
-        title: What stands above it.
-        note: What stands below it.
+        rows: Rows of cells; None where a cell above spans this row.
+        words: Number of leading columns that hold text rather than numbers.
+        title: Title above the table.
+        note: Note below the table.
     """
 
     header: tuple[str, ...]
@@ -93,13 +93,13 @@ class Key:
 
 @attrs.frozen
 class Plots:
-    """Drawings that belong together, as text of SVG.
+    """A group of drawings, as SVG text.
 
     Attributes:
         drawings: The drawings.
-        legend: What the lines are, where the drawings do not say it themselves.
-        title: What stands above them.
-        wide: Whether each needs the whole width.
+        legend: Entries of the legend, if the drawings have none of their own.
+        title: Title above the drawings.
+        wide: Whether each drawing needs the whole width.
     """
 
     drawings: tuple[str, ...]
@@ -110,7 +110,7 @@ class Plots:
 
 @attrs.frozen
 class Fold:
-    """Blocks that a reader may open."""
+    """Blocks that are collapsed until the reader opens them."""
 
     title: str
     blocks: tuple["Block", ...]
@@ -133,9 +133,9 @@ class Document:
     """A page.
 
     Attributes:
-        title: Of the page.
-        lead: What it is, in a sentence or two.
-        sections: Its parts.
+        title: Title of the page.
+        lead: Introduction of a sentence or two.
+        sections: Sections of the page.
     """
 
     title: str

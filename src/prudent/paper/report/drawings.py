@@ -1,4 +1,4 @@
-"""The curves of a report: accuracy over ε, and the private test over time."""
+"""The plots of a report: accuracy over ε, and the private test over time."""
 
 import functools
 import statistics
@@ -38,7 +38,7 @@ _RATIO_DASHES = {"": "", "0.1": "", "0.2": "4 2"}
 
 @attrs.frozen
 class Line:
-    """Estimates over a horizontal axis."""
+    """One curve: estimates at positions on the horizontal axis."""
 
     key: Key
     points: tuple[tuple[float, Estimate], ...]
@@ -46,12 +46,12 @@ class Line:
 
 
 def paper_figure(figure: Figure) -> str:
-    """A figure of the paper, drawn into the page."""
+    """A figure of the paper as SVG for the page."""
     return plots.inline(functools.partial(plots.draw, figure), f"figure{figure.number}")
 
 
 def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
-    """One drawing for each corruption of the paper; None where nothing was run."""
+    """Accuracy over ε, one drawing per corruption of the paper; None if nothing was run."""
     columns = _columns(results, dataset)
     drawings: list[str] = []
     keys: dict[str, Key] = {}
@@ -82,7 +82,7 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
 
 
 def passing_over_time(results: Results, dataset: str) -> Plots | None:
-    """Pass rate and F over the steps of the paper's PTR and of ours; None where none was run."""
+    """Pass rate and F over the steps of TSGD+PTR, paper and tuned; None if nothing was run."""
     drawings: list[str] = []
     keys: dict[str, Key] = {}
     for column in ("ptr", best_setting(results, dataset)):
@@ -111,7 +111,7 @@ def passing_over_time(results: Results, dataset: str) -> Plots | None:
 
 
 def _columns(results: Results, dataset: str) -> dict[str, tuple[Key, str]]:
-    """What is drawn, how, and with which marker."""
+    """The columns to draw, with the legend entry and marker of each."""
     found = {
         name: (Key(display_names.method(name), _COLOURS[name], dashes), marker)
         for name, dashes, marker in (
@@ -158,7 +158,7 @@ def _curve(
 
 
 def _longest(results: Results, dataset: str, corrupt: str, column: str) -> list[Reading]:
-    """The rows of the runs to the largest ε; each step of a run once."""
+    """The rows of the runs with the largest ε, with each step of a run once."""
     here = [
         reading
         for reading in results.readings
@@ -173,7 +173,7 @@ def _longest(results: Results, dataset: str, corrupt: str, column: str) -> list[
 
 
 def _over_steps(readings: Iterable[Reading], name: str) -> tuple[tuple[float, Estimate], ...]:
-    """The mean over seeds of one quantity, without a band: many lines share these axes."""
+    """The mean over seeds of one quantity, without a band because many lines share the axes."""
     values: dict[int, list[float]] = defaultdict(list)
     for reading in readings:
         value = getattr(reading, name)
@@ -192,7 +192,7 @@ def _panel(
     crosses: Sequence[tuple[float, float]] = (),
     limits: tuple[float, float] | None = None,
 ) -> Callable[[], Canvas]:
-    """One pair of axes; shaded: a standard deviation over seeds each way."""
+    """A function that draws one panel; bands show one standard deviation over seeds."""
 
     def draw() -> Canvas:
         canvas = Canvas(figsize=(3.4, 2.5), layout="constrained")

@@ -1,7 +1,7 @@
 """The essay of the report: why cells differ from the paper's, and what was tried against attacks.
 
-The text is `essay.md`. No accuracy is written in it: `{study|setting|corruption}` is replaced by
-the number that `held_out.csv` has for it, and the ideas are a table made from `ideas.csv`.
+The text is `essay.md`. It contains no accuracies: `{study|setting|corruption}` is replaced by the
+number in `held_out.csv`, and the table of ideas is made from `ideas.csv`.
 """
 
 import csv
@@ -18,13 +18,13 @@ _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
 
 def why() -> Section:
-    """What lies behind the exceptions of the summary."""
+    """The section that explains the exceptions of the summary."""
     title = "Why there are exceptions"
     return Section(title, "why", (_bullets(title),))
 
 
 def how_far(results: Results) -> Bullets:
-    """What the frontier comes down to: how far a constant push can carry the model."""
+    """The explanation of the frontier: how far a constant attack vector can move the model."""
     frontier = settings()["frontier"]
     epsilon, dataset = frontier["epsilon"], frontier["dataset"]
     travels = []
@@ -44,7 +44,7 @@ def how_far(results: Results) -> Bullets:
 
 
 def ideas() -> Section:
-    """What was tried to move the frontier."""
+    """The section on ideas that were tried to improve the frontier."""
     studies: dict[str, list[dict[str, str]]] = {}
     for row in _rows("ideas.csv"):
         studies.setdefault(row["study"], []).append(row)
@@ -65,7 +65,7 @@ def ideas() -> Section:
 
 
 def _bullets(title: str, **values: str) -> Bullets:
-    """A chapter of the essay, with its numbers filled in."""
+    """A chapter of the essay with its numbers filled in."""
     known = values | _held_out()
     lines = (line for line in _chapters()[title].splitlines() if line)
     return Bullets(

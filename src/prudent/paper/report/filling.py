@@ -1,4 +1,4 @@
-"""Running what a table still lacks, at full size or at one that a laptop does in minutes."""
+"""Runs that fill missing table cells, at full size or at a size for a laptop."""
 
 import contextlib
 import shutil
@@ -16,18 +16,18 @@ FOLDER = Path("runs/paper")
 SIZES = ("small", "full")
 _SEEDS = {"small": 1, "full": 5}
 _STEPS = {"small": 40, "full": None}
-_CORRUPTIONS = 2  # of a small table: without any, and the first
+_CORRUPTIONS = 2  # in a small table: none, and the first one
 _SMALL_FRONTIER = ("none", "colluding:0.2", "inner-product:0.2")
 
 
 def results_path(size: str, given: Path | None, *, running: bool) -> Path:
-    """Where results are read from and, if runs are to be made, added to.
+    """The path from which results are read and, with `running`, to which they are appended.
 
-    Full results that are added to begin as a copy of those that come with the package. Small ones
-    have a name of their own, so that the two never mix.
+    Full results start as a copy of those shipped with the package. Small ones have a separate file
+    name, so that the two are never mixed.
 
     Raises:
-        ValueError: if a file of the other size is given.
+        ValueError: If a file of the other size is given.
     """
     _validate.one_of(SIZES, size=size)
     if given is not None:
@@ -47,7 +47,7 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
 
 
 def fill(todo: Iterable[Job], results: Path, *, size: str, device: str) -> None:
-    """Runs what is missing and adds it to the results; what is there is not run again."""
+    """Run the missing jobs and append their results; existing results are not recomputed."""
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
         run_jobs(list(todo), results, device=device, most_steps=_STEPS[size])
 
@@ -55,7 +55,7 @@ def fill(todo: Iterable[Job], results: Path, *, size: str, device: str) -> None:
 def table_jobs(
     table: int, datasets: Collection[str], size: str, seeds: int | None = None
 ) -> Iterator[Job]:
-    """The runs of a table on some data sets; at small size those of its first corruptions."""
+    """The runs of a table on some data sets; at small size only for its first corruptions."""
     corruptions = list(dict.fromkeys(c.corrupt for c in published() if c.table == table))
     chosen = corruptions if size == "full" else corruptions[:_CORRUPTIONS]
     for job in jobs.table_jobs([table], _SEEDS[size] if seeds is None else seeds):
@@ -64,7 +64,7 @@ def table_jobs(
 
 
 def frontier_jobs(size: str, seeds: int | None = None) -> Iterator[Job]:
-    """The runs of the frontier; at small size without corruption and under the worst attacks."""
+    """The runs of the frontier; at small size only clean ones and those of the worst attacks."""
     for job in jobs.frontier_jobs(_SEEDS[size] if seeds is None else seeds):
         if size == "full" or job.corrupt in _SMALL_FRONTIER:
             yield job

@@ -1,4 +1,4 @@
-"""The worst attack: every method under every attack at one price, and the least it keeps."""
+"""The frontier: every method under every attack at one ε, and its lowest accuracy."""
 
 import functools
 from collections import defaultdict
@@ -18,9 +18,10 @@ class Row:
 
     Attributes:
         column: The method.
-        ratio: Share of bad records.
-        clean: With none.
-        cells: By kind of attack, of those that any method met at this ratio; None: not run.
+        ratio: Fraction of bad records.
+        clean: Accuracy without bad records.
+        cells: Accuracies by kind of attack, for the attacks that were run with any method at this
+            ratio; None: not run.
     """
 
     column: str
@@ -30,19 +31,19 @@ class Row:
 
     @property
     def worst(self) -> str | None:
-        """The attack that leaves the least; None if none was run."""
+        """The attack with the lowest accuracy; None if no attack was run."""
         known = {kind: cell.mean for kind, cell in self.cells.items() if cell is not None}
         return min(known, key=known.__getitem__) if known else None
 
     @property
     def least(self) -> float | None:
-        """What the worst attack leaves."""
+        """The accuracy under the worst attack."""
         cell = None if self.worst is None else self.cells[self.worst]
         return None if cell is None else cell.mean
 
     @property
     def complete(self) -> bool:
-        """Whether every attack was run; if not, the worst of them may be missing."""
+        """Whether every attack was run; if not, the worst one may be missing."""
         return None not in self.cells.values()
 
 
@@ -51,10 +52,10 @@ class Frontier:
     """Methods by attacks on one data set, all at the same ε.
 
     Attributes:
-        dataset: As in the settings.
-        epsilon: Of every run, by the exact accounting.
+        dataset: Name of the data set in the settings.
+        epsilon: ε of every run, by exact accounting.
         kinds: The attacks.
-        rows: From the smallest ratio up, then by method.
+        rows: Rows by ascending ratio, then by method.
     """
 
     dataset: str
@@ -64,19 +65,19 @@ class Frontier:
 
     @property
     def usual_seeds(self) -> int:
-        """How many seeds most cells have."""
+        """The most common number of seeds per cell."""
         cells = (cell for row in self.rows for cell in (row.clean, *row.cells.values()))
         return mode(cell.seeds for cell in cells if cell is not None)
 
     def best(self, ratio: float) -> float | None:
-        """The highest minimum at a ratio, among methods that met every attack."""
+        """The highest worst-case accuracy at a ratio, among methods run under every attack."""
         return max(
             (r.least for r in self.rows if r.ratio == ratio and r.complete and r.least is not None),
             default=None,
         )
 
     def plain(self) -> list[dict[str, Any]]:
-        """For a program: one entry for each method, ratio and attack that was run."""
+        """The frontier as plain objects, one per method, ratio and attack that was run."""
         return [
             {
                 "dataset": self.dataset,
@@ -95,7 +96,7 @@ class Frontier:
 
 
 def frontiers(results: Results) -> list[Frontier]:
-    """One for each data set and ε at which an attack beyond the paper's tables was run."""
+    """One frontier per data set and ε at which an attack beyond the paper's tables was run."""
     places: dict[tuple[str, float], list[Reading]] = defaultdict(list)
     for reading in results.readings:
         solved = reading.target == reading.epsilon
@@ -107,13 +108,16 @@ def frontiers(results: Results) -> list[Frontier]:
 
 
 def is_covered(corrupt: str) -> bool:
-    """Whether the price of a run holds under a corruption; reading other records breaks it."""
+    """Whether the ε of a run holds under a corruption; it does not if bad records read others."""
     return Experiment(epsilon=None, steps=1, noise_multiplier=1.0, corrupt=corrupt).is_covered
 
 
 @functools.cache
 def _printed(dataset: str) -> set[float]:
-    """The ε of the paper's tables; at the others a run of fixed noise only draws its curve."""
+    """The ε of the paper's tables.
+
+    At other ε, runs with fixed noise only provide points of a curve.
+    """
     return {cell.epsilon for cell in published() if cell.dataset == dataset}
 
 
@@ -128,7 +132,7 @@ def _frontier(results: Results, dataset: str, epsilon: float, here: list[Reading
     }
     kinds = sorted(
         {kind for kind, ratio in attacks if ratio in ratios},
-        key=lambda kind: (not is_covered(f"{kind}:0.1"), kind),  # those a price covers come first
+        key=lambda kind: (not is_covered(f"{kind}:0.1"), kind),  # accounted ones first
     )
     rows = (
         Row(

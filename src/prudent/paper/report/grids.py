@@ -1,4 +1,4 @@
-"""The tables as grids: the paper's number, ours, the difference, and what is better still."""
+"""The tables as grids: the paper's number, ours, the difference, and the tuned setting."""
 
 import itertools
 from collections import defaultdict
@@ -31,7 +31,7 @@ UNCOVERED = "†"
 
 
 def table_grids(results: Results, table: int) -> list[Grid]:
-    """One grid for each data set of a table."""
+    """One grid per data set of a table."""
     return [table_grid(results, table, dataset) for dataset in datasets(table)]
 
 
@@ -57,7 +57,7 @@ def table_grid(results: Results, table: int, dataset: str) -> Grid:
 
 
 def _rows(same: list[Group]) -> Iterator[tuple[Cell | None, ...]]:
-    """The rows of one corruption, its name beside the first."""
+    """The rows of one corruption, with its name in the first."""
     height = sum(len(group.lines) for group in same)
     name: Cell | None = Cell(display_names.corruption(same[0].corrupt), rows=height)
     for group in same:
@@ -74,7 +74,7 @@ def _rows(same: list[Group]) -> Iterator[tuple[Cell | None, ...]]:
 
 
 def _gain(group: Group) -> Cell:
-    """What PTR gains over TSGD+Gaussian by PLD, beside the same by RDP and in the paper."""
+    """The gain of TSGD+PTR over TSGD+Gaussian by PLD, with those by RDP and in the paper."""
     exact, renyi = (group.gain(name) for name in ("pld", "rdp"))
     others = {"paper": group.paper_gain, "RDP": renyi}
     detail = ", ".join(
@@ -102,7 +102,7 @@ def _seeds(line: Line) -> str:
 def _against(line: Line, accountant: str) -> tuple[Cell, Cell]:
     ours = line.by(accountant)
     if ours is None:
-        # A run has a row for either accountant, unless not even its first step is within ε.
+        # A run has a row for each accountant unless even its first step exceeds ε.
         run = line.rdp is not None or line.pld is not None
         text = display_names.NOT_REACHED if run else display_names.NOT_RUN
         return Cell(text, Tone.MISSING), Cell("", Tone.MISSING)
@@ -115,7 +115,7 @@ def _against(line: Line, accountant: str) -> tuple[Cell, Cell]:
 def _estimate(
     cell: Estimate | None, *, tone: Tone = Tone.PLAIN, rows: int = 1, usual_seeds: int | None = None
 ) -> Cell:
-    """A cell; seeds are told unless they are as many as usual."""
+    """The cell of an estimate; shows the number of seeds unless it is the usual one."""
     if cell is None:
         return Cell(display_names.NOT_RUN, Tone.MISSING, rows=rows)
     detail = "" if cell.seeds == usual_seeds else display_names.seeds(cell)
@@ -129,7 +129,7 @@ def _tone(difference: float | None, *, ties: bool = True) -> Tone:
 
 
 def passing_grid(results: Results) -> Grid:
-    """How often the test of TSGD+PTR passed in whole runs, and what was trimmed at their end."""
+    """How often the test of TSGD+PTR passed in whole runs, and the trim at their end."""
     runs: dict[tuple[str, str], list[list[Reading]]] = defaultdict(list)
     by_run: dict[tuple[str, str, int], list[Reading]] = defaultdict(list)
     for reading in results.readings:
@@ -157,7 +157,7 @@ def passing_grid(results: Results) -> Grid:
 
 
 def _share_passed(run: list[Reading]) -> float:
-    """Of a whole run, from the shares between its readings."""
+    """The pass rate of a whole run, from the rates between its readings."""
     before = [0, *(reading.steps for reading in run[:-1])]
     passed = (
         (reading.pass_rate or 0) * (reading.steps - start)
@@ -167,7 +167,7 @@ def _share_passed(run: list[Reading]) -> float:
 
 
 def exceptions_grid(comparisons: tuple[Comparison, ...], ours: str, other: str) -> Grid:
-    """The cells in which ours lost."""
+    """The cells in which our result is lower."""
     return Grid(
         ("data set", "corruption", "ε", ours, other, "difference"),
         tuple(
@@ -186,7 +186,7 @@ def exceptions_grid(comparisons: tuple[Comparison, ...], ours: str, other: str) 
 
 
 def frontier_grid(frontier: Frontier) -> Grid:
-    """Methods by attacks; the worst attack of each row and the best of the worst stand out."""
+    """Methods by attacks, with the worst attack of each row and the best worst case highlighted."""
     return Grid(
         (
             "bad",

@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs no other: no script, no network."""
+"""Rendering of a page as one self-contained HTML file, without scripts or network access."""
 
 import html
 import re
@@ -23,7 +23,7 @@ from prudent.paper.report.document import (
 
 
 def render(page: Document, generated_by: str) -> str:
-    """The page, light or dark as the reader's system is."""
+    """The page as HTML; its colours follow the reader's light or dark mode."""
     style = resources.files("prudent.paper.report").joinpath("style.css").read_text("utf-8")
     links = "\n".join(f'<a href="#{s.anchor}">{_text(s.title)}</a>' for s in page.sections)
     return f"""<!DOCTYPE html>
@@ -123,7 +123,7 @@ def _plots(plots: Plots) -> str:
 
 
 def _wide(drawing: str) -> str:
-    """A drawing of several panels; one with few of them is not blown up to the whole width."""
+    """A wide drawing; one with few panels is not stretched to the whole width."""
     box = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+)', drawing)
     natural = f' style="--natural: {box[1]}px"' if box else ""
     return f'<div class="wide" tabindex="0"{natural}>{drawing}</div>'
@@ -139,5 +139,5 @@ def _key(key: Key) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped; what stands in backquotes is code."""
+    """The text as escaped HTML, with backquoted parts as code."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text, quote=False))

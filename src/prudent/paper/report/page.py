@@ -1,4 +1,4 @@
-"""The page: summary first, then the tables, the curves, the worst attack, and what was chosen."""
+"""The report page: summary, tables, curves, worst attacks and settings."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -45,10 +45,10 @@ _NAMES = {"rdp": "RDP", "pld": "PLD"}
 
 
 def document(results: Results, *, curves: bool = True, figures: Sequence[Figure] = ()) -> Document:
-    """The whole page.
+    """The report as a document.
 
     Args:
-        results: What was run.
+        results: The results to report.
         curves: Whether to draw accuracy over ε and the test over time.
         figures: The paper's figures to draw.
     """
@@ -351,7 +351,7 @@ def _choices() -> Section:
 
 
 def _settings_grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
-    """Settings as they stand in the file, so that the page cannot differ from the runs."""
+    """A table of settings read from their file, so that the page cannot differ from the runs."""
     flat = {name: dict(_flat(values)) for name, values in parts.items()}
     names = dict.fromkeys(name for values in flat.values() for name in values)
     return Grid(

@@ -1,4 +1,4 @@
-"""What all cells come to: how often ours is as good as the paper's, and where it is not."""
+"""Summary of all cells: how often our result is as good as the paper's, and where it is not."""
 
 from collections.abc import Iterable
 
@@ -12,12 +12,12 @@ SMALL_IMAGES = ("mnist", "emnist")
 
 @attrs.frozen
 class Comparison:
-    """Two accuracies of one cell; one that was not run is None.
+    """Two accuracies of one cell; None if not run.
 
     Attributes:
-        group: Which cell.
-        ours: In percent.
-        other: What it is held against.
+        group: The cell.
+        ours: Our accuracy in percent.
+        other: The accuracy to compare with.
     """
 
     group: Group
@@ -26,18 +26,18 @@ class Comparison:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the other."""
+        """Our accuracy minus the other."""
         return None if self.ours is None or self.other is None else self.ours - self.other
 
 
 @attrs.frozen
 class Count:
-    """How many comparisons are won.
+    """The outcomes of a set of comparisons.
 
     Attributes:
-        won: Those that are.
-        lost: Those that are not: the exceptions.
-        missing: Those that could not be made.
+        won: Comparisons that our result wins.
+        lost: Comparisons that it does not win: the exceptions.
+        missing: Comparisons for which a result is missing.
     """
 
     won: tuple[Comparison, ...]
@@ -46,7 +46,7 @@ class Count:
 
     @classmethod
     def of(cls, comparisons: Iterable[Comparison], *, ties: bool) -> "Count":
-        """Counts; `ties` says whether equal is enough."""
+        """Count comparisons; with `ties`, equal accuracies count as won."""
         won, lost, missing = [], [], []
         for comparison in comparisons:
             difference = comparison.difference
@@ -60,24 +60,24 @@ class Count:
 
     @property
     def made(self) -> int:
-        """How many could be made."""
+        """The number of comparisons with both results."""
         return len(self.won) + len(self.lost)
 
     def on(self, *datasets: str) -> "Count":
-        """Those on some data sets."""
+        """The count restricted to some data sets."""
         parts = (self.won, self.lost, self.missing)
         return Count(*(tuple(c for c in part if c.group.dataset in datasets) for part in parts))
 
 
 @attrs.frozen
 class Summary:
-    """The counts a reader asks for first.
+    """The main counts of the report.
 
     Attributes:
-        paper: For each accountant, PTR with the paper's settings against the paper's number.
-        gain: For each accountant, PTR against TSGD+Gaussian, on every data set.
-        best: Our best setting against the paper's PTR, on every data set.
-        rival: Our best setting against DP-SGD with the same tuning.
+        paper: By accountant: TSGD+PTR with the paper's settings against the paper's number.
+        gain: By accountant: TSGD+PTR against TSGD+Gaussian, on every data set.
+        best: The tuned setting against the paper's TSGD+PTR, on every data set.
+        rival: The tuned setting against DP-SGD with the same tuning.
     """
 
     paper: dict[str, Count]
@@ -87,7 +87,7 @@ class Summary:
 
 
 def summarise(results: Results) -> Summary:
-    """Counts over every cell of the paper, each once."""
+    """The counts over every cell of the paper, each once."""
     every = every_group(results)
     return Summary(
         paper={name: against_paper(every, name) for name in ("rdp", "pld")},
@@ -101,7 +101,7 @@ def summarise(results: Results) -> Summary:
 
 
 def against_paper(every: Iterable[Group], accountant: str) -> Count:
-    """PTR as the paper set it, against the number the paper printed."""
+    """TSGD+PTR with the paper's settings against the number printed in the paper."""
     return Count.of(
         (
             Comparison(g, _mean(g.line("ptr").by(accountant)), g.line("ptr").paper.accuracy)
@@ -112,7 +112,7 @@ def against_paper(every: Iterable[Group], accountant: str) -> Count:
 
 
 def gains(every: Iterable[Group], accountant: str) -> Count:
-    """PTR against TSGD+Gaussian, both run here with the paper's settings."""
+    """TSGD+PTR against TSGD+Gaussian, both run here with the paper's settings."""
     return Count.of(
         (
             Comparison(g, *(_mean(g.line(m).by(accountant)) for m in ("ptr", "trimmed")))

@@ -1,4 +1,4 @@
-"""A grid in a terminal: the numbers without what stands smaller beside them."""
+"""Rendering of a table on the terminal, without the details of cells."""
 
 from rich import box
 from rich.console import Console
@@ -16,11 +16,11 @@ _STYLES = {
 }
 
 
-_WIDTH = 200  # more than any table needs; a narrower terminal wraps it, which loses no number
+_WIDTH = 200  # wider than any table; a narrower terminal wraps lines instead of truncating numbers
 
 
 def show(grid: Grid) -> None:
-    """Prints a table, with a line between its groups of rows."""
+    """Print a table, with a line between its groups of rows."""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

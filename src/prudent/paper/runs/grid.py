@@ -1,6 +1,6 @@
-"""Running many experiments: resumable run by run, many at a time.
+"""Execution of many experiments, several at a time; finished runs are not repeated.
 
-On a GPU they take turns on streams of one process; on the host each has a process of its own.
+On a GPU they take turns on streams of one process; on the CPU each runs in a separate process.
 """
 
 import functools
@@ -47,19 +47,19 @@ def run_jobs(
     seconds: float = float("inf"),
     most_steps: int | None = None,
 ) -> int:
-    """Runs what is not in the results yet, and appends a row for every mark a run passes.
+    """Run the jobs that are not in the results yet, and append a row for every mark of a run.
 
     Args:
         wanted: The runs.
-        results: A CSV file; made if it is not there. Solved plans are kept beside it.
+        results: A CSV file, created if needed. Solved plans are stored beside it.
         device: Where to train.
-        at_once: How many are under way at a time: processes on the host, streams on a GPU.
-        seconds: Begin no further run after this long.
-        most_steps: Cut every run short, for a smoke run. Its rows say how many steps were taken
-            and name the ε of the whole run: never mix them with those of full runs.
+        at_once: Number of concurrent runs: processes on the CPU, streams on a GPU.
+        seconds: Start no further run after this time.
+        most_steps: Shorten every run, for a smoke test. The rows then have the number of steps
+            actually taken but the ε of the whole run: never mix them with those of full runs.
 
     Returns:
-        How many runs are still to do.
+        The number of runs that remain to be done.
     """
     done = {reading.run for reading in read(results).readings} if results.exists() else set()
     todo = [job for job in wanted if job.run not in done]
@@ -89,7 +89,7 @@ def run_jobs(
 
 
 def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
-    """One run on the host, on one thread, and its rows."""
+    """Execute one run on one CPU thread and return its rows."""
     torch.set_num_threads(1)
     readings: list[Reading] = []
     device = torch.device("cpu")
@@ -101,13 +101,13 @@ def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
 
 @functools.lru_cache(maxsize=12)
 def _corrupted(dataset: str, corrupt: str, seed: int) -> Dataset:
-    """Images as the run gets them, on the host."""
+    """The images of a run after data corruption, on the host."""
     data, corruption = _loaded(settings()["datasets"][dataset]["data"]), parse(corrupt)
     return data.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else data
 
 
 def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Dataset:
-    """The data of a run on its device: the features of a fixed network, where it has one."""
+    """The data of a run on its device: images, or the features of a fixed network."""
     data = _corrupted(dataset, corrupt, seed)
     mine = settings()["datasets"][dataset]
     if "backbone" in mine:
@@ -124,7 +124,7 @@ def _loaded(name: str) -> Dataset:
 
 
 def _data_corruption(job: Job) -> tuple[str, int]:
-    """What the data of a job depends on: nothing, if the gradients are what is corrupted."""
+    """The corruption and seed that the data of a job depends on; none for gradient corruptions."""
     is_of_data = isinstance(parse(job.corrupt), DataCorruption)
     return (job.corrupt, job.seed) if is_of_data else ("none", 0)
 
@@ -149,9 +149,10 @@ def _run_on_streams(
 def _prefetched(
     planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
 ) -> Iterator[Planned]:
-    """The same, the images of the next ones corrupted by other threads.
+    """The same items, while other threads corrupt the images of the next ones.
 
-    On the host alone: they must not touch a device on which a step is being captured.
+    These threads work on the host only, because they must not use a device on which a step is being
+    captured.
     """
     waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
     for item in planned:

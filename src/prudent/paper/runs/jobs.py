@@ -1,7 +1,7 @@
-"""The cells of the paper's tables: what it printed, and the runs that fill them.
+"""The cells of the paper's tables: the printed numbers and the runs that fill them.
 
-A run of fixed noise passes, on its way, the steps at which each (ε, accountant) is reached, so one
-run fills several cells: accuracy is read at each of those steps.
+A run with fixed noise reaches each (ε, accountant) at some step, so one run fills several cells:
+accuracy is evaluated at each of those steps.
 """
 
 import csv
@@ -19,21 +19,21 @@ from prudent.experiments.experiment import Experiment
 from prudent.paper.results import RunKey
 
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
-"""With the paper's settings."""
+"""The methods that are run with the paper's settings."""
 OUR_COLUMNS = ("ours", "ours-dpsgd")
 
 
 @attrs.frozen
 class Published:
-    """One number the paper prints.
+    """One number printed in the paper.
 
     Attributes:
-        table: 1 to 4.
-        dataset: As in the settings.
-        corrupt: Kind and ratio.
-        epsilon: The ε it claims.
+        table: Number of the table, 1 to 4.
+        dataset: Name of the data set in the settings.
+        corrupt: Kind and ratio of the corruption.
+        epsilon: The ε that the paper claims.
         method: ptr, trimmed or dpsgd.
-        accuracy: In percent.
+        accuracy: Accuracy in percent.
     """
 
     table: int
@@ -73,12 +73,12 @@ class Job:
     """One training run.
 
     Attributes:
-        dataset: As in the settings.
-        corrupt: Kind and ratio.
-        column: A method with the paper's settings, or one of ours.
-        epsilons: Where its accuracy is wanted. Our columns solve the noise for the one they have;
-            the paper's fix the noise and pass several.
-        seed: Of everything.
+        dataset: Name of the data set in the settings.
+        corrupt: Kind and ratio of the corruption.
+        column: A method with the paper's settings, or a tuned setting.
+        epsilons: The ε at which the accuracy is evaluated. Tuned settings have one and solve the
+            noise for it; the paper's methods fix the noise and reach several.
+        seed: Seed of everything random in the run.
     """
 
     dataset: str
@@ -89,17 +89,17 @@ class Job:
 
     @property
     def target(self) -> float | None:
-        """The ε the noise is solved for, if it is."""
+        """The ε for which the noise is solved; None if the noise is fixed."""
         return None if self.column in PAPER_COLUMNS else self.epsilons[0]
 
     @property
     def run(self) -> RunKey:
-        """The run, as the rows of its results name it."""
+        """The key of the run in the rows of its results."""
         return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     @property
     def experiment(self) -> Experiment:
-        """What is run; the paper's columns at their largest ε."""
+        """The experiment to run; with the paper's settings, up to the largest ε."""
         every, mine = settings(), settings()["datasets"][self.dataset]
         common = {
             "dataset": mine["data"],
@@ -128,12 +128,12 @@ class Job:
 
     @property
     def alike(self) -> "Job":
-        """The same for jobs of one plan: it depends on neither the corruption nor the seed."""
+        """A job that is equal for all jobs with the same plan, without corruption and seed."""
         return attrs.evolve(self, corrupt="none", seed=0)
 
 
 def table_jobs(tables: Iterable[int], seeds: int, *, ours: bool = True) -> Iterator[Job]:
-    """The runs that fill some tables, first seeds first, each once."""
+    """The runs that fill some tables, each once, ordered by seed."""
     cells = [
         cell
         for cell in published()

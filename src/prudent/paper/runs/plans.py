@@ -1,7 +1,7 @@
-"""Plans of the runs, with their marks: the steps at which a run reaches each (ε, accountant).
+"""Plans of the runs with their marks: the steps at which a run reaches each (ε, accountant).
 
 Solving them takes longer than many of the runs, and all runs of one setting share a plan, so they
-are kept in a file beside the results.
+are stored in a file beside the results.
 """
 
 import json
@@ -21,12 +21,12 @@ _PARTS = 4
 
 
 class Mark(NamedTuple):
-    """A step of a run, and what it has cost by then.
+    """A step of a run and the ε spent by then.
 
     Attributes:
-        step: How many steps were taken.
-        epsilon: ε of so many steps.
-        accountant: By which accountant.
+        step: Number of steps taken.
+        epsilon: ε of these steps.
+        accountant: The accountant that computed ε.
     """
 
     step: int
@@ -35,11 +35,11 @@ class Mark(NamedTuple):
 
 
 class Plans:
-    """Solved plans, kept in a file.
+    """Solved plans, stored in a file.
 
     Args:
-        path: A JSON file; made if it is not there.
-        records: The number of training records of a data set, by its name.
+        path: A JSON file, created if needed.
+        records: Number of training records by name of the data set.
     """
 
     def __init__(self, path: Path, records: dict[str, int]) -> None:
@@ -47,7 +47,7 @@ class Plans:
         self._solved = json.loads(path.read_text()) if path.exists() else {}
 
     def of(self, job: Job) -> tuple[Plan, list[Mark]]:
-        """The plan of a job, and its marks in the order of steps."""
+        """The plan of a job and its marks, ordered by step."""
         experiment = job.experiment
         key = repr((job.alike, attrs.evolve(experiment, corrupt="none", seed=0)))
         if key not in self._solved:
@@ -75,7 +75,7 @@ class Plans:
 
 
 def _reached(plan: Plan, epsilon: float, accountant: str, delta: float) -> Mark | None:
-    """The last step within ε; None where not even one is."""
+    """The last step within ε; None if even one step exceeds it."""
     try:
         within = plan.longest(epsilon=epsilon, delta=delta, accountant=ACCOUNTANTS[accountant])
     except UnreachableTargetError:

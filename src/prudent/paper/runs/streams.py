@@ -1,8 +1,8 @@
-"""Many training runs at once on one GPU, each on a stream of its own, from a single process.
+"""Many concurrent training runs on one GPU, each on its own stream, from a single process.
 
 A step of a small network leaves most of a GPU idle. Every run is captured as a graph and replayed
-on its own stream, one step of each in turn, so that the kernels of different runs overlap. To
-compile their steps gains a few percent and takes longer than most of them: not worth it.
+on its own stream, one step of each in turn, so that the kernels of different runs overlap.
+Compiling the steps is not worthwhile: it gains a few percent and takes longer than most runs.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from prudent.training.sampling import roomy_batch
 from prudent.training.step import Corrupt
 
 Work = Iterator[None]
-"""Takes a step whenever it is asked for the next item."""
+"""Takes one step per item requested."""
 
 
 def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
-    """Takes one step of each work in turn; where one ends the next begins.
+    """Take one step of each work in turn; when one ends, start the next.
 
     Args:
-        works: Prepared when they are reached, no earlier.
-        at_once: How many are under way at a time.
-        device: Of the streams.
+        works: The works; each is prepared only when it starts.
+        at_once: Number of concurrent works.
+        device: Device of the streams.
     """
     coming = iter(works)
     under_way = deque(_next_ones(coming, at_once, device))
@@ -58,20 +58,20 @@ def training(
     average: float | None = None,
     device: torch.device,
 ) -> Work:
-    """A run of `plan` that is evaluated at `marks`, then hands its metrics over.
+    """A run of `plan` that is evaluated at `marks` and passes its metrics to `record`.
 
     Args:
         plan: As for `fit`.
-        model: Likewise.
+        model: As for `fit`.
         train_set: Inputs and labels.
-        test_set: Likewise; on the device already, if it is to be quick.
-        marks: Steps, ascending, the last of which ends the run.
-        record: Called at the end.
-        lr: Of SGD.
-        momentum: Of SGD.
-        seed: Of sampling and noise.
+        test_set: Inputs and labels; faster if already on the device.
+        marks: Steps in ascending order; the last one ends the run.
+        record: Called with the metrics at the end.
+        lr: Learning rate of SGD.
+        momentum: Momentum of SGD.
+        seed: Seed of sampling and noise.
         corrupt: As for `fit`.
-        average: Likewise.
+        average: As for `fit`.
         device: Where to train.
     """
     run = TrainingRun.prepare(
@@ -84,8 +84,9 @@ def training(
         Execution(
             device=device,
             seed=seed,
-            distributed=False,  # each run is one process's own, whoever started it
-            # Where many runs fill a GPU padding is dear, and a second chunk once in 5,000 is not.
+            distributed=False,  # each run uses this process only, even under torchrun
+            # When many runs fill a GPU, padding is expensive; a second chunk in one of 5,000 steps
+            # is not.
             physical_batch=roomy_batch(len(train_set[1]), plan.sampling_rate, 3.5),
         ),
         corrupt,
@@ -119,7 +120,7 @@ def _next_ones(
 
 
 def _stream(device: torch.device) -> Any:
-    """A stream of one's own; None on the host, which has none."""
+    """A new stream on a GPU; None on the CPU."""
     if device.type != "cuda":
         return None
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

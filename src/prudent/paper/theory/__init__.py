@@ -1,1 +1,1 @@
-"""The paper's own bounds, as printed or as the errata correct them; none prices a release."""
+"""The paper's own bounds, as printed or corrected by the errata; no release is priced by them."""

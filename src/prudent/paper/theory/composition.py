@@ -1,4 +1,4 @@
-"""Composition and sampling of (ε, δ) statements, the yardstick Rényi accounting is held against."""
+"""Composition and sampling of (ε, δ) guarantees, for comparison with Rényi accounting."""
 
 import math
 
@@ -8,7 +8,7 @@ from scipy import special
 
 from prudent import _validate
 from prudent.accounting._numeric import Array, smallest
-from prudent.paper.theory.conditions import ConditionError
+from prudent.accounting.conditions import ConditionError
 
 
 def strong_composition(epsilon: float, delta: float, count: int, delta_total: float) -> float:
@@ -21,7 +21,7 @@ def strong_composition(epsilon: float, delta: float, count: int, delta_total: fl
     Args:
         epsilon: ε of each release.
         delta: δ of each release.
-        count: How many releases.
+        count: Number of releases.
         delta_total: δ of all of them together, at least 1 - (1 - delta)^count.
 
     Raises:

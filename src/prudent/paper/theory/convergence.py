@@ -1,4 +1,4 @@
-"""How far trimmed, noisy gradient descent stays from the optimum under corrupted gradients.
+"""Bounds on the distance of trimmed, noisy gradient descent to the optimum under corruption.
 
 Each step sums the gradients of `oracles` workers, at most `corrupted` of which are arbitrary (but
 clipped), either all of them (sum) or without the `corrupted` largest (trimmed sum), adds Gaussian
@@ -9,7 +9,7 @@ noise and moves by the learning rate: `learning_rate` after a trimmed sum,
 import attrs
 
 from prudent import _validate
-from prudent.paper.theory.conditions import ConditionError
+from prudent.accounting.conditions import ConditionError
 
 _CORRECTED = "Use convergence_bound, which does not need it."
 
@@ -20,8 +20,8 @@ class ConvergenceBound:
 
     Attributes:
         contraction: Factor per step, below one.
-        residual: What each step adds.
-        bound: Limit of E D² at most, residual / (1 - contraction).
+        residual: Added at each step.
+        bound: Upper bound on the limit of E D², residual / (1 - contraction).
         largest_learning_rate: The learning rate must stay below this.
     """
 
@@ -53,15 +53,15 @@ def convergence_bound(
 
     Args:
         oracles: Gradients per step.
-        corrupted: At most this many are arbitrary; also how many are trimmed.
-        strong_convexity: Of the expected loss.
-        smoothness: Of the expected loss, at least its strong convexity.
+        corrupted: Largest number of arbitrary gradients; also the number of trimmed ones.
+        strong_convexity: Strong convexity of the expected loss.
+        smoothness: Smoothness of the expected loss, at least its strong convexity.
         gradient_bound: Largest norm of any gradient.
         gradient_deviation: Root of the largest variance E|g - E g|² of an honest gradient.
         dimension: Number of parameters.
         sum_noise: Standard deviation, per coordinate, of the noise on the sum.
         trimmed_noise: The same on the trimmed sum.
-        learning_rate: After a trimmed sum.
+        learning_rate: Learning rate after a trimmed sum.
 
     Raises:
         ConditionError: If the learning rate is too large to contract.
@@ -112,19 +112,19 @@ def printed_convergence_bound(
     """The convergence theorem as the paper prints it, for comparison. It is false as stated.
 
     It treats the honest gradients that survive trimming as unbiased, which they are not; Errata 6
-    has a counter-example inside all of its conditions. Use `convergence_bound`.
+    has a counterexample that satisfies all of its conditions. Use `convergence_bound`.
 
     Args:
         oracles: Gradients per step.
-        corrupted: At most this many are arbitrary, fewer than half.
-        strong_convexity: Of the loss.
-        smoothness: Of the loss.
+        corrupted: Largest number of arbitrary gradients, fewer than half.
+        strong_convexity: Strong convexity of the loss.
+        smoothness: Smoothness of the loss.
         gradient_bound: Lipschitz constant of the loss.
         gradient_deviation: Root of the largest variance of an honest gradient.
         dimension: Number of parameters.
         sum_noise: Standard deviation of the noise on the sum.
         trimmed_noise: The same on the trimmed sum, large enough for the printed condition.
-        learning_rate: After a trimmed sum.
+        learning_rate: Learning rate after a trimmed sum.
 
     Raises:
         ConditionError: If a printed condition fails.

@@ -1,9 +1,9 @@
-"""How far trimmed, noisy descent stays from the optimum: corrected theorem and printed one."""
+"""The corrected and the printed convergence bound for several fractions of bad gradients."""
 
 import attrs
 
 from prudent import _validate
-from prudent.paper.theory.conditions import ConditionError
+from prudent.accounting.conditions import ConditionError
 from prudent.paper.theory.convergence import convergence_bound, printed_convergence_bound
 
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -15,15 +15,15 @@ class Descent:
 
     Attributes:
         workers: Gradients per step.
-        strong_convexity: Of the expected loss.
-        smoothness: Of the expected loss.
+        strong_convexity: Strong convexity of the expected loss.
+        smoothness: Smoothness of the expected loss.
         gradient_bound: Largest norm of any gradient.
         gradient_deviation: Root of the largest variance of an honest gradient.
         dimension: Number of parameters.
-        noise: Standard deviation, per coordinate, of the noise on a sum. That on a trimmed sum is
-            the least that the printed theorem asks for, so that both can be compared.
-        learning_rate: After a trimmed sum; None: half of the largest that the corrected theorem
-            allows.
+        noise: Standard deviation, per coordinate, of the noise on a sum. The noise on a trimmed sum
+            is the least that the printed theorem requires, so that both can be compared.
+        learning_rate: Learning rate after a trimmed sum. None: half of the largest that the
+            corrected theorem allows.
     """
 
     workers: int
@@ -62,9 +62,9 @@ class Distance:
     """Limits of the mean squared distance to the optimum.
 
     Attributes:
-        bad: How many gradients are arbitrary.
-        corrected: By the corrected theorem: a proved bound.
-        printed: As the paper prints it, which is false; None where its own conditions fail.
+        bad: Number of arbitrary gradients.
+        corrected: Bound of the corrected theorem, which is proved.
+        printed: Bound as printed in the paper, which is false; None where its own conditions fail.
     """
 
     bad: int
@@ -72,12 +72,12 @@ class Distance:
     printed: float | None
 
     def plain(self) -> dict[str, float | None]:
-        """For a program."""
+        """The values as a dictionary."""
         return attrs.asdict(self)
 
 
 def distances(setting: Descent) -> list[Distance]:
-    """Both bounds for some shares of bad gradients."""
+    """Both bounds for several fractions of bad gradients."""
     counts = dict.fromkeys(int(share * setting.workers) for share in _SHARES)
     return [
         Distance(

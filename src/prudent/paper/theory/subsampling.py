@@ -20,7 +20,7 @@ from prudent.accounting._numeric import (
     log1p_minus,
     orders,
 )
-from prudent.paper.theory.conditions import ConditionError
+from prudent.accounting.conditions import ConditionError
 from prudent.paper.theory.theorems import ptr_rdp
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
@@ -31,16 +31,16 @@ def subsampled_laplace_log_moment(
 ) -> Numbers:
     """Logarithm of the moment R(a) = E_P[(M/P)^a] of P = Laplace(0), Q = Laplace(1).
 
-    The privacy loss of Q against P is a point mass at both ends and smooth between them. The
+    The privacy loss of Q against P has a point mass at both ends and is smooth between them. The
     smooth part is integrated by Gauss-Legendre panels short enough for every order, and the
-    first-order term, whose mean is zero, is left out before integrating: the logarithm is accurate
-    to about twelve digits also where the moment differs from one by 10^-12.
+    first-order term, whose mean is zero, is removed before integrating: the logarithm is accurate
+    to about twelve digits even where the moment differs from one by only 10^-12.
 
     Args:
         order: Any real order, also between zero and one or negative.
         sampling_rate: Probability in [0, 1] that the record is in the sample.
         scale: Laplace scale.
-        reverse: Give E_M[(P/M)^a] instead, which is R(1 - a).
+        reverse: Return E_M[(P/M)^a] instead, which is R(1 - a).
     """
     a = finite(order=order)
     q = _validate.between(0, 1, sampling_rate=sampling_rate)
@@ -79,7 +79,7 @@ def _log_mixture(loss: Array, q: float) -> Array:
 
 
 def _laplace_losses(exponent: float, b: float) -> tuple[Array, Array]:
-    """Law under P of the loss log(Q/P): nodes and weights that integrate e^(exponent · loss)."""
+    """Quadrature of the loss log(Q/P) under P: nodes and weights for e^(exponent · loss)."""
     peak = 1 / b
     panels = math.ceil(2 * peak * max(1.0, abs(exponent) / 64))
     edges = np.linspace(-peak, peak, panels + 1)
@@ -97,7 +97,7 @@ def white_box_applies(
     propose: float,
     test_scale: float,
 ) -> NDArray[np.bool_]:
-    """Tells, for each order, whether Theorem 4.4 holds there."""
+    """Whether Theorem 4.4 holds, for each order."""
     a = orders(order)
     if _parameter_failure(sampling_rate, noise_multiplier, propose, test_scale):
         return np.zeros(a.shape, dtype=np.bool_)
@@ -117,8 +117,8 @@ def white_box_rdp(
 
     The appendix form, with 1/σ₁² in its second and third term (Errata 1, item 14).
 
-    Guarantee: a valid bound for every argument that does not raise. No experiment of the paper is
-    among them, and outside the conditions the formula can be thousands of times too small
+    Guarantee: the bound is valid for every argument that does not raise. No experiment of the paper
+    is among them, and outside the conditions the formula can be thousands of times too small
     (Errata 3).
 
     Raises:
@@ -147,7 +147,7 @@ def white_box_rdp(
 def _parameter_failure(
     sampling_rate: float, noise_multiplier: float, propose: float, test_scale: float
 ) -> tuple[str, str] | None:
-    """The first condition of Theorem 4.4 on anything but the order that fails, and by how much."""
+    """The first failed condition of Theorem 4.4 other than on the order, and by how much."""
     q = _validate.between(0, 1, ends="(]", sampling_rate=sampling_rate)
     sigma = _validate.positive(noise_multiplier=noise_multiplier)
     propose = _validate.positive(propose=propose)
@@ -177,7 +177,7 @@ def _order_limits(a: Array, q: float, small_noise: float, b: float) -> tuple[Arr
 def _white_box_formula(
     a: Array, q: float, noise_multiplier: float, propose: float, b: float, failure: float
 ) -> Numbers:
-    """The formula of Theorem 4.4 with no question asked; a bound only inside its conditions."""
+    """The formula of Theorem 4.4, unchecked; it is a bound only within its conditions."""
     variance = noise_multiplier**2
     growth = 2 * a * (a - 1)
     case_1 = np.log1p(growth * q**2 * ((1 - failure) + failure / propose**2) / variance)
@@ -215,7 +215,7 @@ def black_box_rdp(
     test_scale: float,
     failure: float,
 ) -> Numbers:
-    """Theorem 4.3 put through the bound for any Poisson-sampled mechanism (Zhu and Wang 2019).
+    """Theorem 4.3 combined with the bound for any Poisson-sampled mechanism (Zhu and Wang 2019).
 
     Between two whole orders the logarithm of the moment, which is convex in the order for every
     pair and zero at order one, is bounded by the chord: a valid bound at any order above one.
@@ -236,14 +236,14 @@ def plug_in_rdp(
     test_scale: float,
     failure: float,
 ) -> Numbers:
-    """The curve the paper calls a lower bound. It is not one (Errata 1, item 20).
+    """The curve that the paper calls a lower bound, which it is not (Errata 1, item 20).
 
-    It is `black_box_rdp` without the factor 3, exact for a single pair that attains the curve put
-    in at every order. The curve of Theorem 4.3 is a maximum over two pairs, so the plug-in exceeds
-    the exact value where they cross (1.4 times at order 39 with rate 0.01, noise multiplier 4,
-    propose 1/2, test scale 1 and failure 10^-4). It is an upper bound: each case is a
-    swap-symmetric pair, for which forward dominates reverse and the expansion is exact
-    (Errata 2.2, Theorem B).
+    It is `black_box_rdp` without the factor 3, which is exact for a single pair that attains the
+    input curve at every order. The curve of Theorem 4.3 is a maximum over two pairs, so the plug-in
+    exceeds the exact value where they cross (1.4 times at order 39 with rate 0.01, noise multiplier
+    4, propose 1/2, test scale 1 and failure 10^-4). It is an upper bound: each case is a
+    swap-symmetric pair, for which forward dominates reverse and the expansion is exact (Errata 2.2,
+    Theorem B).
     """
     return _sampled_curve(
         order,
@@ -266,7 +266,7 @@ def _sampled_curve(
     last = int(whole[-1])
     terms = np.arange(2, last + 1)
     exponent = (terms - 1) * curve(terms.astype(np.float64))
-    # Weights sum to one over all terms, so one is taken out and each moment enters minus one.
+    # The weights of all terms sum to one, so one is factored out and each moment enters minus one.
     scale = np.where(terms >= 3, float(factor), 1.0)
     log_terms = exponent + np.log(scale - 1 - np.expm1(-exponent))
     cumulant = np.array([_log_expansion(int(n), q, log_terms) for n in whole])
@@ -277,7 +277,7 @@ def _sampled_curve(
 
 
 def _log_expansion(n: int, q: float, log_terms: Array) -> float:
-    """Computes log(1 + Σ C(n,k) (1-q)^(n-k) q^k e^log_terms[k-2]) over k = 2..n; zero at n = 1."""
+    """The value log(1 + Σ C(n,k) (1-q)^(n-k) q^k e^log_terms[k-2]), k = 2..n; zero at n = 1."""
     if n < 2:
         return 0.0
     k = np.arange(2, n + 1)

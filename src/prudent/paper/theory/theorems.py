@@ -5,8 +5,8 @@ margin exceeds test_scale · log(1/(2 failure)), which margin zero does with pro
 the answer gets Gaussian noise propose · noise_multiplier, otherwise noise_multiplier. Global
 sensitivities are one and both the noisy margin and the answer are released.
 
-Two kinds of neighbours exist. Case 1: both margins are zero, the test tells nothing, and with
-probability `failure` the answer of sensitivity one goes out under the small noise. Case 2: the
+Two kinds of neighbours exist. Case 1: both margins are zero, the test reveals nothing, and with
+probability `failure` the answer of sensitivity one is released with the small noise. Case 2: the
 answer has sensitivity at most `propose` and the test costs one Laplace release.
 """
 
@@ -17,19 +17,19 @@ from numpy.typing import ArrayLike
 
 from prudent import _validate
 from prudent.accounting._numeric import Numbers, orders
-from prudent.accounting.moments import laplace_rdp
-from prudent.paper.theory.conditions import ConditionError
-from prudent.paper.theory.mechanisms import (
+from prudent.accounting.conditions import ConditionError
+from prudent.accounting.mechanisms import (
     gaussian_epsilon,
     gaussian_rdp,
     laplace_epsilon,
 )
+from prudent.accounting.moments import laplace_rdp
 
 
 def direct_epsilon(
     noise_multiplier: float, test_scale: float, failure: float, delta: float
 ) -> float:
-    """Theorem 4.2: ε of the direct analysis, its two printed formulas corrected (Errata 1, 3-4).
+    """Theorem 4.2: ε of the direct analysis, with two printed formulas corrected (Errata 1, 3-4).
 
     The release is (1/test_scale + ε_Gauss(δ), failure + δ)-DP; here δ = delta - failure, and
     ε_Gauss is the exact one.
@@ -44,10 +44,10 @@ def direct_epsilon(
 def direct_epsilon_sharpened(
     noise_multiplier: float, test_scale: float, failure: float, delta: float
 ) -> float:
-    """Theorem 4.2 without giving away δ: each case is charged for what it uses (Errata 1, 9).
+    """Theorem 4.2 with a tighter δ: each case is charged only for what it uses (Errata 1, 9).
 
-    Case 1 is (ε_Gauss(δ), (1 - failure) δ + failure)-DP and case 2 is
-    (1/test_scale + ε_Gauss(δ), δ)-DP; the larger ε at the asked delta is returned.
+    Case 1 is (ε_Gauss(δ), (1 - failure) δ + failure)-DP and case 2 is (1/test_scale + ε_Gauss(δ),
+    δ)-DP; the larger ε at the requested delta is returned.
 
     Raises:
         ConditionError: If delta does not exceed failure.
@@ -78,14 +78,15 @@ def ptr_rdp(
 
     Args:
         order: Rényi order or orders.
-        noise_multiplier: Gaussian noise of the safe branch, σ₁.
-        propose: Proposed sensitivity; the trusting branch has noise σ₂ = propose · σ₁.
+        noise_multiplier: Gaussian noise of the fallback branch, σ₁.
+        propose: Proposed sensitivity; the robust branch has noise σ₂ = propose · σ₁.
         test_scale: Laplace scale of the test.
         failure: Probability in (0, 1/2] that the test passes at margin zero.
 
     Returns:
         The larger of case 1, a mixture of two Gaussian moments, and case 2, Gaussian plus Laplace.
-        Which one it is depends on the order: case 1 wins from some order on (Errata 1, item 11).
+        Which one is larger depends on the order: from some order on it is case 1 (Errata 1, item
+            11).
     """
     a = orders(order)
     safe, trusting = _gaussian_curves(a, noise_multiplier, propose)

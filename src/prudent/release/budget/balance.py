@@ -7,7 +7,8 @@ import attrs
 import dp_accounting as dp
 
 from prudent._rounding import rounded_down, rounded_up
-from prudent.accounting import serialisation as records
+from prudent.accounting import serialisation
+from prudent.accounting.relations import Relation
 from prudent.release.budget.filters import Room
 from prudent.release.budget.hash_chain import decoded, reading
 from prudent.release.budget.storage import LedgerError, Row
@@ -44,7 +45,7 @@ class Charge:
                 sequence=row.sequence,
                 time=datetime.datetime.fromisoformat(fields["time"]),
                 label=fields["label"],
-                event=records.from_plain(fields["event"]),
+                event=serialisation.from_plain(fields["event"]),
                 delta=fields["delta"],
                 spent=float(fields["spent"]),
                 digest=row.digest,
@@ -56,9 +57,9 @@ class Charge:
             "sequence": self.sequence,
             "time": self.time.isoformat(),
             "label": self.label,
-            "event": records.to_plain(self.event),
+            "event": serialisation.to_plain(self.event),
             "delta": self.delta,
-            "spent": records.to_plain(self.spent),
+            "spent": serialisation.to_plain(self.spent),
             "digest": self.digest,
         }
 
@@ -69,13 +70,16 @@ class Balance:
 
     Attributes:
         dataset: Whose budget.
-        epsilon: The budget's ε.
-        delta: The budget's δ.
+        epsilon: The budget's ε, for neighbours of `relation`.
+        delta: The budget's δ, likewise.
+        relation: Which data sets are neighbours.
+        epsilon_per_record: ε that adding or removing one record may use.
+        delta_per_record: δ beside it.
         adaptive: Whether events may be chosen after seeing earlier answers.
         spent: An ε for which the events charged so far, as a list, are (ε, δ)-DP. The guarantee of
             the ledger is the budget itself, whatever this says in between.
         remaining: ε - spent.
-        fits: What would still fit.
+        fits: What would still fit, as events are priced: for one record.
         charges: How many there were.
         digest: Of the last row. Kept elsewhere, it shows later whether rows were taken away.
     """
@@ -83,6 +87,9 @@ class Balance:
     dataset: str
     epsilon: float
     delta: float
+    relation: Relation
+    epsilon_per_record: float
+    delta_per_record: float
     adaptive: bool
     spent: float
     remaining: float
@@ -92,9 +99,14 @@ class Balance:
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
-        fits = {name: records.to_plain(value) for name, value in attrs.asdict(self.fits).items()}
-        plain = {f.name: records.to_plain(getattr(self, f.name)) for f in attrs.fields(Balance)}
-        return {**plain, "fits": fits}
+        fits = {
+            name: serialisation.to_plain(value) for name, value in attrs.asdict(self.fits).items()
+        }
+        plain = {
+            f.name: serialisation.to_plain(getattr(self, f.name)) for f in attrs.fields(Balance)
+        }
+        relation = {"adjacency": self.relation.adjacency.value, "records": self.relation.records}
+        return {**plain, "relation": relation, "fits": fits}
 
 
 class OverBudgetError(LedgerError):
@@ -114,11 +126,12 @@ class OverBudgetError(LedgerError):
         self.spent = balance.spent
         self.remaining = balance.remaining
         self.fits = balance.fits
+        each = "" if balance.relation.distance == 1 else ", priced for one record"
         super().__init__(
             f"Over budget: asked ε = {rounded_up(asked, 4)}, but of ε = {balance.epsilon:g} at "
             f"δ = {balance.delta:g} for {balance.dataset!r} {rounded_up(balance.spent, 4)} is "
             f"spent and {rounded_down(balance.remaining, 4)} remains. What would fit: "
-            f"{balance.fits}."
+            f"{balance.fits}{each}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

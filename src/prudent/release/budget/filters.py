@@ -10,17 +10,18 @@ import abc
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import attrs
 import dp_accounting as dp
+import numpy as np
 from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import rounded_down, rounded_up
-from prudent.accounting import PldAccountant, calibration
-from prudent.accounting import serialisation as records
+from prudent.accounting import PldAccountant, calibration, serialisation
+from prudent.accounting.loss_tables import Array
 
 State = TypeVar("State")
 
@@ -75,10 +76,6 @@ class Filter(abc.ABC, Generic[State]):
         """The state after one more event."""
 
     @abc.abstractmethod
-    def resumed(self, state: State, event: dp.DpEvent, total: Mapping[str, Any]) -> State:
-        """The state after a charge that was admitted earlier, from what was noted then."""
-
-    @abc.abstractmethod
     def spent(self, state: State) -> float:
         """An ε for which the charged events, as a list fixed in advance, are (ε, δ)-DP."""
 
@@ -89,10 +86,6 @@ class Filter(abc.ABC, Generic[State]):
     @abc.abstractmethod
     def room(self, state: State) -> Room:
         """What would still fit."""
-
-    @abc.abstractmethod
-    def total(self, state: State) -> dict[str, Any]:
-        """The state as plain values, to be noted beside the charge."""
 
 
 @attrs.frozen
@@ -112,13 +105,7 @@ class ExactFilter(Filter[Counter[str]]):
 
     @override
     def charged(self, state: Counter[str], event: dp.DpEvent, delta: float | None) -> Counter[str]:
-        return state + Counter([records.to_json(event)])
-
-    @override
-    def resumed(
-        self, state: Counter[str], event: dp.DpEvent, total: Mapping[str, Any]
-    ) -> Counter[str]:
-        return state + Counter([records.to_json(event)])
+        return state + Counter([serialisation.to_json(event)])
 
     @override
     def spent(self, state: Counter[str]) -> float:
@@ -128,7 +115,8 @@ class ExactFilter(Filter[Counter[str]]):
     def room(self, state: Counter[str]) -> Room:
         half = self.delta / 2
         charged = [
-            dp.SelfComposedDpEvent(records.from_json(text), count) for text, count in state.items()
+            dp.SelfComposedDpEvent(serialisation.from_json(text), count)
+            for text, count in state.items()
         ]
         try:
             noise = calibration.solve(
@@ -141,10 +129,6 @@ class ExactFilter(Filter[Counter[str]]):
             noise = math.inf
         return Room(max(0.0, self.epsilon - self._composed(state, half)), half, noise)
 
-    @override
-    def total(self, state: Counter[str]) -> dict[str, Any]:
-        return {"epsilon": records.to_plain(self.spent(state))}
-
     def _composed(self, state: Counter[str], delta: float) -> float:
         return _exact_epsilon(frozenset(state.items()), delta)
 
@@ -153,8 +137,22 @@ class ExactFilter(Filter[Counter[str]]):
 def _exact_epsilon(counts: frozenset[tuple[str, int]], delta: float) -> float:
     accountant = PldAccountant()
     for text, count in sorted(counts):
-        event = records.from_json(text)
+        event = serialisation.from_json(text)
         if not accountant.supports(event):
-            raise ValueError(f"Expected event one that PldAccountant supports, got {event!r}.")
+            raise _validate.ArgumentError("event", "one that PldAccountant supports", got=event)
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
+
+
+def sum_up(first: float, second: float) -> float:
+    """A sum rounded up, so that thousands of them stay upper bounds."""
+    if first == 0 or second == 0:
+        return first + second
+    return math.nextafter(first + second, math.inf)
+
+
+def divergence_limits(epsilon: float, orders: Sequence[float], shares: Array | float) -> Array:
+    """The most divergence at each order that still is (ε, share)-DP (Balle et al. 2020)."""
+    alpha = np.array(orders)
+    limits: Array = epsilon - np.log1p(-1 / alpha) + (np.log(shares) + np.log(alpha)) / (alpha - 1)
+    return limits

@@ -3,14 +3,16 @@
 import contextlib
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from prudent.release.budget.storage import LedgerError, Row
 
+ADVICE = (
+    "Release nothing more from this data set until every charge is known. A copy lacks what was "
+    "charged after it was made: continue from one only after charging that again."
+)
 BEFORE_THE_FIRST = Row(-1, "", "0" * 64)
-TOLERANCE = 1e-9  # relative, between a noted sum and the same sum on another machine
 
 
 class TamperedLedgerError(LedgerError):
@@ -59,9 +61,7 @@ def decoded(row: Row) -> dict[str, Any]:
 
 def tampered(row: Row, reason: str) -> TamperedLedgerError:
     """The error that names a row and what is wrong with it."""
-    return TamperedLedgerError(
-        f"Row {row.sequence} is not as it was written: {reason}. Restore the ledger from a copy."
-    )
+    return TamperedLedgerError(f"Row {row.sequence} is not as it was written: {reason}. {ADVICE}")
 
 
 @contextlib.contextmanager
@@ -73,15 +73,3 @@ def reading(row: Row) -> Iterator[None]:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise tampered(row, f"its fields cannot be read ({error})") from error
-
-
-def agree(first: Any, second: Any) -> bool:
-    """Whether two nests of plain values are the same up to the rounding of their numbers."""
-    match first, second:
-        case dict(), dict():
-            return first.keys() == second.keys() and all(agree(first[k], second[k]) for k in first)
-        case (list(), list()) | (tuple(), tuple()):
-            return len(first) == len(second) and all(map(agree, first, second))
-        case _:
-            numbers = float(first), float(second)
-            return numbers[0] == numbers[1] or math.isclose(*numbers, rel_tol=TOLERANCE)

@@ -17,21 +17,20 @@ from typing import Any, Self
 import dp_accounting as dp
 
 from prudent import _validate
-from prudent.accounting import serialisation as records
-from prudent.release.budget.adaptive_filter import AdaptiveFilter
+from prudent.accounting import serialisation
+from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.release.budget.allowance import Budget
 from prudent.release.budget.balance import Balance, Charge, OverBudgetError
-from prudent.release.budget.filters import ExactFilter, Filter
 from prudent.release.budget.hash_chain import (
+    ADVICE,
     BEFORE_THE_FIRST,
-    TOLERANCE,
     TamperedLedgerError,
-    agree,
     fields_of,
     reading,
     row_after,
     tampered,
 )
-from prudent.release.budget.storage import LedgerError, Row, StorageError, open_store
+from prudent.release.budget.storage import LedgerError, Row, StorageError, open_store, shown
 
 __all__ = [
     "Balance",
@@ -45,6 +44,9 @@ __all__ = [
 ]
 
 
+_VERSIONS_DIFFER = 0.01  # how much more an event may cost now than when it was noted
+
+
 class Ledger:
     """A budget (ε, δ) of one data set, kept in SQLite or PostgreSQL.
 
@@ -52,17 +54,21 @@ class Ledger:
     processes may charge one ledger at once; each opens its own `Ledger`.
 
     Guarantee:
-        What is released after successful charges is (ε, δ)-DP, taken together: by `AdaptiveFilter`
-        however the events are chosen or, with `adaptive=False`, by `ExactFilter` if their list was
-        fixed in advance. A charge is on disk before `charge` returns: a crash after it loses
-        budget, never privacy.
+        What is released after successful charges is, taken together, (ε, δ)-DP for neighbours of
+        `relation`: by `AdaptiveFilter` however the events are chosen or, with `adaptive=False`, by
+        `ExactFilter` if their list was fixed in advance. A charge is on disk before `charge`
+        returns: a crash after it loses budget, never privacy. What was charged is priced again
+        whenever a ledger is opened or has grown; sums that rows note decide nothing.
 
     Args:
-        location: A path, or `postgresql://user@host/database`.
+        location: A path, `postgresql://user@host/database`, or `host=… dbname=… user=…`.
         epsilon: Budget. May be left out to open an existing ledger; otherwise it must agree.
         delta: Budget, in (0, 1), beside `epsilon`.
         dataset: A ledger keeps a budget for each data set, under its name.
         adaptive: Which filter; True for a new ledger unless said otherwise.
+        relation: Which data sets are neighbours; for a new ledger by default those that differ
+            by adding or removing one record. For a relation at distance k a single record gets
+            its share of the budget (`Relation.per_record`).
 
     Raises:
         LedgerError: If there is no such ledger, or its budget is another.
@@ -76,20 +82,31 @@ class Ledger:
         delta: float | None = None,
         dataset: str = "default",
         adaptive: bool | None = None,
+        relation: Relation | None = None,
     ) -> None:
-        wanted = _filter_of(epsilon, delta, adaptive)
+        wanted = _budget(epsilon, delta, adaptive, relation)
         if wanted is not None:
             _begin(location, dataset, wanted)
         self._dataset = dataset
         self._turn = threading.RLock()
         self._store = open_store(location, create=False)
         try:
-            self._begin_reading(wanted, adaptive)
+            rows = self._rows_from_the_first()
+            self._budget = _noted_budget(rows[0], dataset)
+            if not self._budget.is_as_asked(wanted, adaptive=adaptive, relation=relation):
+                raise LedgerError(
+                    f"{self._store.location} already has a budget for {dataset!r}: {self._budget}. "
+                    "Open it without a budget, or with this one."
+                )
+            self._filter = self._budget.filter()
+            self._state = self._filter.opening()
+            self._last = BEFORE_THE_FIRST
+            self._follow(rows)
         except BaseException:
             self._store.close()
             raise
 
-    def _begin_reading(self, wanted: Filter[Any] | None, adaptive: bool | None) -> None:
+    def _rows_from_the_first(self) -> list[Row]:
         rows = self._store.rows(self._dataset)
         if not rows:
             known = ", ".join(map(repr, self._store.datasets())) or "none"
@@ -97,20 +114,7 @@ class Ledger:
                 f"{self._store.location} has no budget for data set {self._dataset!r}, only for "
                 f"{known}. Create one with `prudent budget create`."
             )
-        self._last = BEFORE_THE_FIRST
-        self._filter = _filter_from(rows[0], self._dataset)
-        self._state = self._filter.opening()
-        same = wanted is None or (wanted.epsilon, wanted.delta) == (
-            self._filter.epsilon,
-            self._filter.delta,
-        )
-        if not same or adaptive not in (None, self._adaptive):
-            raise LedgerError(
-                f"{self._store.location} already has a budget for {self._dataset!r}: "
-                f"epsilon={self._filter.epsilon:g}, delta={self._filter.delta:g}, "
-                f"adaptive={self._adaptive}. Open it without a budget, or with this one."
-            )
-        self._follow(rows)
+        return rows
 
     @classmethod
     def create(
@@ -121,13 +125,12 @@ class Ledger:
         delta: float,
         dataset: str = "default",
         adaptive: bool = True,
+        relation: Relation = ADD_REMOVE,
     ) -> Self:
         """A new ledger, or a new data set in one; an error if it is already there."""
-        wanted = _filter_of(epsilon, delta, adaptive)
-        assert wanted is not None
-        if not _begin(location, dataset, wanted):
+        if not _begin(location, dataset, Budget(float(epsilon), float(delta), adaptive, relation)):
             raise LedgerError(
-                f"{os.fspath(location)} already has a budget for data set {dataset!r}, and a "
+                f"{shown(location)} already has a budget for data set {dataset!r}, and a "
                 "budget is never changed. Open it, or choose another name."
             )
         return cls(location, dataset=dataset)
@@ -155,19 +158,18 @@ class Ledger:
             delta = _validate.between(0, 1, ends="[)", delta=delta)
         asked = self._price_alone(event, delta)
         with self._turn:
+            self._catch_up()  # prices what others charged before they have to wait for it
             with self._store.exclusive(self._dataset):
                 self._catch_up()
                 state = self._filter.charged(self._state, event, delta)
-                spent = self._filter.spent(state)
-                if not spent <= self._filter.epsilon:
+                if not self._filter.admits(state):
                     raise OverBudgetError(asked, self._balance())
                 row = self._next_row(
-                    time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+                    time=_now(),
                     label=label,
-                    event=records.to_plain(event),
+                    event=serialisation.to_plain(event),
                     delta=delta,
-                    spent=records.to_plain(spent),
-                    total=self._filter.total(state),
+                    spent=serialisation.to_plain(self._spent(state)),
                 )
                 self._store.append(self._dataset, row)
             self._last, self._state = row, state
@@ -191,12 +193,17 @@ class Ledger:
         """An ε for which the events charged so far, as a list, are (ε, δ)-DP."""
         with self._turn:
             self._catch_up()
-            return self._filter.spent(self._state)
+            return self._spent(self._state)
 
     @property
     def remaining(self) -> float:
         """What is left of ε."""
-        return max(0.0, self._filter.epsilon - self.spent)
+        return max(0.0, self._budget.epsilon - self.spent)
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbours."""
+        return self._budget.relation
 
     def history(self) -> list[Charge]:
         """Every charge, the first first."""
@@ -222,22 +229,22 @@ class Ledger:
             last = row
             if row.sequence > 0:
                 with reading(row):
-                    event = records.from_plain(fields["event"])
-                    state = self._filter.charged(state, event, fields["delta"])
-                    # Only sums that decide about later charges are followed row by row.
-                    if self._adaptive or row is rows[-1]:
-                        self._check_sums(row, state, fields["total"])
+                    state = self._priced(state, fields)
+                    # Exact prices take a composition each: those on the way decide nothing.
+                    if self._budget.adaptive or row is rows[-1]:
+                        self._check_price(row, state, float(fields["spent"]))
         if digest is not None and digest not in {row.digest for row in rows}:
             raise TamperedLedgerError(
                 f"No row of {self._dataset!r} has the digest {digest}: rows were taken away or "
-                "rewritten. Restore the ledger from a copy."
+                f"rewritten. {ADVICE}"
             )
         return len(rows) - 1
 
-    def _check_sums(self, row: Row, state: Any, noted: Any) -> None:
-        if not agree(self._filter.total(state), noted):
-            raise tampered(row, "its sums are not those of its events")
-        if not self._filter.spent(state) <= self._filter.epsilon * (1 + TOLERANCE):
+    def _check_price(self, row: Row, state: Any, noted: float) -> None:
+        spent = self._spent(state)
+        if not noted >= spent * (1 - _VERSIONS_DIFFER):
+            raise tampered(row, f"it notes ε = {noted:g} as spent, but its events cost {spent:g}")
+        if not self._filter.admits(state):
             raise tampered(row, "it overdraws the budget")
 
     def close(self) -> None:
@@ -256,18 +263,14 @@ class Ledger:
         self.close()
 
     def __repr__(self) -> str:
-        return (
-            f"Ledger({self._store.location!r}, epsilon={self._filter.epsilon:g}, "
-            f"delta={self._filter.delta:g}, dataset={self._dataset!r}, adaptive={self._adaptive})"
-        )
-
-    @property
-    def _adaptive(self) -> bool:
-        return isinstance(self._filter, AdaptiveFilter)
+        return f"Ledger({self._store.location!r}, dataset={self._dataset!r}, {self._budget})"
 
     def _price_alone(self, event: dp.DpEvent, delta: float | None) -> float:
         """ε of an event by itself; also gets the price before others have to wait for it."""
-        return self._filter.spent(self._filter.charged(self._filter.opening(), event, delta))
+        return self._spent(self._filter.charged(self._filter.opening(), event, delta))
+
+    def _spent(self, state: Any) -> float:
+        return self._budget.for_relation(self._filter.spent(state))
 
     def _catch_up(self) -> None:
         """Takes in what others have charged since; the last row known must still be there."""
@@ -281,19 +284,27 @@ class Ledger:
             fields = fields_of(self._last, row, self._dataset)
             if row.sequence > 0:
                 with reading(row):
-                    event = records.from_plain(fields["event"])
-                    self._state = self._filter.resumed(self._state, event, fields["total"])
+                    self._state = self._priced(self._state, fields)
             self._last = row
 
+    def _priced(self, state: Any, fields: dict[str, Any]) -> Any:
+        """The state after a noted charge. A row may note any sum, so none is read."""
+        return self._filter.charged(
+            state, serialisation.from_plain(fields["event"]), fields["delta"]
+        )
+
     def _balance(self) -> Balance:
-        spent = self._filter.spent(self._state)
+        spent = self._spent(self._state)
         return Balance(
             dataset=self._dataset,
-            epsilon=self._filter.epsilon,
-            delta=self._filter.delta,
-            adaptive=self._adaptive,
+            epsilon=self._budget.epsilon,
+            delta=self._budget.delta,
+            relation=self._budget.relation,
+            epsilon_per_record=self._filter.epsilon,
+            delta_per_record=self._filter.delta,
+            adaptive=self._budget.adaptive,
             spent=spent,
-            remaining=max(0.0, self._filter.epsilon - spent),
+            remaining=max(0.0, self._budget.epsilon - spent),
             fits=self._filter.room(self._state),
             charges=self._last.sequence,
             digest=self._last.digest,
@@ -309,44 +320,40 @@ def datasets(location: str | os.PathLike[str]) -> list[str]:
         return store.datasets()
 
 
-def _filter_of(
-    epsilon: float | None, delta: float | None, adaptive: bool | None
-) -> Filter[Any] | None:
+def _budget(
+    epsilon: float | None,
+    delta: float | None,
+    adaptive: bool | None,
+    relation: Relation | None,
+) -> Budget | None:
     if epsilon is None and delta is None:
         return None
     if epsilon is None or delta is None:
         missing = "epsilon" if epsilon is None else "delta"
-        raise ValueError(f"Expected {missing} beside the other half of the budget, got None.")
-    kind = ExactFilter if adaptive is False else AdaptiveFilter
-    return kind(float(epsilon), float(delta))
+        raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
+    return Budget(float(epsilon), float(delta), adaptive is not False, relation or ADD_REMOVE)
 
 
-def _filter_from(first: Row, dataset: str) -> Filter[Any]:
-    """The filter of a ledger, from its first row."""
-    budget = fields_of(BEFORE_THE_FIRST, first, dataset)
+def _noted_budget(first: Row, dataset: str) -> Budget:
+    fields = fields_of(BEFORE_THE_FIRST, first, dataset)
     with reading(first):
-        epsilon, delta = budget["epsilon"], budget["delta"]
-        if budget["orders"] is None:
-            return ExactFilter(epsilon, delta)
-        return AdaptiveFilter(epsilon, delta, budget["orders"])
+        return Budget.of_fields(fields)
 
 
-def _begin(location: str | os.PathLike[str], dataset: str, filter_: Filter[Any]) -> bool:
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _begin(location: str | os.PathLike[str], dataset: str, budget: Budget) -> bool:
     """Writes the first row of a data set, its budget; False if there already is one."""
     if not _text(dataset=dataset) or not dataset.isprintable():
-        raise ValueError(f"Expected dataset a printable name, got {dataset!r}.")
+        raise _validate.ArgumentError("dataset", "a printable name", got=dataset)
+    fields = budget.to_fields()
     with contextlib.closing(open_store(location, create=True)) as store:
         with store.exclusive(dataset):
             if store.rows(dataset):
                 return False
-            row = row_after(
-                BEFORE_THE_FIRST,
-                dataset=dataset,
-                time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-                epsilon=filter_.epsilon,
-                delta=filter_.delta,
-                orders=filter_.orders if isinstance(filter_, AdaptiveFilter) else None,
-            )
+            row = row_after(BEFORE_THE_FIRST, dataset=dataset, time=_now(), **fields)
             store.append(dataset, row)
         return True
 
@@ -354,5 +361,5 @@ def _begin(location: str | os.PathLike[str], dataset: str, filter_: Filter[Any])
 def _text(**argument: Any) -> str:
     ((name, value),) = argument.items()
     if not isinstance(value, str):
-        raise ValueError(f"Expected {name} a text, got {value!r}.")
+        raise _validate.ArgumentError(name, "a text", got=value)
     return value

@@ -10,6 +10,7 @@ A store keeps rows of text under (dataset, sequence) and knows nothing of privac
 import abc
 import contextlib
 import os
+import re
 import sqlite3
 import threading
 import urllib.parse
@@ -19,8 +20,11 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from prudent._redaction import redacted, without_password
+
 _PATIENCE = 120  # seconds to wait for another writer
 _SCHEMES = ("postgresql", "postgres")
+_KEYWORDS = re.compile(r"\s*(?:\w+\s*=\s*('[^']*'|\S*)\s+)*(?:host|hostaddr|dbname|service)\s*=")
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS prudent_ledger (
@@ -143,11 +147,13 @@ class SqliteStore(Store):
     """
 
     def __init__(self, path: Path, *, create: bool) -> None:
-        super().__init__(str(path))
+        super().__init__(shown(path))
         mode = "rwc" if create else "rw"
         uri = f"file:{urllib.parse.quote(str(path.absolute()))}?mode={mode}"
         if not create and not path.exists():
-            raise StorageError(f"{path} does not exist; create it with `prudent budget create`.")
+            raise StorageError(
+                f"{self.location} does not exist; create it with `prudent budget create`."
+            )
         with self._translated():
             self._connection = sqlite3.connect(
                 uri, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
@@ -194,12 +200,15 @@ class SqliteStore(Store):
 
 
 class PostgresStore(Store):
-    """A ledger in a database. Its user needs SELECT and INSERT on the table, no more."""
+    """A ledger in a database. Its user needs SELECT and INSERT on the table, no more.
 
-    def __init__(self, url: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        hidden = parts.netloc.replace(f":{parts.password}@", ":***@") if parts.password else ""
-        super().__init__(parts._replace(netloc=hidden or parts.netloc, query="").geturl())
+    Args:
+        address: `postgresql://user@host/database`, or `host=… dbname=… user=…`.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(shown(address))
+        self._address = address
         try:
             import psycopg
         except ImportError as error:
@@ -207,9 +216,10 @@ class PostgresStore(Store):
                 "A ledger in PostgreSQL needs psycopg: pip install 'prudent[tables]'."
             ) from error
         self._error = psycopg.Error
+        _check_address(address)
         with self._translated():
             self._connection: psycopg.Connection[Any] = psycopg.connect(
-                url, autocommit=True, connect_timeout=_PATIENCE
+                address, autocommit=True, connect_timeout=_PATIENCE
             )
             self._execute("SET synchronous_commit = on")  # whatever the server's default is
             self._execute(f"SET lock_timeout = '{_PATIENCE}s'")
@@ -242,23 +252,43 @@ class PostgresStore(Store):
         try:
             yield
         except self._error as error:
+            # A traceback shows the cause too, so the cause itself must not hold a password.
+            error.args = tuple(redacted(argument, self._address) for argument in error.args)
             reason = " ".join(str(error).split())
             raise StorageError(f"{self.location}: {reason}") from error
 
 
+def is_postgres(location: str) -> bool:
+    """Whether a location is an address of PostgreSQL rather than a path."""
+    return urllib.parse.urlsplit(location).scheme in _SCHEMES or bool(_KEYWORDS.match(location))
+
+
+def shown(location: str | os.PathLike[str]) -> str:
+    """A location as it may be printed: an address without its password and its options."""
+    return without_password(os.fspath(location))
+
+
+def _check_address(address: str) -> None:
+    """Refuses an address that a driver would cut in the wrong places, and quote."""
+    scheme, separator, rest = address.partition("://")
+    user_and_password = rest.rpartition("@")[0]
+    if separator and any(character in user_and_password for character in "/?#@ "):
+        raise StorageError(
+            f"Expected a password without '/', '?', '#', '@' and spaces in {scheme}://…, got one "
+            "with such a character. Write it percent-encoded ('/' as %2F), or leave the password "
+            "out and keep it in PGPASSWORD or ~/.pgpass."
+        )
+
+
 def open_store(location: str | os.PathLike[str], *, create: bool) -> Store:
-    """The store at a path or at a `postgresql://` address.
+    """The store at a path or at an address of PostgreSQL.
 
     Args:
         location: Where.
         create: Whether to make a new file, or a table in the database, if there is none.
     """
     text = os.fspath(location)
-    store: Store
-    if urllib.parse.urlsplit(text).scheme in _SCHEMES:
-        store = PostgresStore(text)
-    else:
-        store = SqliteStore(Path(text), create=create)
+    store = PostgresStore(text) if is_postgres(text) else SqliteStore(Path(text), create=create)
     try:
         if create:
             store.prepare()

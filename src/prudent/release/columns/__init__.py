@@ -1,1 +1,1 @@
-"""Columns: what a statistic asks of an engine, and how each engine answers."""
+"""Columns of data, and the query engines that compute their counts, sums and order statistics."""

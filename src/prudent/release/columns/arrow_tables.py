@@ -1,8 +1,8 @@
-"""Arrow data, of a frame or a Parquet file, in DuckDB: read so that no record makes a scan fail.
+"""Arrow data, from a frame or a Parquet file, in DuckDB, read so that no record makes a scan fail.
 
-A text that is no UTF-8, or a time in milliseconds far beyond the reach of microseconds, would stop
-the whole query when DuckDB reads it. So these columns are handed over as what is stored, bytes and
-integers, and DuckDB is told how to make texts and times of them, NULL where it cannot be done.
+A string that is not valid UTF-8, or a time in milliseconds that overflows microseconds, would make
+the whole query fail when DuckDB reads it. So these columns are passed in their stored form, as
+bytes and integers, and converted to strings and times inside DuckDB, with NULL where that fails.
 """
 
 import uuid
@@ -23,18 +23,18 @@ _MICROSECONDS = {"s": 10**6, "ms": 10**3}
 
 
 def registered(backend: Any, data: pa.Table) -> ir.Table:
-    """A table in memory as one of DuckDB."""
+    """Register a table in memory with DuckDB."""
     kept = data.schema
     return _as_typed(backend, data.cast(_as_stored(kept)), kept)
 
 
 def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -> ir.Table:
-    """Parquet files as one table of DuckDB, which reads them by way of Arrow.
+    """Open Parquet files as one DuckDB table that is read via Arrow.
 
     Args:
-        backend: DuckDB.
-        files: Paths; folders such as `year=2024` give a column each.
-        columns: Those that will be used; None: any.
+        backend: The DuckDB connection.
+        files: Paths; a folder name such as `year=2024` adds a column.
+        columns: The columns that will be used; None means all.
     """
     schema = _dataset(files).schema
     kept = pa.schema([field for field in schema if columns is None or field.name in columns])
@@ -42,11 +42,11 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
 
 
 def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
-    """Whether a column that will be used is of a type that some records could not be read as.
+    """Whether a column that will be used has a type whose stored values can make DuckDB fail.
 
     Raises:
-        SourceError: if two files differ in the type of such a column: converting one into the
-            other fails on some records and not on others.
+        SourceError: if two files differ in their columns or types: converting one type into
+            another fails on some records and not on others.
     """
     first, *others = (_used(file, columns) for file in files)
     for file, types in zip(files[1:], others, strict=True):
@@ -76,12 +76,12 @@ def _dataset(files: Sequence[str], schema: pa.Schema | None = None) -> Any:
 
 
 def _as_stored(schema: pa.Schema) -> pa.Schema:
-    # Nullable, whatever it says of itself: a column that must not hold NULL may hold one.
+    # All fields are nullable: a column that is declared non-nullable may still hold NULL.
     return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
 
 
 def _stored(dtype: pa.DataType) -> pa.DataType:
-    """The type by which any stored value of this one can be handed over."""
+    """The type in which every stored value of `dtype` can be passed to DuckDB."""
     if pa.types.is_dictionary(dtype):
         return _stored(dtype.value_type)
     if pa.types.is_large_string(dtype):
@@ -94,7 +94,7 @@ def _stored(dtype: pa.DataType) -> pa.DataType:
 
 
 def _as_typed(backend: Any, data: Any, schema: pa.Schema) -> ir.Table:
-    """The table of DuckDB, with texts and times in place of what is stored for them."""
+    """Register the data with DuckDB and convert stored bytes and integers to strings and times."""
     view = f"prudent_{uuid.uuid4().hex}"
     backend.con.register(view, data)
     table = backend.table(view)
@@ -107,7 +107,7 @@ def _as_typed(backend: Any, data: Any, schema: pa.Schema) -> ir.Table:
 
 
 def _image(column: ir.Column, dtype: pa.DataType) -> ir.Value | None:
-    """What is stored as a text or a time; None where it is one already."""
+    """Convert a stored column to a string or a time; None if no conversion is needed."""
     if pa.types.is_dictionary(dtype):
         return _image(column, dtype.value_type)
     if _stored(dtype) == dtype:

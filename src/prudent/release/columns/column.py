@@ -1,8 +1,8 @@
-"""What a margin asks of a column: counts, and the order statistics near a rank.
+"""The `Column` protocol: the counts, sums and order statistics that margins are computed from.
 
-Whoever can answer these few questions can be released from: an array here, a table in any engine
-in `columns.opening`. No question needs more than a window of the sorted column, so a
-billion rows are never pulled or sorted in Python.
+Any object that implements it can be released from: an array here, a table in any engine in
+`columns.opening`. No method needs more than a window of the sorted column, so a billion rows are
+never loaded or sorted in Python.
 """
 
 import functools
@@ -22,11 +22,12 @@ Kind = Literal["numbers", "categories"]
 
 
 class Leaders(NamedTuple):
-    """The two most frequent categories, by their counts alone.
+    """The counts of the two most frequent categories, without the categories themselves.
 
     Attributes:
-        most: How many records the most frequent one has; among equals it is the least in order.
-        runner_up: How many the next one has; 0 if there is none.
+        most: The count of the most frequent category; ties are broken in favour of the first in
+            order.
+        runner_up: The count of the next one; 0 if there is none.
         runner_up_first: Whether the runner-up comes before the most frequent one in order.
     """
 
@@ -37,94 +38,93 @@ class Leaders(NamedTuple):
 
 @runtime_checkable
 class Column(Protocol):
-    """A column of records, one per privacy unit, seen only through counts and ranks.
+    """A column of records, one per privacy unit, accessed only through counts and ranks.
 
-    Ranks are 1-based: rank 1 is the least value. Records without a value (NULL, NaN) are not in
-    the column at all: they are in no count and have no rank. Infinities are values at the ends.
+    Ranks are 1-based: rank 1 is the least value. Records without a value (NULL, NaN) are not part
+    of the column: they are not counted and have no rank. Infinities are values at the ends.
     """
 
     def count(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         ...
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
-        """The values of ranks first..last in ascending order; ranks outside 1..count are left out.
+        """The values of ranks first..last in ascending order; ranks outside 1..count are omitted.
 
-        Duplicates count: the answer has one entry per rank.
+        There is one entry per rank, so duplicates are repeated.
         """
         ...
 
     def counts_below(self, edges: FloatArray) -> IntArray:
-        """For each edge, in ascending order, the number of values < edge."""
+        """The number of values < edge, for each of the edges, which are in ascending order."""
         ...
 
     def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
-        """The exact sum of the values of ranks first..last, each moved to the lattice, in steps.
+        """The exact sum of the values of ranks first..last, each rounded to the lattice, in steps.
 
-        Each value x contributes floor(clip(x)/spacing + 1/2), clipped to the ends of the lattice
-        before it is rounded; the sum is a sum of integers, so no order of summation matters.
+        Each value x is clipped to the ends of the lattice and contributes
+        floor(clip(x)/spacing + 1/2). These are integers, so the order of summation does not matter.
         """
         ...
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
-        """The fullest lattice points, in steps, ascending, and how many records each holds.
+        """The fullest lattice points, in ascending steps, and the number of records at each.
 
         Args:
-            lattice: Where each value is moved to before it is counted.
-            within: Points that hold this many records fewer than the fullest, or fewer still, are
-                left out.
+            lattice: The lattice that values are rounded to before they are counted.
+            within: Points with at least this many records fewer than the fullest are omitted.
         """
         ...
 
     def leaders(self) -> Leaders:
-        """How many records the two most frequent values have, and which comes first in order."""
+        """The counts of the two most frequent values, and which of them comes first in order."""
         ...
 
     def most_frequent(self) -> Any:
-        """The most frequent value, among equals the least in order; None if there is no record.
+        """The most frequent value, the first in order among ties; None if there is no record.
 
-        It is asked for after the test has passed, never before.
+        It is called only after the test has passed.
         """
         ...
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
-        """How many records have each value of a public list."""
+        """The number of records with each value of a public list."""
         ...
 
 
 class ArrayColumn:
-    """A column in memory: numbers for everything but categories, which may be any values.
+    """A column in memory. All statistics but the mode of categories need numbers.
 
-    What an array holds is told by its type. What has no type, a list or an array of objects, is
-    read record by record by `ArrayColumn.of`, so that one odd record changes no other.
+    The type of an array decides how it is read. Untyped data, a list or an array of objects, is
+    read record by record by `ArrayColumn.of`, so that one odd record does not affect the others.
     """
 
     def __init__(self, values: npt.ArrayLike) -> None:
         if isinstance(values, np.ma.MaskedArray):
             values = values.compressed()
         column = np.asarray(values)
-        if column.ndim != 1:  # the lengths are not said: how many records there are is private
+        if column.ndim != 1:  # the message omits the shape: the number of records is private
             raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
         if column.dtype.kind in "iufb":
-            with np.errstate(over="ignore"):  # a warning would tell that some record is huge
+            with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
                 numbers = column.astype(np.float64, copy=False)
             self._numbers: FloatArray | None = numbers[~np.isnan(numbers)]
             self._values = column[~np.isnan(numbers)]
             if column.dtype.kind == "f":
-                self._values = self._values + 0.0  # -0.0 is 0.0, whichever comes first
+                self._values = self._values + 0.0  # turns -0.0 into 0.0: one category, not two
         else:
             self._numbers = None
             self._values = _categories(column)
 
     @classmethod
     def of(cls, values: Any, kind: Kind) -> "ArrayColumn":
-        """A column of an array, a list or a tuple, read as numbers or as categories.
+        """Read an array, a list or a tuple as a column of numbers or of categories.
 
-        In a list, or an array of objects, a record that is no number (or no text, date or other
-        plain category) has no value.
+        In a list or an array of objects, a record that is not a number (or, for categories, not a
+        string, date or other plain category) has no value.
 
         Raises:
-            ValueError: if an array with a type is not of numbers, where these are asked for.
+            ValueError: if numbers are requested and a typed array holds something else.
         """
         if isinstance(values, list | tuple) or values.dtype == object:
             records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
@@ -134,10 +134,10 @@ class ArrayColumn:
         return cls(values).checked(kind)
 
     def checked(self, kind: Kind) -> "ArrayColumn":
-        """This column, if it can be read so.
+        """Return this column if it holds values of this kind.
 
         Raises:
-            ValueError: if numbers are asked for and its type is another.
+            ValueError: if numbers are requested and the column holds something else.
         """
         if kind == "numbers" and not self.numeric:
             raise ArgumentError(
@@ -158,7 +158,7 @@ class ArrayColumn:
         return len(self._values)
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
-        """See `Column`. Selects; never sorts more than the ranks asked for."""
+        """See `Column`. Sorts only the requested ranks, after a selection."""
         first, last = max(first, 1), min(last, self.count())
         if first > last:
             return np.empty(0)
@@ -174,7 +174,7 @@ class ArrayColumn:
         if first > last:
             return 0
         steps = lattice.steps(self._selected(first, last))
-        # Two halves of 32 bits each: sums of either stay far inside 64 bits.
+        # Sum two halves of 32 bits each, so that neither sum overflows 64 bits.
         return (int(np.sum(steps >> 32)) << 32) + int(np.sum(steps & 0xFFFFFFFF))
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
@@ -199,13 +199,13 @@ class ArrayColumn:
 
     @functools.cached_property
     def _by_frequency(self) -> list[tuple[int, tuple[str, Any, str]]]:
-        """Counts and keys of all categories, by count from the largest, ties in order."""
+        """Counts and keys of all categories, largest count first, ties in the order of the keys."""
         counts = Counter(map(self._key, self._values.tolist()))
         return sorted(((n, key) for key, n in counts.items()), key=lambda row: (-row[0], row[1]))
 
     @property
     def _key(self) -> Callable[[Any], tuple[str, Any, str]]:
-        """In an array with a type 1 and 1.0 are one category; among objects they are two."""
+        """The key function: 1 and 1.0 are one category in a typed array, two among objects."""
         return (lambda number: ("", number, "")) if self.numeric else in_order
 
     def _selected(self, first: int, last: int) -> FloatArray:
@@ -227,17 +227,17 @@ _NOBODY: tuple[int, tuple[str, Any, str]] = (0, ("", None, ""))
 
 
 def in_order(category: Any) -> tuple[str, Any, str]:
-    """A key that orders categories of any types, as their values are ordered within a type.
+    """Return a sort key for categories of mixed types; within a type it is the order of values.
 
-    Numbers are compared with each other; True, 1 and 1.0 are three categories all the same.
+    Numbers of different types are ordered by value, but True, 1 and 1.0 are distinct categories.
     """
     name = type(category).__name__
     return ("", category, name) if isinstance(category, numbers.Real) else (name, category, "")
 
 
 def _categories(column: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-    """The plain categories of an array that is not of numbers, without records that have none."""
-    if column.dtype.kind in "Mm":  # a list would hold integers in place of nanoseconds
+    """The plain categories of a non-numeric array, without the records that have no value."""
+    if column.dtype.kind in "Mm":  # `tolist` would turn nanoseconds into integers
         moments, places = np.unique(column, return_inverse=True)
         values = _objects(map(images.category, moments))[places]
     else:

@@ -1,8 +1,9 @@
-"""Which rows to keep: conditions that look at one row at a time and fail on none.
+"""Row conditions (`where`) that look at one row at a time and never fail.
 
 A comparison with, say, the largest value would let one record decide about all others, and a
-condition that one record makes fail would tell that the record is there. So a condition is made of
-operations from a list, each a function of one row that is defined for whatever a column can store:
+condition that fails on one record would reveal that this record is present. So a condition may use
+only the operations of this list, each a function of one row that is defined for every value a
+column can store:
 
 | operation | where |
 | --- | --- |
@@ -13,8 +14,8 @@ operations from a list, each a function of one row that is defined for whatever 
 | `try_cast` | DuckDB, Spark |
 | anything else, such as `rowid`, `now`, `random`, aggregates, windows, your own functions | none |
 
-DuckDB is told to try the condition; a row that makes it fail is not kept, like one where it is
-NULL. The other engines cannot try, so there whatever might fail is refused.
+In DuckDB the condition is wrapped in TRY; a row on which it fails is dropped, like a row on which
+it is NULL. The other engines have no TRY, so operations that might fail are rejected there.
 """
 
 from collections.abc import Callable
@@ -98,14 +99,14 @@ _PATTERNS = (ops.StringSQLILike, ops.StringSQLLike)
 
 
 def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
-    """The condition, if it looks at one row at a time, in a form that fails on none.
+    """Check that a condition looks at one row at a time, and return it in a form that cannot fail.
 
     Args:
         where: A function of the table, such as `lambda t: t.year == 2024`.
         table: The table.
 
     Raises:
-        ValueError: if it is no condition, or one that holds an operation which is not listed.
+        ValueError: if it is not a condition, or uses an operation that is not listed.
     """
     try:
         (predicate,) = table.bind(where)
@@ -126,7 +127,7 @@ def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
 
 
 def _total_fields(engine: str) -> Callable[..., Any]:
-    """Replaces the columns of a condition, and leaves all else as it is."""
+    """Return a replacer that applies `total` to the columns of a condition and to nothing else."""
 
     def replaced(node: Any, changed: dict[str, Any] | None) -> Any:
         if isinstance(node, ops.Field):
@@ -137,11 +138,11 @@ def _total_fields(engine: str) -> Callable[..., Any]:
 
 
 def _check(node: Any, table: Any, engine: str) -> None:
-    """Refuses an operation that is not listed; stops at the columns of the table."""
+    """Reject operations that are not listed, in all nodes down to the columns of the table."""
     if isinstance(node, ops.Field):
         if node.rel != table:
             raise _refused("a column of another table")
-        if node.dtype.is_time():  # what is no time of a day brings DuckDB down, even if it tries
+        if node.dtype.is_time():  # an invalid time of day crashes DuckDB, even inside TRY
             raise _refused("a column of times of a day")
         return
     if isinstance(node, _COMPARISONS):
@@ -155,20 +156,20 @@ def _check(node: Any, table: Any, engine: str) -> None:
 def _is_allowed(node: Any, engine: str) -> bool:
     if type(node) in _TOTAL:
         return True
-    if type(node) in _PATTERNS:  # a backslash may fail, depending on the text that it is held to
+    if type(node) in _PATTERNS:  # a backslash can fail, depending on the string it is matched with
         pattern = node.pattern
         return isinstance(pattern, ops.Literal) and "\\" not in str(pattern.value)
     if type(node) is ops.Cast and not node.find(ops.Field):
-        return True  # of a public constant
+        return True  # a cast of a public constant, which succeeds or fails whatever the records are
     if type(node) is ops.TryCast and engine == "pyspark":
         return True
     return type(node) in _TRIED and engine == "duckdb"
 
 
 def _check_kinds(node: Any) -> None:
-    """Refuses a comparison of two kinds of values: an engine would convert one of them."""
+    """Reject a comparison of two kinds of values, because an engine would convert one of them."""
     values = [child for child in _children(node) if not isinstance(child.dtype, dt.Null)]
-    # A date may be written as a text: a constant is converted once, whatever the records are.
+    # A constant date may be given as a string: its conversion does not depend on the records.
     moments = any(value.dtype.is_temporal() for value in values)
     kinds = {
         _kind(value.dtype)

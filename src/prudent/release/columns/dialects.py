@@ -1,6 +1,7 @@
-"""Where engines differ: how each reads a number, compares a text and orders it.
+"""Differences between engines: how each converts numbers, and compares and orders strings.
 
-Every engine is to give the same answer, and none is to raise an error because of a single record.
+With these functions every engine gives the same answer, and none raises an error because of a
+single record.
 """
 
 import functools
@@ -18,7 +19,7 @@ _ENCODINGS = {"SQL_ASCII": "utf-8", "KOI8R": "koi8_r", "KOI8U": "koi8_u"}  # Pos
 
 
 def double_of_numeric(column: ir.Column) -> ir.Value:
-    """A number of PostgreSQL as a double: where none is near enough it would raise an error."""
+    """Convert a PostgreSQL NUMERIC to a double, without its error on overflow and underflow."""
 
     def numeric(text: str) -> ir.Value:
         return ibis.literal(text).cast(dt.Decimal())
@@ -34,22 +35,22 @@ def double_of_numeric(column: ir.Column) -> ir.Value:
 
 
 def exact(value: ir.Value, engine: str) -> ir.Value:
-    """A text as its bytes; anything else as it is.
+    """Convert a string to its bytes; return any other value unchanged.
 
-    Bytes are equal if they are the same, and their order is that of the characters. A collation may
-    take Oslo and oslo for equal: a row would be in two groups, two persons would be one, and which
-    spelling is shown would depend on which comes first. An ENUM has an order of its own.
+    Bytes are compared exactly and ordered like the characters. A collation may treat Oslo and oslo
+    as equal: then a row would be in two groups, two persons would be one unit, and the displayed
+    spelling would depend on which row comes first. An ENUM has an order of its own.
 
     Args:
         value: A column, or a literal.
-        engine: Which one answers; see `backend_name`.
+        engine: The name of the engine; see `backend_name`.
     """
     if not value.type().is_string():
         return value
     if engine == "duckdb":
         return call("encode", value, dt.binary)
-    if engine == "postgres":  # an ENUM first becomes a text by being joined to one
-        # Into the encoding that it has: no character is without an equivalent there.
+    if engine == "postgres":  # concatenation with a string turns an ENUM into a string
+        # The database's own encoding can represent every stored character.
         return _convert_to(value.concat(""), _getdatabaseencoding())
     if engine == "pyspark":
         return value.cast("binary")
@@ -57,24 +58,24 @@ def exact(value: ir.Value, engine: str) -> ir.Value:
 
 
 def total(column: ir.Value, engine: str) -> ir.Value:
-    """A column of a table as a condition may use it: nothing stored there makes the engine fail."""
+    """Convert a column so that no stored value makes the engine fail when a condition uses it."""
     if engine == "postgres" and column.type().is_decimal():
         return double_of_numeric(column)
     return column
 
 
 def legible(value: ir.Value, engine: str) -> ir.Value:
-    """A category as an engine hands it out: what Python might not be able to hold, as a text."""
+    """Convert a category for fetching: types that may exceed Python's range become strings."""
     dtype = value.type()
     if not (dtype.is_decimal() or dtype.is_temporal()):
         return value
-    # DuckDB holds seconds and milliseconds that it cannot write.
+    # DuckDB can store times in seconds and milliseconds that it cannot convert to a string.
     written = value.cast("string")
     return ibis.coalesce(tried(written), "out of range") if engine == "duckdb" else written
 
 
 def image(found: Any, dtype: dt.DataType, encoding: str) -> Any:
-    """What is shown for a category that was handed out: defined for everything stored."""
+    """Return the displayed value of a fetched category; defined for every stored value."""
     if found is None:
         return None
     if dtype.is_string():
@@ -87,7 +88,7 @@ def image(found: Any, dtype: dt.DataType, encoding: str) -> Any:
 
 
 def encoding(expression: ir.Expr) -> str:
-    """The encoding of the bytes that `exact` makes of texts, by the name that Python has for it."""
+    """The encoding of the bytes that `exact` returns for strings, by its Python name."""
     if backend_name(expression) != "postgres":
         return "utf-8"
     ((name,),) = _rows(expression, "SELECT getdatabaseencoding()")
@@ -95,12 +96,12 @@ def encoding(expression: ir.Expr) -> str:
 
 
 def call(name: str, value: ir.Value, returns: dt.DataType) -> ir.Value:
-    """A function of the engine's own, of one value."""
+    """Call a built-in function of the engine with one argument."""
     return _builtin(name, value.type(), returns)(value)
 
 
 def tried(value: ir.Value) -> ir.Value:
-    """A value of DuckDB, NULL in the rows where computing it fails."""
+    """Return the value, but NULL in rows where computing it fails (DuckDB only)."""
     return call("try", value, value.type())
 
 
@@ -111,37 +112,37 @@ def _builtin(name: str, takes: dt.DataType, returns: dt.DataType) -> Any:
 
 @ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
 def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
-    """PostgreSQL's own: the bytes of a text in an encoding."""
+    """PostgreSQL's `convert_to`: the bytes of a string in an encoding."""
 
 
 @ibis.udf.scalar.builtin(name="getdatabaseencoding")  # type: ignore[untyped-decorator]
 def _getdatabaseencoding() -> str:  # type: ignore[empty-body]
-    """PostgreSQL's own: the encoding of all texts of a database."""
+    """PostgreSQL's `getdatabaseencoding`: the encoding of all strings of the database."""
 
 
 def literal(value: str | bool | int | float) -> ir.Value:
-    """A public value, as every engine reads it."""
+    """Return a public value as a literal that every engine reads in the same way."""
     return double(value) if isinstance(value, float) else ibis.literal(value)
 
 
 def double(number: float) -> ir.Value:
-    """A literal that every engine reads as this very double: parsed from text by the engine.
+    """Return a literal that every engine reads as exactly this double, parsed from a string.
 
-    A bare 0.1234… would pass through a decimal type first in some, and round twice.
+    Some engines would convert a bare 0.1234… to a decimal type first, and so round twice.
     """
     return ibis.literal(repr(float(number))).cast("float64")
 
 
 def backend_name(expression: ir.Expr) -> str:
-    """Which engine answers: duckdb, postgres, pyspark."""
+    """The name of the engine: duckdb, postgres, pyspark."""
     return str(expression.get_backend().name)
 
 
 def fetched(expression: ir.Expr) -> pa.Table:
-    """What an engine answers, as a table.
+    """Run a query and return the answer as an Arrow table.
 
-    PostgreSQL plans no work for several processes when it is read through a cursor of the server,
-    as ibis does; what is asked here has few rows, so they are taken at once.
+    ibis reads PostgreSQL through a server-side cursor, for which PostgreSQL does not plan parallel
+    workers. The answers here have few rows, so they are fetched at once instead.
     """
     table = expression.as_table()
     if backend_name(expression) != "postgres":
@@ -151,14 +152,14 @@ def fetched(expression: ir.Expr) -> pa.Table:
 
 
 def plan(expression: ir.Expr) -> str:
-    """How the engine would answer, in its own words; nothing is read for it but its statistics."""
+    """Return the engine's query plan; only the engine's statistics are read for it."""
     formatted = "FORMATTED " if backend_name(expression) == "pyspark" else ""
     rows = _rows(expression, f"EXPLAIN {formatted}{ibis.to_sql(expression.as_table())}")
     return "\n".join(str(row[-1]).rstrip() for row in rows)
 
 
 def _rows(expression: ir.Expr, sql: str) -> list[Any]:
-    """The rows that an engine answers to its own SQL."""
+    """Run SQL in the engine's own dialect and return the rows."""
     backend = expression.get_backend()
     if backend.name == "pyspark":
         return list(backend.raw_sql(sql).collect())

@@ -1,14 +1,15 @@
-"""What one stored value counts as, and is shown as: functions that are defined for every value.
+"""Conversions of one stored value to the value that is counted and displayed, defined everywhere.
 
-A conversion that fails on one record would tell that the record is there. So none does: a value
-that Python has no type for is shown as its text, and what is no value at all is None.
+A conversion that fails on one record would reveal that this record is present. So none of them
+fails: a value that Python cannot represent is displayed as a string, and a record without a value
+becomes None.
 
-| stored | shown as |
+| stored | displayed as |
 | --- | --- |
-| a date or time that Python can hold | `date`, `datetime` |
-| infinite, before year 1, beyond year 9999, with nanoseconds | its text |
+| a date or time that Python can represent | `date`, `datetime` |
+| infinite, before year 1, beyond year 9999, with nanoseconds | a string |
 | a decimal, also NaN and infinite | `Decimal`, without trailing zeros |
-| a text | itself; bytes that are no text as escapes |
+| a string | itself; undecodable bytes as escapes |
 | a time with a zone, in a list | no value |
 """
 
@@ -30,28 +31,29 @@ _CATEGORIES = (
     datetime.time,
     datetime.timedelta,
 )
-_MICROSECONDS = 6  # digits of a second that `datetime` holds
+_MICROSECONDS = 6  # decimal places of a second in `datetime`
 
 
 def number(value: object) -> float:
-    """A record as a double; NaN, and so no value, if it is no number."""
+    """Convert a record to a double; NaN, which means no value, if it is not a number."""
     if not isinstance(value, numbers.Real | Decimal | np.bool_):
         return math.nan
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]
-    except Exception:  # a signalling NaN, or a number of a foreign type
+    except Exception:  # a signalling NaN, or a number type whose conversion fails
         return math.nan
 
 
 def category(value: Any) -> Any:
-    """A record as a plain category; None, and so no value, if it is none."""
+    """Convert a record to a plain category; None, which means no value, if it is not one."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return None if np.isnat(value) else moment(value)
     if isinstance(value, np.generic):
         value = value.item()
-    # Aware times that are equal need not look the same, so one of them would tell on the others.
+    # Equal times with zones may be displayed differently, so the displayed one would depend on the
+    # order of the records.
     if not isinstance(value, _CATEGORIES) or getattr(value, "tzinfo", None) is not None:
         return None
     if value != value:  # NaN, NaT
@@ -60,21 +62,21 @@ def category(value: Any) -> Any:
 
 
 def text(value: Any) -> str | None:
-    """A record of a column without a type as a text; None if it has none."""
+    """Convert a record of an untyped column to a string; None if it has no value."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, float) and value != value:
         return None
     try:
-        # `str` refuses integers of many digits; a Decimal has no such limit.
+        # `str` rejects integers with very many digits; a Decimal has no such limit.
         written = str(Decimal(value)) if type(value) is int else str(value)
         return written.encode(errors="replace").decode()
-    except Exception:  # whatever an object of any class may raise when it is asked for its text
+    except Exception:  # `__str__` of an arbitrary class may raise anything
         return None
 
 
 def moment(stamp: "np.datetime64 | np.timedelta64") -> Any:
-    """A time of numpy as one of Python's, or as its text where Python has none."""
+    """Convert a numpy time to a Python one, or to a string if Python cannot represent it."""
     coarse = stamp
     if np.datetime_data(stamp.dtype)[0] in ("ns", "ps", "fs", "as"):
         kind = "M8[us]" if isinstance(stamp, np.datetime64) else "m8[us]"
@@ -88,7 +90,7 @@ def moment(stamp: "np.datetime64 | np.timedelta64") -> Any:
 
 
 def date_of(written: str) -> datetime.date | str:
-    """A date as an engine writes it; the text itself where Python has no such date."""
+    """Parse a date written by an engine; return the string if Python cannot represent it."""
     try:
         return datetime.date.fromisoformat(written)
     except ValueError:
@@ -96,10 +98,10 @@ def date_of(written: str) -> datetime.date | str:
 
 
 def timestamp_of(written: str) -> datetime.datetime | str:
-    """A time as an engine writes it; the text itself where Python has no such time."""
+    """Parse a time written by an engine; return the string if Python cannot represent it."""
     _, _, fraction = written.partition(".")
     digits = fraction.partition("+")[0].partition("-")[0]
-    if digits[_MICROSECONDS:].strip("0"):  # `fromisoformat` would cut them off
+    if digits[_MICROSECONDS:].strip("0"):  # `fromisoformat` would drop these digits
         return written
     try:
         return datetime.datetime.fromisoformat(written)
@@ -108,17 +110,20 @@ def timestamp_of(written: str) -> datetime.datetime | str:
 
 
 def decimal_of(written: str) -> Decimal:
-    """A decimal as an engine writes it: 1.0 and 1.00 are equal, so they must look the same."""
+    """Parse a decimal written by an engine, without trailing zeros.
+
+    1.0 and 1.00 are equal, so they must be displayed the same.
+    """
     whole, point, fraction = written.partition(".")
     fraction = fraction.rstrip("0")
     return Decimal(f"{whole}{point if fraction else ''}{fraction}")
 
 
 def text_of(stored: bytes | str, encoding: str = "utf-8") -> str:
-    """A text of bytes; those that are none in this encoding are written as escapes."""
+    """Decode bytes to a string; bytes that are invalid in this encoding become escapes."""
     if isinstance(stored, str):
         return stored
     try:
         return bytes(stored).decode(encoding, errors="backslashreplace")
-    except LookupError:  # an encoding that Python has no name for
+    except LookupError:  # an encoding that Python does not support
         return bytes(stored).decode("utf-8", errors="backslashreplace")

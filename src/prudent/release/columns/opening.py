@@ -1,7 +1,7 @@
-"""The order statistics of a column in any engine: DuckDB embedded, PostgreSQL, Spark.
+"""Opening a column of a table in any engine: embedded DuckDB, PostgreSQL, Spark.
 
-`open_column` makes a `Column` of nearly anything. Its questions are answered where the data are, by
-the queries of `prudent.release.columns.queries`; here it is decided what one record counts as.
+`open_column` turns nearly any source into a `Column`. Its methods run as queries in the engine that
+holds the data (`prudent.release.columns.queries`). This module defines which value a record has.
 
 One record is one value or none:
 
@@ -10,13 +10,13 @@ One record is one value or none:
 | a number | itself, as a double |
 | NULL, NaN | no value: it is not in the column |
 | +inf, -inf | a value at the end; releases clip it to the public ends of their lattice |
-| text that is no number, in a CSV file | no value |
-| with `unit`: a unit's rows | the least of the unit's values; none if it has none |
-| with `unit`: a row whose unit is NULL | no value: nobody owns it |
+| text that is not a number, in a CSV file | no value |
+| with `unit`: all rows of a unit | the least of the unit's values; none if it has none |
+| with `unit`: a row whose unit is NULL | no value: it belongs to no unit |
 | with groups: a row of a group that is not listed | no value |
 
-Each row is a function of one record (of one unit's rows), so adding or removing one record adds or
-removes at most one value: adjacency of tables is adjacency of columns.
+Each line of this table is a function of one record (of one unit's rows), so adding or removing one
+record adds or removes at most one value: adjacent tables have adjacent columns.
 """
 
 import weakref
@@ -36,7 +36,7 @@ from prudent.release.columns.dialects import backend_name, double_of_numeric, ex
 from prudent.release.columns.queries import TableColumn, typed
 from prudent.release.columns.sources import Source, open_source
 
-_PLAIN = (  # of a category: equal values look the same
+_PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.String,
     dt.Boolean,
     dt.Integer,
@@ -58,18 +58,19 @@ def open_column(
     table: str | None = None,
     kind: Kind = "numbers",
 ) -> Column:
-    """The column of a table, to release from.
+    """Open a column of a table to release from.
 
     Args:
-        source: An array of values, or what `open_source` takes: a path, a frame, an ibis table.
-        column: Its name; none for an array.
-        unit: The column that says whose row it is. Each unit then counts once, with the least of
-            its values. Without it every row is a unit of its own: that protects rows, and a
-            person only if no person has two.
-        where: Which rows to keep: a function of the table, such as `lambda t: t.year == 2024`,
-            that looks at one row at a time.
+        source: An array of values, or a source that `open_source` accepts: a path, a frame, an ibis
+            table.
+        column: The name of the column; None for an array.
+        unit: The column that identifies the privacy unit of a row. Each unit then counts once, with
+            the least of its values. Without it every row is its own unit: that protects rows, and
+            protects a person only if no person has two rows.
+        where: Which rows to keep: a function of the table that looks at one row at a time, such as
+            `lambda t: t.year == 2024`.
         connect: The address of a database, instead of a source.
-        table: The table in it.
+        table: The name of the table in that database.
         kind: Whether the values are numbers or categories; only the mode takes categories.
 
     Raises:
@@ -97,18 +98,18 @@ def open_groups(
     table: str | None = None,
     kind: Kind = "numbers",
 ) -> dict[Hashable, Column]:
-    """One column for each group of a public list.
+    """Open one column for each group of a public list.
 
-    Guarantee: a record, or all rows of a unit, give a value to one group at most. So releasing
-    from every group costs what one release costs (parallel composition).
+    Guarantee: a record, or all rows of a unit together, contribute a value to at most one group. So
+    releasing from every group costs as much as one release (parallel composition).
 
     Args:
         source: See `open_column`; not an array.
         column: See `open_column`.
-        by: The column that says which group a row is in.
+        by: The column with the group of each row.
         groups: The groups, from public knowledge. Which groups occur in the data is private.
-        unit: See `open_column`; a unit with rows in several of the groups counts in one of them,
-            where its least value is.
+        unit: See `open_column`; a unit with rows in several of the groups counts only in the group
+            that holds its least value.
         where: See `open_column`.
         connect: See `open_column`.
         table: See `open_column`.
@@ -150,10 +151,11 @@ class _Opened:
     """The records that have a value.
 
     Attributes:
-        rows: A table of `value`, and `unit` and `member` where asked for; texts as their bytes.
-        value_type: The type of the values as they are shown.
-        member_type: The type of the groups as they are named; None without groups.
-        owner: What must stay open.
+        rows: A table with the column `value`, and `unit` and `member` if requested; strings are
+            stored as bytes.
+        value_type: The type in which values are displayed.
+        member_type: The type in which groups are named; None without groups.
+        owner: The source, which must stay open while the rows are used.
     """
 
     rows: ir.Table
@@ -202,7 +204,7 @@ def _opened(
 
 
 def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column:
-    """The column as doubles, or as the categories it holds."""
+    """Convert the column to doubles, or return its categories."""
     dtype = column.type()
     if kind == "categories":
         if not isinstance(dtype, _PLAIN):
@@ -212,7 +214,7 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
                 shown=f"{name!r} of type {dtype}",
                 hint="Make one of these of it, in an ibis table.",
             )
-        if dtype.is_floating():  # -0.0 is 0.0, whichever comes first
+        if dtype.is_floating():  # makes -0.0 and 0.0 one category, displayed as 0.0
             return ibis.ifelse(column == 0, ibis.literal(0.0).cast(dtype), column)
         return column
     if text:
@@ -232,7 +234,7 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
 
 
 def _one_per_unit(rows: ir.Table) -> ir.Table:
-    """One row per unit: its least value; among equals, the least group."""
+    """Keep one row per unit: that of its least value and, among ties, of its least group."""
     if rows.columns == ("value", "unit") and rows.value.type().is_floating():
         return rows.group_by("unit").aggregate(value=rows.value.min())
     order = [rows[name] for name in ("value", "member") if name in rows.columns]

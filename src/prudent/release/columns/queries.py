@@ -1,10 +1,10 @@
-"""A column where it is: its questions as queries, and how a window is found in a few of them.
+"""A column inside a query engine: the queries it runs, and how it finds a window of ranks.
 
-What an engine is asked for are counts, sums, and the few values near a rank. The window is found by
-narrowing. The quantiles of a random sample, drawn and sorted by the engine, suggest a bracket of
-values around the ranks; a count over all rows says which ranks the bracket holds; then the engine
-groups what lies inside by value. The sample only decides how much work is left: the answer is exact
-whatever it drew. It is drawn once for all windows of a column, and the last windows are remembered:
+The engine is asked for counts, sums and the few values near a rank. A window of ranks is found by
+narrowing. The engine draws and sorts a random sample, whose quantiles suggest a bracket of values
+around the ranks. A count over all rows gives the ranks that the bracket holds, and then the engine
+groups the rows inside by value. The sample affects only the amount of work: the answer is exact
+whatever sample is drawn. The sample is drawn once per column, and the last windows are cached:
 
 | statistic of more than `FEW` records | queries, each a pass over the column |
 | --- | --- |
@@ -14,10 +14,10 @@ whatever it drew. It is drawn once for all windows of a column, and the last win
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 
-Up to `FEW` records there is no sample and nothing is counted below. A mode of numbers takes in
-every point of the lattice that holds nearly as many records as the fullest: few where values
-repeat, all of them where hardly any does. Other answers have at most a window's rows, or
-`QUANTILES`.
+With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
+point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
+all points if hardly any value does. All other answers have at most the rows of a window, or
+`QUANTILES` rows.
 """
 
 import functools
@@ -50,13 +50,13 @@ SAMPLE = 2**18
 """Rows sampled to suggest a bracket: their quantiles err by at most 0.5 % of the ranks."""
 
 QUANTILES = 2**9
-"""Quantiles of the sample that leave the engine: a bracket is at most 0.4 % wider than it could."""
+"""Quantiles of the sample that are fetched; they widen a bracket by at most 0.4 %."""
 
 FEW = 2**18
-"""Rows that the engine groups and sorts without narrowing them further."""
+"""The number of rows up to which the engine groups and sorts without narrowing."""
 
 _SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
-_AT_ONCE = 200  # counts that one query asks for
+_AT_ONCE = 200  # counts per query
 
 
 class TableColumn:
@@ -65,17 +65,18 @@ class TableColumn:
     def __init__(
         self, rows: ir.Table, dtype: dt.DataType | None = None, *, owner: object = None
     ) -> None:
-        """Takes a table whose column `value` has a value in every row.
+        """Wrap a table whose column `value` has a value in every row.
 
         Args:
-            rows: The table. Texts are there as bytes, see `prudent.release.columns.dialects.exact`.
-            dtype: The type of the values as they are shown; None: as they are in `rows`.
-            owner: Kept alive as long as this column is: what must stay open for it.
+            rows: The table. Strings are stored as bytes; see
+                `prudent.release.columns.dialects.exact`.
+            dtype: The type in which values are displayed; None means their type in `rows`.
+            owner: An object to keep alive as long as this column, such as the open source.
         """
         self._rows = rows
         self._type = rows.value.type() if dtype is None else dtype
         self._owner = owner
-        # A trimmed mean comes back to the ends of both its windows.
+        # Two, because a trimmed mean reads the ends of both its windows again.
         self._windows: deque[tuple[int, FloatArray]] = deque(maxlen=2)
 
     @property
@@ -85,7 +86,7 @@ class TableColumn:
 
     @property
     def dtype(self) -> dt.DataType:
-        """The type of the values as they are shown."""
+        """The type in which values are displayed."""
         return self._type
 
     def count(self) -> int:
@@ -106,10 +107,10 @@ class TableColumn:
                 return values[first - start : last - start + 1].copy()
         low, high = self._suggested(first, last)
         below = int(self.counts_below(np.array([low]))[0]) if low > -math.inf else 0
-        if below >= first:  # the sample misled
+        if below >= first:  # the bracket from the sample starts too high
             low, below = -math.inf, 0
         window = self._window(low, high, first - below, last - below)
-        if len(window) < last - first + 1:  # misled on the other side
+        if len(window) < last - first + 1:  # the bracket ends too low
             window = self._window(low, math.inf, first - below, last - below)
         self._windows.append((first, window))
         return window.copy()
@@ -130,7 +131,7 @@ class TableColumn:
         low = self.order_statistics(first, first)[0]
         high = self.order_statistics(last, last)[0]
         low_step, high_step = (int(step) for step in lattice.steps([low, high]))
-        # Each value counts from `low` up, in as many parts as keep a sum of all rows in 64 bits.
+        # Sum the distances from `low`, split into parts small enough that no sum overflows 64 bits.
         bits = 62 - self._count.bit_length()
         parts = max(1, math.ceil((high_step - low_step).bit_length() / bits))
         row = self._ask(
@@ -172,7 +173,7 @@ class TableColumn:
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
         """See `Column`."""
         if self.typed(categories) != list(categories):
-            # An order of texts would not be the order of the values.
+            # Ties are broken by order, and the order of strings is not that of other types.
             raise ArgumentError("categories", f"of type {self._type}", got=categories)
         found: list[int] = []
         for start in range(0, len(categories), _AT_ONCE):
@@ -181,22 +182,22 @@ class TableColumn:
         return np.array(found, np.int64)
 
     def typed(self, values: Sequence[Hashable]) -> list[str | bool | int | float]:
-        """Public values, perhaps written as text, in the type of this column."""
+        """Convert public values, perhaps given as strings, to the type of this column."""
         return [typed(value, self._type, "categories") for value in values]
 
     def _image(self, found: Any) -> Any:
         return image(found, self._type, encoding(self._rows))
 
     def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
-        """The engine's answer to one of the questions below."""
+        """Run one of the queries below and return the engine's answer."""
         return _answer(question(self._rows, **given))
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
-        """Values that probably enclose ranks first..last, from a sample; infinite if few rows."""
+        """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
         if self._count <= FEW:
             return -math.inf, math.inf
         quantiles = self._quantiles
-        # The k-th of them, from 1 on, has a share k / len(quantiles) of the sample up to it.
+        # A fraction k / len(quantiles) of the sample is at or below the k-th quantile, k >= 1.
         low = math.floor((first / self._count - _SLACK) * len(quantiles))
         high = math.ceil((last / self._count + _SLACK) * len(quantiles))
         return (
@@ -210,9 +211,9 @@ class TableColumn:
         return np.sort(found["value"].to_numpy().astype(np.float64))
 
     def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
-        """The values of ranks first..last among those in [low, high], as far as there are any."""
+        """The values of ranks first..last among those in [low, high], as far as they exist."""
         found = self._ask(near_ranks, low=low, high=high, first=first, last=last)
-        found = found.sort_by("upto")  # a few rows; Spark would go over its part of them twice
+        found = found.sort_by("upto")  # here, not in the query, where Spark would compute it twice
         ends, records = found["upto"].to_numpy(), found["records"].to_numpy()
         repeats = np.minimum(ends, last) - np.maximum(ends - records + 1, first) + 1
         return np.repeat(found["value"].to_numpy().astype(np.float64), repeats)
@@ -324,10 +325,10 @@ def _by_size(rows: ir.Table) -> ir.Table:
 
 
 def typed(value: Hashable, dtype: dt.DataType, name: str) -> str | bool | int | float:
-    """A public value, perhaps written as text, in the type of a column.
+    """Convert a public value, perhaps given as a string, to the type of a column.
 
     Raises:
-        ValueError: if it cannot be one.
+        ValueError: if it cannot be converted.
     """
     given: Any = value.item() if isinstance(value, np.generic) else value
     try:
@@ -345,9 +346,10 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> str | bool | int | 
 
 
 def _steps(value: ir.Value, lattice: Lattice, *, below: float = math.inf) -> ir.Value:
-    """Steps of the lattice, still as doubles: the arithmetic of `Lattice.steps`, bit for bit.
+    """Round a value to the lattice, in steps, as a double: bit for bit the same as `Lattice.steps`.
 
-    Where all values are known to be below another, none is compared with the upper end in vain.
+    `below` is a known upper bound on all values: if it lies within the lattice, the comparison with
+    the upper end is omitted.
     """
     least, largest = lattice.value(lattice.low), lattice.value(lattice.high)
     if below > largest:
@@ -355,13 +357,13 @@ def _steps(value: ir.Value, lattice: Lattice, *, below: float = math.inf) -> ir.
     value = ibis.ifelse(value < double(least), double(least), value)
     scaled = value * double(math.ldexp(1.0, -lattice.exponent))
     if lattice.exponent > 0:
-        # PostgreSQL calls a product that vanishes an error; what is this small is in step 0 anyway.
+        # PostgreSQL raises an error when a product underflows; values this small are in step 0.
         tiny = value.abs() < double(math.ldexp(1.0, max(lattice.exponent - 60, -1070)))
         scaled = ibis.ifelse(tiny, double(0.0), scaled)
     return (scaled + double(0.5)).floor().cast("float64")
 
 
 def _answer(expression: ir.Expr) -> Any:
-    """What the engine answers; an error of the engine is not passed on, it may quote records."""
+    """Fetch the engine's answer; its error messages are withheld, since they may quote records."""
     found = withheld(fetched, expression)
     return found[0][0].as_py() if isinstance(expression, ir.Scalar) else found

@@ -1,7 +1,7 @@
-"""Where a table comes from: a file, a frame, a database, Spark; all become one ibis table.
+"""Data sources: a file, a frame, a database or Spark, each opened as an ibis table.
 
-Nothing is read here but names and types. What a text file holds is not even typed: which type a
-reader guesses depends on every record, so one odd record could decide whether a release happens.
+Only names and types are read here. The columns of a text file are not even typed: the type that a
+reader infers depends on every record, so one odd record could decide whether a release happens.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from prudent.release.failures import SourceArgumentError, SourceError, withheld
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _PARQUET = {".parquet", ".pq"}
 _DATABASE = {".duckdb", ".ddb"}
-_LISTED = 20  # tables named in an error
+_LISTED = 20  # tables listed in an error message
 _FRAMES = {
     "pandas": ("DataFrame",),
     "polars": ("DataFrame", "LazyFrame"),
@@ -36,8 +36,9 @@ class Source:
 
     Attributes:
         table: The ibis table.
-        close: Gives back what was opened for it.
-        text: The columns that are unparsed text: all of a CSV file, objects of a pandas frame.
+        close: Releases the resources that were opened for it.
+        text: The columns of unparsed strings: all columns of a CSV file, and object columns of a
+            pandas frame.
     """
 
     table: ir.Table
@@ -52,16 +53,16 @@ def open_source(
     table: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Source:
-    """Opens a table without reading its records.
+    """Open a table without reading its records.
 
     Args:
-        source: A path (Parquet, CSV, TSV, DuckDB; a folder pattern such as `sales/*.parquet`, if
-            no file has that very name), a pandas or polars frame, also a lazy one, a pyarrow
-            table, an ibis table, or a Spark data frame.
+        source: A path (Parquet, CSV, TSV, DuckDB; or a pattern such as `sales/*.parquet`, unless a
+            file with that exact name exists), a pandas or polars frame, including a lazy one, a
+            pyarrow table, an ibis table, or a Spark data frame.
         connect: Instead of a source, the address of a database: `postgres://user@host/database`,
             or any other address that ibis connects to.
         table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
-        columns: All columns that will be used, if known: a frame then hands over no other.
+        columns: All columns that will be used, if known; other columns of a frame are not copied.
 
     Raises:
         SourceError: if there is no such table.
@@ -107,7 +108,10 @@ def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> S
 
 
 def _files(path: str) -> list[str]:
-    """The file of this name; if there is none, and only then, those that it is a pattern for."""
+    """Return the file of this name or, only if there is none, the files that match it as a pattern.
+
+    The paths are absolute.
+    """
     if "\0" not in path:
         if Path(path).is_file():
             return [str(Path(path).absolute())]
@@ -117,14 +121,14 @@ def _files(path: str) -> list[str]:
 
 
 def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> ir.Table:
-    """Parquet files, read by DuckDB where every record can be read so, else by way of Arrow."""
+    """Open Parquet files in DuckDB directly if it can read every record, otherwise via Arrow."""
     if arrow_tables.needs_care(files, columns):
         return arrow_tables.scanned(backend, files, columns)
     return backend.read_parquet(list(map(text_files.escaped, files)))
 
 
 def _duckdb(*arguments: Any, **options: Any) -> Any:
-    """DuckDB inside this process, which keeps standard output to itself otherwise."""
+    """Connect to an embedded DuckDB, with the progress bar off, since it prints to stdout."""
     backend = ibis.duckdb.connect(*arguments, **options)
     backend.raw_sql("SET enable_progress_bar = false")
     return backend
@@ -151,12 +155,12 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
 
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
-    # A name that is missing is for the caller to complain of, who knows what it was meant for.
+    # Missing names are reported by the caller, which can say which argument they were given for.
     return names if columns is None or set(columns) - set(names) else list(dict.fromkeys(columns))
 
 
 def _untyped(frame: Any, names: list[Any]) -> list[Any]:
-    """The columns whose type says nothing of a single record, or depends on all of them."""
+    """Columns whose dtype does not fix the type of a record, or depends on all records."""
 
     def is_typed(dtype: Any) -> bool:
         own = type(dtype).__name__
@@ -166,11 +170,11 @@ def _untyped(frame: Any, names: list[Any]) -> list[Any]:
 
 
 def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
-    """A frame as a pyarrow table, copied only where its layout demands it."""
+    """Convert a frame to a pyarrow table, copying only where its layout requires it."""
     import pyarrow
 
     if kind == "pandas":
-        # Which type objects have together depends on each of them; the text of one does not.
+        # The common type of objects depends on every record; the string of a record does not.
         return pyarrow.table(
             {
                 str(name): pyarrow.array(map(images.text, frame[name]), "large_string")
@@ -204,13 +208,13 @@ def _from_address(address: str, table: str | None) -> Source:
 
 
 def _postgres(address: str) -> Any:
-    """A connection that sees one state of the database throughout and can change nothing."""
+    """Connect to PostgreSQL with one read-only transaction, which sees a single snapshot."""
     import psycopg
 
     connection = psycopg.connect(address, client_encoding="utf8")
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
-    # Dates are written as Python reads them; this also begins the one transaction of all questions.
+    # Dates are sent in the format that Python parses; this statement also begins the transaction.
     connection.execute("SET datestyle = 'ISO'")
     return ibis.postgres.from_connection(connection)
 
@@ -236,17 +240,17 @@ def _table_of(backend: Any, table: str | None, where: str) -> Source:
 
 
 def _tables(backend: Any, schema: str) -> str:
-    """Which tables there are, in words; nothing if they cannot be listed."""
-    with contextlib.suppress(Exception):  # a help, whose failure is not what went wrong
+    """A sentence that lists the tables; empty if they cannot be listed."""
+    with contextlib.suppress(Exception):  # only a hint: its failure must not hide the first error
         if names := sorted(backend.list_tables(database=schema or None)):
             return f"Tables there: {', '.join(names[:_LISTED])}{', …' * (len(names) > _LISTED)}."
     return ""
 
 
 def _quietly(act: Callable[[], Any], what: str) -> Any:
-    """Does it; if it cannot, says so in words that come from no record.
+    """Call `act`; on failure raise a SourceError whose message is independent of the records.
 
-    An engine's own message may quote the record it stumbled over.
+    The engine's own message is dropped, because it may quote a record.
     """
     try:
         return act()

@@ -1,9 +1,9 @@
-"""CSV and TSV files as one table of DuckDB: every column a text, and every file by its own header.
+"""Read CSV and TSV files as one DuckDB table: all columns as strings, each file by its own header.
 
-Nothing is guessed from the records. The dialect is stated, never sniffed, and a broken line is a
-record without a value. In its strict mode DuckDB gives up on the lines after a stray quote or line
-end; and threads that begin in the middle of a file take a line end inside of quotes for the end of
-a record.
+Nothing is inferred from the records. The dialect is given, never detected, and a malformed line is
+a record without a value. DuckDB's strict mode is off because it stops at a stray quote or line end
+and loses the lines after it. Parallel reading is off because a thread that starts in the middle of
+a file takes a line end inside quotes for the end of a record.
 """
 
 import csv
@@ -17,15 +17,16 @@ from prudent.release.failures import SourceArgumentError, SourceError
 
 
 def joined(backend: Any, files: Sequence[str], delimiter: str) -> ir.Table:
-    """All records of some files, whose columns may be in any order.
+    """Return one table of all records of the files; their columns may be in different orders.
 
     Args:
-        backend: DuckDB.
+        backend: The DuckDB connection.
         files: Paths, at least one.
-        delimiter: Between fields.
+        delimiter: The field delimiter.
 
     Raises:
-        SourceError: if a header is not one line of distinct names, or two files have other names.
+        SourceError: if a header is not one line of distinct names, or two files differ in their
+            column names.
     """
     by_header: dict[tuple[str, ...], list[str]] = {}
     for file in files:
@@ -61,10 +62,10 @@ def _read(backend: Any, files: list[str], header: tuple[str, ...], delimiter: st
 
 
 def escaped(file: str) -> str:
-    """The name of one file, as DuckDB takes it for no pattern.
+    """Escape a file name so that DuckDB does not read it as a pattern.
 
     Raises:
-        SourceError: if it cannot be written so.
+        SourceError: if the name cannot be escaped.
     """
     pattern = glob.escape(file)
     if pattern != file and "\\" in pattern:
@@ -78,9 +79,10 @@ def escaped(file: str) -> str:
 
 
 def _header(path: str, delimiter: str) -> tuple[str, ...]:
-    """The names in the first line.
+    """Return the column names in the first line.
 
-    An open quote there would run on into the records, and make names of them.
+    An unclosed quote in that line is an error: the field would extend into the records, and their
+    contents would become part of a column name.
     """
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         line = file.readline()

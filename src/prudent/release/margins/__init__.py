@@ -1,1 +1,1 @@
-"""Margins: how many records stand between a data set and a larger local sensitivity."""
+"""Safety margins: the distance, in records, from a data set to one of high local sensitivity."""

@@ -1,20 +1,20 @@
-"""Safety margins of quantiles: how many records stand between the data and a high sensitivity.
+"""Safety margins of quantiles: the distance, in records, to data of high local sensitivity.
 
-A margin D is *safe* for a proposal τ when |D(S) - D(S')| <= 1 for data sets one record apart, and
-D(S) = 0 wherever one record can move the statistic by more than τ (Errata 2.1). The quantile's
-margin here is the exact distance to such data (Errata 7), and so the largest safe one. Records are
-added or removed.
+A margin D is *safe* for a proposal τ when |D(S) - D(S')| <= 1 for data sets that differ by one
+added or removed record, and D(S) = 0 wherever one record can move the statistic by more than τ
+(Errata 2.1). The margin of a quantile here is the exact distance to such data (Errata 7), and
+therefore the largest safe margin.
 
-Values are whole steps of a public lattice, so every comparison is exact. A margin only matters up
-to a public cap, a little beyond what the test asks for: min(D, cap) is as safe as D, and needs no
-more than the ranks within `cap` of the quantile's own.
+Values are whole steps of a public lattice, so every comparison is exact. A margin matters only up
+to a public cap slightly above the threshold of the test: min(D, cap) is as safe as D, and can be
+computed from the ranks within `cap` of the quantile's rank.
 
 | data | value | margin |
 |---|---|---|
 | empty | the lower end | 0 |
 | ties and duplicates | counted one by one | counted one by one |
 | p = 1 | the maximum | distance to the upper end's gap |
-| p = 0 | error: rank 0 is no record's | |
+| p = 0 | error: no record has rank 0 | |
 | τ >= high - low | as usual | cap: no data set is sensitive |
 | no bounds | as usual; the ends lie 2**52 steps from zero | 0 where the quantile is at an end |
 | values beyond the ends, infinite ones | moved to the ends | as usual |
@@ -35,17 +35,18 @@ from prudent.release.lattice import IntArray, Lattice
 
 HALF = Fraction(1, 2)
 
-_LARGEST_DENOMINATOR = 10**6  # so that ranks times it stay far inside 64 bits
+_LARGEST_DENOMINATOR = 10**6  # ranks times this number must fit into 64 bits
 
 
 @attrs.frozen
 class RobustValue:
-    """A statistic of the data together with how far it can be trusted. Private: never shown.
+    """A statistic of the data and its safety margin. Private: it must not be published.
 
     Attributes:
-        value: In steps of the lattice, one entry per coordinate; or a single category.
-        margin: A safe margin for `sensitivity`, at most the cap it was asked for.
-        sensitivity: What one record can change while the margin is positive, in steps.
+        value: The statistic in steps of the lattice, one entry per coordinate; or a single
+            category.
+        margin: A safe margin for `sensitivity`, at most the requested cap.
+        sensitivity: The largest change by one record while the margin is positive, in steps.
     """
 
     value: tuple[Any, ...]
@@ -55,11 +56,11 @@ class RobustValue:
 
 @attrs.frozen(eq=False)
 class Window:
-    """Order statistics of consecutive ranks, in steps, padded by the ends of the lattice.
+    """Order statistics of consecutive ranks, in steps, padded with the ends of the lattice.
 
     Attributes:
         first: The rank of the first value; ranks below 1 hold the lower end.
-        values: In ascending order; ranks beyond the last record hold the upper end.
+        values: The values in ascending order; ranks beyond the last record hold the upper end.
     """
 
     first: int
@@ -67,7 +68,7 @@ class Window:
 
     @classmethod
     def of(cls, column: Column, lattice: Lattice, first: int, last: int) -> "Window":
-        """Asks the column for the ranks it has, and pads the others."""
+        """Read the ranks that exist from the column, and pad the others."""
         count = column.count()
         inside = lattice.steps(column.order_statistics(first, last))
         if len(inside) != max(0, min(last, count) - max(first, 1) + 1):
@@ -84,12 +85,16 @@ class Window:
 
     @property
     def ranks(self) -> IntArray:
-        """Which ranks the values have."""
+        """The ranks of the values."""
         return np.arange(self.first, self.first + len(self.values))
 
 
 def rational(p: float | Fraction | str) -> Fraction:
-    """The probability of a quantile as the fraction its decimals say: 0.1 is 1/10."""
+    """Convert the probability of a quantile to the fraction that its decimals denote: 0.1 is 1/10.
+
+    Raises:
+        ValueError: if it is not in (0, 1], or its denominator is above 10**6.
+    """
     try:
         exact = Fraction(str(p)) if isinstance(p, float) else Fraction(p)
     except (TypeError, ValueError, ZeroDivisionError):
@@ -107,21 +112,21 @@ def rational(p: float | Fraction | str) -> Fraction:
 def quantile(
     column: Column, lattice: Lattice, p: Fraction, *, propose: int, cap: int
 ) -> RobustValue:
-    """The value of rank ceil(p m) and the exact margin, capped.
+    """Return the value of rank ceil(p m) and its exact margin, capped.
 
     Args:
         column: The records.
-        lattice: Where values live.
-        p: In (0, 1], exact.
+        lattice: The lattice that records are rounded to.
+        p: The probability, in (0, 1], exact.
         propose: τ, in steps.
-        cap: The largest margin worth telling apart.
+        cap: The largest margin that needs to be distinguished.
     """
     count = column.count()
     rank = math.ceil(p * count)
-    # Any gap with a cost below the cap lies within these ranks. A gap right of rank L with I
-    # records in it has t = p(m - I) - L, and d(t) >= |t|/P - 1, so a cost I + d(t) <= cap - 1 means
-    # |t| <= P (cap - I). As p <= P and 1 - p <= P, that leaves L >= pm - P cap > rank - 1 - cap and
-    # R = L + I + 1 <= pm + P cap + 1 <= rank + cap + 1.
+    # Every gap with a cost below the cap lies within these ranks. A gap right of rank L with I
+    # records in it has t = p(m - I) - L, and d(t) >= |t|/P - 1, P = max(p, 1 - p). So a cost
+    # I + d(t) <= cap - 1 implies |t| <= P (cap - I). As p <= P and 1 - p <= P, it follows that
+    # L >= pm - P cap > rank - 1 - cap and R = L + I + 1 <= pm + P cap + 1 <= rank + cap + 1.
     window = Window.of(column, lattice, max(0, rank - cap), min(count, rank + cap) + 1)
     if p == HALF:
         margin = _median_margin(window, count, propose, cap)
@@ -133,7 +138,7 @@ def quantile(
 
 
 def _median_margin(window: Window, count: int, propose: int, cap: int) -> int:
-    """The least r with x_(floor((m+r)/2)+1) - x_(ceil((m-1-r)/2)) > τ, by bisection (Errata 7)."""
+    """The least r with x_(floor((m+r)/2)+1) - x_(ceil((m-1-r)/2)) > τ, or cap (Errata 7)."""
 
     def sensitive(changes: int) -> bool:
         upper = min((count + changes) // 2 + 1, count + 1)
@@ -148,12 +153,12 @@ def _median_margin(window: Window, count: int, propose: int, cap: int) -> int:
 
 
 def _quantile_margin(window: Window, count: int, p: Fraction, propose: int, cap: int) -> int:
-    """The cheapest gap wider than τ, over all left ends (Errata 7).
+    """The cost of the cheapest gap wider than τ, over all left ends (Errata 7).
 
-    A gap between ranks L < R is emptied by removing the I = R - L - 1 records in it, and made the
-    one the quantile sits at by d(t) more changes, t = p(m - I) - L. One more record in the gap
-    lowers t by p, and d by at most 1, so for each L the least R wide enough is best. t is kept as
-    the whole number t times the denominator of p.
+    A gap between ranks L < R is emptied by removing the I = R - L - 1 records in it; d(t) more
+    changes, t = p(m - I) - L, move the quantile to this gap. One more record in the gap lowers t by
+    p, and d by at most 1, so for each L the least R that is wide enough is best. t is stored as an
+    integer, multiplied by the denominator of p.
     """
     left = window.ranks
     place = np.searchsorted(window.values, window.values + propose, side="right")
@@ -168,12 +173,12 @@ def _quantile_margin(window: Window, count: int, p: Fraction, propose: int, cap:
 
 
 def _to_an_end(window: Window, lattice: Lattice, count: int, p: Fraction) -> int:
-    """How many changes at the least put the quantile at an end of the lattice.
+    """The least number of changes that move the quantile to an end of the lattice.
 
-    It lies at the upper end if t = pm - L > 0 for the L records below that end, and at the lower
-    one if t <= 0 for the L records there. A record changes t by P at most. So this is a margin of
-    its own, and the smaller of two safe margins is safe. Where the window holds no such record, L
-    is only bounded, which is enough: the answer is then beyond the cap.
+    The quantile lies at the upper end if t = pm - L > 0 for the L records below that end, and at
+    the lower end if t <= 0 for the L records there. One record changes t by at most P. So this
+    number is itself a safe margin, and the smaller of two safe margins is safe. Where the window
+    holds no such record, L is only bounded; that suffices, since the result then exceeds the cap.
     """
     unit = max(p.numerator, p.denominator - p.numerator)
     below = window.first + int(np.searchsorted(window.values, lattice.high, side="left")) - 1
@@ -185,10 +190,10 @@ def _to_an_end(window: Window, lattice: Lattice, count: int, p: Fraction) -> int
 
 
 def interquartile_range(column: Column, lattice: Lattice, *, propose: int, cap: int) -> RobustValue:
-    """Q(3/4) - Q(1/4), with the smaller of the quartiles' margins.
+    """Return Q(3/4) - Q(1/4) and the smaller of the margins of the two quartiles.
 
-    When both quartiles move they move the same way, so their difference moves by no more than
-    either: the smaller margin is safe, and at most one below the exact one (Errata 7).
+    If both quartiles move, they move in the same direction, so their difference moves by no more
+    than one of them: the smaller margin is safe, and at most one below the exact one (Errata 7).
     """
     lower = quantile(column, lattice, Fraction(1, 4), propose=propose, cap=cap)
     upper = quantile(column, lattice, Fraction(3, 4), propose=propose, cap=cap)

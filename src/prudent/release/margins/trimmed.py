@@ -1,4 +1,4 @@
-"""Trimmed statistics and their margins: the two-sided trimmed mean, the norm-trimmed sum.
+"""Trimmed statistics and their margins: the two-sided trimmed mean and the norm-trimmed sum.
 
 | data | value | margin |
 |---|---|---|
@@ -6,8 +6,8 @@
 | m <= F vectors, trimmed sum | zero | F - #{norms > τ}, as always |
 | no bounds | as usual | at most the distance to data that keep a record at an end |
 | F = 0 | the mean, the sum of all | 0 wherever an end is further than τ away |
-| ties | any of the equal ones: their sum is the same | counted one by one |
-| τ beyond what a record can do | as usual | cap |
+| ties | any of the tied records: the sum is the same | counted one by one |
+| τ at least the largest change by one record | as usual | cap |
 """
 
 import math
@@ -21,31 +21,31 @@ from prudent.release.lattice import IntArray, Lattice
 from prudent.release.margins.quantile import RobustValue, Window
 from prudent.release.margins.trimmed_margin import Rise
 
-_LONGEST = 2**30  # steps a vector may be long: its squared norm stays exact in 64 bits
+_LONGEST = 2**30  # largest norm in steps: its square is exact in 64 bits
 
 
 def trimmed_mean(
     column: Column, lattice: Lattice, trim: int, *, default: int, propose: int, cap: int
 ) -> RobustValue:
-    """The mean without the `trim` least and `trim` largest records, and its exact margin.
+    """Return the mean without the `trim` least and `trim` largest records, and its exact margin.
 
-    The mean is rounded to the nearest step last. That keeps whatever lies within τ whole steps
-    within τ steps, so the margin of the unrounded mean serves.
+    The mean is rounded to the nearest step at the end. Two means within τ whole steps of each other
+    stay within τ steps when rounded, so the margin of the unrounded mean is valid.
 
     Args:
         column: The records.
-        lattice: Where values live.
+        lattice: The lattice that records are rounded to.
         trim: F, a public number of records on each side.
         default: The value, in steps, when no record is left.
         propose: τ, in steps.
-        cap: The largest margin worth telling apart.
+        cap: The largest margin that needs to be distinguished.
     """
     count = column.count()
     low = Window.of(column, lattice, trim - cap, trim + cap + 3)
     high = Window.of(column, lattice, count - trim - cap - 2, count - trim + cap + 1)
     total = _padded_sum(column, lattice, count, trim + 1, count - trim)
     up = Rise(low, high, total, count, trim, default)
-    # Down is up in the mirror that exchanges the ends.
+    # Lowering the mean is the same as raising the mean of the negated data.
     down = Rise(_mirrored(high, count), _mirrored(low, count), -total, count, trim, -default)
     margin = min(up.margin(propose, cap), down.margin(propose, cap))
     if not lattice.bounded:
@@ -56,10 +56,11 @@ def trimmed_mean(
 
 
 def _to_an_end(low: Window, high: Window, lattice: Lattice, count: int, trim: int) -> int:
-    """How many records at an end of the lattice it takes until one of them is kept.
+    """The number of added records at an end of the lattice until one of them is not trimmed.
 
-    One is kept where more than F lie there, and a record changes that number by 1 at most. So this
-    is a margin of its own, and the smaller of two safe margins is safe.
+    A record at an end is kept if more than F records lie there, and one record changes their number
+    by at most 1. So this number is itself a safe margin, and the smaller of two safe margins is
+    safe.
     """
     at_low = low.first + int(np.searchsorted(low.values, lattice.low, side="right")) - 1
     first_at_high = high.first + int(np.searchsorted(high.values, lattice.high, side="left"))
@@ -73,9 +74,10 @@ def _mirrored(window: Window, count: int) -> Window:
 
 
 def _padded_sum(column: Column, lattice: Lattice, count: int, first: int, last: int) -> int:
-    """The sum over ranks first..last, the ends of the lattice standing where no record is.
+    """The sum over ranks first..last, with an end of the lattice at ranks that no record has.
 
-    With last < first - 1 it is minus the sum over the ranks between, so sums add up.
+    With last < first - 1 it is minus the sum over the ranks between, so that sums over adjacent
+    ranges add up.
     """
     if last < first - 1:
         return -_padded_sum(column, lattice, count, last + 1, first - 1)
@@ -88,18 +90,18 @@ def _padded_sum(column: Column, lattice: Lattice, count: int, first: int, last: 
 def trimmed_sum(
     vectors: npt.ArrayLike, lattice: Lattice, trim: int, *, propose: int, cap: int
 ) -> RobustValue:
-    """The sum of all vectors but the `trim` longest, with margin max(0, F - #{norms > τ}).
+    """Return the sum of all vectors but the `trim` longest, with margin max(0, F - #{norms > τ}).
 
-    Adding a record never raises this margin. Equally long vectors are ordered by their
-    coordinates, so which of them is trimmed does not depend on where they stand.
+    Adding a record never raises this margin. Vectors of equal norm are ordered by their
+    coordinates, so which of them is trimmed does not depend on the order of the rows.
 
     Args:
-        vectors: One row per record; rows with NaN are no records.
-        lattice: Where coordinates live; `lattice.high` bounds the norm, which longer vectors are
-            shortened to.
+        vectors: One row per record; rows with NaN are ignored.
+        lattice: The lattice that coordinates are rounded to; `lattice.high` bounds the norm, and
+            longer vectors are scaled down to it.
         trim: F, a public number of records.
         propose: τ, in steps.
-        cap: The largest margin worth telling apart.
+        cap: The largest margin that needs to be distinguished.
     """
     rows = shortened(vectors, lattice)
     norms = np.sum(rows * rows, axis=1)
@@ -112,7 +114,7 @@ def trimmed_sum(
 
 
 def shortened(vectors: npt.ArrayLike, lattice: Lattice) -> IntArray:
-    """Rows in steps, none longer than `lattice.high` when measured in whole numbers."""
+    """Round the rows to steps so that no norm, computed exactly in integers, exceeds `high`."""
     rows = np.asarray(vectors, np.float64)
     if rows.ndim != 2:
         raise ArgumentError("vectors", "a table with one row per record", shown=f"{rows.ndim}-d")
@@ -121,7 +123,7 @@ def shortened(vectors: npt.ArrayLike, lattice: Lattice) -> IntArray:
             f"Expected a bound on the norm of at most 2**30 steps, got {lattice.high}."
         )
     rows = rows[~np.isnan(rows).any(axis=1)]
-    # A coordinate beyond the bound is cut first: the norm of what is left cannot overflow.
+    # Coordinates are clipped to the bound first, so that the norm cannot overflow.
     longest = lattice.value(lattice.high)
     rows = np.ldexp(np.clip(rows, -longest, longest), -lattice.exponent)
     norms = np.sqrt(np.sum(rows * rows, axis=1))

@@ -1,22 +1,22 @@
-"""The exact margin of a two-sided trimmed mean, in time and memory near linear in the cap.
+"""The exact margin of a two-sided trimmed mean, in time and memory nearly linear in the cap.
 
-What one record can do to a trimmed mean is at its worst after three kinds of change (Errata 7):
-`a` records added at the lower end, `b` added at the upper end, and `d` removed just below X, the
-record about to enter the kept ones. Then X has rank j = m - F + b + 1 (one less if it is about to
-leave), the k kept ones have the ranks F - a + 1 .. j - 1 - d of the padded data, and the mean rises
-by more than τ where
+The effect of one record on a trimmed mean is largest after three kinds of change (Errata 7): `a`
+records added at the lower end, `b` added at the upper end, and `d` removed just below X, the record
+that is about to enter the kept records. Then X has rank j = m - F + b + 1 (one less if it is about
+to leave), the k kept records have the ranks F - a + 1 .. j - 1 - d of the padded data, and the mean
+rises by more than τ where
 
     excess = sum of (X - x) over the kept - τ k (k + 1) > 0.
 
-The margin is the least a + b + d for which it does. Two facts keep the search for it small.
+The margin is the least a + b + d for which this holds. Two facts keep the search small.
 
-* Removing one more of the kept never makes a positive excess negative, as long as one is left: it
-  is the one nearest to X, so the mean of X - x does not fall, and k does. So with at most r changes
-  only d = r - a - b needs a look (less, where that would leave none), and whether r changes are
-  enough is settled by bisection.
-* Over a square of (a, b) the sum is at most that of its largest X over its longest run of kept
-  records, since no term is negative, and k is at least its least. A square whose bound is not
-  positive is done with; any other is cut in four.
+* Removing one more kept record never makes a positive excess negative, as long as one is left: the
+  removed record is the nearest to X, so the mean of X - x does not fall, while k does. So with at
+  most r changes only d = r - a - b needs to be checked (less, where that would leave no record),
+  and bisection finds the least r that suffices.
+* Over a square of pairs (a, b), the sum is at most that of the largest X over the longest run of
+  kept records, since no term is negative, and k is at least its minimum. A square whose bound is
+  not positive is discarded; any other is divided into four.
 """
 
 from typing import NamedTuple
@@ -27,45 +27,45 @@ import numpy.typing as npt
 from prudent.release.lattice import FloatArray, IntArray
 from prudent.release.margins.quantile import Window
 
-_DOUBTFUL = 1e-13  # relative: many times what a dozen roundings of doubles can add up to
-_EXACT = 2.0**52  # doubles add whole numbers without rounding up to here, and a little beyond
+_DOUBTFUL = 1e-13  # relative error bound, many times that of a dozen roundings of doubles
+_EXACT = 2.0**52  # sums of integers up to this size are exact in doubles
 _FIRST_BITS = 5  # the search starts from at most 2**5 times 2**5 squares
-_AT_ONCE = 2**14  # squares looked at together: the memory of the search beside the windows
+_AT_ONCE = 2**14  # squares processed at once; bounds the memory of the search besides the windows
 
 
 class _Bound(NamedTuple):
     """The terms of upper bounds on the excess, one for each square of (a, b).
 
-    For a square of one point it is the excess itself.
+    For a square of one point the bound is the excess itself.
     """
 
-    entering: IntArray  # X, from the origin, at its largest
-    length: IntArray  # of the longest run of kept records; below 1: none can be kept
+    entering: IntArray  # the largest X, relative to the origin
+    length: IntArray  # length of the longest run of kept records; below 1: none can be kept
     below: IntArray  # where that run begins in the running sums of the lower window
-    above: IntArray  # and where it ends in those of the upper one
-    kept: IntArray  # k at its least
+    above: IntArray  # where it ends in the running sums of the upper window
+    kept: IntArray  # the least k
 
 
 class Rise:
-    """How few changes let one record raise a trimmed mean by more than τ.
+    """The least number of changes after which one record can raise a trimmed mean by more than τ.
 
-    How few let one lower it is the same question in the mirror.
+    For lowering the mean, apply it to the negated data.
     """
 
     def __init__(
         self, low: Window, high: Window, total: int, count: int, trim: int, default: int
     ) -> None:
-        """Takes the order statistics around both ends of the kept records.
+        """Store the order statistics around both ends of the kept records.
 
         Args:
             low: The ranks within the cap of `trim`.
             high: The ranks within the cap of `count - trim`.
             total: The sum of the kept records, in steps.
-            count: m, how many records there are.
-            trim: F, how many are left out at either end.
+            count: m, the number of records.
+            trim: F, the number of records trimmed at each end.
             default: The mean of no records, in steps.
         """
-        # Differences matter only, and near the origin doubles hold them exactly.
+        # Only differences matter, and values close to the origin are exact in doubles.
         origin = int(high.at(count - trim))
         low, high = (Window(each.first, each.values - origin) for each in (low, high))
         self._low, self._high, self._count, self._trim = low, high, count, trim
@@ -88,10 +88,10 @@ class Rise:
         return start
 
     def _to_none(self, propose: int, cap: int) -> int:
-        """The least number of changes that leave none, and X more than τ above the default.
+        """The least number of changes that leave no kept record, with X more than τ above default.
 
-        It takes d = m - 2F + a + b removals, one less if X is about to leave. X is the larger the
-        more of a + b are b.
+        This takes d = m - 2F + a + b removals, one less if X is about to leave. For a given a + b,
+        X is largest when all of it is b.
         """
         added = np.arange(cap)
         least = cap
@@ -103,7 +103,7 @@ class Rise:
         return least
 
     def _rises(self, changes: int, leaves: int, propose: int) -> bool:
-        """Whether some a and b, with what is left of the changes removed, give an excess."""
+        """Whether the excess is positive for some a and b, with all remaining changes removals."""
         side = 1 << max(0, changes.bit_length() - _FIRST_BITS)
         least_a, least_b = np.indices((changes // side + 1,) * 2).reshape(2, -1) * side
         squares = [(least_a, least_b, side)]
@@ -146,9 +146,9 @@ class Rise:
         )
 
     def _signs(self, terms: _Bound, propose: int) -> IntArray:
-        """1 where the bound is positive, -1 where it is not, 0 where doubles cannot tell.
+        """1 where the bound is positive, -1 where it is not, 0 where doubles cannot decide.
 
-        They can wherever all terms are so small that none of the sums is rounded.
+        Doubles decide wherever all terms are so small that no sum is rounded.
         """
         parts = [
             terms.entering * terms.length.astype(np.float64),
@@ -164,7 +164,7 @@ class Rise:
         return np.where(not_positive, -1, np.where(bound > doubt, 1, 0))
 
     def _any_positive(self, terms: _Bound, propose: int) -> bool:
-        """Whether an excess is positive: in doubles, or if they cannot tell, in whole numbers."""
+        """Whether any excess is positive, computed in doubles or, where needed, in integers."""
         signs = self._signs(terms, propose)
         return bool(np.any(signs > 0)) or any(
             int(terms.entering[i]) * int(terms.length[i])
@@ -175,6 +175,9 @@ class Rise:
 
 
 def _running_sum(window: Window, origin: int) -> npt.NDArray[np.object_]:
-    """Entry i: the sum over ranks origin + 1 .. window.first + i - 1, negative left of origin."""
+    """Running sums: entry i is the sum over ranks origin + 1 .. window.first + i - 1.
+
+    Left of the origin it is minus the sum over the ranks between.
+    """
     sums = np.concatenate([[0], np.cumsum(window.values.astype(object))])
     return np.asarray(sums - sums[origin + 1 - window.first])

@@ -1,4 +1,4 @@
-"""Per-example gradients, seen only through their norms and one weighted sum.
+"""Engines that compute the norms of per-example gradients and one weighted sum of them.
 
 A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that depend on the norms alone:
 

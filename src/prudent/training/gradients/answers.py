@@ -1,4 +1,4 @@
-"""What an engine answers for one physical batch: norms first, then one weighted sum."""
+"""The result of an engine for one physical batch: norms first, then one weighted sum."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Values = dict[str, Tensor]
 
 
 class Gradients(ABC):
-    """The gradients of the records of one physical batch, each of its own loss.
+    """The per-example gradients of one physical batch, each that of its own record's loss.
 
     Attributes:
         norms: L2 norms over all trained parameters jointly, shape (records,).
@@ -29,13 +29,13 @@ class Gradients(ABC):
 
     @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Values:
-        """Σᵢ wᵢ gᵢ by parameter name; what was stored for it is freed, so call it once.
+        """Σᵢ wᵢ gᵢ by parameter name. Call it once: it frees what was stored for it.
 
-        A record of weight zero adds exactly nothing, even if its gradient is not finite.
+        A record of weight zero contributes exactly zero, even if its gradient is not finite.
         """
 
     def without(self, refused: Tensor) -> Self:
-        """The same with the records that were refused as ones whose gradient is not finite."""
+        """Mark refused records as having a gradient that is not finite."""
         self.norms = self.norms.masked_fill(refused, torch.nan)
         self.losses = self.losses.masked_fill(refused, torch.nan)
         return self
@@ -51,13 +51,13 @@ class Gradients(ABC):
 
 
 class Recomputed(Gradients):
-    """Gradients of which the norms are left; the batch is run again for the weighted sum.
+    """Gradients of which only the norms are kept; the batch is rerun for the weighted sum.
 
     Args:
-        run_again: From weights to the losses, once more, and the weighted sum.
-        norms: As for all.
-        losses: As for all.
-        near: How much the same loss may differ between two runs.
+        run_again: Reruns the batch; maps weights to the losses and the weighted sum.
+        norms: As for all gradients.
+        losses: As for all gradients.
+        near: Largest difference allowed between the losses of the two runs.
     """
 
     def __init__(
@@ -71,14 +71,17 @@ class Recomputed(Gradients):
         self.norms, self.losses = norms, losses
 
     def weighted_sum(self, weights: Tensor) -> Values:
-        """Reads and runs the batch once more; refuses a sum of other gradients than before."""
+        """Read and run the batch again.
+
+        Raises an error if its records or losses differ from the first run.
+        """
         losses, total = self._run_again(self._checked(weights))
         check_same([losses], [self.losses], self._near)
         return total
 
 
 def check_same(again: Sequence[Tensor], before: Sequence[Tensor], near: float) -> None:
-    """Refuses a second run of a batch that shows other numbers than the first."""
+    """Raise an error if the second run of a batch gives other numbers than the first."""
     if not is_same(again, before, near):
         raise ValueError(
             "Expected a batch that is run twice (recompute=True) to have the same records and the "
@@ -90,7 +93,7 @@ def check_same(again: Sequence[Tensor], before: Sequence[Tensor], near: float) -
 
 
 class NoRecords(Gradients):
-    """The gradients of an empty batch, which Poisson sampling will draw."""
+    """The gradients of an empty batch, which Poisson sampling can draw."""
 
     def __init__(self, trained: Mapping[str, Tensor]) -> None:
         self._trained = trained
@@ -98,13 +101,13 @@ class NoRecords(Gradients):
         self.losses = self.norms.clone()
 
     def weighted_sum(self, weights: Tensor) -> Values:
-        """Zeros."""
+        """Zeros for every parameter."""
         self._checked(weights)
         return {name: torch.zeros_like(value.detach()) for name, value in self._trained.items()}
 
 
 class Formed(Gradients):
-    """Gradients that exist.
+    """Per-example gradients that are held in memory.
 
     Attributes:
         per_example: Gradients by parameter name, each of shape (records, *shape).
@@ -125,7 +128,7 @@ class Formed(Gradients):
         return super().without(refused)
 
     def corrupted(self, corrupt: Callable[[Values], Values]) -> "Formed":
-        """What is left after somebody has put other gradients in their place."""
+        """The gradients after `corrupt` has replaced them."""
         expected = {name: value.shape for name, value in self.per_example.items()}
         with torch.no_grad():
             corrupted = corrupt(self.per_example)
@@ -135,7 +138,7 @@ class Formed(Gradients):
             return Formed(corrupted, self.losses)
 
     def weighted_sum(self, weights: Tensor) -> Values:
-        """Σᵢ wᵢ gᵢ; nothing is freed before the object is, so it may be called again."""
+        """Σᵢ wᵢ gᵢ by parameter name; nothing is freed, so this may be called again."""
         weights = self._checked(weights)
         with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
             return {name: Dense(g).weighted_sum(weights) for name, g in self.per_example.items()}

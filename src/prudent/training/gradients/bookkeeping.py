@@ -1,4 +1,4 @@
-"""Norms and weighted sums from one backward that never forms a per-example gradient."""
+"""Norms and weighted sums from one backward pass, without forming per-example gradients."""
 
 from functools import partial
 from typing import Any
@@ -15,21 +15,22 @@ from prudent.training.gradients.tape import FormTape, NormTape, SumTape, Tape
 
 
 class BookKeeping(Engine):
-    """Keeps, layer by layer, the factors of the gradients: inputs and gradients of outputs.
+    """Keeps the factors of the gradients of each layer: its inputs and output gradients.
 
-    One forward and one backward per batch. Ordinary parameter gradients are not computed; the norms
-    come from the factors, and the weighted sum is one product per layer of the same factors.
+    One forward and one backward pass per batch. Ordinary parameter gradients are not computed;
+    norms are computed from the factors, and the weighted sum is one product of the same factors per
+    layer.
 
-    Any model works. The layers that are cheap are Linear, matrix products, Conv1d to Conv3d,
-    Embedding and the normalisations, tied or not; a parameter used in any other way (a positional
-    table added to the input, torch's MultiheadAttention) gets its per-example gradients formed.
+    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding and the normalisations are
+    cheap, tied or not. For a parameter used in any other way (a positional table added to the
+    input, torch's MultiheadAttention) the per-example gradients are formed.
 
-    Models that use `torch.utils.checkpoint` run those parts again on the way back, as they do in
+    Parts of a model that use `torch.utils.checkpoint` are recomputed in the backward pass, as in
     ordinary training.
 
     Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, each the gradient of
     its own record's loss, up to rounding. A path from a parameter to the loss that the book-keeping
-    did not see raises an error.
+    did not capture raises an error.
     """
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
@@ -63,10 +64,10 @@ class BookKeeping(Engine):
             return Formed(tape.formed(), losses)
 
     def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
-        """Fill the tape with one forward and one backward; the losses."""
+        """Fill the tape with one forward and one backward pass; return the losses."""
         leftovers = Leftovers(self.model)
         losses = self._go_there_and_back(tape, fixed, inputs, targets, leftovers)
-        leftovers.refuse()  # what the pass itself needed is gone by now
+        leftovers.refuse()  # the pass has freed its own tensors by now
         return losses
 
     def _go_there_and_back(
@@ -81,7 +82,8 @@ class BookKeeping(Engine):
         values = tape.parameters | fixed
         with torch.enable_grad():
             losses = torch.vmap(record_loss, randomness="different")(inputs, targets)
-            # Autocast is for the model; norms that bound a sensitivity are not rounded again.
+            # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
+            # it.
             with torch.autocast(losses.device.type, enabled=False):
                 tape.collect(losses)
         return losses.detach()

@@ -1,17 +1,17 @@
-"""Watching a model use its parameters, one record at a time.
+"""Capture of every use of a parameter while a model runs, one record at a time.
 
-The model runs under `torch.vmap`, so it sees a batch of one record, and records cannot touch each
-other: what is computed is the gradient of each record's own loss by construction, whatever axes the
-model shuffles. Under vmap a tensor either depends on the record or is shared. A shared tensor that
-requires a gradient is a parameter or was derived from parameters alone. Wherever such a tensor
-meets a record, `Capture` steps in:
+The model runs under `torch.vmap`, so it sees a batch of one record, and records cannot interact: by
+construction, each gradient is that of its own record's loss, however the model permutes axes. Under
+vmap a tensor either depends on the record or is shared. A shared tensor that requires a gradient is
+a parameter or was derived from parameters alone. Wherever such a tensor is combined with a record,
+`Capture` intercepts the call:
 
 - linear maps, convolutions, embeddings and normalisations go through `rules`, which keep the
   factors of their per-example gradients;
 - any other function receives one copy of the shared tensor per record (an expanded view, no
   memory), and autograd's gradient of that copy is the per-example gradient.
 
-Nothing is attached to the model or its parameters, and no module is renamed or replaced.
+The model and its parameters are not modified, and no module is renamed or replaced.
 """
 
 from collections.abc import Callable
@@ -35,14 +35,14 @@ from prudent.training.gradients.watching import Watch
 
 
 class Capture(Watch):
-    """Sends every meeting of a shared, trained tensor with a record to a `Tape`.
+    """Sends every use of a shared, trained tensor together with a record to a `Tape`.
 
     Args:
-        tape: Where contributions go.
+        tape: Receives the contributions.
         record: Any tensor that depends on the record.
-        hold: Runs a function while the model holds the parameters of the tape.
-        leftovers: As for every watch.
-        around: What watches the model around this part of it, if it is a checkpointed part.
+        hold: Runs a function while the model uses the parameters of the tape.
+        leftovers: As for `Watch`.
+        around: The enclosing capture, if this one captures a checkpointed part of the model.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Capture(Watch):
         self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
-        """Watch, what the model checkpoints included."""
+        """Start capturing, including the checkpointed parts of the model."""
         if self._around is not None:
             self._around._rests = True
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -74,9 +74,9 @@ class Capture(Watch):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Watch no more."""
+        """Stop capturing."""
         self._contexts.close()
-        del self._record  # a part that is run again holds on to this object, not to the record
+        del self._record  # a recomputed part keeps this object alive, and must not keep the record
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         if self._around is not None:
             self._around._rests = False
@@ -88,13 +88,13 @@ class Capture(Watch):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, unless a part of the model is watched by itself."""
+        """Call `func`; capture it unless an inner capture is active for a checkpointed part."""
         if self._rests:
             return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
     def _call(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call `func`, its parameters captured where they meet a record."""
+        """Call `func` and capture the parameters that it combines with a record."""
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
         given = list(tensors((args, kwargs)))
@@ -115,7 +115,7 @@ class Capture(Watch):
         return result
 
     def _part(self, record: Tensor, again: bool) -> "Capture":
-        """Watches a checkpointed part: now, or on the way back, when nothing is around it."""
+        """The capture of a checkpointed part, in the forward pass or when it is recomputed."""
         if again:
             return Capture(self._tape.again(), record, self._hold, self._leftovers)
         return Capture(self._tape, record, self._hold, self._leftovers, around=self)
@@ -145,7 +145,7 @@ class Capture(Watch):
         record: Tensor,
         trained: list[Tensor],
     ) -> Any:
-        """Give `func` one copy per record of each trained tensor."""
+        """Call `func` with one copy per record of each trained tensor."""
         tape = self._tape
         copies = {}
         for shared in trained:
@@ -171,7 +171,7 @@ class Capture(Watch):
 
 
 def _next_node(anchor: Tensor) -> int:
-    """The number of a node that is made now; all made before have smaller ones."""
+    """The sequence number of a new autograd node; all existing nodes have smaller ones."""
     with torch.enable_grad():
         node = anchor.clone().grad_fn
     assert node is not None

@@ -1,9 +1,9 @@
-"""Parts of a model that are run again on the way back instead of being remembered.
+"""Checkpointed parts of a model, recomputed in the backward pass instead of stored.
 
-`torch.utils.checkpoint` replaces what a part saved by running it again, which under vmap it cannot:
-by then the records that it saw are gone. Here the part is one function of plain tensors. It keeps
-its inputs, and its backward enters vmap anew, runs the part on them with the same random numbers,
-and goes back through what that recorded. Contributions reach the tape from there.
+`torch.utils.checkpoint` recomputes what a part would have saved. This does not work under vmap,
+which has ended by then, so the part is wrapped as one autograd function of plain tensors. It keeps
+only its inputs; its backward enters vmap again, runs the part on them with the same random numbers,
+and backpropagates through that run, which sends the contributions to the tape.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +21,12 @@ from prudent.training.gradients.rules import on_records
 from prudent.training.gradients.tape import Tape
 
 Watch = Callable[[Tensor, bool], AbstractContextManager[Any]]
-"""Captures what happens to a record; the flag says that it happens for the second time."""
+"""Captures the operations on a record; the flag is True for the recomputation."""
 
 Hold = Callable[[Callable[[], Any]], Any]
-"""Runs a function while the model holds the parameters that it is differentiated at."""
+"""Runs a function while the model uses the parameters that are differentiated."""
 
-_SETTINGS = (  # of torch's checkpoint; all else is for the function
+_SETTINGS = (  # of torch's checkpoint; all other arguments are for the function
     "use_reentrant",
     "preserve_rng_state",
     "context_fn",
@@ -37,15 +37,16 @@ _SETTINGS = (  # of torch's checkpoint; all else is for the function
 
 
 def without_checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs a checkpointed part as if it were not."""
+    """Run a checkpointed part without checkpointing."""
     return function(*args, **_arguments(kwargs))
 
 
 @contextmanager
 def checkpoints_become(run: Callable[..., Any]) -> Iterator[None]:
-    """Send calls of `torch.utils.checkpoint.checkpoint`, however imported, to another function.
+    """Redirect `torch.utils.checkpoint.checkpoint`, however imported, to another function.
 
-    The library looks up, at every call, which version of its function torch.compile may not enter.
+    This works because torch looks up the torch.compile-disabled version of its function at every
+    call, and that lookup is replaced.
     """
     original, place = getattr(checkpoint, "__wrapped__", checkpoint), "__dynamo_disable"
     before = original.__dict__.get(place)
@@ -63,10 +64,10 @@ class Checkpointing:
     """Runs the checkpointed parts of a model.
 
     Args:
-        tape: Receives the contributions, from the second run.
+        tape: Receives the contributions, from the recomputation.
         watch: Captures the part's use of parameters.
         is_record: Whether a tensor depends on the record.
-        hold: Gives the model its parameters once more for the second run.
+        hold: Gives the model its parameters for the recomputation.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Checkpointing:
         self._tape, self._watch, self._is_record, self._hold = tape, watch, is_record, hold
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What `function(*args, **kwargs)` returns; takes the settings of torch's checkpoint."""
+        """Return `function(*args, **kwargs)`; accepts the settings of torch's checkpoint."""
         kwargs = _arguments(kwargs)
         leaves, structure = pytree.tree_flatten((args, kwargs))
         places = [
@@ -87,11 +88,11 @@ class Checkpointing:
             return function(*args, **kwargs)
         records = [leaves[place] for place in places]
         for place in places:
-            leaves[place] = None  # the part may outlive the pass, what it ran on must not
+            leaves[place] = None  # the part may outlive the pass, but its records must not
         shape: pytree.TreeSpec | None = None
 
         def part(again: bool, *records: Tensor) -> tuple[Tensor, ...]:
-            """The part on plain tensors, records first."""
+            """Run the part on plain tensors, with records along the first axis."""
 
             def on_record(*values: Tensor) -> tuple[Tensor, ...]:
                 nonlocal shape
@@ -126,7 +127,7 @@ class Checkpointing:
 
 
 class _Part(Function):
-    """Keeps its inputs alone."""
+    """A checkpointed part as an autograd function that saves only its inputs."""
 
     @staticmethod
     def forward(
@@ -137,7 +138,7 @@ class _Part(Function):
         replay: Replay,
         *records: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Run the part to its end and forget what it recorded on the way."""
+        """Run the part and discard the graph that it recorded."""
         ctx.save_for_backward(*records)
         ctx.tape, ctx.part, ctx.replay = tape, part, replay
         with torch.enable_grad():
@@ -149,7 +150,7 @@ class _Part(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Run it again, and go back through it."""
+        """Recompute the part and backpropagate through it."""
         tape: Tape = ctx.tape
         needed = ctx.needs_input_grad[4:]
         records = _leaves(ctx.saved_tensors, needed)

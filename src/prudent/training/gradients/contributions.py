@@ -1,15 +1,16 @@
-"""What one use of a parameter adds to the per-example gradients, without forming them.
+"""What one use of a parameter contributes to the per-example gradients, without forming them.
 
-A layer that multiplies by a matrix gives a record the gradient Σₜ rowₜ ⊗ columnₜ over positions;
-an embedding adds a row per token; everything else is small enough to be formed. Each kind answers
-three questions: its inner product with another use of the same parameter (so that norms of tied
-parameters carry their cross terms), its weighted sum over the records, and, if need be, itself.
+For a layer that multiplies by a matrix, the gradient of a record is Σₜ rowₜ ⊗ columnₜ over
+positions; an embedding adds a row per token; everything else is small enough to be formed. Each
+kind of contribution provides its inner product with another use of the same parameter (so that
+norms of tied parameters include the cross terms), its weighted sum over the records, and, if
+needed, the per-example gradients themselves.
 
 Under autocast the factors are bfloat16 numbers and are kept as such. The norm and the weighted sum
-are both functions of these very numbers: a product of two is exact in single precision, sums of
-products are single precision sums, and the weights multiply single precision copies. So what a
-record adds to the sum has at most weight times the announced norm, to the rounding of single
-precision, whatever the layer itself rounded on the way.
+are both computed from these same numbers: a product of two is exact in single precision, sums of
+products are single-precision sums, and the weights multiply single-precision copies. So the
+contribution of a record to the sum has at most weight times the reported norm, up to
+single-precision rounding, whatever the layer itself rounded.
 """
 
 from collections.abc import Callable
@@ -26,11 +27,11 @@ Product = Callable[[Tensor, Tensor], Tensor]
 _HALF = torch.float16, torch.bfloat16
 _SMALL_MATRIX = 1 << 16
 _PIECE = 1 << 26
-"""Numbers of a factor that are weighted at a time: what a sum needs besides the factors."""
+"""Numbers of a factor that are weighted at a time; bounds the extra memory of a sum."""
 
 
 def precise_product(left: Tensor, right: Tensor) -> Tensor:
-    """Left @ right, its sums in single precision or better even where its factors are not."""
+    """Left @ right, summed in single precision or better even if the factors are shorter."""
     if left.dtype == right.dtype and multiplies_short(right):
         shape = left.shape[:-2]
         flat = left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
@@ -39,28 +40,28 @@ def precise_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def multiplies_short(factor: Tensor) -> bool:
-    """Whether the device multiplies short factors and adds the products up in single precision."""
+    """Whether the device multiplies short factors and accumulates in single precision."""
     known = hasattr(torch.ops.aten.bmm, "dtype")
     return known and factor.is_cuda and factor.dtype == torch.bfloat16
 
 
 def summed_in_single(left: Tensor, right: Tensor) -> Tensor:
-    """A batch of products of bfloat16 matrices, in single precision."""
+    """Batched products of bfloat16 matrices, with results in single precision."""
     return torch.bmm(left, right, out_dtype=torch.float32)
 
 
 def as_it_is(gradient: Tensor) -> Tensor:
-    """The form of a gradient that already has the shape of its parameter."""
+    """The identity, for a gradient that already has the shape of its parameter."""
     return gradient
 
 
 @attrs.frozen
 class Dense:
-    """Per-example gradients, formed.
+    """Per-example gradients that are held in memory.
 
     Attributes:
-        values: The gradients, records first.
-        form: Takes (..., *shape of one value) to (..., *parameter shape).
+        values: The gradients, with records along the first axis.
+        form: Maps (..., *shape of one value) to (..., *parameter shape).
     """
 
     values: Tensor
@@ -72,7 +73,7 @@ class Dense:
 
     @whole_products()
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σᵢ wᵢ gᵢ; a record of weight zero adds nothing even where it is not finite."""
+        """Σᵢ wᵢ gᵢ; a record of weight zero contributes zero even where it is not finite."""
         flat = by_record(self.values)
         total = _finite_product(weights.to(flat.dtype)[None], flat)
         return self.form(total.view(self.values.shape[1:]))
@@ -83,11 +84,12 @@ class Outer:
     """Gradients Σₜ rowsₜ ⊗ columnsₜ, kept as factors of shape (groups, records, positions, size).
 
     Attributes:
-        rows: Factor along the first axis of the gradient matrix.
-        columns: Factor along its second axis.
-        form: Takes (..., groups, rows, columns) to (..., *parameter shape).
+        rows: The factor along the first axis of the gradient matrix.
+        columns: The factor along its second axis.
+        form: Maps (..., groups, rows, columns) to (..., *parameter shape).
         product: The matrix product, in the precision of the layer.
-        unfold: Makes the second factor of `columns` where that is something smaller, records first.
+        unfold: Computes the second factor from `columns` if that holds something smaller, with
+            records along the first axis.
     """
 
     rows: Tensor
@@ -97,17 +99,17 @@ class Outer:
     unfold: Form | None = None
 
     def unfolded(self, records: slice = slice(None), before: Form = as_it_is) -> Tensor:
-        """The second factor of some records; what is done `before` is done to little."""
+        """The second factor of some records; `before` is applied first, while the data is small."""
         if self.unfold is None:
             return before(self.columns[:, records])
         return self.unfold(before(self.columns[records]))
 
     def per_example(self) -> Tensor:
-        """The gradients, one per record: records × rows × columns of memory."""
+        """The gradients, one per record; needs records × rows × columns of memory."""
         return self.formed().per_example()
 
     def formed(self) -> Dense:
-        """The same, its factors multiplied."""
+        """The same gradients with the factors multiplied."""
         return Dense(self.product(self.rows.mT, self.unfolded()).movedim(0, 1), self.form)
 
     @whole_products()
@@ -126,20 +128,22 @@ class Outer:
         return self.form(total)
 
     def _summed(self, rows: Tensor, piece: slice) -> Tensor:
-        """Weighted rows times columns; exact products where the factors were short enough."""
+        """Weighted rows times columns; products are exact if the factors were short enough."""
         short = self.unfold is None and multiplies_short(self.columns)
         if self.product is precise_product and not short:
             columns = at_least_single(self.unfolded(piece)).flatten(1, 2)
             return _finite_product(rows, columns)
         rows, columns = _finite(rows), self.unfolded(piece, _finite).flatten(1, 2)
         if short:
-            # A weighted row has three times the digits of a short one: three exact products.
+            # A weighted row has three times as many bits as a short one, so use three exact
+            # products.
             total = self.product(high := rows.to(columns.dtype), columns)
             for _ in range(2):
                 rows = rows - high
                 total = total.add_(self.product(high := rows.to(columns.dtype), columns))
             return total
-        # The factors are short enough for exact products, weighted ones are not: in two parts.
+        # The factors are short enough for exact products, but weighted factors are not, so split
+        # them into two parts.
         high = shortened(rows)
         return self.product(high, columns) + self.product(rows - high, columns)
 
@@ -149,8 +153,8 @@ class Rows:
     """Gradients of a table: position t of a record adds `values[t]` to row `indices[t]`.
 
     Attributes:
-        indices: Row numbers, shape (records, positions).
-        values: What is added, shape (records, positions, size).
+        indices: Row indices, shape (records, positions).
+        values: The added values, shape (records, positions, size).
         count: The number of rows of the table.
     """
 
@@ -176,42 +180,42 @@ Use = Callable[[Contribution], None]
 
 
 def outer(rows: Tensor, columns: Tensor, form: Form) -> Dense | Outer:
-    """Factors kept, or multiplied where `forms` says so."""
+    """The gradients as factors, or formed if `forms` says so."""
     kept = Outer(rows, columns, form)
     return kept.formed() if forms(rows.shape[2], rows.shape[3], columns.shape[3]) else kept
 
 
 def forms(positions: int, row_size: int, column_size: int) -> bool:
-    """Whether to multiply the factors: to form the gradients where those are not much larger.
+    """Whether to form the gradients, because they are not much larger than their factors.
 
     With T positions and an r × c matrix the factors hold T(r + c) numbers per record, their norm
     costs T²(r + c) products and their weighted sum T·r·c more; the formed gradient holds r·c, costs
-    T·r·c, and its norm and sum come almost free. So both time and memory turn on r·c against
-    T(r + c). Measured on linear and convolutional layers, forming is the faster up to a ratio of
-    three or four. Small matrices are formed up to two; those that fill the memory only where they
-    take no more of it than their factors. A single position always keeps its factors: its norm is
-    a product of two.
+    T·r·c, and its norm and sum are almost free. So both time and memory depend on the ratio of r·c
+    to T(r + c). Measured on linear and convolutional layers, forming is faster up to a ratio of
+    three or four. Small matrices are formed up to a ratio of two, large ones only if they take no
+    more memory than their factors. With a single position the factors are always kept, because the
+    norm is the product of their norms.
     """
     formed, kept = row_size * column_size, positions * (row_size + column_size)
     return positions > 1 and formed <= (2 if formed <= _SMALL_MATRIX else 1) * kept
 
 
 def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
-    """Keep the added rows, or form the table where it is no longer than the record."""
+    """The gradients as added rows, or formed if the table is no longer than the record."""
     kept = Rows(indices, at_least_single(values), count)
     return Dense(kept.per_example()) if count <= indices.shape[1] else kept
 
 
 def by_record(gradients: Tensor) -> Tensor:
-    """Gradients of any parameter, a scalar included, as one vector per record."""
+    """Gradients of any parameter, including a scalar, as one vector per record."""
     return gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
 
 
 def _finite_product(left: Tensor, right: Tensor) -> Tensor:
-    """Left @ right with zero in place of what is not finite: 0 · ∞ must stay 0.
+    """Left @ right with non-finite values replaced by zero, since 0 · ∞ must be 0.
 
-    Run eagerly on the CPU, where a result can be looked at for free, the operands are copied only
-    if the product shows that they must be; elsewhere always, so that nothing waits for the device.
+    In eager mode on the CPU, where reading a result is free, the operands are copied only if the
+    product is not finite; elsewhere they are always copied, so that nothing waits for the device.
     """
     if left.device.type == "cpu" and _get_current_dispatch_mode() is None:
         product = left @ right
@@ -225,13 +229,13 @@ def _finite(values: Tensor) -> Tensor:
 
 
 def shortened(values: Tensor) -> Tensor:
-    """Single precision cut to 11 significant bits, so that products of two are exact in it.
+    """Single-precision values truncated to 11 significant bits, so that their products are exact.
 
-    These are the numbers that TF32 arithmetic takes as they are.
+    TF32 arithmetic represents these numbers exactly.
     """
     return (values.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
 def at_least_single(values: Tensor) -> Tensor:
-    """Half precision is enough for a layer, not for a norm that bounds a sensitivity."""
+    """The values in at least single precision, which a norm that bounds a sensitivity needs."""
     return values.float() if values.dtype in _HALF else values

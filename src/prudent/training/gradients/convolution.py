@@ -1,8 +1,8 @@
-"""Convolutions of any number of dimensions; see `layers` for what their backward hands over.
+"""Convolutions of any number of dimensions; see `layers` for what their backward provides.
 
-On the CPU a convolution is one matrix product over unfolded patches, channels last: faster than the
-library's there, and the form in which the gradients are needed. Elsewhere the library's convolution
-runs, and only the backward unfolds.
+On the CPU a convolution is one matrix product over unfolded patches, channels last. That is faster
+than torch's convolution there and is the form that the gradients need. Elsewhere torch's
+convolution runs, and only the backward pass unfolds.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ _LARGE = 1 << 26
 
 
 class Convolution(Function):
-    """A zero padded convolution on (images, channels, *size), as a product over patches.
+    """A zero-padded convolution on (images, channels, *size), as a product over patches.
 
-    Its result has images, positions and channels in the order of `Geometry.by_image`, which shapes
-    it: a function may not return a view.
+    The result must be reshaped by `Geometry.by_image`, because an autograd function must not return
+    a view.
     """
 
     @staticmethod
@@ -59,7 +59,10 @@ class Convolution(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Pass the gradient to the input; unfold again for the parameters, to store no patches."""
+        """Pass the gradient to the input; unfold again for the parameters.
+
+        No patches are stored.
+        """
         (gradient,) = gradients
         values, weight = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
@@ -80,7 +83,7 @@ class Convolution(Function):
 
 
 class NativeConvolution(Function):
-    """The same by the library's convolution, channels first; its result is an image."""
+    """The same with torch's convolution, channels first; its result is an image."""
 
     @staticmethod
     def forward(
@@ -122,8 +125,8 @@ class NativeConvolution(Function):
             product = short_product if short else precise_product
             shape = weight.shape
             if not forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
-                # Norm and sum multiply kept factors in different orders: cut beforehand, their
-                # products are exact and the norm is that of what is summed.
+                # Norm and sum multiply the kept factors in different orders. Truncating the factors
+                # first makes the products exact, so the norm is that of what is summed.
                 cut = shortened if short else as_it_is
                 weight_use(_kept(cut(rows), values, geometry, shape, product, cut))
             elif _unfolds_strips(geometry, rows, shape[1:].numel(), images == ctx.records):
@@ -160,7 +163,7 @@ def _kept(
     product: Product,
     cut: Form,
 ) -> Outer:
-    """Both factors, the second as images: their patches are many times as large, made when used."""
+    """Both factors, the second as images; its patches, many times as large, are made on use."""
     records = rows.shape[1]
 
     def unfold(images: Tensor) -> Tensor:
@@ -172,7 +175,7 @@ def _kept(
 
 
 def _grouped_product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
-    """Left @ right + bias, group by group; a plain product is quicker than a batch of one."""
+    """Left @ right + bias for each group; a plain product is faster than a batch of one."""
     if len(left) == 1:
         plain = left[0], right[0]
         return torch.mm(*plain) if bias is None else torch.addmm(bias, *plain)
@@ -201,20 +204,20 @@ def _from_strips(matrix: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _unfolds_strips(geometry: Geometry, rows: Tensor, size: int, one_image: bool) -> bool:
-    """Where whole patches would cost more to copy than a product for each row of the kernel."""
+    """Whether copying whole patches would cost more than one product per row of the kernel."""
     patches = rows.shape[1] * rows.shape[2] * size
     simple = geometry.groups == 1 and one_image and geometry.dimensions > 1
     return simple and geometry.kernel[0] > 1 and patches >= _LARGE
 
 
 def _cuts_factors(*factors: Tensor) -> bool:
-    """Whether the library's convolution would cut its factors to TF32: then so may its gradient."""
+    """Whether torch's convolution would truncate its factors to TF32, so its gradient may too."""
     single = all(factor.is_cuda and factor.dtype != torch.float64 for factor in factors)
     return single and bool(torch.backends.cudnn.allow_tf32)
 
 
 def short_product(left: Tensor, right: Tensor) -> Tensor:
-    """Left @ right as a convolution would compute it: with TF32 factors where there are such."""
+    """Left @ right as torch's convolution would compute it: with TF32 factors if supported."""
     shape = left.shape[:-2]
     product: Tensor = _short_product(
         left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
@@ -224,7 +227,7 @@ def short_product(left: Tensor, right: Tensor) -> Tensor:
 
 @torch.library.custom_op("prudent::short_product", mutates_args=())
 def _short_product(left: Tensor, right: Tensor) -> Tensor:
-    with short_products():  # in here: a traced step keeps no settings
+    with short_products():  # set here because a traced step keeps no settings
         return torch.bmm(left, right)
 
 
@@ -235,7 +238,7 @@ def _(left: Tensor, right: Tensor) -> Tensor:
 
 @torch.library.custom_op("prudent::strip_products", mutates_args=())
 def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
-    """For each begin, (records, outputs, positions) times that slice of the strips, transposed."""
+    """For each offset in `begins`, the rows times that slice of the strips, transposed."""
     result = rows.new_empty(rows.shape[0], rows.shape[1], len(begins), strips.shape[1])
     with short_products() if short else whole_products():
         for index, begin in enumerate(begins):

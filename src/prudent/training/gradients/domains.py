@@ -1,10 +1,10 @@
-"""Functions that refuse some values, made total: one odd record must not stop a run.
+"""Total versions of functions that reject some values: one odd record must not stop a run.
 
-A class number beyond the classes, a token beyond the table, a probability that is not one: the
-kernels behind these functions raise an error that names the value, or end the whole process on a
-GPU. Under vmap each record is one call, so here the value is replaced by an allowed one and the
-result of this record becomes NaN. Its gradient is then not finite, and such a record counts as one
-with the gradient zero, whatever else is in the batch.
+Examples are a class index out of range, a token outside the table, or a probability outside [0, 1].
+The kernels behind these functions raise an error that quotes the value, or on a GPU terminate the
+process. Here the value is replaced by an allowed one and the result of this record becomes NaN,
+which is possible because under vmap each record is a separate call. The gradient of the record is
+then not finite, so it counts as zero, whatever else is in the batch.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def _along(call: Call, input: Tensor, dim: int, index: Tensor, *rest: Any, **opt
 
 
 def _item(call: Call, input: Tensor, index: Any) -> Any:
-    """Indexing, where negative numbers count from the end."""
+    """Indexing, where negative indices count from the end."""
     items = list(index) if isinstance(index, tuple) else [index]
     taken = [_axes(item) for item in items]
     wrong, axis = [], 0
@@ -79,7 +79,7 @@ def _item(call: Call, input: Tensor, index: Any) -> Any:
 
 
 def _axes(item: Any) -> int:
-    """How many axes of a tensor one part of an index takes."""
+    """The number of tensor axes that one part of an index consumes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.ndim if isinstance(item, Tensor) and item.dtype == torch.bool else 1
@@ -94,7 +94,7 @@ def _replaced(values: Tensor, outside: Tensor, allowed: float) -> Tensor:
 
 
 def _spoiled(result: Tensor, outside: Tensor) -> Tensor:
-    """NaN wherever anything was outside; a number that is no fraction has no gradient to spoil."""
+    """The result, NaN if any value was outside; integers, which have no gradient, are unchanged."""
     if not result.is_floating_point():
         return result
     any_ = outside.any()
@@ -121,4 +121,4 @@ DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
         _along,
     ),
 }
-"""From a function to its total form, which is given a call of the function to make."""
+"""Maps each function to its total version, whose first argument calls the original function."""

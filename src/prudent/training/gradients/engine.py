@@ -1,7 +1,7 @@
 """The interface of the engines: the norms of all records first, then one weighted sum.
 
 A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that are a function of the norms ‖gᵢ‖.
-An engine therefore answers two questions and nothing else sees a per-example gradient.
+An engine therefore provides exactly these two, and no other code needs per-example gradients.
 """
 
 import platform
@@ -32,30 +32,30 @@ from prudent.training.gradients.refusals import Spared, attempt, made_up
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
 Read = Callable[[], tuple[Any, Any]]
-"""Gives the inputs and targets of a batch, the same every time."""
+"""Reads the inputs and targets of a batch; returns the same values every time."""
 
 _Answer = TypeVar("_Answer", bound=Gradients)
-_NOTHING = 1e-12  # a gradient of this norm is the rounding of zero
+_NOTHING = 1e-12  # a smaller norm is a zero gradient up to rounding
 
 
 class Engine(ABC):
-    """Gives per-example gradients of `loss(model(inputs), targets)`.
+    """Computes per-example gradients of `loss(model(inputs), targets)`.
 
     Args:
         model: Any module. Tensors are passed as `model(x)`, tuples and lists as `model(*inputs)`,
             dictionaries as `model(**inputs)`; every tensor has the records on its first axis.
-        loss: Takes outputs and targets of a batch to one loss per record (reduction="none"; a
+        loss: Maps outputs and targets of a batch to one loss per record (reduction="none"; a
             sequence is one record, so sum or average over its positions).
-        recompute: Keep nothing but the norms, and run the batch again, with the same dropout, for
-            the weighted sum: up to twice the time, the memory of one batch for a logical batch of
-            many.
-        autocast: Let the model compute in this type (torch.bfloat16). Parameters, norms, weights
-            and sums stay in the precision of the parameters.
+        recompute: Keep only the norms, and rerun the batch with the same dropout for the weighted
+            sum. Takes up to twice the time; a logical batch of many physical ones needs the memory
+            of one.
+        autocast: Run the model in this type (torch.bfloat16). Parameters, norms, weights and sums
+            stay in the precision of the parameters.
 
-    Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, to the rounding of
-    the parameters' precision, and larger where a gradient is what is left of terms that cancel: too
-    small a norm would break a sensitivity, too large a one only clips more. Under autocast these
-    are the gradients as the rounded layers have them, the same numbers for both.
+    Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, up to rounding in the
+    parameters' precision, and larger where the terms of a gradient cancel: a norm that is too small
+    would break the sensitivity bound, one that is too large only clips more. Under autocast these
+    are the gradients of the rounded layers, and both use the same numbers.
 
     | case | norms | weighted sum |
     |---|---|---|
@@ -96,12 +96,13 @@ class Engine(ABC):
         return self.read(parameters, lambda: (inputs, targets))
 
     def read(self, parameters: Parameters, read: Read) -> Gradients:
-        """The same for a batch that is read when needed, twice if `recompute`, and not held."""
+        """The same for a batch that is read on demand (twice if `recompute`) and not kept."""
         trained, fixed = self._split(parameters)
         _refuse_batch_statistics(self.model)
         device = next(iter(trained.values())).device
         with self._precision(device):
-            # Made before reading: a data set may draw as well, and must draw the same again.
+            # Saved before reading: a data set may draw random numbers, and must draw the same
+            # again.
             replay = Replay(device) if self.recompute else None
         batch = _without_graph(read())
         if count_records(*batch) == 0:
@@ -134,7 +135,7 @@ class Engine(ABC):
         return torch.autocast(device.type, self.autocast)
 
     def formed(self, parameters: Parameters, inputs: Any, targets: Any) -> Formed:
-        """The same with every record's gradient formed, for those who must see them."""
+        """The same with every record's gradient formed, for callers that need them."""
         trained, fixed = self._split(parameters)
         _refuse_batch_statistics(self.model)
         if count_records(inputs, targets) == 0:
@@ -145,17 +146,17 @@ class Engine(ABC):
             return _answered(lambda batch: self._form(trained, fixed, *batch), batch)
 
     def rehearse(self, parameters: Parameters, read: Read) -> None:
-        """Warns of a loss that gives no record a gradient, seen on made-up records.
+        """Warn if the loss gives no gradient on made-up records.
 
-        Nothing is used of the batch but its shapes, so the warning tells nothing of it, and the
-        random numbers of torch's default generators are put back.
+        Only the shapes of the batch are used, so the warning reveals nothing about its records, and
+        the states of torch's default generators are restored.
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             batch = made_up(read(), 2, varied=True)
             try:
                 norms = self(parameters, *batch).norms
-            except Exception:  # what the model cannot do, a batch of records will tell
+            except Exception:  # an error of the model will show again on the actual batch
                 return
         if bool((norms < _NOTHING).all()):
             warnings.warn(
@@ -169,28 +170,28 @@ class Engine(ABC):
 
     @abstractmethod
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
-        """Every gradient of at least one record; `trained` are leaves that require a gradient."""
+        """Formed gradients of a non-empty batch; `trained` are leaves that require a gradient."""
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
-        """Gradients of at least one record, by a way that need not form them."""
+        """Gradients of a non-empty batch, not necessarily formed."""
         return self._form(trained, fixed, inputs, targets)
 
     def _norms(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any
     ) -> tuple[Tensor, Tensor]:
-        """Norms and losses, nothing else kept."""
+        """Norms and losses; nothing else is kept."""
         gradients = self._run(trained, fixed, inputs, targets)
         return gradients.norms, gradients.losses
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
     ) -> tuple[Tensor, Values]:
-        """Losses and the weighted sum, from the beginning."""
+        """Losses and the weighted sum, computed from scratch."""
         gradients = self._run(trained, fixed, inputs, targets)
         return gradients.losses, gradients.weighted_sum(weights)
 
     def _split(self, parameters: Parameters) -> tuple[Values, Values]:
-        """Trained leaves, and everything else that was given, both detached from the caller's."""
+        """Trained leaves and all other values, both detached from the caller's tensors."""
         if isinstance(parameters, nn.Module):
             parameters = dict(parameters.named_parameters())
         wanted = [name for name, value in self.model.named_parameters() if value.requires_grad]
@@ -224,13 +225,13 @@ class Engine(ABC):
         return losses[0]
 
     def _holding(self, values: Mapping[str, Tensor], run: Callable[[], Any]) -> Any:
-        """What `run()` returns while the model holds the values."""
+        """The result of `run()` while the model uses the given values."""
         placed = {f"model.{path}": value for path, value in _placed(self.model, values).items()}
         return functional_call(_Running(self.model), placed, (run,), tie_weights=False)
 
 
 def _answered(run: Callable[[Any], _Answer], batch: Any) -> _Answer:
-    """The gradients of a batch, not finite where the model or the loss refuses a record."""
+    """The gradients of a batch, not finite where the model or the loss rejects a record."""
     answer: _Answer | None = attempt(run, batch)
     if answer is not None:
         return answer
@@ -239,33 +240,33 @@ def _answered(run: Callable[[Any], _Answer], batch: Any) -> _Answer:
 
 
 def _without_graph(batch: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The batch as plain numbers: nobody asks for gradients of inputs."""
+    """The batch detached from autograd, since gradients of inputs are not needed."""
     plain: tuple[Any, Any]
     plain = pytree.tree_map_only(Tensor, lambda t: t.detach() if t.requires_grad else t, batch)
     return plain
 
 
 class _Running(nn.Module):
-    """A module around the model, to run more than its forward with other parameters."""
+    """A module that wraps the model, to run any function with substituted parameters."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, run: Callable[[], Any]) -> Any:
-        """Run anything."""
+        """Call `run`."""
         return run()
 
 
 def run_on(model: nn.Module, inputs: Any) -> Any:
-    """What the model returns of a tensor, of a tuple or list by position, of a mapping by name."""
+    """Call the model with a tensor, with a tuple or list by position, or with a mapping by name."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
 def count_records(inputs: Any, targets: Any) -> int:
-    """The size of the first axis on which all tensors must agree."""
+    """The number of records: the size of the first axis, on which all tensors must agree."""
     leaves = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
     sizes = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
     if len(sizes) != 1 or None in sizes:
@@ -277,13 +278,13 @@ def count_records(inputs: Any, targets: Any) -> int:
 
 
 def without_fused_attention() -> AbstractContextManager[None]:
-    """Attention spelled out, for vmap: the fused kernels would run record by record."""
+    """Use unfused attention: under vmap the fused kernels would run record by record."""
     return sdpa_kernel(SDPBackend.MATH)
 
 
 @contextmanager
 def native_products() -> Iterator[None]:
-    """On ARM processors, torch's own products instead of oneDNN's.
+    """Use torch's own matrix products instead of oneDNN's on ARM processors.
 
     Measured there, the batched products of a step take 1.3 to 4 times as long with oneDNN, and
     convolutions with one weight per record up to 11 times.
@@ -300,10 +301,10 @@ def native_products() -> Iterator[None]:
 
 
 def _placed(model: nn.Module, values: Mapping[str, Tensor]) -> Values:
-    """Values at every place that holds their parameter, each place once.
+    """The values by every name under which the model holds their parameter, each place once.
 
-    torch's own tying substitutes twice in a module registered under two names and then restores
-    the wrong tensor.
+    torch's own handling of tied weights substitutes twice in a module registered under two names
+    and then restores the wrong tensor.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     placed = {name: value for name, value in values.items() if name not in names.values()}

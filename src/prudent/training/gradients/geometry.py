@@ -1,4 +1,4 @@
-"""Where the patches of a convolution lie, and how they are laid out as matrices."""
+"""The positions of the patches of a convolution and their layout as matrices."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class Geometry:
-    """Where the patches of a convolution lie."""
+    """The geometry of a convolution: the positions of its patches and their matrix layouts."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Geometry:
         self.dilation, self.groups, self.dimensions = list(dilation), groups, len(kernel)
 
     def output_size(self, size: Sequence[int]) -> list[int]:
-        """Positions along each axis."""
+        """The number of output positions along each axis."""
         axes = zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in axes]
 
@@ -41,9 +41,9 @@ class Geometry:
     def strips(self, values: Tensor) -> tuple[Tensor, list[int]]:
         """Unfold all axes but the first: (images, channels · rest of kernel, rows · rest of size).
 
-        The patches that begin `offset` rows further down are a slice, so the offsets along the
-        first axis of the kernel need no copies of their own. Rows that a stride never meets
-        together lie apart. Also returns where the slice of each offset begins. One group only.
+        The patches that start `offset` rows further down are a slice, so offsets along the first
+        axis of the kernel need no copies. Rows that belong to different residues modulo the stride
+        are stored separately. Also returns where the slice of each offset begins. One group only.
         """
         kernel, stride, dilation = self.kernel[0], self.stride[0], self.dilation[0]
         rest = Geometry(
@@ -68,15 +68,15 @@ class Geometry:
     def patches(self, values: Tensor) -> Tensor:
         """Patches of shape (groups, images · positions, kernel · channels of a group).
 
-        The channels come last, so that unfolding copies runs of memory, and the product over all
-        images is a single one.
+        The channels come last, so that unfolding copies contiguous memory, and one product covers
+        all images.
         """
         windows = self.windows(values.movedim(1, -1).contiguous().movedim(-1, 1))
         positions = math.prod(windows.shape[3 : 3 + self.dimensions])
         return windows.movedim(2, -1).reshape(self.groups, len(values) * positions, -1)
 
     def fold(self, patches: Tensor, shape: Sequence[int]) -> Tensor:
-        """Add patches up to (images, channels, *size): the adjoint of `patches`."""
+        """Sum patches into (images, channels, *size): the adjoint of `patches`."""
         images, channels, *size = shape
         per_group = channels // self.groups
         output = self.output_size(size)

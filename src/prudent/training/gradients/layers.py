@@ -1,12 +1,12 @@
-"""Layers that hand over what their parameters' per-example gradients are made of.
+"""Layers that provide the factors of their parameters' per-example gradients.
 
 Each function here computes what its torch namesake computes, on plain tensors whose first axis is
-the record. Its backward gives autograd the gradient of the input only, where one is needed: the
-ordinary parameter gradients, which a private step never uses, are never computed. What they would
-have been made of goes to `use` callbacks instead.
+the record. Its backward returns only the gradient of the input, and only if one is needed: the
+ordinary parameter gradients, which a private step never uses, are never computed. Their factors are
+passed to `use` callbacks instead.
 
 The first argument of every function is an anchor, a scalar that requires a gradient and receives
-none: through it autograd knows that the layer must be visited on the way back.
+none: it makes autograd visit the layer in the backward pass.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Linear(Function):
         bias_use: Use | None,
         transposed: bool,
     ) -> Tensor:
-        """Multiply; `transposed` says that the parameter is stored as weight.T."""
+        """Multiply; `transposed` means that the parameter is stored as weight.T."""
         values = autocasted(values)
         ctx.save_for_backward(values if weight_use else None, weight)
         ctx.records, ctx.uses, ctx.transposed = records, (weight_use, bias_use), transposed
@@ -126,7 +126,7 @@ class Embedding(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Hand the gradient of every position to its row."""
+        """Pass the gradient of every position to its row."""
         (gradient,) = gradients
         (indices,) = ctx.saved_tensors
         if ctx.padding_index is not None:
@@ -140,31 +140,31 @@ class Expand(Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, weight: Tensor, records: int, use: Use) -> Tensor:
-        """A view: no memory is taken."""
+        """An expanded view, which needs no memory."""
         ctx.use = use
         return weight.expand(records, *weight.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Hand over the gradients as they are."""
+        """Pass the gradients on unchanged."""
         (gradient,) = gradients
         ctx.use(Dense(at_least_single(gradient)))
         return (None,) * 4
 
 
 def _matrix(gradient: Tensor) -> Tensor:
-    """A linear layer has one group, and its gradient the shape of its weight."""
+    """The gradient without the group axis, since a linear layer has one group."""
     return gradient.squeeze(-3)
 
 
 def total(values: Tensor, axes: Sequence[int]) -> Tensor:
-    """The sum over some axes, or none, in single precision or better."""
+    """The sum over the given axes, possibly none, in single precision or better."""
     precise = torch.promote_types(values.dtype, torch.float32)
     return values.sum(list(axes), dtype=precise) if axes else values.to(precise)
 
 
 def autocasted(values: Tensor) -> Tensor:
-    """What autocast makes of an input, made here so that the layer keeps no wider copy of it."""
+    """The input as autocast would convert it, so that the layer keeps no wider copy of it."""
     device = values.device.type
     if torch.is_autocast_enabled(device) and values.dtype == torch.float32:
         return values.to(torch.get_autocast_dtype(device))

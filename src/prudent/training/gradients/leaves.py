@@ -1,4 +1,4 @@
-"""The tensors that a result will have gradients for, and a refusal of those nobody asks for."""
+"""The autograd leaves of a result, and an error for those that no gradient is computed for."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Every tensor from which a way of autograd leads to the results, once."""
+    """Every leaf tensor that the results depend on through autograd, once each."""
     seen, waiting = set(), []
     for result in results:
         if result.grad_fn is None and result.requires_grad:
@@ -26,12 +26,13 @@ def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
 def refuse_foreign(
     leaves: Iterable[Tensor], allowed: Iterable[Tensor], parameters: Mapping[str, Tensor]
 ) -> None:
-    """Raises an error if there is a leaf whose gradient would be left out in silence.
+    """Raise an error if there is a leaf whose gradient would be silently left out.
 
     Args:
-        leaves: Of the losses.
-        allowed: Those that are accounted for.
-        parameters: Trained values by name, each in the memory of its parameter, for the message.
+        leaves: The leaves of the losses.
+        allowed: The leaves whose gradients are computed.
+        parameters: Trained values by name, which share memory with their parameters; used for the
+            message.
     """
     known = {id(tensor) for tensor in allowed}
     for leaf in leaves:

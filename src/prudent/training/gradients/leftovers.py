@@ -1,8 +1,9 @@
-"""What a forward pass must not leave behind: tensors of records, and changed buffers.
+"""Detection of what a forward pass must not leave behind: tensors of records, changed buffers.
 
 Under vmap a model sees one record at a time, and a tensor that depends on it cannot be written into
-one that does not, nor turned into a number. What is left is to keep it: in an attribute, a list, a
-closure. Kept until the next batch, it would be the record at the same place of the last one.
+one that does not, nor converted to a number. But the model can keep such a tensor in an attribute,
+a list or a closure. In the next batch, each record could then read the record at the same position
+of the previous one.
 """
 
 import gc
@@ -17,19 +18,19 @@ from prudent.training.gradients.randomness import is_capturing
 
 
 class KeptRecordError(ValueError):
-    """A model kept something of a record, or changed a buffer, in a forward pass."""
+    """A model kept a tensor of a record, or changed a buffer, in a forward pass."""
 
 
 class Leftovers:
-    """Notes the tensors of records that a pass makes, and refuses a model that keeps one.
+    """Tracks the tensors of records that a pass creates and rejects a model that keeps one.
 
     Args:
-        model: Whose buffers must stay as they are, and whose attributes are named in the error.
+        model: The model. Its buffers must not change; its attributes are named in the error.
 
     Guarantee:
-        If `refuse` returns, no tensor noted is alive, wherever it was kept, and no buffer of the
-        model was changed. So the next pass can read nothing of this one's records, and nothing that
-        tells how many passes a batch took.
+        If `refuse` returns, no tracked tensor is alive, wherever it was kept, and no buffer of the
+        model was changed. So the next pass can read nothing of this pass's records, and nothing
+        that reveals how many passes a batch took.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -42,14 +43,14 @@ class Leftovers:
         }
 
     def note(self, result: Any) -> None:
-        """Remembers the tensors of records in what a function returned, without keeping them."""
+        """Track the tensors of records in the result of a function, without keeping them alive."""
         self._noted += [weakref.ref(tensor) for tensor in tensors(result) if is_record(tensor)]
 
     def refuse(self) -> None:
-        """Raises an error if anything is left.
+        """Raise an error if anything was left behind.
 
         Raises:
-            KeptRecordError: Naming the place, as far as it is an attribute of the model.
+            KeptRecordError: Names the place, if it is an attribute of the model.
         """
         changed = [name for name, (buffer, v) in self._versions.items() if buffer._version != v]
         if changed:
@@ -58,7 +59,7 @@ class Leftovers:
                 "batch in two chunks would change it twice. Call .eval() on that layer, or update "
                 "the buffer between steps."
             )
-        if not self._is_left() or is_capturing():  # the runs before a capture were looked at
+        if not self._is_left() or is_capturing():  # the warm-up runs before a capture were checked
             return
         raise KeptRecordError(
             "Expected a model that keeps nothing of a record from one forward to the next, got a "
@@ -68,12 +69,12 @@ class Leftovers:
         )
 
     def _is_left(self) -> bool:
-        """Whether a tensor is alive that no unreachable cycle holds."""
+        """Whether a tracked tensor is alive, other than in an unreachable reference cycle."""
         if not any(reference() is not None for reference in self._noted):
             return False
-        if is_capturing():  # to free another run's graph would end it
+        if is_capturing():  # freeing another run's graph would abort the capture
             return True
-        for generation in range(3):  # the youngest first: the others take long to look through
+        for generation in range(3):  # youngest first: older generations are slow to collect
             gc.collect(generation)
             if not any(reference() is not None for reference in self._noted):
                 return False
@@ -92,7 +93,7 @@ _OWN = frozenset(vars(nn.Module())) - {"_buffers"}
 
 
 def is_record(tensor: Tensor) -> bool:
-    """Whether a tensor depends on the record that vmap is at."""
+    """Whether a tensor depends on the current record of vmap."""
     while is_functorch_wrapped_tensor(tensor):
         if is_batchedtensor(tensor):
             return True

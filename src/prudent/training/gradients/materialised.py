@@ -1,4 +1,4 @@
-"""Per-example gradients, formed by `torch.func`."""
+"""The engine that forms per-example gradients with `torch.func`."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class Materialised(Engine):
         loss: As for every engine.
         recompute: As for every engine.
         autocast: As for every engine.
-        chunk_size: Records differentiated at a time; all of them unless given.
+        chunk_size: Number of records differentiated at a time; all unless given.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Materialised(Engine):
             Watch(leftovers),
             without_fused_attention(),
             checkpoints_become(without_checkpoint),
-            torch.enable_grad(),  # so that a foreign leaf shows
+            torch.enable_grad(),  # so that leaves outside the model are detected
         ):
             per_example, losses = differentiate(values, inputs, targets)
         refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)

@@ -1,7 +1,7 @@
-"""Layer and group normalisation; see `layers` for what their backward hands over.
+"""Layer and group normalisation; see `layers` for what their backward provides.
 
-Like the library's, they keep their input and two statistics of it, not the normalised values: those
-are as large as the input, and the way back makes them again.
+Like torch's own, they keep their input and two statistics of it, but not the normalised values:
+those are as large as the input and are recomputed in the backward pass.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class LayerNorm(Function):
         weight_use: Use | None,
         bias_use: Use | None,
     ) -> Any:
-        """Normalise, in single precision at least."""
+        """Normalise in single precision or better."""
         result, mean, scale = torch.native_layer_norm(
             at_least_single(values), shape, weight, bias, eps
         )
@@ -76,7 +76,7 @@ class GroupNorm(Function):
         weight_use: Use | None,
         bias_use: Use | None,
     ) -> Any:
-        """Normalise, in single precision at least."""
+        """Normalise in single precision or better."""
         values = _ordered(values, values)
         images, channels, *size = values.shape
         ctx.sizes = images, channels, torch.Size(size).numel(), groups
@@ -97,7 +97,7 @@ class GroupNorm(Function):
         images, channels, _, groups = ctx.sizes
         positions = range(2, values.ndim)
         if weight_use or bias_use:
-            # The normalised values are affine in the input: two sums for each channel do.
+            # The normalised values are affine in the input, so two sums per channel are enough.
             shifts = total(gradient, positions)
         if weight_use:
             products = total(gradient * values, positions).view(images, groups, -1)
@@ -118,7 +118,7 @@ _INPUT_ONLY = [True, False, False]
 
 
 def _ordered(values: Tensor, like: Tensor) -> Tensor:
-    """Values in the order of memory in which the library's kernels read `like`."""
-    # Elsewhere than on the CPU they read channels first only.
+    """The values in the memory format in which torch's kernels read `like`."""
+    # Except on the CPU, the kernels only read channels first.
     order = suggest_memory_format(like) if like.device.type == "cpu" else torch.contiguous_format
     return values.contiguous(memory_format=order)

@@ -1,4 +1,4 @@
-"""Norms of per-example gradients from what they are made of: never less than the true ones."""
+"""Upper bounds on the norms of per-example gradients, computed from their factors."""
 
 import math
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ _RUN = 1 << 10
 
 @whole_products()
 def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
-    """At least ‖Σ contributions‖² per record, cross terms of a parameter used twice included.
+    """An upper bound on ‖Σ contributions‖² per record, including cross terms of tied parameters.
 
-    A gradient may be short because long products cancel. What is then left of their sum is its
-    rounding, which may be far less than the truth, or below zero; and a record with a norm that is
-    too small would enter a sum with a weight that is too large. So what rounding may have taken is
-    added: a small share of what there would be if nothing had cancelled.
+    A gradient may be short because large products cancel. The computed sum is then dominated by
+    rounding and may be far below the true value, or negative; and a record with a norm that is too
+    small would get a weight that is too large. So an allowance for the rounding error is added: a
+    small fraction of the value that the sum would have without cancellation.
     """
     squares, doubts = zip(*map(_square, contributions), strict=True)
     total = torch.stack(squares).sum(0)
@@ -66,7 +66,7 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
 
 
 def _cancels(contribution: Contribution) -> bool:
-    """Whether its norm is found by adding products that may cancel each other."""
+    """Whether the norm is computed as a sum of products that may cancel."""
     match contribution:
         case Outer():
             return contribution.rows.shape[2] > 1
@@ -77,7 +77,7 @@ def _cancels(contribution: Contribution) -> bool:
 
 
 def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
-    """‖g‖² per record, and how much of it rounding may have taken."""
+    """‖g‖² per record, and an allowance for the rounding error in it."""
     match contribution:
         case Outer() if _cancels(contribution):
             rows, columns = contribution.rows, contribution.unfolded()
@@ -103,22 +103,22 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
 
 
 def _doubt(reach: Tensor, terms: int) -> Tensor:
-    """What rounding may take from sums of `terms` products each, all of length `reach` together.
+    """An allowance for the rounding error of sums of `terms` products of total size `reach`.
 
-    Rounding errors of n additions grow like √n. The factor leaves room for errors that lean to one
-    side, as those of equal numbers do, and for the sums of sums, which are added up in pairs.
+    Rounding errors of n additions grow like √n. The factor leaves room for errors that are biased
+    to one side, as with equal numbers, and for the sums of sums, which are added pairwise.
     """
     return 8 * torch.finfo(reach.dtype).eps * math.sqrt(terms) * reach
 
 
 def _lost(sides: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """What may be missing since products too small for their type are zero.
+    """An allowance for products that are too small for their type and underflow to zero.
 
-    They are small in one factor of a gradient, and the other may be large.
+    Such products arise in one factor of a gradient, while the other factor may be large.
 
     Args:
         sides: Lengths of both factors at each position, (groups, records, positions).
-        sizes: How many numbers a position of each factor has.
+        sizes: Number of entries that each factor has per position.
     """
     tiny = torch.finfo(sides[0].dtype).tiny
     sums = [
@@ -128,11 +128,11 @@ def _lost(sides: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
 
 
 def lengths(vectors: Tensor) -> Tensor:
-    """At least the L2 norms over the last axis, of pieces first and then of their norms.
+    """An upper bound on the L2 norms over the last axis, computed piecewise.
 
-    The library's norm adds squares up one after another on the CPU, and of ten million of them
-    loses a thousandth, of equal ones far more: a bound must not. Squares too small for their type
-    are zero; as much as they may have been is added.
+    The norm is that of the norms of short pieces. On the CPU, torch's norm adds squares
+    sequentially, which loses a thousandth for ten million values, and far more for equal ones; a
+    bound must not. Squares that underflow are zero; as much as they may have been is added.
     """
     lost = math.sqrt(vectors.shape[-1] * torch.finfo(vectors.dtype).tiny)
     return _lengths(vectors) + lost
@@ -150,7 +150,7 @@ def _lengths(vectors: Tensor) -> Tensor:
 
 
 def _products(first: Tensor, second: Tensor, product: Product = precise_product) -> Tensor:
-    """All products of positions: (..., T, size) with (..., S, size) gives (..., T, S)."""
+    """Inner products of all pairs of positions: (..., T, size), (..., S, size) to (..., T, S)."""
     if first.shape[-2] == second.shape[-2] == 1:
         return (at_least_single(first) * second).sum(-1, keepdim=True)
     other = second.transpose(-1, -2)

@@ -1,8 +1,8 @@
-"""In how many digits matrix products are computed, whatever is allowed elsewhere.
+"""The precision of the matrix products in norms and sums, whatever the global settings allow.
 
-A user may let the layers of a model multiply numbers cut to TF32 or bfloat16, with
+A user may allow the layers of a model to multiply numbers truncated to TF32 or bfloat16, with
 `torch.set_float32_matmul_precision`. A norm that bounds a sensitivity and the sum that it bounds
-must not be cut differently, so their products have settings of their own.
+must not be truncated differently, so their products use settings of their own.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ import torch
 _DEVICE: Any = torch.backends.cuda.matmul
 _HOST: Any = getattr(torch.backends.mkldnn, "matmul", None)
 _PLACES = [place for place in (_DEVICE, _HOST) if hasattr(place, "fp32_precision")]
-_WHOLE = "ieee", "none"  # "none" is the default, which is not to cut
+_WHOLE = "ieee", "none"  # "none" is the default: no truncation
 
 
 @contextmanager
 def whole_products() -> Iterator[None]:
-    """Products of single precision numbers, with all their digits."""
+    """Compute single-precision products without truncating the factors."""
     before, own = _setting(), [place.fp32_precision for place in _PLACES]
     if before in (None, "highest") and all(precision in _WHOLE for precision in own):
         yield
@@ -41,10 +41,10 @@ def whole_products() -> Iterator[None]:
 
 @contextmanager
 def short_products() -> Iterator[None]:
-    """On a GPU, products of numbers that TF32 takes as they are: see `shortened`."""
+    """Allow TF32 products on a GPU, for numbers that TF32 represents exactly; see `shortened`."""
     name, short = ("fp32_precision", "tf32") if _setting() is None else ("allow_tf32", True)
     before = getattr(_DEVICE, name)
-    if before == short:  # to say it again would change another setting, "medium", to "high"
+    if before == short:  # setting it again would change the global setting "medium" to "high"
         yield
         return
     setattr(_DEVICE, name, short)
@@ -55,9 +55,9 @@ def short_products() -> Iterator[None]:
 
 
 def _setting() -> str | None:
-    """The one setting for all products; None where each place has been given its own.
+    """The global precision setting; None if backends were given different ones.
 
-    The library refuses to tell the one where it cannot be squared with the others.
+    torch raises an error if the global setting is inconsistent with those of the backends.
     """
     try:
         return torch.get_float32_matmul_precision()

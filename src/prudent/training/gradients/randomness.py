@@ -1,4 +1,4 @@
-"""Running a batch again with the same dropout and in the same precision."""
+"""Rerunning a batch with the same dropout and in the same precision."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,16 +13,16 @@ from prudent.training.gradients.contributions import by_record
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is being made, while which no value can be asked for."""
+    """Whether a CUDA graph is being captured; no value can be read during a capture."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class Replay:
-    """Remembers the state of torch's generators; `with replay.again():` starts from it.
+    """Saves the state of torch's generators; `with replay.again():` restarts from it.
 
-    The norms of a batch bound its weighted sum only if both see the same random masks, and round
-    alike under autocast. Afterwards the generators continue from where they were, so no noise is
-    ever drawn twice.
+    The norms of a batch bound its weighted sum only if both use the same random masks and round in
+    the same way under autocast. Afterwards the generators continue from where they were, so no
+    noise is ever drawn twice.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -41,12 +41,12 @@ class Replay:
 
     @property
     def near(self) -> float:
-        """How much a number may differ between both runs: some kernels add up in any order."""
+        """Allowed difference between the runs, since some kernels sum in any order."""
         return 0.02 if self._autocast[2] else 1e-4
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Draw once more what was drawn after this object was made."""
+        """Repeat the random draws made since this object was created."""
         with torch.random.fork_rng(devices=self._devices), torch.autocast(*self._autocast):
             torch.set_rng_state(self._cpu)
             for device, state in zip(self._devices, self._cuda, strict=True):
@@ -55,9 +55,9 @@ class Replay:
 
 
 def sketch(batch: Any) -> list[Tensor]:
-    """One number for each record and tensor of a batch, which other values would hardly have.
+    """A checksum per record and tensor of a batch, which other values are unlikely to match.
 
-    Losses do not tell: of a feature that has no weight yet, anything may be read.
+    Comparing losses is not enough: they do not depend on a feature whose weight is still zero.
     """
     found = []
     for leaf in pytree.tree_leaves(batch):
@@ -71,7 +71,7 @@ def sketch(batch: Any) -> list[Tensor]:
 
 
 def is_same(one: Sequence[Tensor], other: Sequence[Tensor], near: float) -> bool:
-    """Whether numbers of two runs are the same, up to what the order of sums may change."""
+    """Whether the numbers of two runs agree up to differences from the order of summation."""
     return len(one) == len(other) and all(
         a.shape == b.shape and torch.allclose(a, b, rtol=near, atol=near, equal_nan=True)
         for a, b in zip(one, other, strict=True)

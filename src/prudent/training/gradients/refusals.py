@@ -1,13 +1,14 @@
-"""Records that a model or a loss cannot answer for.
+"""Handling of records for which a model or a loss raises an error.
 
 Under vmap no code of the model can branch on a record. An error that one batch raises and another
-of the same shapes does not comes from a kernel that looked at values: a matrix that is singular,
-an index beyond its axis. To pass it on would let one record stop the run, and its text may quote
-the record. So the records that fail alone are found and count as records whose gradient is not
-finite: as zero. That is a function of each record and the public model, like every other gradient.
+of the same shapes does not comes from a kernel that inspects values: a singular matrix, an index
+out of range. Passing it on would let one record stop the run, and its text may quote the record. So
+the records that fail on their own are identified and treated as records whose gradient is not
+finite, which count as zero. That is a function of each record and the public model, like every
+other gradient.
 
-An error of the code itself, such as a wrong shape, is raised by made-up records as well. Theirs is
-the one that is passed on, so that no message ever comes from data.
+An error in the code itself, such as a wrong shape, also occurs with made-up records. It is the
+error from made-up records that is raised, so no message ever depends on data.
 """
 
 from collections.abc import Callable
@@ -21,11 +22,11 @@ from torch.utils import _pytree as pytree
 from prudent.training.gradients.leftovers import KeptRecordError
 
 Run = Callable[[Any], Any]
-"""Runs a batch: a tree of tensors, records first."""
+"""Runs a batch: a tree of tensors with records along the first axis."""
 
 
 def attempt(run: Run, batch: Any) -> Any:
-    """What `run(batch)` returns, or None if it raises an error that may come from the records."""
+    """The result of `run(batch)`, or None if it raises an error that may come from the records."""
     try:
         return run(batch)
     except (torch.OutOfMemoryError, MemoryError, KeptRecordError):
@@ -35,13 +36,13 @@ def attempt(run: Run, batch: Any) -> Any:
 
 
 def made_up(batch: Any, records: int, *, varied: bool) -> Any:
-    """Records that nobody owns, of the shapes and types of a batch.
+    """Made-up records with the shapes and types of a batch.
 
     Args:
-        batch: Of which nothing but shapes, types and devices is used.
-        records: How many.
-        varied: Whether fractions lie between −1 and 1, no two alike; else all are zero, as integers
-            always are: index 0 exists everywhere.
+        batch: The batch to imitate; only its shapes, types and devices are used.
+        records: Number of records to make up.
+        varied: Whether floating-point values vary between −1 and 1; otherwise they are zero.
+            Integers are always zero, because index 0 is always valid.
     """
 
     def one(leaf: Tensor) -> Tensor:
@@ -55,17 +56,17 @@ def made_up(batch: Any, records: int, *, varied: bool) -> Any:
 
 
 class Spared:
-    """The records of a batch that are refused, and a record that stands in for them.
+    """The records of a batch that fail, and a made-up record that replaces them.
 
     Args:
-        run: What some record makes fail.
+        run: The function that fails on some record.
         batch: The batch.
 
     Attributes:
-        refused: True at the places of the records that fail alone.
+        refused: True for the records that fail on their own.
 
     Raises:
-        Exception: What `run` raises of made-up records, if it accepts none.
+        Exception: The error that `run` raises on made-up records, if it accepts none of them.
     """
 
     def __init__(self, run: Run, batch: Any) -> None:
@@ -79,7 +80,7 @@ class Spared:
         self.refused[rows] = True
 
     def replaced(self, batch: Any) -> Any:
-        """The batch with the stand-in wherever a record was refused."""
+        """The batch with every refused record replaced by the made-up one."""
 
         def one(leaf: Any, other: Any) -> Any:
             if not isinstance(leaf, Tensor):
@@ -89,12 +90,12 @@ class Spared:
         return pytree.tree_map(one, batch, self._record)
 
     def marked(self, values: Tensor) -> Tensor:
-        """Norms or losses, NaN wherever a record was refused."""
+        """Norms or losses, with NaN for every refused record."""
         return values.masked_fill(self.refused, torch.nan)
 
 
 def _accepted(run: Run, batch: Any) -> Any:
-    """One made-up record that `run` accepts, or the error that it raises."""
+    """A made-up record that `run` accepts; if there is none, raises the first error."""
     first: Exception | None = None
     for varied in (True, False):
         record = made_up(batch, 1, varied=varied)
@@ -109,7 +110,7 @@ def _accepted(run: Run, batch: Any) -> Any:
 
 
 def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:
-    """The places of the records that `run` refuses, found by halving the batch."""
+    """The indices of the records on which `run` fails, found by bisecting the batch."""
     part = pytree.tree_map_only(Tensor, lambda leaf: leaf[rows.start : rows.stop], batch)
     if attempt(run, part) is not None:
         return []

@@ -1,8 +1,8 @@
-"""For each torch function with a cheap book-keeping, how to call it on records.
+"""Book-keeping rules: how to call each torch function with cheap book-keeping on records.
 
-A rule has the signature of its torch function, after the tape and the one record among the
-arguments. It answers NotImplemented where the arguments are not the usual ones: the record in
-another place, a weight of another shape.
+A rule takes the tape and the one record among the arguments, followed by the arguments of its torch
+function. It returns NotImplemented if the arguments are not the usual ones: the record in another
+position, a weight of another shape.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,9 @@ Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
 
 def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
-    """Leave vmap: call `function(records, *plain)` on the plain tensors, their records first.
+    """Leave vmap: call `function(records, *plain)` on plain tensors, records on the first axis.
 
-    It returns a tensor or a tuple of them, records first.
+    The function returns a tensor or a tuple of tensors, with records on the first axis.
     """
     result: Result = _OnRecords.apply(function, *values)  # type: ignore[no-untyped-call]
     return result
@@ -46,7 +46,7 @@ class _OnRecords(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to save: the function differentiates itself."""
+        """Save nothing: the inner function is differentiable by itself."""
 
     @staticmethod
     def vmap(
@@ -138,7 +138,7 @@ def _convolution(
 
 
 def _multiplies_patches(images: Tensor) -> bool:
-    """Where a product over patches is faster than the library's convolution."""
+    """Whether a product over patches is faster than torch's convolution."""
     return images.device.type == "cpu"
 
 
@@ -171,7 +171,8 @@ def _embedding(
 
     if input is record:
         return on_records(look_up, input)
-    # The same rows for every record, as positions are: one copy each keeps them cheap to count.
+    # Every record uses the same rows, as with position ids. One copy per record lets the cheap rule
+    # for embeddings apply.
     return on_records(
         lambda records, _: look_up(records, input.expand(records, *input.shape)), record
     )
@@ -232,7 +233,7 @@ def _group_norm(
 
 
 def _statistics_norm(norm: Callable[..., Tensor]) -> Callable[..., Any]:
-    """The rule of a normalisation by statistics that are given or are the record's own."""
+    """The rule for a normalisation with given statistics or those of the record itself."""
 
     def rule(
         tape: Tape,
@@ -256,7 +257,7 @@ def _statistics_norm(norm: Callable[..., Tensor]) -> Callable[..., Any]:
 def _affine(
     tape: Tape, values: Tensor, weight: Tensor | None, bias: Tensor | None, axes: Sequence[int]
 ) -> Tensor:
-    # Outside vmap the record is one more axis in front.
+    # Outside vmap the record is an additional first axis.
     own_axes = [axis % values.ndim + 1 for axis in axes]
     parameters = _detached(weight), _detached(bias)
     uses = tape.use(weight), tape.use(bias)
@@ -274,7 +275,7 @@ def _attention(
     *rest: Any,
     **options: Any,
 ) -> Tensor:
-    """The fused kernels, which vmap would call record by record."""
+    """Call the fused kernels outside vmap, which would call them record by record."""
     every = query, key, value
     if attn_mask is not None or any(maybe_get_level(t) < 0 or t.ndim != 4 for t in every):
         with without_fused_attention():
@@ -289,7 +290,7 @@ def _attention(
 
 
 def _view(tensor: Tensor, *shape: Any, **options: Any) -> Tensor:
-    """A view, or a copy where a convolution left its channels last in memory."""
+    """A view, or a copy if a convolution left its channels last in memory."""
     try:
         return tensor.view(*shape, **options)
     except RuntimeError:
@@ -300,7 +301,7 @@ RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     Tensor.view: _view,
     Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
-    # What some libraries ask of the input of a checkpointed part; here parts need no such help.
+    # Some libraries require gradients on the input of a checkpointed part; that is not needed here.
     Tensor.requires_grad_: lambda tensor, requires_grad=True: tensor,
 }
 

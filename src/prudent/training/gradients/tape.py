@@ -1,4 +1,4 @@
-"""What every parameter's per-example gradient is made of, collected on the way back."""
+"""Tapes: the contributions to every per-example gradient, collected in the backward pass."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from prudent.training.gradients.norms import squared_norms
 
 
 class Tape(ABC):
-    """Receives, on the way back, the contributions announced on the way forth.
+    """Receives, in the backward pass, the contributions announced in the forward pass.
 
     Args:
         parameters: The trained parameters by name: leaves that require a gradient.
@@ -34,19 +34,19 @@ class Tape(ABC):
         self._behind: set[str] = set()
 
     def again(self) -> Self:
-        """This tape, for a part of the model that is run once more: its uses are announced."""
+        """A view of this tape for a part that is recomputed, whose uses are already announced."""
         same = copy.copy(self)
         same._announces = False
         return same
 
     def use(self, shared: Tensor | None) -> Use | None:
-        """Announce a use of a shared tensor; None where it is not trained."""
+        """Announce a use of a shared tensor; None if it is not trained."""
         if shared is None or not shared.requires_grad:
             return None
         name = self._names.get(id(shared))
         if name is None:
             if id(shared) not in self._derived:
-                # The tensor is held so that its id stays its own.
+                # Keep the tensor alive so that its id is not reused.
                 self._derived[id(shared)] = shared, []
                 self._behind |= self._parameters_behind(shared)
             return self._derived[id(shared)][1].append
@@ -55,12 +55,12 @@ class Tape(ABC):
         return lambda contribution: self._receive(name, contribution)
 
     def name(self, shared: Tensor) -> str:
-        """How to speak of a shared tensor."""
+        """A name for a shared tensor, for messages."""
         name = self._names.get(id(shared))
         return f"parameter {name!r}" if name else "a tensor derived from parameters"
 
     def collect(self, losses: Tensor) -> None:
-        """Go back from the losses; every way to a parameter must lead through the tape."""
+        """Run backward from the losses; every path to a parameter must go through the tape."""
         if not losses.requires_grad:
             return
         self.refuse_foreign([losses])
@@ -70,7 +70,7 @@ class Tape(ABC):
         self._carry_back_derived()
 
     def refuse_missed(self, gradients: Sequence[Tensor | None]) -> None:
-        """Raise an error if autograd found a way to a parameter that led around the tape."""
+        """Raise an error if autograd found a path to a parameter that bypasses the tape."""
         names = [n for n, g in zip(self.parameters, gradients, strict=True) if g is not None]
         if names:
             raise RuntimeError(
@@ -116,11 +116,11 @@ class Tape(ABC):
 
 
 class NormTape(Tape):
-    """Gathers squared norms, and keeps the contributions for a weighted sum if asked to.
+    """Accumulates squared norms and optionally keeps the contributions for a weighted sum.
 
     Args:
         parameters: As for every tape.
-        keep: Keep what a weighted sum needs.
+        keep: Whether to keep what a weighted sum needs.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool) -> None:
@@ -131,7 +131,7 @@ class NormTape(Tape):
         self._squares: list[Tensor] = []
 
     def norms(self, losses: Tensor) -> Tensor:
-        """Norms over all parameters, one for each of the losses; zero if none was reached."""
+        """Norms over all parameters, one per loss; zero if no parameter was reached."""
         for name, found in self._contributions.items():
             if found and not self._is_alone(name):
                 self._squares.append(squared_norms(found))
@@ -140,7 +140,7 @@ class NormTape(Tape):
         return torch.stack(squares).sum(0).clamp_min_(0).sqrt_()
 
     def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
-        """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached; then forgets all."""
+        """Σᵢ wᵢ gᵢ for every parameter, zero for those not reached; frees all contributions."""
         tape = SumTape(self.parameters, weights)
         for name, found in self._contributions.items():
             while found:
@@ -157,7 +157,7 @@ class NormTape(Tape):
             self._forget(name)
 
     def _is_alone(self, name: str) -> bool:
-        """Whether no second use can follow: on the way back all uses have been announced."""
+        """Whether the parameter has a single use; in the backward pass all uses are announced."""
         return self._uses[name] == 1 and name not in self._behind
 
     def _forget(self, name: str) -> None:
@@ -166,7 +166,7 @@ class NormTape(Tape):
 
 
 class SumTape(Tape):
-    """Adds the weighted sum up as contributions arrive, and stores nothing else.
+    """Accumulates the weighted sum as contributions arrive and stores nothing else.
 
     Args:
         parameters: As for every tape.
@@ -194,11 +194,11 @@ class SumTape(Tape):
 
 
 class FormTape(Tape):
-    """Forms every record's gradient, adding contributions up as they arrive.
+    """Forms every record's gradient by accumulating contributions as they arrive.
 
     Args:
         parameters: As for every tape.
-        records: How many there are.
+        records: Number of records.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], records: int) -> None:

@@ -1,4 +1,4 @@
-"""Watching a model run on one record at a time."""
+"""Interception of the torch functions that a model calls on one record at a time."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +11,10 @@ from prudent.training.gradients.leftovers import Leftovers
 
 
 class Watch(TorchFunctionMode):
-    """Makes functions total, and notes every tensor that a model makes of a record.
+    """Makes functions total and tracks every tensor that a model computes from a record.
 
     Args:
-        leftovers: Where to note them.
+        leftovers: Tracks these tensors.
     """
 
     def __init__(self, leftovers: Leftovers) -> None:

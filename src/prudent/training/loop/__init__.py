@@ -1,1 +1,1 @@
-"""The training loop: from a plan, a model and data to a private model."""
+"""The training loop, from a plan, a model and data to a private model."""

@@ -1,4 +1,4 @@
-"""A running average of the weights: what a run shows and ends with, never what it steps from."""
+"""A running average of the weights, used for evaluation and as the result, never for a step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ from prudent.training.parallel.sharding import has_shards
 
 
 class Average:
-    """Of the trained parameters of a model, over its last steps.
+    """A running average of the trained parameters of a model over its last steps.
 
-    torch's AveragedModel asks the device at every step whether it is the first, which a step that
-    is replayed as a graph must not wait for.
+    torch's AveragedModel reads from the device at every step whether it is the first; a replayed
+    CUDA graph must not wait for that.
 
     Args:
-        model: Whose parameters are followed; whole in every process.
-        keep: Share of the average that a step keeps.
+        model: The model to average; not sharded.
+        keep: Fraction of the average that each step keeps.
 
     Attributes:
         values: The averages, in the order of the parameters.
@@ -38,20 +38,20 @@ class Average:
 
     @torch.no_grad()
     def follow(self, step: int) -> None:
-        """Takes in the parameters after a step, from 0; at first all steps count the same."""
+        """Update the averages after step number `step`, from 0; the first steps weigh the same."""
         torch._foreach_lerp_(self.values, self._trained, max(1 - self._keep, 1 / (step + 1)))
 
     def leave(self) -> None:
-        """Puts the averages into the model."""
+        """Copy the averages into the model."""
         _put(self.values, self._trained)
 
     def restore(self, values: list[Tensor] | None) -> None:
-        """Goes on from saved averages; where there are none, from the parameters."""
+        """Restore saved averages, or start from the parameters if there are none."""
         _put(self._trained if values is None else values, self.values)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """The model holds the averages for a while."""
+        """A context in which the model holds the averages."""
         own = _copies(self._trained)
         self.leave()
         try:
@@ -66,6 +66,6 @@ def _copies(values: list[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def _put(values: list[Tensor], places: list[Tensor]) -> None:
-    """In place: a captured step knows the parameters by their addresses."""
+    """Copy values in place, because a captured step refers to parameters by address."""
     for place, value in zip(places, values, strict=True):
         place.copy_(value)

@@ -1,16 +1,16 @@
-"""Checkpoints: a run killed at any moment goes on as if nothing had happened.
+"""Checkpoints: a run killed at any moment can be resumed with the same batches and noise.
 
 A checkpoint holds the model, the optimizer, the plan, the step, the trim and the key of the run.
-Batches and noise are functions of key and step. So a resumed run draws the batches and the noise it
-would have drawn: the steps between the checkpoint and the kill are the same releases again, not
-new ones. What those steps cost is written to the ledger before the first of them is taken.
+Batches and noise are functions of key and step. So a resumed run draws the same batches and noise
+as an uninterrupted one: the steps between the checkpoint and the kill repeat the same releases and
+are not new ones. Their cost is written to the ledger before the first of them is taken.
 
-A checkpoint ends with a digest of its bytes, which is compared before anything of it is read: a
-damaged one would give other sums the same noise. That is a guard against accidents; whoever can
-write the file can write the digest.
+A checkpoint ends with a digest of its bytes, which is checked before anything else is read: a
+damaged checkpoint would release different sums with the same noise. The digest guards against
+accidents, not attacks: whoever can write the file can also write the digest.
 
-Whoever reads a checkpoint can subtract the noise, past and future. It is as secret as the data, and
-its file is for its owner alone.
+Whoever reads a checkpoint can subtract the noise, past and future. It is as secret as the data, so
+its file is readable by its owner only.
 """
 
 import contextlib
@@ -24,9 +24,14 @@ from typing import Any, BinaryIO
 
 import torch
 
+from prudent._formats import NewerFormatError, check_format
 from prudent._validate import ArgumentError
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
+
+CHECKPOINT_FORMAT = 1
+LEDGER_FORMAT = 1
+"""A change that earlier versions would misread or fail to read raises the number."""
 
 _CHECKPOINT = "checkpoint.pt"
 _LEDGER = "ledger.json"
@@ -36,12 +41,13 @@ _SEAL = b"\nprudent sha-256\n"
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keeps every other run out of a folder until this one has ended, or was killed.
+    """Lock a folder against other runs until this one ends or is killed.
 
-    Two at once would each take steps with noise of its own, and the ledger would tell of one.
+    Two runs at once would each take steps with their own noise, and the ledger would record only
+    one of them.
     """
-    # The lock of a SQLite file is the system's own: it is there on every system, and a process
-    # that dies lets go of it.
+    # SQLite locks files through the operating system: this works on every platform, and the lock is
+    # released when the process dies.
     file = sqlite3.connect(folder / _LOCK, timeout=0, isolation_level=None)
     with contextlib.closing(file):
         try:
@@ -59,23 +65,24 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Writes the state so that a reader sees the old file or the new one, whole."""
+    """Write the state atomically: a reader sees either the complete old or the complete new one."""
     temporary = folder / (_CHECKPOINT + ".new")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
-        torch.save(state, file)
-        # Behind the archive, whose directory is found from its end all the same.
+        torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
+        # Appending to the archive is safe: a zip directory is located by searching from the end.
         file.write(_SEAL + _digest(file, file.tell()))
         _settle(file)
     _replace(temporary, folder / _CHECKPOINT)
 
 
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
-    """The last state, or None where there is none. Tensors and plain values only are read.
+    """The last saved state, or None if there is none. Only tensors and plain values are read.
 
     Raises:
-        ValueError: If the file is not, bit for bit, what was written: it would go on with other
-            weights or another trim and the same noise, and whoever saw both could subtract.
+        NewerFormatError: If a later version wrote the file, in a format unknown to this one.
+        ValueError: If the file is not bit for bit what was written. The run would continue with
+            other weights or another trim but the same noise, which whoever saw both could subtract.
     """
     path = folder / _CHECKPOINT
     if not path.exists():
@@ -93,11 +100,13 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
             )
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+    check_format(state, CHECKPOINT_FORMAT, f"the checkpoint {str(path)!r}")
+    state.pop("format", None)
     return state
 
 
 def _digest(file: BinaryIO, end: int) -> bytes:
-    """SHA-256 of the first bytes of a file; where the file stands then is `end`."""
+    """SHA-256 of the first `end` bytes of a file; leaves the file position at `end`."""
     file.seek(0)
     found = hashlib.sha256()
     while (left := end - file.tell()) > 0:
@@ -106,10 +115,11 @@ def _digest(file: BinaryIO, end: int) -> bytes:
 
 
 def charge(folder: Path, plan: Plan, steps: int) -> None:
-    """Records that the first `steps` steps are paid for, before they are taken."""
+    """Record in the ledger that the first `steps` steps are charged, before they are taken."""
     temporary = folder / (_LEDGER + ".new")
     with temporary.open("w") as file:
         content = {
+            "format": LEDGER_FORMAT,
             "steps": steps,
             "event": to_plain(plan.event_after(steps)),
             "relation": to_plain(plan.relation),
@@ -120,14 +130,23 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
 
 
 def charged(folder: Path) -> tuple[int, Any] | None:
-    """Steps paid for so far and their event; None where nothing was charged."""
+    """Steps paid for so far and their event; None where nothing was charged.
+
+    Raises:
+        NewerFormatError: If a later version wrote the ledger, in a format unknown to this one.
+        ValueError: If the file is damaged.
+    """
+    """The number of charged steps and their event; None if nothing was charged."""
     path = folder / _LEDGER
     if not path.exists():
         return None
     try:
         content = json.loads(path.read_text())
+        check_format(content, LEDGER_FORMAT, f"the ledger {str(path)!r}")
         return int(content["steps"]), from_plain(content["event"])
-    except (ValueError, KeyError, TypeError) as error:
+    except NewerFormatError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArgumentError(
             "out",
             "with the ledger as it was written",
@@ -142,13 +161,13 @@ def _settle(file: Any) -> None:
 
 
 def _replace(temporary: Path, target: Path) -> None:
-    """Puts a file in its place for good: without the folder, a power loss may bring the old back.
+    """Rename a file to its target and sync the folder, so that a power loss cannot undo the rename.
 
-    A charge would be undone after its steps were shown, or a key forgotten that they were taken
-    with.
+    Otherwise a charge could be lost after its steps were shown, or the key with which they were
+    taken.
     """
     os.replace(temporary, target)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
+    if os.name == "posix":  # folders cannot be opened elsewhere
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

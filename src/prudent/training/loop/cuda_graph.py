@@ -1,4 +1,4 @@
-"""The step as a CUDA graph: one launch, no look at a value from the host."""
+"""The step as a CUDA graph: one launch, without reading values on the host."""
 
 import copy
 import gc
@@ -18,17 +18,17 @@ _WARM_UP = 3
 class CapturedStep:
     """Replays gather, step and optimizer update for batches of one physical shape.
 
-    Warming up runs the step on real records; the model, the optimizer and the state of the step are
-    put back afterwards, also where it fails, so nothing of it is released. A replay counts on the
-    device and reads the keystream at its own position, as a step that was not captured would.
+    The warm-up runs the step on real records. The model, the optimizer and the state of the step
+    are restored afterwards, even if it fails, so nothing of it is released. A replay counts its
+    steps on the device and reads the keystream at its own position, as an uncaptured step would.
 
     Args:
-        run: Takes (ids, valid), each of shape (1, physical), through one whole update.
-        step: Whose state is put back.
-        model: Likewise.
-        optimizer: Likewise.
+        run: Performs one whole update, given (ids, valid), each of shape (1, physical).
+        step: The step; its state is restored after the warm-up.
+        model: Restored after the warm-up.
+        optimizer: Restored after the warm-up.
         example: A batch of the shape to capture.
-        counters: Tensors that `run` adds to, likewise put back.
+        counters: Tensors that `run` adds to; restored after the warm-up.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class CapturedStep:
     ) -> None:
         self._ids = example.ids.clone()
         self._valid = example.valid.clone()
-        # Library workspaces belong to a stream: runs that take turns on streams of their own must
-        # be captured there, or graphs that run at the same time would share one.
+        # Library workspaces belong to a stream. Runs that use streams of their own must be captured
+        # on them; otherwise graphs that run concurrently would share a workspace.
         current = torch.cuda.current_stream()
         own = current != torch.cuda.default_stream()
         stream = current if own else torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -51,18 +51,18 @@ class CapturedStep:
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP):
-                    step.state.move_to(0)  # a rehearsal takes no step of the plan
+                    step.state.move_to(0)  # the warm-up does not count as a step of the plan
                     run(self._ids, self._valid)
             current.wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
-            self._graph.register_generator_state(step.generator)  # of a corruption
+            self._graph.register_generator_state(step.generator)  # the generator of a corruption
             step.state.move_to(0)
             with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
                 self._outcome = run(self._ids, self._valid)
         self._step = step
 
     def __call__(self, batch: Batch) -> Outcome:
-        """One update. The outcome's tensors are overwritten by the next call."""
+        """Perform one update. The next call overwrites the tensors of the outcome."""
         self._ids.copy_(batch.ids)
         self._valid.copy_(batch.valid)
         self._step.refuse_beyond_plan()
@@ -73,7 +73,7 @@ class CapturedStep:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keeps Python from collecting garbage: to free another run's graph would end a capture."""
+    """Pause garbage collection: freeing another run's graph would abort a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -84,7 +84,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def is_capturable(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the state it makes in the warm-up would start from zero in an ordinary run too."""
+    """Whether state created during the warm-up may be reset to zero, as at the start of a run."""
     if isinstance(optimizer, torch.optim.SGD):
         return all(group["dampening"] == 0 for group in optimizer.param_groups)
     return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
@@ -97,15 +97,16 @@ def rehearsal(
     optimizer: torch.optim.Optimizer,
     counters: Sequence[Tensor],
 ) -> Iterator[None]:
-    """Puts back what steps change, also where one fails: none of them is paid for.
+    """Restore everything that steps inside this context changed, even if one fails.
 
-    A graph writes to the gradients it was captured with; where there is none, they are let go.
+    The steps are not charged. Gradients are kept, because a captured graph writes to them; if a
+    step fails, they are cleared.
 
     Args:
-        step: Whose state is put back.
-        model: Likewise.
-        optimizer: Likewise.
-        counters: Likewise.
+        step: The step; its state is restored.
+        model: Restored.
+        optimizer: Restored.
+        counters: Tensors to restore.
     """
     tensors = [(tensor, tensor.clone()) for tensor in counters]
     parameters = copy.deepcopy(model.state_dict())
@@ -118,7 +119,7 @@ def rehearsal(
         optimizer.zero_grad()
         raise
     finally:
-        # In place: the graph knows the tensors by their addresses.
+        # Restore in place: the graph refers to tensors by address.
         with torch.no_grad():
             for tensor, before in tensors:
                 tensor.copy_(before)
@@ -131,7 +132,7 @@ def rehearsal(
 
 
 def _copy_moments(optimizer: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
-    """Restores the optimizer's tensors; those born during the warm-up start from zero."""
+    """Restore the optimizer's tensors; those created during the warm-up are set to zero."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parameter in enumerate(parameters):
         before = kept["state"].get(index, {})

@@ -1,6 +1,7 @@
-"""Records by id, from tensors on the device or from a data set on the host.
+"""Access to records by id, from tensors on the device or from a data set on the host.
 
-Of several processes each reads its own records alone: i modulo their number.
+With several processes, each reads only its own records: record i belongs to process i modulo their
+number.
 """
 
 import functools
@@ -20,7 +21,7 @@ from prudent.training.parallel.processes import Processes
 def reader(
     train_set: Any, device: torch.device, processes: Processes
 ) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
-    """The number of all records, and a function from ids of this process to a batch of them."""
+    """The total number of records, and a function from ids of this process to a batch."""
     records, gather = _reader(train_set, device, processes)
     if records < processes.count:
         raise ArgumentError(
@@ -33,22 +34,23 @@ def reader(
 
 
 def is_on_device(train_set: Any) -> bool:
-    """Whether batches are taken from tensors; else they are read on the host, item by item."""
+    """Whether batches are indexed from tensors; otherwise items are read one by one on the host."""
     return _tensors(train_set) is not None
 
 
 def fingerprint(train_set: Any) -> str:
-    """Tells one sequence of records from another; empty for a data set that must be read for it.
+    """A fingerprint of the sequence of records; empty if computing it would require reading them.
 
-    Two processes that divide differently ordered records may both get one of them, which then
-    counts twice; and a run resumed on other records would give their sums the noise of the old.
-    Of a part of a data set it tells at least which part, such as `random_split` draws anew.
+    If two processes had the records in different orders, both could get the same record, which
+    would then count twice; and a run resumed on other records would release their sums with the old
+    noise. For a subset of a data set, the fingerprint covers at least the chosen indices, which
+    `random_split` draws anew each time.
     """
     found = hashlib.blake2b(digest_size=16)
     if isinstance(train_set, Subset):
         found.update(repr([int(index) for index in train_set.indices]).encode())
         whole: Any = train_set.dataset
-        # A list is a pair of tensors only where it is the data set itself.
+        # Inside a subset, a list or tuple is a sequence of items, not a pair of tensors.
         found.update(b"" if isinstance(whole, tuple | list) else fingerprint(whole).encode())
         return found.hexdigest()
     tensors = _tensors(train_set)
@@ -61,7 +63,7 @@ def fingerprint(train_set: Any) -> str:
 
 
 def _tensors(train_set: Any) -> tuple[Any, ...] | None:
-    """Inputs and targets, if they are given as such."""
+    """Inputs and targets, if they are given as tensors."""
     if isinstance(train_set, TensorDataset):
         return train_set.tensors
     return tuple(train_set) if isinstance(train_set, tuple | list) else None
@@ -103,7 +105,7 @@ def _reader(
 
 
 def _collate(data: Any, device: torch.device, ids: Tensor) -> tuple[Any, Any]:
-    """Reads items one by one, on the host; padding repeats the first of this process."""
+    """Read items one by one on the host; padding repeats the first record of this process."""
     inputs, targets = default_collate([data[index] for index in ids.tolist()])
     inputs, targets = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), (inputs, targets))
     return inputs, targets

@@ -1,4 +1,4 @@
-"""Looking at a model with public data, and at the metrics of a run."""
+"""Evaluation of a model on public data, and reading the metrics of a run."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Puts every module back into training or evaluation mode, as it was, each for itself.
+    """Restore the training or evaluation mode of every module on exit.
 
-    `model.train()` would also wake layers that are meant to stay in evaluation mode.
+    `model.train()` would also switch layers that are meant to stay in evaluation mode.
     """
     before = [(module, module.training) for module in model.modules()]
     try:
@@ -29,32 +29,33 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 def accuracy(features: Any, labels: Tensor, batch: int = 1000) -> "Accuracy":
-    """An evaluation: the share of labels a classifier gets right. Give it public data.
+    """An evaluation function for `fit`: the fraction of correct labels on public data.
 
     Args:
-        features: A tensor, or a tree of them, records first, given to the model as in training.
-        labels: Class numbers.
-        batch: Records computed at a time.
+        features: A tensor or a tree of tensors, with records along the first dimension, passed to
+            the model as in training.
+        labels: Class indices.
+        batch: Number of records per forward pass.
     """
     return Accuracy(features, labels, batch)
 
 
 @attrs.frozen(eq=False)
 class Accuracy:
-    """See `accuracy`."""
+    """The evaluation function that `accuracy` returns."""
 
     features: Any
     labels: Tensor
     batch: int = 1000
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        """The share of right labels, under the name accuracy."""
+        """The fraction of correct labels, as `{"accuracy": ...}`."""
         starts = range(0, len(self.labels), self.batch)
         right = sum(self._right(model, start, start + self.batch) for start in starts)
         return {"accuracy": right / len(self.labels)}
 
     def rehearse(self, model: nn.Module) -> None:
-        """Looks at one record, so that what cannot work fails before anything is paid for."""
+        """Evaluate one record, so that errors show before anything is charged."""
         self._right(model, 0, 1)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""How a plan is carried out: everything that cannot change its guarantee."""
+"""How a plan is executed: the settings that cannot change its guarantee."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from prudent.training.parallel.processes import Alone, Processes, join, local_de
 
 
 class EngineChoice(_validate.Choice):
-    """Which engine computes norms and sums."""
+    """The engine that computes per-example norms and weighted sums."""
 
     BOOKKEEPING = "bookkeeping"
     MATERIALISED = "materialised"
@@ -27,38 +27,41 @@ _ENGINES: dict[EngineChoice, type[Engine]] = {
 
 
 class Precision(_validate.Choice):
-    """In what the model computes; parameters, norms, clipping and noise stay as they are."""
+    """The number type of the model's layers.
+
+    Parameters, norms, clipping and noise are unaffected.
+    """
 
     FULL = "full"
-    """In the type of its parameters."""
+    """The type of the parameters."""
 
     BF16 = "bf16"
-    """In bfloat16 wherever torch.autocast holds that to be enough."""
+    """bfloat16 wherever torch.autocast uses it."""
 
 
 @attrs.frozen(kw_only=True)
 class Execution:
-    """Where and how fast, never what.
+    """Where and how a plan is executed, without influence on its guarantee.
 
     Attributes:
-        device: Where the model and the data live. Of several processes with "cuda", each has the
-            GPU of its LOCAL_RANK.
-        engine: How per-example norms are computed.
-        physical_batch: Rows computed at a time, by each process; None: as many as nearly every draw
-            has.
-        recompute: Run each chunk twice instead of keeping what its weighted sum needs, reading it
-            twice as well: memory does not grow with the logical batch. No CUDA graph is made. What
-            the data set or the model draws must come from torch's default generators, which are
-            set back; a second run with other records or losses is refused.
-        precision: In what the model computes.
-        cuda_graph: Capture the step as a CUDA graph; None: whenever on a CUDA device. Never with
+        device: Device of the model and the data. With several processes, "cuda" means the GPU
+            numbered LOCAL_RANK in each.
+        engine: The engine that computes per-example norms.
+        physical_batch: Rows that each process computes at a time. None: enough for most draws.
+        recompute: Read and run each chunk twice instead of keeping what its weighted sum needs, so
+            that memory does not grow with the logical batch. No CUDA graph is captured. Random
+            numbers of the data set and the model must come from torch's default generators, which
+            are reset for the second run; a second run with different records or losses raises an
+            error.
+        precision: The number type of the model's layers.
+        cuda_graph: Capture the step as a CUDA graph. None: on every CUDA device. Never done with
             several processes, nor with a data set that is read on the host.
-        compile: Let torch.compile fuse the step; pays for long runs.
-        seed: Makes the key of sampling and noise from a number: the run is reproducible, and its
-            noise predictable to whoever knows or guesses the number. None, the default, takes a
-            key of 256 bits from the operating system.
-        distributed: Whether to divide the work among processes; None: whenever torchrun started
-            this one with others, or there is a process group. False: each process for itself.
+        compile: Compile the step into fused kernels; worthwhile for long runs.
+        seed: Derive the key of sampling and noise from this number. The run is then reproducible,
+            and its noise is predictable to whoever knows or guesses the number. None, the default:
+            a 256-bit key from the operating system.
+        distributed: Whether to divide the work among processes. None: if torchrun started this
+            process with others, or a process group exists. False: each process trains on its own.
     """
 
     device: torch.device = attrs.field(default=torch.device("cpu"), converter=torch.device)
@@ -79,13 +82,13 @@ class Execution:
 
     @property
     def captures(self) -> bool:
-        """Whether the step becomes a CUDA graph."""
+        """Whether the step is to be captured as a CUDA graph."""
         if self.recompute:
             return False
         return self.device.type == "cuda" if self.cuda_graph is None else self.cuda_graph
 
     def joined(self) -> tuple["Execution", Processes]:
-        """The processes this one works with, and how this one does its part."""
+        """The execution settings of this process, and the processes of the run."""
         if self.distributed is False:
             return self, Alone()
         processes = join(local_device(self.device))
@@ -108,10 +111,10 @@ class Execution:
         return attrs.evolve(self, device=local_device(self.device), cuda_graph=False), processes
 
     def key(self) -> Key:
-        """The key of sampling and noise: of the seed if there is one, else new at every call."""
+        """The key of sampling and noise: derived from the seed if given, else new at every call."""
         return Key.random() if self.seed is None else Key.from_seed(self.seed)
 
     def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
-        """The chosen engine, for a model and its loss."""
+        """The chosen engine for a model and its loss."""
         autocast = torch.bfloat16 if self.precision is Precision.BF16 else None
         return _ENGINES[self.engine](model, loss, recompute=self.recompute, autocast=autocast)

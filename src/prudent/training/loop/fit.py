@@ -1,4 +1,4 @@
-"""Training: a plan, a model and data in, a private model out."""
+"""The training function `fit`: from a plan, a model and data to a private model."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -24,15 +24,15 @@ from prudent.training.step import Corrupt, Corruption
 
 @attrs.frozen
 class Fitted:
-    """A trained model and what may be said about its training.
+    """A trained model with the public facts about its training.
 
     Attributes:
-        model: The same object that was given, trained.
-        plan: The plan that was carried out, its steps those really taken.
-        history: Metrics, one entry for each evaluation since the run was begun or resumed.
-        pass_rate: Share of the steps in which the test passed.
-        predictable_noise: Whether the run was seeded: whoever knows the seed can subtract the
-            noise, and for them the guarantee is void.
+        model: The given model object, trained.
+        plan: The plan that was executed, with the number of steps actually taken.
+        history: Metrics, one entry per evaluation since the run was started or resumed.
+        pass_rate: Fraction of the steps in which the test passed.
+        predictable_noise: Whether the run was seeded. The guarantee is void against anyone who
+            knows the seed, because they can subtract the noise.
     """
 
     model: nn.Module
@@ -64,52 +64,55 @@ def fit(
     private_diagnostics: bool = False,
     **optimizer_options: Any,
 ) -> Fitted:
-    """Carries out a plan.
+    """Train a model as a plan prescribes.
 
     Under torchrun every process calls this with the same arguments; each works on its own records,
-    and the first alone prints and writes.
+    and only the first prints and writes files.
 
     Args:
-        plan: Sampling, steps and aggregation; the guarantee.
-        model: Trained in place. Its layers must keep records apart. Of several processes, the
-            parameters of the first count; DistributedDataParallel is looked through, and a model
-            divided by `fully_shard` stays divided.
-        loss: Takes outputs and targets to one loss per record (reduction="none").
+        plan: Sampling, steps and aggregation; it determines the guarantee.
+        model: Trained in place. Its layers must not mix records. With several processes, the
+            parameters of the first are used; a DistributedDataParallel is unwrapped, and a model
+            sharded by `fully_shard` stays sharded.
+        loss: Maps outputs and targets to one loss per record (reduction="none").
         train_set: A pair (inputs, targets) of tensors, a `TensorDataset`, or any map-style data set
-            of (input, target) items. A record is one item. Every process, and every run that is
-            resumed, needs the same records in the same order; tensors are compared, and which part
-            a `Subset` is; a data set that must be read for it is taken at its word.
-        optimizer: Any torch optimizer; what it does with released gradients is free.
-        execution: Device, engine, seed: what cannot change the guarantee.
+            of (input, target) items. A record is one item. Every process and every resumed run
+            needs the same records in the same order. This is checked for tensors and for the
+            indices of a `Subset`; for other data sets it is not checked.
+        optimizer: Any torch optimizer; it only post-processes released gradients.
+        execution: Device, engine and other settings that do not change the plan's event. A seed
+            makes the noise predictable.
         corrupt: Replaces per-example gradients, to simulate faults and attacks: a gradient
-            corruption of `prudent.corruption`, or a function. No δ may be given with one in which
-            bad records read the gradients of others: no accounting covers it.
-        average: Evaluate, and end with, a running average of the weights, of which every step keeps
-            this share: 0.97 is about the last 30 steps. Post-processing, and free; it takes out
-            noise and the swings of an attack.
-        evaluate: Called with the model now and then, in every process; use public data in it, its
-            results are shown. Training and evaluation modes are put back after it. If it has a
-            `rehearse`, as `accuracy` has, that is called with the model before anything is charged.
-        evaluate_every: Steps between evaluations, metrics and checkpoints; a tenth of the run.
-        evaluate_at: Further steps after which to do the same.
+            corruption of `prudent.corruption`, or a function. `delta` must be None with a
+            corruption in which bad records read the gradients of others: no accounting covers it.
+        average: Evaluate and return a running average of the weights, of which every step keeps
+            this fraction: 0.97 averages about the last 30 steps. This is post-processing at no
+            privacy cost; it reduces the noise and the oscillations caused by an attack.
+        evaluate: Called with the model at every evaluation, in every process. Its results are
+            shown, so it must use public data. Training and evaluation modes are restored after it.
+            If it has a method `rehearse`, as `accuracy` does, that is called with the model before
+            anything is charged.
+        evaluate_every: Steps between evaluations, metrics and checkpoints. None: a tenth of the
+            run.
+        evaluate_at: Additional steps after which to do the same.
         delta: δ at which ε is shown, for the plan's relation.
         budget: Stop before ε at `delta` would exceed this.
-        out: Folder for metrics.jsonl, ledger.json and checkpoint.pt, of one run at a time. The
-            checkpoint holds the key of the noise: it is as secret as the data.
-        resume: Go on from the checkpoint in `out`, if there is one.
+        out: Folder for metrics.jsonl, ledger.json and checkpoint.pt, used by one run at a time. The
+            checkpoint holds the key of the noise, so it is as secret as the data.
+        resume: Continue from the checkpoint in `out`, if there is one.
         progress: Show a progress bar.
         tensorboard: Also write TensorBoard files to `out`.
-        private_diagnostics: Record what is neither released nor charged (drawn batch size, training
-            loss). Such a record must not leave the data's owner.
-        **optimizer_options: Given to the optimizer: lr and so on.
+        private_diagnostics: Also record values that are neither released nor charged (drawn batch
+            size, training loss). They must not leave the data's owner.
+        **optimizer_options: Passed to the optimizer, such as `lr`.
 
     Guarantee:
-        The model after every step and all metrics but private diagnostics are, together,
-        `Fitted.plan.event`: (ε, δ)-DP for `Fitted.plan.epsilon(δ)` and the neighbours of
-        `Fitted.plan.relation`, as long as the key of the noise stays secret: that of the operating
-        system unless `execution` has a seed. Without a public `plan.expected_batch` the sum is
-        divided by the sampling rate times the number of records, and the relation says that this
-        number is public.
+        The models after all steps and all metrics except private diagnostics have, together, the
+        event `Fitted.plan.event`: they are (ε, δ)-DP for ε = `Fitted.plan.epsilon(δ)` and the
+        neighbours of `Fitted.plan.relation`, as long as the key of the noise stays secret. The key
+        comes from the operating system unless `execution` has a seed. Without a public
+        `plan.expected_batch` the sum is divided by the sampling rate times the number of records,
+        and the relation declares this number public.
     """
     if isinstance(corrupt, Corruption) and not corrupt.per_record and delta is not None:
         raise _validate.ArgumentError(
@@ -147,7 +150,7 @@ def fit(
                 hint="Give resume=True to go on with that run, or name another folder.",
             )
         if folder is not None and start == 0:
-            # A run killed before its first evaluation must come back with the same noise as well.
+            # A run killed before its first evaluation must also resume with the same noise.
             _save(run, folder, 0)
         speaks = processes.rank == 0
         recorder = Recorder(
@@ -187,19 +190,19 @@ def fit(
 
 
 def _save(run: TrainingRun, folder: Path, step: int) -> None:
-    state = run.state(step)  # all processes have a part in it, one writes
+    state = run.state(step)  # all processes take part; only one writes
     run.processes.first(partial(save_checkpoint, folder, state))
 
 
 def _numbers(shown: Mapping[str, float]) -> dict[str, float]:
-    """What an evaluation says, as plain numbers: they are written to a file."""
+    """The results of an evaluation as plain floats, which can be written to a file."""
     if not isinstance(shown, Mapping):
         raise _validate.ArgumentError("evaluate", "to return numbers by name", got=shown)
     return {name: float(value) for name, value in shown.items()}
 
 
 def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
-    """The plan, shortened to what the budget pays for. Known beforehand: nothing is looked at."""
+    """The plan, shortened to the steps that the budget covers. This does not depend on the data."""
     if delta is not None:
         _validate.between(0, 1, ends="()", delta=delta)
     if budget is None:
@@ -215,7 +218,7 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
 
 
 def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]:
-    """Takes over the run of a folder: the step of its checkpoint, and the steps it has paid for."""
+    """Restore the run in a folder; return the step of its checkpoint and the charged steps."""
     if folder is None:
         raise _validate.ArgumentError("out", "the folder to resume from", got=None)
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))

@@ -1,9 +1,9 @@
-"""What a run shows: to a person, to a file, to TensorBoard.
+"""Metrics of a run, on the terminal, in a file and in TensorBoard.
 
-Public, because it was released and charged, or never depended on the data: the step, ε, the branch
-(and so the pass rate), the trim, the noise, and what an evaluation on public data says. Private:
-the size of a drawn batch, the true margin, the loss on training data. Private values are written
-only when asked for, under a key of their own.
+Public values were released and charged, or never depended on the data: the step, ε, the branch (and
+so the pass rate), the trim, the noise, and the results of an evaluation on public data. Private
+values are the size of a drawn batch, the true margin and the loss on training data. They are
+written only on request, under a separate key.
 """
 
 import json
@@ -19,18 +19,18 @@ from prudent._rounding import rounded_up
 
 @attrs.frozen(kw_only=True)
 class Metrics:
-    """Public metrics of one stretch of steps.
+    """The metrics of the steps since the previous entry.
 
     Attributes:
         step: Steps taken so far.
-        epsilon: ε so far, at `delta`; None where no δ was given or nothing is private.
+        epsilon: ε so far, at `delta`; None if no δ was given or the run is not private.
         delta: δ of that ε.
-        relation: Which data sets it compares, in words.
-        pass_rate: Share of passed tests since the last entry.
+        relation: The neighbouring relation of that ε, in words.
+        pass_rate: Fraction of passed tests since the previous entry.
         trim: F of the last step.
         noise: Standard deviation of the noise on the last sum.
         evaluation: What the evaluation returned.
-        private: Values that must not leave the data's owner; None unless asked for.
+        private: Values that must not leave the data's owner; None unless requested.
     """
 
     step: int
@@ -44,7 +44,7 @@ class Metrics:
     relation: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As a flat dictionary; private values, if any, stay under their own key."""
+        """The metrics as a flat dictionary; private values, if any, stay under a separate key."""
         values: dict[str, Any] = attrs.asdict(self)
         evaluation: dict[str, Any] = values.pop("evaluation")
         if values["private"] is None:
@@ -53,7 +53,7 @@ class Metrics:
 
 
 class Recorder:
-    """Shows progress and writes metrics; on resuming, forgets what came after the checkpoint."""
+    """Shows progress and writes metrics; when resuming, drops entries after the checkpoint."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Recorder:
         if self._path is not None:
             self._keep_until(self._path, start)
         self._progress = Progress(
-            BarColumn(bar_width=10),  # what is shown after it shall fit into 80 columns
+            BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[shown]}"),
@@ -93,15 +93,15 @@ class Recorder:
             self._writer.close()
 
     def say(self, sentence: str) -> None:
-        """Shows a sentence above the progress, if that is shown."""
+        """Print a sentence above the progress bar, if there is one."""
         self._progress.print(sentence)
 
     def advance(self) -> None:
-        """One step was taken."""
+        """Advance the progress bar by one step."""
         self._progress.advance(self._task)
 
     def record(self, metrics: Metrics) -> None:
-        """Shows and writes an entry."""
+        """Show and write an entry."""
         self.history.append(metrics)
         shown = [f"pass {metrics.pass_rate:.0%}", f"F {metrics.trim}"]
         if metrics.epsilon is not None:
@@ -126,7 +126,7 @@ class Recorder:
 
 
 def _step_of(line: str) -> float:
-    """The step of a line; a line cut short by a kill counts as beyond every step."""
+    """The step of a line; infinity for a line that a kill left incomplete."""
     try:
         return float(json.loads(line)["step"])
     except (json.JSONDecodeError, KeyError):

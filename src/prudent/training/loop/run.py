@@ -1,4 +1,4 @@
-"""A training run in progress: what changes from step to step, and what a checkpoint keeps of it."""
+"""A training run in progress: the state that changes between steps and its checkpoints."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -29,28 +29,28 @@ from prudent.training.step import Chunk, Corrupt, Corruption, Outcome, Step
 
 @attrs.define
 class TrainingRun:
-    """Everything that changes while a plan is carried out.
+    """The state of a training run.
 
     Attributes:
         plan: The plan as it was given, before a budget shortens it.
-        processes: Those that carry it out together.
+        processes: The processes that execute it together.
         model: Trained in place.
-        optimizer: Uses what each step releases.
-        execution: Device, engine and the like.
-        key: Of noise, tests and sampling. Secret.
+        optimizer: Updates the model from the released gradients.
+        execution: Device, engine and similar settings.
+        key: The key of noise, tests and sampling. Secret.
         step: Releases a batch.
         sampler: Draws the batches.
-        gather: From record ids to inputs and targets.
-        data: Tells the records from others.
-        passes: How many tests have passed.
+        gather: Maps record ids to inputs and targets.
+        data: Computes a fingerprint of the records.
+        passes: Number of passed tests so far.
         drawn: Records drawn since the last metrics. Private.
-        losses: Mean losses added up since the last metrics. Private.
-        captures: Whether steps become a CUDA graph.
-        captured: That graph, once there is one.
+        losses: Sum of mean losses since the last metrics. Private.
+        captures: Whether steps are captured as a CUDA graph.
+        captured: The captured step, once there is one.
         last: The outcome of the last step.
         recorded: Step of the last metrics.
-        recorded_passes: Tests passed by then.
-        average: Of the trained parameters, over the last steps, if asked for.
+        recorded_passes: Number of passed tests at the last metrics.
+        average: Running average of the trained parameters, if requested.
     """
 
     plan: Plan
@@ -86,7 +86,7 @@ class TrainingRun:
         corrupt: Corrupt | Corruption | None,
         average: float | None = None,
     ) -> "TrainingRun":
-        """A run at its beginning; see `fit` for the arguments."""
+        """A new run; see `fit` for the arguments."""
         execution, processes = (Execution() if execution is None else execution).joined()
         device = execution.device
         model = unwrapped(model, processes)
@@ -143,7 +143,7 @@ class TrainingRun:
             processes=processes,
         )
         if processes.rank > 0:
-            # Processes that were seeded alike would drop the same units of different records.
+            # Identically seeded processes would use the same dropout masks for different records.
             own = key.generator(device, Purpose.DROPOUT, rank=processes.rank)
             _default_generator(device).set_state(own.get_state())
 
@@ -169,7 +169,7 @@ class TrainingRun:
         )
 
     def steps(self, first: int, stop: int) -> Iterator[int]:
-        """Takes steps, one at a time."""
+        """Take the steps from `first` up to `stop`, yielding after each one."""
         for number in range(first, stop):
             batch = self.sampler.batch(number)
             if self.captures and len(batch.ids) == 1:
@@ -187,7 +187,7 @@ class TrainingRun:
 
     @contextmanager
     def shown(self) -> Iterator[nn.Module]:
-        """The model as it is evaluated: with its averaged parameters, if it has some."""
+        """A context with the model to evaluate: with averaged parameters if they are kept."""
         with nullcontext() if self.average is None else self.average.shown():
             yield self.model
 
@@ -204,13 +204,13 @@ class TrainingRun:
         return outcome
 
     def _records(self, rows: Tensor) -> tuple[Any, Any]:
-        """Inputs and targets; how to read them, if a chunk is run twice and not held between."""
+        """Inputs and targets, or a function that reads them if the engine recomputes."""
         if self.step.engine.recompute:
             return functools.partial(self.gather, rows), None
         return self.gather(rows)
 
     def pass_rate(self, steps: int) -> float:
-        """Share of passed tests so far."""
+        """Fraction of passed tests so far."""
         return float(self.passes) / steps if steps else 0.0
 
     def metrics(
@@ -222,7 +222,7 @@ class TrainingRun:
         private: bool,
         ends: bool = False,
     ) -> Metrics:
-        """What is known at a step; asks the device for the first time since the last such call."""
+        """The metrics since the last call. Only this call reads values from the device."""
         since = max(1, step - self.recorded)
         passes = float(self.passes)
         assert self.last is not None
@@ -251,13 +251,16 @@ class TrainingRun:
     def _epsilon(self, step: int, delta: float | None, *, exact: bool) -> float | None:
         if delta is None or isinstance(self.plan.aggregation, Mean):
             return None
-        # On the way a coarser grid of losses is quicker and, like the fine one, an upper bound.
+        # Before the last step, use a coarser grid: it is faster and also gives an upper bound.
         interval = 1e-4 if exact else 1e-3
         accountant = functools.partial(PldAccountant, value_discretization_interval=interval)
         return epsilon_of(self.plan.event_after(step), delta, self.plan.relation, accountant)
 
     def state(self, step: int) -> dict[str, Any]:
-        """Everything needed to go on, as tensors and plain values; whole in the first process."""
+        """Everything needed to resume, as tensors and plain values.
+
+        Complete only in the first process.
+        """
         keep = self.processes.rank == 0
         with self.processes.watched():
             model = whole_state(self.model.state_dict(), keep=keep)
@@ -277,13 +280,13 @@ class TrainingRun:
             "dropout": self.processes.gathered(
                 _default_generator(self.execution.device).get_state()
             ),
-            "reading": self.processes.gathered(torch.get_rng_state()),  # a data set may draw
+            "reading": self.processes.gathered(torch.get_rng_state()),  # data sets may draw
             "passes": self.passes,
             "averages": None if self.average is None else self.average.values,
         }
 
     def restore(self, state: dict[str, Any] | None) -> int:
-        """Takes over a saved state; the step it was saved at."""
+        """Restore a saved state and return its step; 0 without a state."""
         if state is None:
             return 0
         if state["plan"] != repr(self.plan):
@@ -330,7 +333,10 @@ class TrainingRun:
     def _random_state(
         self, state: dict[str, Any], purpose: Purpose, device: torch.device
     ) -> Tensor:
-        """What this process would have drawn next; of other processes than before, the first."""
+        """The state of this process's generator.
+
+        If the number of processes changed, all but the first get a new one from the key.
+        """
         rank, kept = self.processes.rank, state[purpose.value]
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()
@@ -338,7 +344,7 @@ class TrainingRun:
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
-    """The generator that dropout and the like draw from."""
+    """The default generator of a device, which dropout uses."""
     if device.type != "cuda":
         return torch.default_generator
     torch.cuda.init()  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""Several processes: how they agree on one release, and models divided among them."""
+"""Training with several processes: agreeing on one release, and sharded models."""

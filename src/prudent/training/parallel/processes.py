@@ -1,23 +1,23 @@
-"""Several processes that carry out one plan: the records are divided, the release is one.
+"""Several processes that execute one plan: they divide the records and make one joint release.
 
-Every process draws the same batch (the draw is a function of the key) and keeps the records that
-are its own: record i belongs to process i modulo their number. Then, in every step:
+Every process draws the same batch (the draw is a function of the key) and keeps its own records:
+record i belongs to process i modulo the number of processes. Then, in every step:
 
 1. each process computes the norms of its own records;
-2. norms and record ids are gathered, so that the one order of all records, by (norm, id), exists;
-3. the first process tests and decides; the others get its decision. They could come to it
-   themselves, with the same noise; but a last digit that differs between two devices would then
-   send them into different branches;
-4. each process adds up its own records with the weights it was given;
+2. norms and record ids are gathered, so that all records can be ordered by (norm, id);
+3. the first process tests and decides, and sends its decision to the others. If each process
+   decided for itself with the same noise, a rounding difference between two devices could send them
+   into different branches;
+4. each process sums its own records with the weights it was given;
 5. the first process adds the noise to its part, and the parts are added up.
 
-The noise is drawn once, by one process, from the keystream a single process would have read. Parts
-of the noise from every process would need each of them to be trusted to add its share; here the sum
-that leaves the reduction holds it exactly once, whatever the devices are. So a run of any number of
-processes releases what one process would have released, up to the rounding of sums.
+The noise is drawn once, by one process, from the keystream that a single process would have read,
+so the reduced sum contains it exactly once, whatever the devices are. (If every process added a
+share of the noise, each would have to be trusted to do so.) A run of any number of processes
+therefore releases what one process would have released, up to the rounding of sums.
 
-All processes belong to the owner of the data: they tell each other norms, ids and sums without
-noise, unencrypted.
+All processes belong to the owner of the data: they exchange norms, ids and noiseless sums,
+unencrypted.
 """
 
 import atexit
@@ -38,10 +38,10 @@ from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")
 Decide = Callable[[Tensor, Tensor], Decision]
-"""From norms and validity of a whole batch, in the order of record ids, to the decision."""
+"""Maps the norms and validity of a whole batch, ordered by record id, to the decision."""
 
 PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others before it takes them for lost."""
+"""How long a process waits for the others before it considers them lost."""
 
 
 class ProcessLostError(ConnectionError):
@@ -152,12 +152,12 @@ class Together(Processes):
         rows = self._largest(len(norms), norms.device)
         mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
         mine[0, : len(norms)] = norms
-        mine[1, : len(norms)] = torch.where(valid, ids, -1)  # a double holds ids to 2^53
+        mine[1, : len(norms)] = torch.where(valid, ids, -1)  # doubles are exact up to 2^53
         whole = mine.new_empty(self.count, 2, rows)
         with self.watched():
             distributed.all_gather(list(whole.unbind()), mine)
         all_norms, all_ids = whole[:, 0].flatten().to(norms.dtype), whole[:, 1].flatten()
-        order = all_ids.sort().indices  # padding first
+        order = all_ids.sort().indices  # padding comes first
         _refuse_shared(all_ids[order])
         answer = mine.new_empty(len(order) + 4)
         if self.rank == 0:
@@ -195,7 +195,7 @@ class Together(Processes):
         if self.rank == 0:
             try:
                 answer[0] = function()
-            except Exception as error:  # whatever it is, all must stop
+            except Exception as error:  # all processes must stop, whatever the error
                 answer[1] = error
         with self.watched():
             distributed.broadcast_object_list(answer, 0)
@@ -208,7 +208,7 @@ class Together(Processes):
     def align(self, model: nn.Module) -> None:
         with self.watched(), torch.no_grad():
             for value in (*model.parameters(), *model.buffers()):
-                if not is_sharded(value):  # a shard is its process's own
+                if not is_sharded(value):  # each process keeps its own shard
                     distributed.broadcast(value, 0)
 
     @override
@@ -240,11 +240,12 @@ class Together(Processes):
 
 
 def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
-    """The processes this one works with: those of a process group, or those torchrun started.
+    """The processes of the run: those of the process group, or those started by torchrun.
 
     Args:
-        device: Decides the backend where there is no process group yet: nccl for CUDA, else gloo.
-        timeout: How long a process waits for the others, where there is no process group yet.
+        device: Determines the backend if there is no process group yet: nccl for CUDA, otherwise
+            gloo.
+        timeout: How long a process waits for the others, if there is no process group yet.
     """
     if not distributed.is_available():
         return Alone()
@@ -258,7 +259,7 @@ def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
 
 
 def local_device(device: torch.device | str) -> torch.device:
-    """The device of this process: under torchrun, "cuda" is the GPU with the number LOCAL_RANK."""
+    """The device of this process: under torchrun, "cuda" means the GPU numbered LOCAL_RANK."""
     device = torch.device(device)
     if str(device) != "cuda" or "LOCAL_RANK" not in os.environ:
         return device
@@ -268,12 +269,12 @@ def local_device(device: torch.device | str) -> torch.device:
 
 
 def is_first() -> bool:
-    """Whether this process speaks for all: it alone prints and writes."""
+    """Whether this is the first process, the only one that prints and writes files."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
-    """The model inside a DistributedDataParallel, whose own averaging would come on top."""
+    """The model wrapped by a DistributedDataParallel, which would average the gradients again."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return model
     copies = distributed.get_world_size(model.process_group)
@@ -289,7 +290,7 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
 
 
 def _refuse_shared(ids: Tensor) -> None:
-    """A record that two processes hold would count twice, and so would what it reveals."""
+    """Raise an error if two processes hold the same record, which would double its sensitivity."""
     if bool(((ids[1:] == ids[:-1]) & (ids[1:] >= 0)).any()):
         raise ValueError(
             "Expected every record in one process alone, got a record id in two places of a batch: "

@@ -1,10 +1,10 @@
-"""Models whose parameters are divided among processes (FSDP2, `fully_shard`).
+"""Models whose parameters are sharded among processes (FSDP2, `fully_shard`).
 
-A step needs the parameters of the whole model at once: the engines give every layer its parameters
-by name. So for the time of a step they are gathered, and given up again after it. What is divided
-all the time is the parameters at rest, their gradients and the state of the optimizer. With P bytes
-of parameters and W processes, Adam then holds 4P/W at rest instead of 4P, and a step needs P more
-than it would: the gathered parameters.
+A step needs all parameters at once, because the engines pass every layer its parameters by name. So
+they are gathered for the duration of a step and freed after it. The stored parameters, their
+gradients and the optimizer state remain sharded at all times. With P bytes of parameters and W
+processes, Adam then stores 4P/W per process between steps instead of 4P, and a step needs P more
+for the gathered parameters.
 """
 
 import sys
@@ -20,18 +20,18 @@ from prudent._validate import ArgumentError
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether a tensor is a DTensor. Where their module was never imported, there are none."""
+    """Whether a value is a DTensor. If their module was never imported, there are none."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
 
 def has_shards(model: nn.Module) -> bool:
-    """Whether any parameter is divided among processes."""
+    """Whether any parameter is sharded."""
     return any(is_sharded(parameter) for parameter in model.parameters())
 
 
 def check_mesh(model: nn.Module, processes: int) -> None:
-    """Refuses a model divided among other processes than those that carry out the plan."""
+    """Raise an error if a model is sharded over another number of processes than the run has."""
     for name, parameter in model.named_parameters():
         mesh: Any = getattr(parameter, "device_mesh", None)
         if mesh is not None and mesh.size() != processes:
@@ -45,7 +45,7 @@ def check_mesh(model: nn.Module, processes: int) -> None:
 
 
 def rest(model: nn.Module) -> None:
-    """Puts the shards back in place, which an evaluation may have left gathered."""
+    """Reshard the parameters, which an evaluation may have left gathered."""
     if "torch.distributed.fsdp" not in sys.modules:
         return
     from torch.distributed.fsdp import FSDPModule
@@ -62,7 +62,7 @@ def whole(value: Tensor) -> Tensor:
 
 
 def scattered(part: Tensor, parameter: Any) -> Tensor:
-    """The sum of all processes' parts, of which each process keeps the shard of its parameter."""
+    """Sum the parts of all processes and return this process's shard of the sum."""
     from torch.distributed.tensor import DTensor, Partial
 
     mesh = parameter.device_mesh
@@ -72,7 +72,7 @@ def scattered(part: Tensor, parameter: Any) -> Tensor:
 
 @contextmanager
 def without_gathering(model: nn.Module) -> Iterator[None]:
-    """Runs without FSDP's hooks, which would put parameters of their own into every layer."""
+    """Disable FSDP's hooks, which would replace the parameters of every layer."""
     with ExitStack() as stack:
         for module in model.modules():
             for hooks in (module._forward_pre_hooks, module._forward_hooks):
@@ -85,9 +85,9 @@ def without_gathering(model: nn.Module) -> Iterator[None]:
 
 
 def whole_state(state: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-    """A state dictionary with whole tensors; all processes must ask, those that do not keep it too.
+    """A state dictionary with gathered tensors. All processes must call this, even without `keep`.
 
-    One tensor at a time is gathered, and kept on the host.
+    Tensors are gathered one at a time and kept on the host.
     """
 
     def gather(leaf: Any) -> Any:
@@ -101,13 +101,16 @@ def whole_state(state: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
 
 def load_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Loads whole tensors; each process keeps its shards."""
+    """Load gathered tensors into a model; each process keeps its shards."""
     current = model.state_dict()
     model.load_state_dict({name: _like(value, current[name]) for name, value in state.items()})
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Likewise; what has the shape of its parameter is divided like it."""
+    """Load gathered tensors into an optimizer.
+
+    Tensors with the shape of their parameter are sharded like it.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moments = {
         index: {

@@ -22,8 +22,8 @@ def laplace_epsilon(scale: float) -> float:
 def gaussian_delta(epsilon: ArrayLike, sigma: float) -> Numbers:
     """Exact privacy profile of Gaussian noise, for any finite ε.
 
-    δ(ε) = Φ(1/(2σ) - εσ) - e^ε Φ(-1/(2σ) - εσ). In the tail both terms share the factor
-    of a Gaussian density, which is taken out, so that tiny δ keep their leading digits.
+    δ(ε) = Φ(1/(2σ) - εσ) - e^ε Φ(-1/(2σ) - εσ). In the tail both terms share the factor of a
+    Gaussian density; factoring it out keeps the relative precision of tiny δ.
     """
     sigma = _validate.positive(sigma=sigma)
     loss = finite(epsilon=epsilon)
@@ -39,13 +39,15 @@ def gaussian_delta(epsilon: ArrayLike, sigma: float) -> Numbers:
 def gaussian_epsilon(sigma: float, delta: float) -> float:
     """Smallest ε >= 0 with δ(ε) <= delta under Gaussian noise: exact, rounded up.
 
-    Guarantee: the result is never below the true ε. The profile is inverted at a δ one part in
-    10^9 smaller than asked, more than the rounding of `gaussian_delta` for any σ up to 10^5.
+    Guarantee: the result is never below the true ε. The profile is inverted at a δ one part in 10^9
+    smaller than requested, which exceeds the rounding error of `gaussian_delta` for any σ up to
+    10^5.
     """
     sigma = _validate.positive(sigma=sigma)
     delta = _validate.between(0, 1, ends="()", delta=delta)
     target = delta * (1 - 1e-9)
-    # Concentrated differential privacy of the Gaussian gives a valid, larger ε to start from.
+    # Concentrated differential privacy of the Gaussian gives a valid, larger ε as upper end of the
+    # search.
     enough = 1 / (2 * sigma**2) + math.sqrt(2 * -math.log(target)) / sigma
     return float(smallest(lambda e: np.asarray(gaussian_delta(e, sigma) <= target), 0.0, enough))
 

@@ -1,16 +1,16 @@
-"""The error of a theorem asked outside its conditions."""
+"""The error raised when a theorem is used outside its conditions."""
 
 _EXACT = "Use the exact accountant, prudent.PldAccountant, which has none."
 
 
 class ConditionError(ValueError):
-    """A bound was asked where its theorem does not hold, so its formula would be no guarantee.
+    """A bound was requested where its theorem does not hold, so it would not be a guarantee.
 
     Args:
-        theorem: Whose condition it is.
-        condition: What is needed.
-        given: What was given, and by how much it misses.
-        instead: What to do.
+        theorem: The theorem.
+        condition: The condition that fails.
+        given: What was given, and by how much it fails the condition.
+        instead: What to do instead.
     """
 
     def __init__(self, theorem: str, condition: str, given: str, instead: str = _EXACT) -> None:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.accounting import moments
-from prudent.paper.theory import mechanisms
+from prudent.accounting import mechanisms, moments
 
 DIGITS = 60
 

@@ -1,0 +1,118 @@
+"""The budget of a data set as a value: (ε, δ), for which neighbours, kept by which filter."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import attrs
+
+from prudent import _validate
+from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.release.budget.adaptive_filter import AdaptiveFilter
+from prudent.release.budget.filters import ExactFilter, Filter
+from prudent.release.budget.renyi_filter import RenyiFilter
+
+_LEAST_DELTA = 1e-300  # what floating point can still hold and halve
+
+FORMAT = 2
+"""Of the first row of a ledger. Without a number it is 1: Rényi books, add-remove neighbours."""
+
+
+@attrs.frozen
+class Budget:
+    """What may be spent, fixed when a ledger is made.
+
+    Attributes:
+        epsilon: ε of everything released, for two data sets of the relation.
+        delta: δ beside it.
+        adaptive: Whether events may be chosen after seeing earlier answers.
+        relation: Which data sets are neighbours.
+        orders: Of the Rényi books of an adaptive filter; None: chosen for the budget.
+        format: Of the ledger.
+    """
+
+    epsilon: float
+    delta: float
+    adaptive: bool = True
+    relation: Relation = ADD_REMOVE
+    orders: tuple[float, ...] | None = None
+    format: int = FORMAT
+
+    @property
+    def per_record(self) -> tuple[float, float]:
+        """ε and δ that adding or removing a single record may use."""
+        _validate.positive(epsilon=self.epsilon)
+        _validate.between(0, 1, ends="()", delta=self.delta)
+        epsilon, delta = self.relation.per_record(self.epsilon, self.delta)
+        if not (epsilon > 0 and delta >= _LEAST_DELTA):
+            raise ValueError(
+                f"Expected epsilon and delta enough for {self.relation.distance} records, got "
+                f"{self.epsilon!r} and {self.delta!r}: the share of one record is 0. Allow fewer "
+                "records, or a larger delta."
+            )
+        return epsilon, delta
+
+    def filter(self) -> Filter[Any]:
+        """The filter that keeps the budget of one record."""
+        if not self.adaptive:
+            return ExactFilter(*self.per_record)
+        kind = RenyiFilter if self.format == 1 else AdaptiveFilter
+        return kind(*self.per_record, self.orders or ())
+
+    def for_relation(self, epsilon: float) -> float:
+        """ε for the relation, rounded up, from one for a single record."""
+        distance = self.relation.distance
+        if distance == 1:
+            return epsilon
+        whole = math.nextafter(epsilon * distance, math.inf)
+        return min(whole, self.epsilon) if epsilon <= self.per_record[0] else whole
+
+    def is_as_asked(self, asked: "Budget | None", **given: Any) -> bool:
+        """Whether a ledger with this budget is what was asked for; None asks for nothing."""
+        same = asked is None or (asked.epsilon, asked.delta) == (self.epsilon, self.delta)
+        return same and all(
+            getattr(self, name) == value for name, value in given.items() if value is not None
+        )
+
+    def to_fields(self) -> dict[str, Any]:
+        """What the first row of a ledger notes."""
+        filter_ = self.filter()
+        return {
+            "format": self.format,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "orders": filter_.orders if isinstance(filter_, AdaptiveFilter) else None,
+            "relation": {
+                "adjacency": self.relation.adjacency.value,
+                "records": self.relation.records,
+            },
+        }
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """The budget that a first row notes, of this format or an earlier one.
+
+        Raises:
+            ValueError: If the row was written by a later version.
+        """
+        number = fields.get("format", 1)
+        if number not in range(1, FORMAT + 1):
+            raise ValueError(
+                f"format {number!r}, but this version of prudent reads up to {FORMAT}: install a "
+                "later one"
+            )
+        orders = fields["orders"]
+        return cls(
+            fields["epsilon"],
+            fields["delta"],
+            orders is not None,
+            Relation(**fields.get("relation", {})),
+            None if orders is None else tuple(orders),
+            number,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"epsilon={self.epsilon:g}, delta={self.delta:g}, adaptive={self.adaptive}, "
+            f"for {self.relation}"
+        )

@@ -1,0 +1,281 @@
+"""What an event costs a book that is kept in Gaussian noise, simple addition or Rényi divergence.
+
+An event enters as a symmetric pair of laws (P, Q): its exact privacy profile at finitely many
+losses, joined by chords. All but an accident of probability a is kept: P̃ = min(P, e^L Q), where L
+is the ε at δ = a. Every price below is a price of (P̃, Q), so that one accident serves all books.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+import attrs
+import dp_accounting as dp
+import numpy as np
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
+from scipy import special
+
+from prudent.accounting import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+    PldAccountant,
+    ProposeTestReleaseDpEvent,
+)
+from prudent.accounting.domination import dominating, leaves
+from prudent.accounting.loss_tables import Array
+from prudent.accounting.pairs import Dominating, gaussian_profile
+
+_EVEN_LOSSES = 64  # grid points at equal distances: for losses spread over all of their range
+_SMALL_LOSSES = 32  # and at equal ratios: for losses that are mostly small
+_SMALLEST_LOSS = 1e-4  # of these, relative to the largest
+_POINTS = 400  # at which a smoothed profile is compared with that of a Gaussian
+_SLACK = 1e-9  # relative; several orders above the rounding of a profile
+_FARTHEST = 30.0  # standard deviations that are compared point by point
+_FINE_GRID = 2e-3  # of the largest loss: resolution for a small event
+_COARSEST_INTERVAL = 1e-4  # of the accountant's grid of losses
+_LARGEST_LOSS = 30.0  # beyond which no budget is met
+
+
+@attrs.frozen(eq=False)
+class BoundedPair:
+    """A symmetric pair of laws on finitely many losses, after an accident was set aside.
+
+    Attributes:
+        losses: log(dP̃/dQ), increasing.
+        masses: Of P̃ at each loss. They sum to 1 - accident.
+        accident: The mass that P̃ lacks.
+        profile: sup over events A of P̃(A) - e^ε Q(A), at each loss that is not negative.
+    """
+
+    losses: Array
+    masses: Array
+    accident: float
+    profile: Array
+
+    @property
+    def largest(self) -> float:
+        """L: what simple composition counts."""
+        return float(self.losses[-1])
+
+    def divergences(self, orders: tuple[float, ...]) -> Array:
+        """Rényi divergences of P̃ from Q: log ∫ (dP̃/dQ)^α dQ / (α - 1)."""
+        powers = np.array(orders)[:, None] - 1
+        peak = powers[:, 0] * self.largest
+        moments = np.exp(powers * self.losses - peak[:, None]) @ self.masses
+        logs = np.maximum(0.0, peak + np.log(moments)) * (1 + _SLACK)
+        return np.asarray(logs / powers[:, 0])
+
+    def variance(self, reserve: float = 0.0) -> float:
+        """The least μ², rounded up, such that Gaussian noise of that μ² costs as much.
+
+        Without a reserve, (P̃, Q) is then μ-GDP. With one, it is so beside Gaussian noise of
+        variance `reserve` on both sides: H(P̃ × N(√s, 1), Q × N(0, 1)) is at most
+        H(N(√(s+μ²), 1), N(0, 1)) for s = reserve, in every hockey-stick divergence H, and so
+        for every larger s too, since one may add more noise to both sides.
+
+        The profile on the left is below its chords and that on the right above its tangents, both
+        as functions of e^ε. Beyond the last point the second derivatives are compared: the largest
+        loss L shifts the Gaussian of variance s by L, and a wider Gaussian overtakes that for good
+        where a quadratic has its larger root.
+        """
+        if self.largest == 0:
+            return 0.0
+        enough = _pure_variance(self.largest)
+        if reserve == 0:
+            points = self.losses[self.losses >= 0]
+            return _least(lambda more: _below(points, self.profile, more), 0.0, enough)
+        start = self._least_comparable(reserve, enough)
+        if start >= enough:
+            return enough
+        # Denser at small ε, where the two profiles come closest.
+        last = _overtaken(self.largest, reserve, reserve + start)
+        points = last * np.linspace(0.0, 1.0, _POINTS) ** 2
+        smoothed = self._smoothed(points, reserve)
+
+        def holds(more: float) -> bool:
+            wide = reserve + more
+            within = _overtaken(self.largest, reserve, wide) <= last
+            return within and _below(points, smoothed, wide)
+
+        return _least(holds, start, enough)
+
+    def _smoothed(self, points: Array, reserve: float) -> Array:
+        """The profile of (P̃, Q) beside Gaussian noise of variance `reserve`."""
+        shifted = gaussian_profile(points[:, None] - self.losses, reserve**-0.5)
+        return np.asarray(shifted @ self.masses)
+
+    def _least_comparable(self, reserve: float, enough: float) -> float:
+        """The least μ² for which all comparisons stay within `_FARTHEST` standard deviations."""
+        farthest = _FARTHEST * math.sqrt(reserve)
+        spread = float(self.masses @ self.losses**2) / 4
+        low, high = 0.0, enough
+        if _overtaken(self.largest, reserve, reserve + high) > farthest:
+            return enough
+        for _ in range(20):
+            middle = (low + high) / 2
+            inside = _overtaken(self.largest, reserve, reserve + middle) <= farthest
+            low, high = (low, middle) if inside else (middle, high)
+        return max(spread, high)
+
+
+def _pure_variance(epsilon: float) -> float:
+    """μ² of ε-DP: a randomised response is μ-GDP for this μ and no smaller one."""
+    return float((2 * special.ndtri(special.expit(epsilon))) ** 2) * (1 + 1e-6)
+
+
+def _overtaken(shift: float, narrow: float, wide: float) -> float:
+    """From where on a Gaussian of loss variance `wide` lies above a shifted one of `narrow`.
+
+    The loss of N(√v, 1) against N(0, 1) has the density φ((x + v/2)/√v)/√v under the latter. The
+    larger root x of (x - shift + narrow/2)²/narrow - (x + wide/2)²/wide = log(wide/narrow).
+    """
+    if wide <= narrow:
+        return math.inf
+    square = 1 / narrow - 1 / wide
+    linear = -2 * shift / narrow
+    rest = (shift - narrow / 2) ** 2 / narrow - wide / 4 - math.log(wide / narrow)
+    root = math.sqrt(max(0.0, linear**2 - 4 * square * rest))
+    return max(shift, (-linear + root) / (2 * square)) * (1 + _SLACK)
+
+
+def _below(points: Array, values: Array, variance: float) -> bool:
+    """Whether chords through the values stay below the profile of a Gaussian, on all of the range.
+
+    A chord can rise above a convex function the most where the tangents at both ends meet.
+    """
+    if variance <= 0:
+        return not values.any()
+    root = math.sqrt(variance)
+    heights = gaussian_profile(points, 1 / root) * (1 - _SLACK)
+    if not np.all(values * (1 + _SLACK) <= heights):
+        return False
+    slopes = -special.ndtr(-points / root - root / 2)
+    # In e^ε, measured from each left end and divided by e^ε there, to stay finite.
+    width = np.expm1(np.diff(points))
+    left, right = slopes[:-1] * np.exp(points[:-1]), slopes[1:] * np.exp(points[:-1])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        meet = (heights[1:] - heights[:-1] - right * width) / (left - right)
+    meet = np.clip(np.nan_to_num(meet, nan=0.0), 0.0, width)
+    lowest = np.maximum(heights[:-1] + left * meet, heights[1:] - right * (width - meet))
+    chords = values[:-1] + np.diff(values) * (meet / width)
+    return bool(np.all(chords * (1 + _SLACK) <= lowest))
+
+
+def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The least value in (low, high] for which a monotone condition holds; `high` if unsure."""
+    if low > 0 and holds(low):
+        return low
+    for _ in range(32):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def bounded_pair(
+    event: dp.DpEvent, accountant: PldAccountant, known: Mapping[float, float]
+) -> BoundedPair | None:
+    """The pair of an event after an accident was set aside; None if its losses are too large.
+
+    Args:
+        event: What is priced.
+        accountant: Of this event alone.
+        known: Pairs ε: δ for which the event is (ε, δ)-DP. The largest ε becomes the largest loss,
+            and its δ the accident. Cutting further, at another ε of these, sets its δ aside.
+    """
+    largest = max(known)
+    accident = known[largest]
+    if not largest < _LARGEST_LOSS:
+        return None
+    if largest == 0:
+        return BoundedPair(np.zeros(1), np.array([1 - accident]), accident, np.zeros(1))
+    if largest * _FINE_GRID < _COARSEST_INTERVAL:
+        accountant = PldAccountant(value_discretization_interval=largest * _FINE_GRID).compose(
+            event
+        )
+    even = np.linspace(0.0, largest, _EVEN_LOSSES + 1)
+    small = np.geomspace(_SMALLEST_LOSS * largest, largest, _SMALL_LOSSES)
+    points = np.unique(np.concatenate([even, small, list(known)]))
+    apart = np.diff(points, prepend=-math.inf) > _SMALLEST_LOSS * largest / 2
+    points = points[apart | np.isin(points, list(known))]
+    values = np.array(
+        [min(accountant.get_delta(float(x)), known.get(float(x), 1.0)) for x in points]
+    )
+    return _symmetric(points, np.maximum(0.0, values - accident), accident)
+
+
+def _symmetric(points: Array, excess: Array, accident: float) -> BoundedPair:
+    """The pair whose profile joins the given values, for losses above zero, by chords in e^ε.
+
+    Q has the second derivative of the profile as its law of dP/dQ; P has the loss x as often as Q
+    has -x. Masses may be negative by rounding. That does no harm: every price is an integral of
+    the profile itself against a positive weight.
+    """
+    slopes = np.diff(excess) / np.exp(points[:-1]) / np.expm1(np.diff(points))
+    bends = np.diff(slopes, prepend=0.0, append=0.0)
+    bends[0] = 2 * slopes[0] + 1 - (excess[0] + accident)
+    masses = bends * np.exp(points)
+    return BoundedPair(
+        np.append(-points[:0:-1], points), np.append(bends[:0:-1], masses), accident, excess
+    )
+
+
+def pure_epsilon(event: dp.DpEvent) -> Fraction | float:
+    """Σ of the pure ε of all that is composed; infinite unless all of it is pure.
+
+    Exact where there is a formula: 20 times Laplace noise of multiplier 20 is 1, and not a little
+    more by rounding.
+    """
+    return sum((_pure_epsilon_of(leaf) * count for leaf, count in leaves(event)), Fraction(0))
+
+
+def epsilon_at(event: dp.DpEvent, accountant: PldAccountant, accident: float) -> float:
+    """An ε, rounded up, for which an event is (ε, accident)-DP.
+
+    The accountant rounds losses up to its grid. For a single part beside pure ones there is no need
+    for a grid: the ε of that part has a formula, and those of the others are added.
+
+    Args:
+        event: Any event.
+        accountant: Of this event alone.
+        accident: Above 0.
+    """
+    parts = [(leaf, count, _pure_epsilon_of(leaf)) for leaf, count in leaves(event)]
+    epsilon = accountant.get_epsilon(accident)
+    match [(leaf, count) for leaf, count, pure in parts if pure == math.inf]:
+        case [(leaf, 1)] if worst := dominating(leaf):
+            pure = sum((pure * count for _, count, pure in parts if pure < math.inf), Fraction(0))
+            added = _closed_epsilon(worst, accident) + float(pure)
+            return min(epsilon, math.nextafter(math.nextafter(added, math.inf), math.inf))
+    return epsilon
+
+
+def _closed_epsilon(worst: Dominating, delta: float) -> float:
+    """The least ε at which an exact profile, of both directions, is at most delta; rounded up."""
+    low, high = 0.0, _LARGEST_LOSS
+    for _ in range(7):
+        grid = np.linspace(low, high, 129)
+        above = np.maximum(worst.profile(grid), worst.profile(grid, adding=True))
+        enough = above * (1 + _SLACK) <= delta
+        if not enough[-1]:
+            return math.inf
+        first = int(np.argmax(enough))
+        low, high = float(grid[max(0, first - 1)]), float(grid[first])
+    return high
+
+
+def _pure_epsilon_of(leaf: dp.DpEvent) -> Fraction | float:
+    match leaf:
+        case dp.LaplaceDpEvent():
+            return 1 / Fraction(leaf.noise_multiplier)
+        case LaplaceTest() | DiscreteLaplaceTest():
+            return 1 / Fraction(leaf.scale)
+        case DiscreteLaplaceDpEvent():
+            return Fraction(leaf.noise_parameter) * Fraction(leaf.sensitivity)
+        case dp.GaussianDpEvent() | GaussianTest() | DiscreteGaussianTest():
+            return math.inf
+        case ProposeTestReleaseDpEvent():  # its noise is Gaussian
+            return math.inf
+    epsilon = PldAccountant().compose(leaf).get_epsilon(0.0)
+    return Fraction(epsilon) if epsilon < math.inf else math.inf
