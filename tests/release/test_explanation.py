@@ -65,7 +65,7 @@ def test_a_release_asks_what_was_explained(
     table = backend.table("t")
     explained = explain(statistic, table, "x", records=5_000, **own, **COST)
     sent: list[str] = []
-    fetch = queries.fetched
+    fetch = table_queries.fetched
     monkeypatch.setattr(
         table_queries,
         "fetched",

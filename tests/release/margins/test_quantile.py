@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.failures import SourceError
 from prudent.release.lattice import FARTHEST, Lattice
 from prudent.release.margins.quantile import interquartile_range, quantile, rational
 from tests.oracles.multisets import Graph, data_sets, records
@@ -184,5 +185,5 @@ def test_a_column_that_changes_while_it_is_read_is_noticed() -> None:
         def order_statistics(self, first: int, last: int) -> np.ndarray:
             return super().order_statistics(first, last)[1:]
 
-    with pytest.raises(RuntimeError, match="snapshot"):
+    with pytest.raises(SourceError, match="snapshot"):
         quantile(Shrinking([1.0] * 10), FREE, Fraction(1, 2), propose=1, cap=9)
