@@ -24,7 +24,7 @@ from benchmarks.models import tutorial_cnn
 from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, PoissonSampler, ProposeTestRelease, Step
 from prudent.training.aggregation import Decision
-from prudent.training.parallel.processes import Alone, Together
+from prudent.training.parallel.processes import Alone, Processes, Together
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 BEGIN, END = "<!-- processes: begin -->", "<!-- processes: end -->"
@@ -152,7 +152,7 @@ def collectives(processes: Together, rounds: int) -> dict[str, float]:
     return found
 
 
-def step_seconds(processes: Alone, rounds: int) -> float:
+def step_seconds(processes: Processes, rounds: int) -> float:
     """A step of the tutorial CNN and its update."""
     model = tutorial_cnn(1, 512)
     rule = ProposeTestRelease(clip=1.0, propose=0.5, noise_multiplier=1.0, test=GaussianTest(4.0))

@@ -1,14 +1,20 @@
 """Every check names what it checked, what was given and what is allowed."""
 
+import ast
 import enum
 import math
+import pickle
+import re
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import prudent
 from prudent import _validate
+from prudent.release.failures import SourceArgumentError, SourceError
 
 CHECKS = [
     _validate.positive,
@@ -65,3 +71,53 @@ def test_a_choice_says_what_it_allows():
     assert Colour("red") is Colour(Colour.RED) is Colour.RED
     with pytest.raises(ValueError, match=r"Expected colour one of 'red', 'blue', got 'green'\."):
         Colour("green")
+
+
+def test_an_argument_error_carries_its_parts():
+    error = prudent.ArgumentError(
+        "rate", "in (0, 1]", got="x", why="it is a probability", hint="Give 1."
+    )
+    assert isinstance(error, ValueError)
+    assert (error.argument, error.allowed, error.value) == ("rate", "in (0, 1]", "x")
+    assert error.expectation == "in (0, 1], got 'x': it is a probability. Give 1."
+    assert str(error) == "Expected rate in (0, 1], got 'x': it is a probability. Give 1."
+    assert str(prudent.ArgumentError("rate", "> 0", shown="nothing")) == (
+        "Expected rate > 0, got nothing."
+    )
+    assert prudent.ArgumentError("rate", "> 0").value is None
+
+
+@pytest.mark.parametrize("kind", [prudent.ArgumentError, SourceArgumentError])
+def test_an_argument_error_travels_between_processes(kind):
+    error = pickle.loads(pickle.dumps(kind("rate", "> 0", got=-1, hint="Give 1.")))
+    assert type(error) is kind
+    assert str(error) == "Expected rate > 0, got -1. Give 1."
+    assert (error.argument, error.value, error.hint) == ("rate", -1, "Give 1.")
+    assert isinstance(error, SourceError) == (kind is SourceArgumentError)
+
+
+def expected_arguments(tree):
+    """The lines where a plain ValueError says what it expected of an argument of its function."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        arguments = function.args
+        names = {each.arg for each in arguments.args + arguments.kwonlyargs}
+        for node in ast.walk(function):
+            if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):
+                continue
+            text = ast.unparse(node.exc)
+            found = re.match(r"ValueError\(f?['\"]Expected (\w+) (?!or |and )", text)
+            if found and found[1] in names:
+                yield node.lineno
+
+
+def test_whatever_is_wrong_with_an_argument_is_an_argument_error():
+    root = Path(prudent.__file__).parent
+    plain = [
+        f"{path.relative_to(root)}:{line}"
+        for path in sorted(root.rglob("*.py"))
+        for line in expected_arguments(ast.parse(path.read_text()))
+    ]
+    assert plain == []
+    assert list(expected_arguments(ast.parse("def f(x): raise ValueError(f'Expected x > {0}.')")))

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prudent._validate import ArgumentError
     from prudent.accounting import (
         ADD_REMOVE,
         REPLACE_ONE,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ArgumentError": "prudent._validate",
     "ADD_REMOVE": "prudent.accounting",
     "REPLACE_ONE": "prudent.accounting",
     "ZERO_OUT": "prudent.accounting",
@@ -88,6 +90,7 @@ __all__ = [
     "REPLACE_ONE",
     "ZERO_OUT",
     "AdaptiveTrim",
+    "ArgumentError",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "Execution",

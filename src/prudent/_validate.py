@@ -16,21 +16,49 @@ _NOTHING = object()
 class ArgumentError(ValueError):
     """An argument that is not allowed. It carries its data, so that nobody has to read its text.
 
+    Its text is "Expected ‹argument› ‹allowed›, got ‹value›: ‹why›. ‹hint›".
+
     Attributes:
         argument: The name of the argument.
-        allowed: What is allowed, as the end of the sentence "Expected ‹argument› …".
+        allowed: What is allowed.
         value: What was given; None where nothing is shown.
+        expectation: The text after the name of the argument.
         hint: What to do next; may be empty.
     """
 
     def __init__(
-        self, argument: str, allowed: str, *, got: object = _NOTHING, hint: str = ""
+        self,
+        argument: str,
+        allowed: str,
+        *,
+        got: object = _NOTHING,
+        shown: str | None = None,
+        why: str = "",
+        hint: str = "",
     ) -> None:
+        """Stores the parts and makes the text of them.
+
+        Args:
+            argument: The name of the argument.
+            allowed: What is allowed, as the end of the sentence "Expected ‹argument› …".
+            got: What was given, shown as its repr.
+            shown: Instead of `got`, words for what was given, shown as they are.
+            why: Why no other value is allowed; may be empty.
+            hint: What to do next, one sentence or more; may be empty.
+        """
         self.argument, self.allowed, self.hint = argument, allowed, hint
-        self.value = None if got is _NOTHING else got
-        given = "" if got is _NOTHING else f", got {got!r}"
-        self.expectation = f"{allowed}{given}." + (f" {hint}" if hint else "")
-        super().__init__(f"Expected {argument} {self.expectation}")
+        self.value = shown if got is _NOTHING else got
+        given = shown if got is _NOTHING else repr(got)
+        self.expectation = (
+            allowed
+            + ("" if given is None else f", got {given}")
+            + (f": {why}." if why else ".")
+            + (f" {hint}" if hint else "")
+        )
+        super().__init__(argument, allowed)
+
+    def __str__(self) -> str:
+        return f"Expected {self.argument} {self.expectation}"
 
 
 def _fail(name: str, allowed: str, value: object) -> NoReturn:

@@ -23,7 +23,7 @@ from prudent.accounting.calibration import Search, solve
 
 MNIST = Run(
     sampling_rate=256 / 60_000, steps=4688, noise_multiplier=1.1, test=LaplaceTest(1.0),
-    propose=0.5, failure=1e-8,
+    propose=0.5, failure=1e-8, reveals="margin",
 )  # fmt: skip
 SMALL = attrs.evolve(MNIST, sampling_rate=0.02, steps=100)
 UNSAFE = {  # a parameter and the direction that costs more

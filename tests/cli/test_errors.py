@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import prudent
+from prudent._validate import ArgumentError
 from prudent.cli.errors import with_flag
 
 Command = Callable[..., Any]
@@ -176,13 +177,29 @@ def test_what_is_stopped_by_the_keyboard_says_so(
     assert run("epsilon", *flags(GOOD)) == (130, "", "Stopped.\n")
 
 
-def test_messages_of_the_library_get_the_name_of_the_flag() -> None:
-    options = frozenset({"--noise-multiplier", "--delta"})
-    assert with_flag("Expected noise_multiplier > 0, got -1.", options) == (
-        "--noise-multiplier: expected > 0, got -1."
-    )
-    assert with_flag("Expected target_delta in [0, 1], got 2.", options).startswith("--delta: ")
-    assert with_flag("Expected orders > 1, got 0.", options) == "Expected orders > 1, got 0."
+OPTIONS = frozenset({"--noise-multiplier", "--delta", "--resume"})
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            ArgumentError("noise_multiplier", "> 0", got=-1),
+            "--noise-multiplier: expected > 0, got -1.",
+        ),
+        (ArgumentError("target_delta", "in [0, 1]", got=2), "--delta: expected in [0, 1], got 2."),
+        (ArgumentError("orders", "> 1", got=0), "Expected orders > 1, got 0."),
+        (
+            ArgumentError("out", "an empty folder", hint="Give resume=True, or fast=True."),
+            "Expected out an empty folder. Give --resume, or fast=True.",
+        ),
+        (ValueError("No luck with noise_multiplier."), "No luck with noise_multiplier."),
+        (ValueError("Expected delta or noise."), "Expected delta or noise."),
+    ],
+    ids=str,
+)
+def test_errors_of_the_library_get_the_name_of_the_flag(error: ValueError, line: str) -> None:
+    assert with_flag(error, OPTIONS) == line
 
 
 def test_help_teaches_and_needs_nothing_heavy() -> None:

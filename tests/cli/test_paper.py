@@ -40,7 +40,9 @@ def test_a_figure_that_cannot_be_written_is_one_line(run: Command, tmp_path: Pat
 def test_the_comparison_holds_the_exact_price(run: Command, tmp_path: Path) -> None:
     answer = run("paper", "compare", *SETTING, "--json", "--out", str(tmp_path))
     prices = {row["analysis"]: row["epsilon"] for row in json.loads(answer.out)}
-    exact = Run(sampling_rate=0.01, steps=100, noise_multiplier=8.0, test=LaplaceTest(1.0))
+    exact = Run(
+        sampling_rate=0.01, steps=100, noise_multiplier=8.0, test=LaplaceTest(1.0), reveals="margin"
+    )
     assert prices["PLD, noisy margin shown"] == exact.epsilon(1e-5)
     assert {path.name for path in tmp_path.iterdir()} == {"comparison.png", "comparison.svg"}
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from prudent._rounding import rounded_down, rounded_up
@@ -24,6 +25,7 @@ from prudent.accounting import (
 )
 from prudent.accounting.serialisation import from_plain
 from prudent.cli.options import parse_test
+from prudent.training import Plan, ProposeTestRelease
 
 Command = Callable[..., Any]
 RUN = Run(
@@ -33,6 +35,7 @@ RUN = Run(
     test=LaplaceTest(1.0),
     propose=0.5,
     failure=1e-8,
+    reveals=Reveals.MARGIN,
 )
 FLAGS = [
     "--sampling-rate=0.00426667",
@@ -104,6 +107,22 @@ def test_what_is_revealed_reaches_the_event(run: Command, reveals: Reveals) -> N
     flags = [flag for flag in FLAGS if not flag.startswith("--reveals")]
     price = json.loads(run("epsilon", *flags, f"--reveals={reveals.value}", "--json").out)
     assert from_plain(price["event"]).event.event.reveals is reveals
+
+
+def test_the_branch_of_a_monotone_margin_is_charged_by_default(run: Command) -> None:
+    """As a training plan charges it; the same run had two prices."""
+    flags = [flag for flag in FLAGS if not flag.startswith("--reveals")]
+    aggregation = ProposeTestRelease(
+        clip=1.0, propose=0.5, noise_multiplier=1.1, test=LaplaceTest(1.0), failure=1e-8
+    )
+    plan = Plan(sampling_rate=0.00426667, steps=500, aggregation=aggregation)
+    price = json.loads(run("epsilon", *flags, "--json").out)
+    assert price["epsilon"] == plan.epsilon(1e-5)
+    assert from_plain(price["event"]) == attrs.evolve(RUN, reveals=aggregation.reveals).event
+    assert Run().reveals is aggregation.reveals
+    solved = ("--solve=steps", f"--epsilon={price['epsilon']}")
+    steps = json.loads(run("calibrate", *flags, *solved, "--json").out)["steps"]
+    assert steps >= 500
 
 
 def test_a_person_reads_a_bracket_and_the_share_of_the_test(run: Command) -> None:

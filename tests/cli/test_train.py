@@ -2,11 +2,14 @@
 
 import json
 
+import attrs
 import numpy as np
 import pytest
 import torch
+import typer
 
-from prudent.cli import main
+from prudent.cli import app, main
+from prudent.experiments.experiment import Experiment
 from prudent.training.loop.checkpoint import load_checkpoint
 
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
@@ -162,6 +165,10 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--accountant", "x", "--steps", "5"], "--accountant: expected one of pld, rdp, got 'x'."),
         (["--reveals", "all", "--steps", "5"], "--reveals: expected one of"),
         (["--fallback", "x", "--steps", "5"], "--fallback: expected one of"),
+        (
+            ["--fallback-scale", "-1", "--steps", "5"],
+            "--fallback-scale: expected finite and >= 0, got -1.0.",
+        ),
         (["--trim", "2", "--steps", "5"], "--trim: expected in [0, 1], got 2.0."),
         (["--trim-up", "2", "--steps", "5"], "--trim-up: expected in [0, 1], got 2.0."),
         (["--trim-most", "2", "--steps", "5"], "--trim-most: expected in [0, 1], got 2.0."),
@@ -222,6 +229,34 @@ def test_help_names_the_flags(capsys):
         assert f"--{flag}" in shown
     for flag in ("corrupt", "seed", "device", "out", "resume", "json"):
         assert f"--{flag}" in shown
+
+
+def test_every_setting_of_an_experiment_has_a_flag():
+    command = typer.main.get_command(app).commands["train"]
+    flags = {parameter.name for parameter in command.params}
+    elsewhere = {"settings", "device", "out", "resume", "as_json", "records_per_person"}
+    assert flags - elsewhere == {field.name for field in attrs.fields(Experiment)}
+
+
+def test_steps_whose_test_failed_have_a_learning_rate_of_their_own(capsys, archive, tmp_path):
+    """Nothing passes a test of this threshold; without its learning rate nothing is learned."""
+    flags = ("--noise-multiplier", "0.01", "--steps", "20", "--test", "gaussian:30")
+    results = [
+        run(capsys, archive, *flags, "--fallback-scale", scale, "--out", str(tmp_path / scale))
+        for scale in ("1", "0")
+    ]
+    assert [result["pass_rate"] for result in results] == [0, 0]
+    assert results[0]["epsilon"] == results[1]["epsilon"]
+    assert results[0]["accuracy"] > 0.8 > results[1]["accuracy"]
+
+
+def test_switches_are_shown_without_a_type(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    for command in (["train"], ["release", "median"], ["paper", "report"], ["budget", "show"], []):
+        assert main([*command, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert "--help" in shown
+        assert "<bool>" not in shown
 
 
 def test_help_shows_the_defaults_of_the_experiment(capsys, monkeypatch):

@@ -28,7 +28,7 @@ def finite(**argument: ArrayLike) -> Array:
     ((name, value),) = argument.items()
     array = np.asarray(value, dtype=np.float64)
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"Expected {name} finite, got {value!r}.")
+        raise _validate.ArgumentError(name, "finite", got=value)
     return array
 
 

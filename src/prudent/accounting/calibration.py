@@ -36,7 +36,15 @@ _COARSE_INTERVAL = 1e-3  # grid of losses for the search; the answer is priced o
 
 
 class UnreachableTargetError(ValueError):
-    """No allowed value of the parameter meets the target."""
+    """No allowed value of the parameter meets the target.
+
+    Attributes:
+        parameter: What was solved for; None where it is not a single number.
+    """
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 @attrs.frozen(kw_only=True)
@@ -50,7 +58,8 @@ class Run:
         test: The private test; None means the plain Gaussian mechanism.
         propose: τ/GS(f₂); unused without a test.
         failure: The largest probability with which a margin of 0 passes; unused without a test.
-        reveals: What an observer learns about the test.
+        reveals: What an observer learns about the test. By default the branch of a monotone
+            margin, such as that of the trimmed sum, as in a training plan.
         relation: The neighbouring relation.
     """
 
@@ -60,7 +69,7 @@ class Run:
     test: MarginTest | None = None
     propose: float = 0.5
     failure: float = 1e-8
-    reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
+    reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
     relation: Relation = ADD_REMOVE
 
     def __attrs_post_init__(self) -> None:
@@ -206,7 +215,8 @@ def solve(
         low, high = sorted((search.safe, search.unsafe))
         raise UnreachableTargetError(
             f"No {name} in [{low:g}, {high:g}] gives epsilon <= {epsilon:g} at delta = {delta:g}. "
-            "Raise epsilon or delta, or change another parameter."
+            "Raise epsilon or delta, or change another parameter.",
+            parameter=name,
         )
     return _close_in(fine, *bracket, search.whole, _TOLERANCE)
 

@@ -104,7 +104,7 @@ def _checked(order: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[Array, Arr
         np.atleast_1d(orders(order)), np.asarray(rdp, dtype=np.float64)
     )
     if a.size == 0:
-        raise ValueError("Expected order with at least one entry, got none.")
+        raise _validate.ArgumentError("order", "with at least one entry", shown="none")
     _validate.between(0, math.inf, rdp=divergence.min())
     return a, divergence, _validate.between(0, 1, ends="()", delta=delta)
 

@@ -178,7 +178,7 @@ def margin_pair(test: MarginTest, sigma: float) -> Pair:
             pair = MixturePair(absent, present, np.full(len(values), sigma))
             return spread(pair, _components(test, sigma))
         case _:
-            raise ValueError(f"Expected test a MarginTest this package defines, got {test!r}.")
+            raise _validate.ArgumentError("test", "a MarginTest this package defines", got=test)
 
 
 def _components(test: DiscreteGaussianTest, sigma: float) -> int:

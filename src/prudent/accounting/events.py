@@ -216,17 +216,20 @@ class ProposeTestReleaseDpEvent(DpEvent):
         if self.propose > 0:
             check_size(propose=self.propose)
         if not isinstance(self.test, MarginTest):
-            raise ValueError(
-                "Expected test one of LaplaceTest, GaussianTest, DiscreteLaplaceTest, "
-                f"DiscreteGaussianTest, got {self.test!r}."
+            raise _validate.ArgumentError(
+                "test",
+                "one of LaplaceTest, GaussianTest, DiscreteLaplaceTest, DiscreteGaussianTest",
+                got=self.test,
             )
         _validate.fields(self, _check_failure, "failure")
         if self.robust_noise_multiplier is not None:
             _validate.fields(self, check_size, "robust_noise_multiplier")
         elif self.refuses:
-            raise ValueError(
-                "Expected robust_noise_multiplier > 0 when noise_multiplier is infinite (the "
-                "textbook form has no fallback to take its noise from), got None."
+            raise _validate.ArgumentError(
+                "robust_noise_multiplier",
+                "> 0 when noise_multiplier is infinite (the textbook form has no "
+                "fallback to take its noise from)",
+                got=None,
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Laplace and Gaussian mechanisms of sensitivity one: classic and exact guarantees.
+"""Laplace and Gaussian mechanisms of sensitivity one: exact guarantees.
 
 Every profile here is δ(ε) = sup over events A of Q(A) - e^ε P(A), the same in both directions
 because the noise is symmetric. A sensitivity other than one is absorbed by dividing the noise.
@@ -12,48 +12,11 @@ from scipy import special
 
 from prudent import _validate
 from prudent.accounting._numeric import Numbers, finite, orders, smallest
-from prudent.accounting.conditions import ConditionError
 
 
 def laplace_epsilon(scale: float) -> float:
     """Pure ε of Laplace noise: 1 / scale (Errata 1, item 3; the paper prints e^(1/scale))."""
     return 1 / _validate.positive(scale=scale)
-
-
-def laplace_delta(epsilon: ArrayLike, scale: float) -> Numbers:
-    """Exact privacy profile of Laplace noise.
-
-    Args:
-        epsilon: Any finite ε, also negative.
-        scale: Noise scale over sensitivity.
-
-    Returns:
-        δ(ε): 0 from ε = 1/scale on, 1 - e^ε up to ε = -1/scale, 1 - e^((ε - 1/scale)/2) between.
-    """
-    peak = laplace_epsilon(scale)
-    loss = finite(epsilon=epsilon)
-    exponent = np.where(loss <= -peak, loss, (np.minimum(loss, peak) - peak) / 2)
-    return -np.expm1(exponent)[()]
-
-
-def gaussian_epsilon_classic(sigma: float, delta: float) -> float:
-    """Classic ε of Gaussian noise: sqrt(2 log(1.25/δ)) / σ, proved for ε < 1 only.
-
-    The paper prints σ sqrt(2 log(1.25/δ)) (Errata 1, item 4).
-
-    Raises:
-        ConditionError: If the formula gives one or more.
-    """
-    sigma = _validate.positive(sigma=sigma)
-    delta = _validate.between(0, 1, ends="()", delta=delta)
-    epsilon = math.sqrt(2 * math.log(1.25 / delta)) / sigma
-    if epsilon >= 1:
-        raise ConditionError(
-            "The classic Gaussian bound",
-            "sqrt(2 log(1.25/delta)) / sigma < 1",
-            f"{epsilon:.6g} ({epsilon - 1:.3g} too large; gaussian_epsilon is exact for any sigma)",
-        )
-    return epsilon
 
 
 def gaussian_delta(epsilon: ArrayLike, sigma: float) -> Numbers:

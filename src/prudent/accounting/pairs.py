@@ -21,7 +21,6 @@ from typing_extensions import override
 from prudent.accounting.loss_tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
-_SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
 MOST_COMPONENTS = 256  # with more components, neighbouring ones are spread onto a grid of losses
 
 

@@ -78,7 +78,7 @@ class RdpAccountant(_RdpAccountant):
     ) -> None:
         chosen = DEFAULT_ORDERS if orders is None else tuple(orders)
         if not chosen:
-            raise ValueError("Expected orders with at least one entry, got none.")
+            raise _validate.ArgumentError("orders", "with at least one entry", shown="none")
         for order in chosen:
             _validate.between(1, np.inf, orders=order)
         super().__init__(chosen, check_relation(neighboring_relation))

@@ -40,7 +40,7 @@ class Adjacency(enum.StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> None:
         allowed = ", ".join(repr(member.value) for member in cls)
-        raise ValueError(f"Expected adjacency one of {allowed}, got {value!r}.")
+        raise _validate.ArgumentError("adjacency", f"one of {allowed}", got=value)
 
 
 _SENTENCES = {
@@ -120,9 +120,12 @@ def check_relation(**argument: Any) -> Relation:
     """Return the argument if it is a `Relation`; raise ValueError otherwise."""
     ((name, value),) = argument.items()
     if not isinstance(value, Relation):
-        raise ValueError(
-            f"Expected {name} a Relation, got {value!r}. Give one of prudent.ADD_REMOVE, ZERO_OUT, "
-            "REPLACE_ONE, or Relation('zero-out', records=3) for 3 records of a person."
+        raise _validate.ArgumentError(
+            name,
+            "a Relation",
+            got=value,
+            hint="Give one of prudent.ADD_REMOVE, ZERO_OUT, REPLACE_ONE, or "
+            "Relation('zero-out', records=3) for 3 records of a person.",
         )
     return value
 

@@ -13,6 +13,7 @@ from dp_accounting import dp_event
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent._formats import check_format
+from prudent._validate import ArgumentError
 from prudent.accounting import events
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
 from prudent.accounting.relations import Relation
@@ -77,7 +78,7 @@ def from_plain(value: Any) -> Any:
         name = fields.pop("kind", None)
         kind = _KINDS.get(name) if isinstance(name, str) else None
         if kind is None:
-            raise ValueError(f"Expected kind one of {', '.join(sorted(_KINDS))}, got {name!r}.")
+            raise ArgumentError("kind", f"one of {', '.join(sorted(_KINDS))}", got=name)
         try:
             return kind(**{field: from_plain(item) for field, item in fields.items()})
         except TypeError as error:

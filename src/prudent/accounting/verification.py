@@ -55,7 +55,9 @@ def certified_delta(
     _validate.positive(tail=tail)
     worst = dominating(event)
     if worst is None:
-        raise ValueError(f"Expected event one with dominating pairs in closed form, got {event!r}.")
+        raise _validate.ArgumentError(
+            "event", "one with dominating pairs in closed form", got=event
+        )
     with ctx.workprec(_BITS):
         found = []
         for adding in (False, True):
@@ -163,9 +165,11 @@ class Law:
 
 def _check_points(points: int) -> None:
     if points > _MOST_POINTS:
-        raise ValueError(
-            f"Expected interval so that at most {_MOST_POINTS:,} losses are needed, got one that "
-            f"needs {points:,}. Choose a larger one."
+        raise _validate.ArgumentError(
+            "interval",
+            f"so that at most {_MOST_POINTS:,} losses are needed",
+            shown=f"one that needs {points:,}",
+            hint="Choose a larger one.",
         )
 
 

@@ -7,7 +7,7 @@ it imports when it runs, so that `prudent --help` is quick and needs nothing tha
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +15,14 @@ import prudent
 from prudent.cli import budget, compare, demo, errors, paper, pricing, release, train
 from prudent.cli.display import complain
 
+_HELP = ["-h", "--help"]
+
 app = typer.Typer(
     name="prudent",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": _HELP},
 )
 app.command()(pricing.epsilon)
 app.command()(pricing.calibrate)
@@ -64,6 +66,15 @@ def _prudent(
     """
 
 
+def _hide_types_of_switches(command: Any) -> None:
+    """Takes the word `<bool>` out of help: a switch is given without a value."""
+    for parameter in command.get_params(typer.Context(command, help_option_names=_HELP)):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _hide_types_of_switches(inner)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, or 2 with one line on standard error.
 
@@ -71,10 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows `prudent`; by default what this process was started with.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    command = typer.main.get_command(app)
+    _hide_types_of_switches(command)
     try:
-        status = app(args=given, prog_name="prudent", standalone_mode=False)
+        status = command(args=given, prog_name="prudent", standalone_mode=False)
     except Exception as error:
-        return errors.report(error, typer.main.get_command(app))
+        return errors.report(error, command)
     if status == errors.STOPPED:  # by the keyboard, which typer says nothing about
         complain("Stopped.")
     return status if isinstance(status, int) else 0

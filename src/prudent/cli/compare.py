@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent._validate import ArgumentError
 from prudent.cli import options
 from prudent.cli.release import read_bounds
 
@@ -125,7 +126,7 @@ def _shape(
     if len(values) == 0:
         raise ValueError(f"Expected numbers in column {column!r} of {public!r}, got none.")
     if bounds is None:
-        raise ValueError("Expected bounds for public data, which have no shape to guess them from.")
+        raise ArgumentError("bounds", "for public data, which have no shape to guess them from")
     return Shape.of(values, bounds)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from prudent._redaction import redacted
+from prudent._validate import ArgumentError
 from prudent.cli.display import complain
 
 USAGE = 2
@@ -34,9 +35,7 @@ _FLAGS = {
     "target_delta": "--delta",
 }
 
-_EXPECTED = re.compile(r"Expected (?P<name>\w+) (?P<rest>.*)", re.DOTALL)
 _SWITCH = re.compile(r"\b(?P<name>\w+)=True")
-_UNREACHABLE = re.compile(r"No (?P<name>\w+) (?=in \[)")
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
 
 
@@ -56,7 +55,7 @@ def report(error: Exception, command: Any) -> int:
     elif isinstance(error, OSError):
         line, status = _file(error), USAGE
     elif isinstance(error, ValueError):
-        line, status = with_flag(str(error), frozenset(_options(command))), USAGE
+        line, status = with_flag(error, frozenset(_options(command))), USAGE
     else:
         line, status = _bug(error), BUG
     if not line:
@@ -67,27 +66,32 @@ def report(error: Exception, command: Any) -> int:
     return status
 
 
-def with_flag(message: str, options: frozenset[str]) -> str:
-    """A message of the library as the command line would say it.
+def with_flag(error: ValueError, options: frozenset[str]) -> str:
+    """An error of the library as the command line would say it.
 
     `Expected noise_multiplier finite and > 0, got -1.0.` becomes
     `--noise-multiplier: expected finite and > 0, got -1.0.`
     """
+    message = str(error)
+    if isinstance(error, ArgumentError):
+        message = _with_its_flag(error.argument, error.expectation, options) or message
+    elif parameter := getattr(error, "parameter", None):  # of an UnreachableTargetError
+        rest = message.removeprefix(f"No {parameter}")
+        message = f"--epsilon: no {parameter.replace('_', '-')}{rest}"
 
     def switch(match: re.Match[str]) -> str:
         flag = "--" + match["name"].replace("_", "-")
         return flag if flag in options else match[0]
 
-    message = _SWITCH.sub(switch, message)
-    match = _EXPECTED.fullmatch(message)
-    if match:
-        name = match["name"]
-        flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-        if flag in options or not flag.startswith("--"):
-            return f"{flag}: expected {match['rest']}"
-    if match := _UNREACHABLE.match(message):
-        return f"--epsilon: no {match['name'].replace('_', '-')} {message[match.end() :]}"
-    return message
+    return _SWITCH.sub(switch, message)
+
+
+def _with_its_flag(argument: str, expectation: str, options: frozenset[str]) -> str | None:
+    """What is expected of a flag; None where no flag has the name of the argument."""
+    flag = _FLAGS.get(argument, "--" + argument.replace("_", "-"))
+    if flag in options or not flag.startswith("--"):
+        return f"{flag}: expected {expectation}"
+    return None
 
 
 def _options(command: Any) -> Iterator[str]:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from prudent._validate import ArgumentError
+
 if TYPE_CHECKING:
     from prudent.accounting import MarginTest, PldAccountant, RdpAccountant, Relation
 
@@ -128,7 +130,7 @@ def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
     except ValueError:
         number = None
     if name not in kinds or number is None:
-        raise ValueError(f"Expected test {TEST_FORMS}, got {text!r}.")
+        raise ArgumentError("test", TEST_FORMS, got=text)
     check_sizes(scale=number)
     return kinds[name](number)
 
@@ -145,7 +147,7 @@ def check_sizes(**arguments: float | None) -> None:
         low, high = _SIZES[name]
         if not low <= value <= high:
             zero = "0 or " if name in _MAY_BE_ZERO else ""
-            raise ValueError(f"Expected {name} {zero}in [{low:g}, {high:g}], got {value!r}.")
+            raise ArgumentError(name, f"{zero}in [{low:g}, {high:g}]", got=value)
 
 
 def relation(name: str, records_per_person: int) -> "Relation":
@@ -155,7 +157,7 @@ def relation(name: str, records_per_person: int) -> "Relation":
 
     names = get_args(RelationName)
     if name not in names:
-        raise ValueError(f"Expected relation one of {', '.join(names)}, got {name!r}.")
+        raise ArgumentError("relation", f"one of {', '.join(names)}", got=name)
     _validate.count(1, records_per_person=records_per_person)
     return Relation(name, records_per_person)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from prudent._rounding import rounded_down, rounded_up
+from prudent._validate import ArgumentError
 from prudent.cli import options
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def epsilon(
     steps: options.Steps = 1,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
-    reveals: options.RevealsOption = "margin",
+    reveals: options.RevealsOption = "monotone-branch",
     relation: options.RelationOption = "add-remove",
     records_per_person: options.RecordsPerPerson = 1,
     accountant: options.AccountantOption = "pld",
@@ -107,7 +108,7 @@ def calibrate(
     steps: options.Steps = 1,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
-    reveals: options.RevealsOption = "margin",
+    reveals: options.RevealsOption = "monotone-branch",
     relation: options.RelationOption = "add-remove",
     records_per_person: options.RecordsPerPerson = 1,
     accountant: options.AccountantOption = "pld",
@@ -139,7 +140,7 @@ def calibrate(
 
     parameter = solve.replace("-", "_")
     if noise_multiplier is None and solve != "noise-multiplier":
-        raise ValueError("Expected noise_multiplier finite and > 0, got nothing.")
+        raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
     start: dict[str, Any] = {
         "sampling_rate": sampling_rate,
         "steps": steps,
@@ -180,11 +181,11 @@ def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | Non
     """The test of a run to calibrate; what is solved for need not be given."""
     if text is None:
         if solve != "test-scale":
-            raise ValueError(f"Expected test {options.TEST_FORMS}, got nothing.")
+            raise ArgumentError("test", options.TEST_FORMS, shown="nothing")
         text = "laplace"
     test = options.parse_test(text, scale_needed=solve != "test-scale")
     if test is None and solve in ("test-scale", "failure", "propose"):
-        raise ValueError(f"Expected test other than none to solve its {solve}, got {text!r}.")
+        raise ArgumentError("test", f"other than none to solve its {solve}", got=text)
     return test
 
 

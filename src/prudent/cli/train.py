@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prudent._rounding import rounded_up
+from prudent._validate import ArgumentError
 from prudent.cli import options
 
 if TYPE_CHECKING:
     from prudent.experiments.experiment import Experiment, Result
 
 
+_NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
+"""Flags that say where and how to run; every other one is a setting of the experiment."""
+
+
 def train(
+    context: typer.Context,
     settings: Annotated[
         Path | None,
         typer.Argument(
@@ -71,6 +77,10 @@ def train(
     fallback: Annotated[
         str | None, typer.Option(metavar="WHAT", help="sum, trimmed or skip. \\[sum]")
     ] = None,
+    fallback_scale: Annotated[
+        float | None,
+        options.number("Factor on the learning rate of steps whose test failed. [1]"),
+    ] = None,
     trim: Annotated[float | None, options.number("Share trimmed at first. [0.25]")] = None,
     trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
     trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
@@ -126,40 +136,15 @@ def train(
     $ torchrun --nproc-per-node 4 -m prudent train --epsilon 3 --steps 2000 \
         --device cuda
     """
-    flags = {
-        "dataset": dataset,
-        "method": method,
-        "epsilon": epsilon,
-        "delta": delta,
-        "steps": steps,
-        "noise_multiplier": noise_multiplier,
-        "batch": batch,
-        "public_size": public_size,
-        "relation": relation,
-        "records_per_person": records_per_person,
-        "clip": clip,
-        "propose": propose,
-        "test": test,
-        "failure": failure,
-        "reveals": reveals,
-        "fallback": fallback,
-        "trim": trim,
-        "trim_up": trim_up,
-        "trim_down": trim_down,
-        "trim_most": trim_most,
-        "lr": lr,
-        "momentum": momentum,
-        "average": average,
-        "corrupt": corrupt,
-        "seed": seed,
-        "accountant": accountant,
-    }
-    chosen = _from_file(settings) | {k: v for k, v in flags.items() if v is not None}
+    chosen = _from_file(settings) | _given(context)
     experiment = _experiment(chosen)
     if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
-        raise ValueError(
-            "Expected seed with corrupt and out on data of your own, got nothing: which records "
-            "are bad comes from it, and a run that is resumed must find the same ones."
+        raise ArgumentError(
+            "seed",
+            "with corrupt and out on data of your own",
+            shown="nothing",
+            why="which records are bad comes from it, and a run that is resumed must find "
+            "the same ones",
         )
     from prudent.experiments.experiment import run
     from prudent.training.parallel.processes import is_first
@@ -180,6 +165,12 @@ def train(
         _show(result, out, seed_is_drawn=_seed_is_drawn(chosen))
 
 
+def _given(context: typer.Context) -> dict[str, Any]:
+    """The settings among the flags, by name, as far as they were given."""
+    flags = context.params.items()
+    return {k: v for k, v in flags if k not in _NO_SETTINGS and v is not None}
+
+
 def _from_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
@@ -188,7 +179,7 @@ def _from_file(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"Expected settings a TOML file, got {str(path)!r} ({error}).") from error
+        raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({error})") from error
 
 
 def _experiment(chosen: dict[str, Any]) -> "Experiment":
@@ -199,8 +190,8 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
     known = {field.name for field in attrs.fields(Experiment)} | {"records_per_person"}
     unknown = sorted(set(chosen) - known)
     if unknown:
-        raise ValueError(
-            f"Expected settings among {', '.join(sorted(known))}, got {', '.join(unknown)}."
+        raise ArgumentError(
+            "settings", f"among {', '.join(sorted(known))}", shown=", ".join(unknown)
         )
     values = dict(chosen)
     if _seed_is_drawn(chosen):
@@ -208,9 +199,11 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
     if "test" in values:
         test = options.parse_test(str(values["test"]))
         if test is None:
-            raise ValueError(
-                f"Expected test {options.TESTS} to train with, got 'none'. For training without a "
-                "test choose another --method."
+            raise ArgumentError(
+                "test",
+                f"{options.TESTS} to train with",
+                got="none",
+                hint="For training without a test choose another --method.",
             )
         values["test"] = test
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
@@ -222,10 +215,10 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
         ("accountant", ("pld", "rdp")),
     ):
         if name in values and values[name] not in choices:
-            raise ValueError(f"Expected {name} one of {', '.join(choices)}, got {values[name]!r}.")
+            raise ArgumentError(name, f"one of {', '.join(choices)}", got=values[name])
     for name in ("dataset", "corrupt"):
         if name in values and not isinstance(values[name], str):
-            raise ValueError(f"Expected {name} a text, got {values[name]!r}.")
+            raise ArgumentError(name, "a text", got=values[name])
     records = values.pop("records_per_person", None)
     if records is not None or "relation" in values:
         derived = "zero-out" if values.get("public_size") is None else "add-remove"
@@ -249,11 +242,11 @@ def _device(name: str) -> str:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.") from None
+        raise ArgumentError("device", "cpu, cuda or cuda:N", got=name) from None
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"Expected device cpu, cuda or cuda:N, got {name!r}.")
+        raise ArgumentError("device", "cpu, cuda or cuda:N", got=name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Expected device cpu, since no CUDA device is here, got {name!r}.")
+        raise ArgumentError("device", "cpu, since no CUDA device is here", got=name)
     return str(local_device(device))
 
 

@@ -84,9 +84,11 @@ class RandomLabelFlip:
         if not len(bad):
             return features, labels
         if classes < 2:
-            raise ValueError(
-                "Expected classes >= 2 to flip a label to another class, got 1. Use ratio 0, or "
-                "corrupt the features instead."
+            raise _validate.ArgumentError(
+                "classes",
+                ">= 2 to flip a label to another class",
+                got=1,
+                hint="Use ratio 0, or corrupt the features instead.",
             )
         # A shift by 1 to C - 1 modulo C reaches every other class exactly once.
         step = torch.randint(1, classes, bad.shape, generator=seeded_generator(seed, VALUES))

@@ -126,8 +126,8 @@ class GradientCorruption(ABC):
             gradients: Gradients, chunk: Rows, generator: torch.Generator
         ) -> dict[str, Tensor]:
             if chunk.ids is None:
-                raise ValueError(
-                    "Expected ids in every Chunk, which say whose gradients are bad, got None."
+                raise _validate.ArgumentError(
+                    "ids", "in every Chunk, which say whose gradients are bad", got=None
                 )
             return self(gradients, is_bad[chunk.ids], valid=chunk.valid, generator=generator)
 
@@ -141,9 +141,10 @@ def _bad_and_known(
     valid = torch.ones_like(mask) if valid is None else valid
     for name, rows in (("mask", mask), ("valid", valid)):
         if rows.dtype != torch.bool or rows.ndim != 1:
-            raise ValueError(
-                f"Expected {name} to be a vector of booleans, got {rows.dtype} of shape "
-                f"{tuple(rows.shape)}."
+            raise _validate.ArgumentError(
+                name,
+                "to be a vector of booleans",
+                shown=f"{rows.dtype} of shape {tuple(rows.shape)}",
             )
     for name, gradient in gradients.items():
         if not gradient.shape[:1] == mask.shape == valid.shape:

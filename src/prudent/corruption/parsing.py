@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from prudent._validate import ArgumentError
 from prudent.corruption.attacks import (
     ALittleIsEnough,
     ColludingDirection,
@@ -42,10 +43,10 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
         return None
     name, _, ratio = text.partition(":")
     choices = ", ".join(f"{choice}:RATIO" for choice in _NAMES)
-    allowed = f"Expected corruption to be none or one of {choices}, with RATIO in [0, 0.5]"
+    allowed = f"to be none or one of {choices}, with RATIO in [0, 0.5]"
     if name not in _NAMES:
-        raise ValueError(f"{allowed}, got {text!r}.")
+        raise ArgumentError("corruption", allowed, got=text)
     try:
         return _NAMES[name](float(ratio))
     except ValueError as error:
-        raise ValueError(f"{allowed}, got {text!r}.") from error
+        raise ArgumentError("corruption", allowed, got=text) from error

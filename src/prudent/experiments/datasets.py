@@ -29,6 +29,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from prudent._validate import ArgumentError
 from prudent.corruption import DataCorruption
 from prudent.experiments.files import search_folders
 from prudent.experiments.sources import SOURCES, Arrays, Form, Source
@@ -120,7 +121,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     if name.startswith("npz:"):
         return _load_npz(name)
     if name not in SOURCES:
-        raise ValueError(f"Expected name one of {', '.join(NAMES)}, got {name!r}.")
+        raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=name)
     source = SOURCES[name]
     found = _find(name, source, data_dir) or _fetch(name, source, data_dir)
     form, (train, test) = found

@@ -13,6 +13,7 @@ import attrs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from prudent._validate import ArgumentError
 from prudent.accounting import LaplaceTest
 from prudent.experiments.experiment import Experiment
 
@@ -55,9 +56,12 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
         One row per entry: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
     """
     if not common.is_covered:
-        raise ValueError(
-            f"Expected corrupt a fault of each record alone, got {common.corrupt!r}: in it "
-            "bad records read others, so no ε could be shown. Run it with prudent train."
+        raise ArgumentError(
+            "corrupt",
+            "a fault of each record alone",
+            got=common.corrupt,
+            why="in it bad records read others, so no ε could be shown",
+            hint="Run it with prudent train.",
         )
     out.mkdir(parents=True, exist_ok=True)
     methods = entries(common)

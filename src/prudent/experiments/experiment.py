@@ -72,6 +72,8 @@ class Experiment:
         failure: δ₀, the largest probability with which a margin of 0 passes.
         reveals: What an observer learns about the test.
         fallback: What is released when the test fails.
+        fallback_scale: Factor on the update of a step whose test fails; the paper's second
+            learning rate is `lr * fallback_scale`.
         trim: Fraction of the expected batch trimmed in the first step.
         trim_up: Fraction added after a failed test.
         trim_down: Fraction subtracted after a passed test.
@@ -100,6 +102,7 @@ class Experiment:
     failure: float = 1e-8
     reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
     fallback: Fallback = attrs.field(default=Fallback.SUM, converter=Fallback)
+    fallback_scale: float = 1.0
     trim: float = 0.25
     trim_up: float = 0.02
     trim_down: float = 0.02
@@ -134,7 +137,7 @@ class Experiment:
         ]
         if self.method is Method.SGD:
             if self.steps is None:
-                raise ValueError("Expected steps for sgd, which no budget stops, got None.")
+                raise _validate.ArgumentError("steps", "for sgd, which no budget stops", got=None)
         elif len(given) != 2:
             raise ValueError(
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
@@ -149,10 +152,13 @@ class Experiment:
         if self.relation is None or check_relation(relation=self.relation).size_is_public:
             return
         if self.public_size is None:
-            raise ValueError(
-                "Expected public_size with a relation of adding or removing records, got None: the "
-                "sampling rate would tell the number of records, which this relation calls secret. "
-                "Give a public number, or the relation zero-out, of the same price."
+            raise _validate.ArgumentError(
+                "public_size",
+                "with a relation of adding or removing records",
+                got=None,
+                why="the sampling rate would tell the number of records, which this "
+                "relation calls secret",
+                hint="Give a public number, or the relation zero-out, of the same price.",
             )
 
     @property
@@ -186,6 +192,7 @@ class Experiment:
                     failure=self.failure,
                     reveals=self.reveals,
                     fallback=self.fallback,
+                    fallback_scale=self.fallback_scale,
                     trim=AdaptiveTrim(
                         first=self.trim,
                         up=self.trim_up,

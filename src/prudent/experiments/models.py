@@ -34,7 +34,7 @@ def tutorial_cnn(
     """
     channels, *sides = (_validate.count(1, shape=size) for size in shape)
     if any(side % 2 or side < 20 for side in sides):
-        raise ValueError(f"Expected shape with even height and width >= 20, got {shape!r}.")
+        raise _validate.ArgumentError("shape", "with even height and width >= 20", got=shape)
     height, width = (_side_after_convolutions(side) for side in sides)
     layers: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3)),

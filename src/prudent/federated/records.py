@@ -8,6 +8,8 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 
+from prudent._validate import ArgumentError
+
 
 class _Entry(NamedTuple):
     shape: tuple[int, ...]
@@ -31,14 +33,17 @@ class Layout:
         }
         for name, entry in self._entries.items():
             if not np.issubdtype(entry.dtype, np.floating):
-                raise ValueError(
-                    f"Expected arrays of floating-point numbers, got {entry.dtype} for {name!r}: a "
-                    "sum with noise has no meaning there. Leave it out of what is sent; layers "
-                    "that count, such as batch normalisation, are better replaced."
+                raise ArgumentError(
+                    "arrays",
+                    "of floating-point numbers",
+                    shown=f"{entry.dtype} for {name!r}",
+                    why="a sum with noise has no meaning there",
+                    hint="Leave it out of what is sent; layers that count, such as batch "
+                    "normalisation, are better replaced.",
                 )
         self.dimension = sum(math.prod(entry.shape) for entry in self._entries.values())
         if not self.dimension:
-            raise ValueError("Expected initial_arrays with at least one number, got none.")
+            raise ArgumentError("initial_arrays", "with at least one number", shown="none")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._entries == other._entries
@@ -48,7 +53,7 @@ class Layout:
     def flatten(self, arrays: ArrayRecord) -> Tensor:
         """All values as one double-precision vector; raises an error if the layout differs."""
         if list(arrays) != list(self._entries):
-            raise ValueError("Expected arrays of the model's names, got others.")
+            raise ArgumentError("arrays", "of the model's names", shown="others")
         parts = []
         for name, entry in self._entries.items():
             values = arrays[name].numpy()

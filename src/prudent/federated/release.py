@@ -126,9 +126,10 @@ class RoundRelease:
         """
         for update in updates:
             if update.shape != self.centre.shape:
-                raise ValueError(
-                    f"Expected updates of shape {tuple(self.centre.shape)}, got "
-                    f"{tuple(update.shape)}."
+                raise _validate.ArgumentError(
+                    "updates",
+                    f"of shape {tuple(self.centre.shape)}",
+                    got=tuple(update.shape),
                 )
         if self.taken >= self.plan.steps:
             raise ValueError(

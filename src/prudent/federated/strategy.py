@@ -120,9 +120,11 @@ class PrivateStrategy(Strategy):
         """Run the rounds, at most as many as the plan has left; see Flower for the arguments."""
         left = self.plan.steps - self.taken
         if num_rounds > left:
-            raise ValueError(
-                f"Expected num_rounds at most {left}, which is what the plan has left, got "
-                f"{num_rounds}. Make a plan of more steps."
+            raise _validate.ArgumentError(
+                "num_rounds",
+                f"at most {left}, which is what the plan has left",
+                got=num_rounds,
+                hint="Make a plan of more steps.",
             )
         return super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
@@ -206,7 +208,7 @@ class PrivateStrategy(Strategy):
                 key=self._key,
             )
         elif layout != self._layout:
-            raise ValueError("Expected arrays of the same names and shapes in every round.")
+            raise _validate.ArgumentError("arrays", "of the same names and shapes in every round")
         self._model.data.copy_(layout.flatten(arrays))
 
     def _connected(self, grid: Grid) -> list[int]:

@@ -89,7 +89,7 @@ def _candidates(
     else:
         values = np.unique(np.asarray(candidates, np.float64))
     if len(values) == 0 or not np.isfinite(values).all():
-        raise ValueError(f"Expected candidates a list of finite numbers, got {candidates!r}.")
+        raise _validate.ArgumentError("candidates", "a list of finite numbers", got=candidates)
     return values
 
 

@@ -101,9 +101,12 @@ def _within_delta(failure: float, delta: float) -> float:
     try:
         return _validate.between(0, delta, ends="(]", failure=failure)
     except ValueError:
-        raise ValueError(
-            f"Expected failure in (0, delta = {delta:g}], got {failure!r}: a margin of 0 that "
-            "passes may reveal everything, and delta pays for that. Lower failure, or raise delta."
+        raise _validate.ArgumentError(
+            "failure",
+            f"in (0, delta = {delta:g}]",
+            got=failure,
+            why="a margin of 0 that passes may reveal everything, and delta pays for that",
+            hint="Lower failure, or raise delta.",
         ) from None
 
 

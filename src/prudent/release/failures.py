@@ -5,6 +5,8 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from prudent._validate import ArgumentError
+
 UNREADABLE = (
     "The records could not be read. Check that the file or table is readable as a whole and does "
     "not change while it is read; details are withheld, since they may quote records."
@@ -16,6 +18,10 @@ T = TypeVar("T")
 
 class SourceError(ValueError):
     """A table cannot be opened or read; the message says what to do and quotes no record."""
+
+
+class SourceArgumentError(SourceError, ArgumentError):
+    """An argument that names no table that can be opened; it quotes no record either."""
 
 
 def withheld(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -65,9 +65,8 @@ class Lattice:
         unit = _validate.positive(unit=unit)
         exponent = math.frexp(unit)[1] - 1
         if not _SMALLEST_EXPONENT <= exponent <= _LARGEST_EXPONENT:
-            raise ValueError(
-                f"Expected unit between 1e-288 and 1e289, got {unit!r}. Change the unit of the "
-                "data."
+            raise _validate.ArgumentError(
+                "unit", "between 1e-288 and 1e289", got=unit, hint="Change the unit of the data."
             )
         free = cls(exponent)
         return free if bounds is None else free._within(*check_bounds(bounds))
@@ -86,32 +85,40 @@ class Lattice:
         """
         propose = _validate.positive(propose=propose)
         if not 1e-285 < propose < 1e290:
-            raise ValueError(
-                f"Expected propose between 1e-285 and 1e290, got {propose!r}. "
-                "Change the unit of the data."
+            raise _validate.ArgumentError(
+                "propose",
+                "between 1e-285 and 1e290",
+                got=propose,
+                hint="Change the unit of the data.",
             )
         lattice = cls.for_unit(math.ldexp(propose, -_FINENESS), bounds)
         if bounds is None and lattice.reach < PLAUSIBLE:
-            raise ValueError(
-                f"Expected propose at least {least_proposal():.2g} without bounds, got {propose!r}:"
-                " values are released on a lattice of 2**53 points, which would end at "
-                f"±{lattice.reach:g}. Propose more, or give public bounds."
+            raise _validate.ArgumentError(
+                "propose",
+                f"at least {least_proposal():.2g} without bounds",
+                got=propose,
+                why="values are released on a lattice of 2**53 points, which would end at "
+                f"±{lattice.reach:g}",
+                hint="Propose more, or give public bounds.",
             )
         return lattice
 
     def _within(self, low: float, high: float) -> "Lattice":
         """Return this lattice restricted to bounds."""
         if max(abs(low), abs(high)) > self.reach:
-            raise ValueError(
-                f"Expected bounds within {self.reach:g} of zero, where a lattice of spacing "
-                f"{self.spacing:g} ends, got {(low, high)!r}. Propose more, or give bounds nearer "
-                "to zero."
+            raise _validate.ArgumentError(
+                "bounds",
+                f"within {self.reach:g} of zero, where a lattice of spacing {self.spacing:g} ends",
+                got=(low, high),
+                hint="Propose more, or give bounds nearer to zero.",
             )
         first, last = (int(end) for end in self.steps([low, high]))
         if first == last:
-            raise ValueError(
-                f"Expected bounds further apart than the lattice's spacing of {self.spacing:g}, "
-                f"got {(low, high)!r}. Propose less, or change the unit of the data."
+            raise _validate.ArgumentError(
+                "bounds",
+                f"further apart than the lattice's spacing of {self.spacing:g}",
+                got=(low, high),
+                hint="Propose less, or change the unit of the data.",
             )
         return attrs.evolve(self, low=first, high=last)
 
@@ -175,7 +182,7 @@ def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     except (TypeError, ValueError):
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(
-            f"Expected bounds a pair of finite numbers (low, high) with low < high, got {bounds!r}."
+        raise _validate.ArgumentError(
+            "bounds", "a pair of finite numbers (low, high) with low < high", got=bounds
         )
     return low, high

@@ -130,27 +130,35 @@ class ProposeTestRelease:
                 f"for {self.threshold:,} at failure = {self.failure:g}. Take a smaller scale."
             )
         if self.robust_noise_multiplier * self.steps > LARGEST_SCALE:
-            raise ValueError(
-                "Expected robust_noise_multiplier at most 2**41, so that every draw fits 64 bits, "
-                f"got {self.robust_noise_multiplier:g}."
+            raise _validate.ArgumentError(
+                "robust_noise_multiplier",
+                "at most 2**41, so that every draw fits 64 bits",
+                shown=f"{self.robust_noise_multiplier:g}",
             )
 
     def _check_fallback(self) -> None:
         if not self.propose:
-            raise ValueError(
-                "Expected propose > 0 for a fallback, got 0: a value that is released as it is has "
-                "no noise to fall back on. Leave the fallback out."
+            raise _validate.ArgumentError(
+                "propose",
+                "> 0 for a fallback",
+                got=0,
+                why="a value that is released as it is has no noise to fall back on",
+                hint="Leave the fallback out.",
             )
         if not math.isfinite(self.sensitivity_in_steps):
-            raise ValueError(
-                "Expected bounds for a fallback, got none: without them no noise is enough. "
-                "Give bounds=(low, high), or leave the fallback out."
+            raise _validate.ArgumentError(
+                "bounds",
+                "for a fallback",
+                shown="none",
+                why="without them no noise is enough",
+                hint="Give bounds=(low, high), or leave the fallback out.",
             )
         if self.fallback_noise_multiplier * self.sensitivity_in_steps > LARGEST_SCALE:
-            raise ValueError(
-                f"Expected bounds within a billion proposals of each other for a fallback, got "
-                f"{self.bounds!r} and propose={self.propose:g}. Propose more, or give narrower "
-                "bounds."
+            raise _validate.ArgumentError(
+                "bounds",
+                "within a billion proposals of each other for a fallback",
+                shown=f"{self.bounds!r} and propose={self.propose:g}",
+                hint="Propose more, or give narrower bounds.",
             )
 
     @property

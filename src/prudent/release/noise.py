@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from prudent._validate import ArgumentError
 from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, MarginTest
 
 SLACK = 1e-9
@@ -113,9 +114,10 @@ def checked_test(test: MarginTest) -> type[MarginTest]:
     for kind in (DiscreteLaplaceTest, DiscreteGaussianTest):
         if isinstance(test, kind):
             return kind
-    raise ValueError(
-        "Expected test a DiscreteLaplaceTest or a DiscreteGaussianTest, whose noise is drawn "
-        f"exactly, got {test!r}."
+    raise ArgumentError(
+        "test",
+        "a DiscreteLaplaceTest or a DiscreteGaussianTest, whose noise is drawn exactly",
+        got=test,
     )
 
 

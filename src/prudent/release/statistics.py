@@ -272,7 +272,9 @@ def trimmed_sum(
     if options.get("bounds") is not None:
         raise ValueError("Expected bound, a bound on the norm, got bounds.")
     if options.get("fallback") and bound is None:
-        raise ValueError("Expected bound for a fallback, got None. Without it no noise is enough.")
+        raise _validate.ArgumentError(
+            "bound", "for a fallback", got=None, hint="Without it no noise is enough."
+        )
     far = propose * _FAR
     longest = far if bound is None else _validate.between(propose, far, bound=bound)
     rows = _table(vectors)
@@ -299,12 +301,14 @@ def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """
     rows = np.asarray(vectors) if hasattr(vectors, "__array__") else None
     if rows is None or rows.dtype.kind not in "iufb":
-        raise ValueError(
-            "Expected vectors an array of numbers, with one row per record, got another type. Make "
-            "one with numpy.array(rows, float)."
+        raise _validate.ArgumentError(
+            "vectors",
+            "an array of numbers, with one row per record",
+            shown="another type",
+            hint="Make one with numpy.array(rows, float).",
         )
     if rows.ndim != 2 or rows.shape[1] == 0:  # the number of rows is private, so it is not checked
-        raise ValueError(f"Expected vectors a table of rows, got {rows.ndim} dimensions.")
+        raise _validate.ArgumentError("vectors", "a table of rows", shown=f"{rows.ndim} dimensions")
     with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
         return rows.astype(np.float64)
 
@@ -385,9 +389,11 @@ def charge(options: Budget, event: dp.DpEvent, label: str) -> None:
     if ledger is None:
         return
     if not hasattr(ledger, "charge"):
-        raise ValueError(
-            f"Expected ledger an open prudent.Ledger, got {redacted(repr(ledger), ledger)}. "
-            "Open it with prudent.Ledger(location)."
+        raise _validate.ArgumentError(
+            "ledger",
+            "an open prudent.Ledger",
+            shown=redacted(repr(ledger), ledger),
+            hint="Open it with prudent.Ledger(location).",
         )
     ledger.charge(event, label, delta=options["delta"])
 
@@ -417,8 +423,8 @@ def open_records(
     from prudent.release.columns import opening  # needs ibis, which arrays do not
 
     if "groups" in asked and "by" not in asked:
-        raise ValueError(
-            "Expected by the name of the column that says which group a row is in, got nothing."
+        raise _validate.ArgumentError(
+            "by", "the name of the column that says which group a row is in", shown="nothing"
         )
     if "by" in asked:
         groups = opening.open_groups(data, column, kind=kind, **{"groups": None, **asked})
@@ -435,13 +441,14 @@ def _check_categories(
     except TypeError:
         ordered = []
     if isinstance(categories, str) or not ordered:
-        raise ValueError(
-            "Expected categories a list of one or more texts, numbers or dates, got "
-            f"{categories!r}."
+        raise _validate.ArgumentError(
+            "categories", "a list of one or more texts, numbers or dates", got=categories
         )
     for records in opened.values() if isinstance(opened, dict) else [opened]:
         if hasattr(records, "typed") and records.typed(categories) != list(categories):
-            raise ValueError(
-                f"Expected categories of the type of the column, got {categories!r}: "
-                "an order of texts is not that of numbers."
+            raise _validate.ArgumentError(
+                "categories",
+                "of the type of the column",
+                got=categories,
+                why="an order of texts is not that of numbers",
             )

@@ -218,9 +218,11 @@ class TrimmedSum(Noisy):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if not isinstance(self.trim, FixedTrim):
-            raise ValueError(
-                f"Expected trim a FixedTrim, got {self.trim!r}. Without a test there is nothing to "
-                "adapt to."
+            raise _validate.ArgumentError(
+                "trim",
+                "a FixedTrim",
+                got=self.trim,
+                hint="Without a test there is nothing to adapt to.",
             )
 
     @override
@@ -274,7 +276,7 @@ class ProposeTestRelease(Noisy):
         _validate.fields(self, partial(_validate.between, 0, 1, ends="()"), "propose")
         _validate.fields(self, _validate.non_negative, "fallback_scale")
         if not isinstance(self.trim, Trim):
-            raise ValueError(f"Expected trim a FixedTrim or AdaptiveTrim, got {self.trim!r}.")
+            raise _validate.ArgumentError("trim", "a FixedTrim or AdaptiveTrim", got=self.trim)
         _ = self.event  # validates the test together with `failure`
 
     @property

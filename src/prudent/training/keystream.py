@@ -79,9 +79,11 @@ class Key:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.secret, bytes) or len(self.secret) != 32:
-            raise ValueError(
-                "Expected secret 32 bytes. Leave it to Key.random(), or to Key.from_seed(seed) "
-                "where reproducing a run matters more than privacy."
+            raise _validate.ArgumentError(
+                "secret",
+                "32 bytes",
+                hint="Leave it to Key.random(), or to Key.from_seed(seed) where reproducing "
+                "a run matters more than privacy.",
             )
 
     @classmethod
@@ -116,9 +118,12 @@ def given_or_random(key: Key | None) -> Key:
     if key is None:
         return Key.random()
     if not isinstance(key, Key):
-        raise ValueError(
-            f"Expected key a Key or None, got {type(key).__name__}. Leave it unset for a secret "
-            "key; Key.from_seed(seed) makes a run reproducible, and its noise predictable."
+        raise _validate.ArgumentError(
+            "key",
+            "a Key or None",
+            shown=type(key).__name__,
+            hint="Leave it unset for a secret key; Key.from_seed(seed) makes a run "
+            "reproducible, and its noise predictable.",
         )
     return key
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._validate import ArgumentError
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -56,7 +57,7 @@ def _tails(test: MarginTest, device: torch.device) -> Tensor:
     elif isinstance(test, DiscreteLaplaceTest):
         reach = math.ceil(48 * test.scale) + 2
     else:
-        raise ValueError(f"Expected test a MarginTest this package defines, got {test!r}.")
+        raise ArgumentError("test", "a MarginTest this package defines", got=test)
     above = np.array([2 * test.tail(k) for k in reversed(range(reach))])
     return torch.tensor(above, device=device)
 

@@ -21,6 +21,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.gradients import Engine, Formed
@@ -283,16 +284,20 @@ def _already_differentiated(outputs: Any, targets: Any) -> Tensor:
 def _formed_gradients(module: AbstractGradSampleModule | GradSampleHooks) -> torch.nn.Module:
     """The wrapped model; raises an error unless Opacus computes its per-example gradients."""
     if isinstance(module, GradSampleHooksFastGradientClipping):
-        raise ValueError(
-            f"Expected module with per-example gradients, got {type(module).__name__}. Ghost "
-            "clipping fixes each weight from a record's own norm, before a test or a trim has seen "
-            "the others. Use GradSampleModule, or prudent.Step, whose default engine needs no "
-            "per-example gradients."
+        raise ArgumentError(
+            "module",
+            "with per-example gradients",
+            shown=type(module).__name__,
+            hint="Ghost clipping fixes each weight from a record's own norm, before a test "
+            "or a trim has seen the others. Use GradSampleModule, or prudent.Step, "
+            "whose default engine needs no per-example gradients.",
         )
     if not isinstance(module, AbstractGradSampleModule | GradSampleHooks):
-        raise ValueError(
-            f"Expected module a GradSampleModule, got {type(module).__name__}. Wrap the model: "
-            "opacus.GradSampleModule(model)."
+        raise ArgumentError(
+            "module",
+            "a GradSampleModule",
+            shown=type(module).__name__,
+            hint="Wrap the model: opacus.GradSampleModule(model).",
         )
     model: torch.nn.Module = module._module
     return model
@@ -305,16 +310,21 @@ def _poisson_sampler(data_loader: DataLoader[Any]) -> Any:
     """
     sampler = data_loader.batch_sampler
     if type(sampler) is not UniformWithReplacementSampler:
-        raise ValueError(
-            "Expected data_loader with Opacus's UniformWithReplacementSampler, got "
-            f"{type(sampler).__name__}: the plan's epsilon is that of Poisson batches in one "
-            "process. Use opacus.data_loader.DPDataLoader.from_data_loader(data_loader)."
+        raise ArgumentError(
+            "data_loader",
+            "with Opacus's UniformWithReplacementSampler",
+            shown=type(sampler).__name__,
+            why="the plan's epsilon is that of Poisson batches in one process",
+            hint="Use opacus.data_loader.DPDataLoader.from_data_loader(data_loader).",
         )
     collate = data_loader.collate_fn
     if isinstance(collate, CollateFnWithEmpty) and collate.rand_on_empty:
-        raise ValueError(
-            "Expected data_loader with rand_on_empty=False, got True. A record made up for an "
-            "empty batch is replaced, not removed, when the only real one leaves, so that one "
-            "record changes the sum by up to twice the clipping norm."
+        raise ArgumentError(
+            "data_loader",
+            "with rand_on_empty=False",
+            got=True,
+            hint="A record made up for an empty batch is replaced, not removed, when the "
+            "only real one leaves, so that one record changes the sum by up to twice "
+            "the clipping norm.",
         )
     return sampler

@@ -45,18 +45,22 @@ class Plan:
         if self.expected_batch is not None:
             _validate.fields(self, _validate.positive, "expected_batch")
         if not isinstance(self.aggregation, Aggregation):
-            raise ValueError(
-                "Expected aggregation one of Sum, TrimmedSum, ProposeTestRelease, Mean, got "
-                f"{self.aggregation!r}."
+            raise _validate.ArgumentError(
+                "aggregation",
+                "one of Sum, TrimmedSum, ProposeTestRelease, Mean",
+                got=self.aggregation,
             )
         if self._relation is not None:
             check_relation(relation=self._relation)
         if not self.relation.size_is_public and self.expected_batch is None:
-            raise ValueError(
-                "Expected expected_batch with a relation of adding or removing records, got None: "
-                "the sum would be divided by sampling_rate times the number of records, which this "
-                "relation calls secret. Give the public batch size, or another relation: ZERO_OUT "
-                "has the same price and calls the number of records public."
+            raise _validate.ArgumentError(
+                "expected_batch",
+                "with a relation of adding or removing records",
+                got=None,
+                why="the sum would be divided by sampling_rate times the number of "
+                "records, which this relation calls secret",
+                hint="Give the public batch size, or another relation: ZERO_OUT has the "
+                "same price and calls the number of records public.",
             )
 
     @property

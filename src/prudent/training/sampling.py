@@ -15,7 +15,7 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
-from prudent.training.parallel.processes import Alone
+from prudent.training.parallel.processes import Alone, Processes
 
 _STEPS_PER_BLOCK = 64
 
@@ -65,7 +65,7 @@ class PoissonSampler:
         physical_batch: int | None = None,
         key: Key | None = None,
         device: torch.device | str = "cpu",
-        processes: Alone | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.training.aggregation import Decision
 from prudent.training.compiled import Compiled
-from prudent.training.gradients import Engine, Gradients, choose_engine
+from prudent.training.gradients import BookKeeping, Engine, Gradients
 from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.randomness import is_capturing
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.noise import noise_on
-from prudent.training.parallel.processes import Alone, unwrapped
+from prudent.training.parallel.processes import Alone, Processes, unwrapped
 from prudent.training.parallel.sharding import (
     check_mesh,
     has_shards,
@@ -113,7 +113,7 @@ class Step:
         expected_batch: The public batch size by which the sum is divided. The plan's own if it has
             one; otherwise give the sampling rate times the number of records, which `plan.relation`
             declares public.
-        engine: The engine for per-example norms and sums; a default is used unless given.
+        engine: The engine for per-example norms and sums; `BookKeeping` unless given.
         corrupt: Applied to the per-example gradients before anything else. All of them are then
             held in memory.
         key: The key of all noise; a new one from the operating system unless given. Never use a key
@@ -155,7 +155,7 @@ class Step:
         corrupt: Corrupt | None = None,
         key: Key | None = None,
         compile: bool = False,
-        processes: Alone | None = None,
+        processes: Processes | None = None,
     ) -> None:
         batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
         if batch is None:
@@ -165,9 +165,10 @@ class Step:
             )
         processes = Alone() if processes is None else processes
         if compile and processes.count > 1:
-            raise ValueError(
-                f"Expected compile False, since {processes.count} processes talk to each other "
-                "within a step, got True."
+            raise _validate.ArgumentError(
+                "compile",
+                f"False, since {processes.count} processes talk to each other within a step",
+                got=True,
             )
         if engine is not None and engine.recompute and compile:
             raise ValueError(
@@ -185,10 +186,11 @@ class Step:
         processes.align(model)
         device = next(model.parameters()).device
         if isinstance(corrupt, Corruption):
-            raise ValueError(
-                "Expected corrupt a function of gradients, a Chunk and a generator, got "
-                f"{type(corrupt).__name__}, which does not say how many records there are. Give "
-                "corrupt.hook(records, device), or give it to fit."
+            raise _validate.ArgumentError(
+                "corrupt",
+                "a function of gradients, a Chunk and a generator",
+                shown=f"{type(corrupt).__name__}, which does not say how many records there are",
+                hint="Give corrupt.hook(records, device), or give it to fit.",
             )
         if corrupt is not None and compile and device.type == "cpu":
             raise ValueError(
@@ -199,7 +201,7 @@ class Step:
         self.model = model
         self.loss = loss
         self.expected_batch = batch
-        self.engine = choose_engine(model, loss) if engine is None else engine
+        self.engine = BookKeeping(model, loss) if engine is None else engine
         self.corrupt = corrupt
         self.processes = processes
         self.use(given_or_random(key))
@@ -358,17 +360,19 @@ def _refuse_other_numbers(model: nn.Module) -> None:
 
 def _check_chunks(chunks: Sequence[Chunk]) -> None:
     if isinstance(chunks, Chunk) or not chunks or not all(isinstance(c, Chunk) for c in chunks):
-        raise ValueError(
-            "Expected chunks a sequence of one Chunk(inputs, targets) or more, got "
-            f"{'a bare Chunk' if isinstance(chunks, Chunk) else type(chunks).__name__}. "
-            "Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows."
+        raise _validate.ArgumentError(
+            "chunks",
+            "a sequence of one Chunk(inputs, targets) or more",
+            shown="a bare Chunk" if isinstance(chunks, Chunk) else type(chunks).__name__,
+            hint="Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows.",
         )
     for chunk in chunks:
         valid = chunk.valid
         if valid is not None and (valid.dtype != torch.bool or valid.ndim != 1):
-            raise ValueError(
-                "Expected valid one boolean for each row of a chunk, got "
-                f"{valid.dtype} of shape {tuple(valid.shape)}."
+            raise _validate.ArgumentError(
+                "valid",
+                "one boolean for each row of a chunk",
+                shown=f"{valid.dtype} of shape {tuple(valid.shape)}",
             )
     _check_ids(chunks)
 
@@ -378,24 +382,30 @@ def _check_ids(chunks: Sequence[Chunk]) -> None:
     for chunk in chunks:
         ids, valid = chunk.ids, chunk.valid
         if (ids is None) != (chunks[0].ids is None):
-            raise ValueError("Expected ids in every Chunk of a batch or in none, got some.")
+            raise _validate.ArgumentError(
+                "ids", "in every Chunk of a batch or in none", shown="some"
+            )
         if ids is None:
             continue
         shape = ids.shape if valid is None else valid.shape
         if ids.ndim != 1 or ids.shape != shape or ids.is_floating_point():
-            raise ValueError(
-                "Expected ids one integer for each row of a chunk, got "
-                f"{ids.dtype} of shape {tuple(ids.shape)}."
+            raise _validate.ArgumentError(
+                "ids",
+                "one integer for each row of a chunk",
+                shown=f"{ids.dtype} of shape {tuple(ids.shape)}",
             )
     known = [chunk.ids for chunk in chunks if chunk.ids is not None]
     if not known or is_capturing():  # values cannot be read during capture; see _counted_once
         return
     valid = _valid(chunks, known)
     if bool((_counted_once(valid, torch.cat(known)) != valid).any()):
-        raise ValueError(
-            "Expected ids strictly ascending over the chunks of a batch, got others: a record that "
-            "is there twice would count twice, and another order breaks ties between gradients of "
-            "one norm differently. Sort the batch by id, and keep one row of each."
+        raise _validate.ArgumentError(
+            "ids",
+            "strictly ascending over the chunks of a batch",
+            shown="others",
+            why="a record that is there twice would count twice, and another order breaks "
+            "ties between gradients of one norm differently",
+            hint="Sort the batch by id, and keep one row of each.",
         )
 
 

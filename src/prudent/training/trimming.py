@@ -82,8 +82,8 @@ class AdaptiveTrim(Trim):
         share = partial(_validate.between, 0, 1)
         _validate.fields(self, share, "first", "up", "down", "least", "most")
         if not self.least <= self.first <= self.most:
-            raise ValueError(
-                f"Expected first in [least, most] = [{self.least}, {self.most}], got {self.first}."
+            raise _validate.ArgumentError(
+                "first", f"in [least, most] = [{self.least}, {self.most}]", got=self.first
             )
 
     @override

@@ -99,22 +99,6 @@ def test_case_1_takes_over_from_order_5_on_the_paper_setting():
     assert orders[above].min() >= 21
 
 
-@given(st.floats(1.01, 100), st.floats(0.5, 10), st.floats(0.05, 0.99), st.floats(0.2, 20))
-def test_optimal_failure_balances_both_cases(order, sigma, propose, scale):
-    failure = theorems.optimal_failure(order, sigma, propose, scale)
-    two = gaussian_rdp(order, sigma) + laplace_rdp(order, scale)
-    if failure < 1e-290:
-        return
-    assert theorems.ptr_rdp(order, sigma, propose, scale, failure) == pytest.approx(two, rel=1e-9)
-    assert theorems.ptr_rdp(order, sigma, propose, scale, failure) <= two * (1 + 1e-14)
-    if failure < 0.4:
-        assert theorems.ptr_rdp(order, sigma, propose, scale, 1.1 * failure) > two
-
-
-def test_optimal_failure_is_one_half_when_trusting_costs_nothing():
-    assert theorems.optimal_failure([2, 50], 1.0, 1.0, 1.0).tolist() == [0.5, 0.5]
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode
 
-from prudent.training.gradients import BookKeeping, Materialised, choose_engine, norms_and_sum
+from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.gradients.tape import NormTape
-from tests.training.gradients.oracle import alone, assert_agrees, cross_entropy
+from tests.training.gradients.oracle import assert_agrees, cross_entropy
 
 
 @pytest.fixture
@@ -388,31 +388,6 @@ def test_corruption_must_keep_shapes(engine, model):
     formed = engine(model, cross_entropy).formed(model, *batch(3))
     with pytest.raises(ValueError, match="keep names and shapes"):
         formed.corrupted(lambda g: {n: v[:1] for n, v in g.items()})
-
-
-def test_choice(model):
-    assert isinstance(choose_engine(model, cross_entropy), BookKeeping)
-
-
-@pytest.mark.parametrize("sizes", [[7], [3, 4], [1, 0, 5, 1]])
-def test_logical_batch(engine, model, sizes):
-    inputs, targets = batch(7)
-    chunks = zip(inputs.split(sizes), targets.split(sizes), strict=True)
-
-    def weights_from_norms(norms: Tensor) -> Tensor:
-        return (norms <= norms.median()) / norms
-
-    norms, total = norms_and_sum(engine(model, cross_entropy), model, chunks, weights_from_norms)
-    truth = alone(model, cross_entropy, inputs, targets, 7)
-    stacked = torch.cat([g.flatten(1) for g in truth.values()], 1)
-    torch.testing.assert_close(norms, stacked.norm(dim=1))
-    expected = weights_from_norms(norms) @ stacked
-    torch.testing.assert_close(torch.cat([v.flatten() for v in total.values()]), expected)
-
-
-def test_logical_batch_needs_a_chunk(engine, model):
-    with pytest.raises(ValueError, match="at least one chunk"):
-        norms_and_sum(engine(model, cross_entropy), model, [], torch.ones_like)
 
 
 def test_stored_tensors_are_freed(model):

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.utils import checkpoint as library
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from prudent.training.gradients import BookKeeping, Materialised, norms_and_sum
+from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.gradients.tape import NormTape
 from tests.training.gradients.oracle import assert_agrees, cross_entropy, squares
 from tests.training.gradients.toys import (
@@ -235,6 +235,18 @@ def test_frozen_layers_cost_no_more_than_in_ordinary_training():
     plain = peak_bytes(lambda: ordinary(model, sequence_loss, inputs, targets))
     ours = peak_bytes(private(BookKeeping(model, sequence_loss), model, inputs, targets))
     assert ours < 1.05 * plain
+
+
+def norms_and_sum(engine, model, chunks, weights_from_norms):
+    """One logical batch in several physical ones: all norms first, then the weighted sums."""
+    parts = [engine(model, inputs, targets) for inputs, targets in chunks]
+    norms = torch.cat([part.norms for part in parts])
+    weights = torch.split(weights_from_norms(norms), [len(part.norms) for part in parts])
+    total = {}
+    for part, own in zip(parts, weights, strict=True):
+        for name, value in part.weighted_sum(own).items():
+            total[name] = total[name].add_(value) if name in total else value
+    return norms, total
 
 
 @pytest.mark.parametrize("make", [BookKeeping, Materialised])

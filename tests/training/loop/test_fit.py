@@ -28,11 +28,11 @@ from prudent.training import (
 from prudent.training.keystream import Key
 from prudent.training.loop.checkpoint import charged
 from prudent.training.loop.data import reader
-from prudent.training.loop.evaluation import read_metrics
 from prudent.training.loop.run import TrainingRun
 from prudent.training.noise import HostNoise
 from prudent.training.step import Chunk
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.loop.files import read_metrics
 
 RECORDS, RATE = 120, 0.15
 
@@ -244,7 +244,7 @@ class TestExecution:
             ({"physical_batch": 0}, "Expected physical_batch a whole number >= 1"),
             ({"seed": -1}, "Expected seed a whole number >= 0"),
             ({"precision": "fp8"}, "Expected precision one of 'full', 'bf16'"),
-            ({"engine": "ghost"}, "Expected engine one of 'auto', 'bookkeeping'"),
+            ({"engine": "ghost"}, "Expected engine one of 'bookkeeping', 'materialised'"),
         ],
     )
     def test_what_is_refused(self, options, message):

@@ -9,9 +9,9 @@ from torch import nn
 
 from prudent.accounting import GaussianTest
 from prudent.training import Execution, FixedTrim, Mean, Plan, ProposeTestRelease, Sum, fit
-from prudent.training.loop.evaluation import read_metrics
 from prudent.training.loop.metrics import Metrics, Recorder
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.loop.files import read_metrics
 
 PUBLIC = {"step", "epsilon", "delta", "relation", "pass_rate", "trim", "noise"}
 

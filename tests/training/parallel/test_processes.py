@@ -15,7 +15,7 @@ from prudent.cli import main
 from prudent.training import Execution, PoissonSampler
 from prudent.training.keystream import Key
 from prudent.training.loop.checkpoint import charged, load_checkpoint
-from prudent.training.parallel.processes import Alone, local_device
+from prudent.training.parallel.processes import Alone, Processes, Together, local_device
 from tests.training import worlds
 
 ALIKE = [n for n in worlds.SCENARIOS if not n.startswith(("refused", "broken", "first", "dropout"))]
@@ -143,6 +143,16 @@ def test_every_drawn_record_is_in_one_process(count, options):
         parts = [own_ids(rank, count, step, **options) for rank in range(count)]
         assert all(part == sorted(part) for part in parts)
         assert sorted(itertools.chain.from_iterable(parts)) == whole
+
+
+def test_every_group_is_of_one_type_that_says_what_a_group_does():
+    assert issubclass(Alone, Processes)
+    assert issubclass(Together, Processes)
+    assert not issubclass(Together, Alone)
+    missing = Processes.__abstractmethods__ - vars(Together).keys()
+    assert not missing, "a group of several would silently do what one process does"
+    with pytest.raises(TypeError, match="abstract"):
+        Processes()
 
 
 def test_one_process_is_not_several():

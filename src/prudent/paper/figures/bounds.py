@@ -69,6 +69,7 @@ class Setting:
             test=LaplaceTest(self.test_scale),
             propose=self.propose,
             failure=self.failure,
+            reveals=Reveals.MARGIN,  # the paper publishes the noisy margin
         )
 
     def white_box_curve(self, orders: Array) -> Array:

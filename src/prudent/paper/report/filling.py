@@ -33,7 +33,7 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
     if given is not None:
         if given.name.endswith(SMALL) != (size == "small"):
             allowed = f"ending in {SMALL}" if size == "small" else f"not ending in {SMALL}"
-            raise ValueError(f"Expected results {allowed} at size {size}, got {str(given)!r}.")
+            raise _validate.ArgumentError("results", f"{allowed} at size {size}", got=str(given))
         return given
     if size == "small":
         return FOLDER / f"results{SMALL}"

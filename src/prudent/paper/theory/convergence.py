@@ -171,7 +171,7 @@ def _population(oracles: int, corrupted: int) -> tuple[int, int]:
     n = _validate.count(1, oracles=oracles)
     f = _validate.count(corrupted=corrupted)
     if f >= n:
-        raise ValueError(f"Expected corrupted < oracles = {n}, got {f}.")
+        raise _validate.ArgumentError("corrupted", f"< oracles = {n}", got=f)
     return n, f
 
 
@@ -179,7 +179,9 @@ def _curvature(strong_convexity: float, smoothness: float) -> tuple[float, float
     alpha = _validate.positive(strong_convexity=strong_convexity)
     beta = _validate.positive(smoothness=smoothness)
     if beta < alpha:
-        raise ValueError(f"Expected smoothness >= strong_convexity = {alpha:g}, got {beta:g}.")
+        raise _validate.ArgumentError(
+            "smoothness", f">= strong_convexity = {alpha:g}", shown=f"{beta:g}"
+        )
     return alpha, beta
 
 

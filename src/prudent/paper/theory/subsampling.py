@@ -26,18 +26,6 @@ from prudent.paper.theory.theorems import ptr_rdp
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 
 
-def subsampled_laplace_moment(
-    order: ArrayLike, sampling_rate: float, scale: float, *, reverse: bool = False
-) -> Numbers:
-    """Moment of the Poisson-sampled Laplace mechanism; see `subsampled_laplace_log_moment`.
-
-    Returns:
-        The moment itself; infinite if it exceeds the largest floating-point number.
-    """
-    with np.errstate(over="ignore"):
-        return np.exp(subsampled_laplace_log_moment(order, sampling_rate, scale, reverse=reverse))
-
-
 def subsampled_laplace_log_moment(
     order: ArrayLike, sampling_rate: float, scale: float, *, reverse: bool = False
 ) -> Numbers:

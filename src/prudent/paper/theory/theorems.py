@@ -99,26 +99,6 @@ def ptr_rdp(
     return np.maximum(case_1, case_2)[()]
 
 
-def optimal_failure(
-    order: ArrayLike, noise_multiplier: float, propose: float, test_scale: float
-) -> Numbers:
-    """Largest failure probability that costs nothing at an order: both cases have equal bounds.
-
-    A larger failure probability means a lower threshold, so more releases with the small noise; up
-    to this value `ptr_rdp` at the order is given by case 2. Rounded down, at most 1/2.
-    """
-    a = orders(order)
-    safe, trusting = _gaussian_curves(a, noise_multiplier, propose)
-    test = (a - 1) * laplace_rdp(a, test_scale)
-    gap = (a - 1) * (trusting - safe)
-    # Without a gap case 1 never exceeds a single Gaussian, whatever the failure probability.
-    some_gap = np.where(gap > 0, gap, 1.0)
-    logarithm = (
-        test + np.log(-np.expm1(-test)) - some_gap - np.log(-np.expm1(-some_gap))
-    ) - 1e-12 * (1 + test + some_gap)
-    return np.where(gap > 0, np.minimum(np.exp(np.minimum(logarithm, 0.0)), 0.5), 0.5)[()]
-
-
 def _gaussian_curves(
     order: ArrayLike, noise_multiplier: float, propose: float
 ) -> tuple[Numbers, Numbers]:

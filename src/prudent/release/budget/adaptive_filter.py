@@ -111,7 +111,7 @@ class AdaptiveFilter(Filter[Sums]):
         for order in self.orders:
             _validate.between(1, math.inf, ends="()", orders=order)
         if len(self.orders) != 2:
-            raise ValueError(f"Expected orders two numbers above 1, got {self.orders!r}.")
+            raise _validate.ArgumentError("orders", "two numbers above 1", got=self.orders)
 
     @override
     def opening(self) -> Sums:
@@ -156,7 +156,7 @@ class AdaptiveFilter(Filter[Sums]):
             false_passes = renyi.accidents_apart[1]
         if not exact.supports(event):
             if not renyi.supports(event):
-                raise ValueError(f"Expected event one that an accountant supports, got {event!r}.")
+                raise _validate.ArgumentError("event", "one that an accountant supports", got=event)
             return (Costs(math.inf, 0.0, (), divergences, *(math.inf,) * 3),)
         exact.compose(event)
         # A little less than was told, so that parts that add up to δ do so in spite of rounding.

@@ -191,7 +191,9 @@ def bounded_pair(
     if largest == 0:
         return BoundedPair(np.zeros(1), np.array([1 - accident]), accident, np.zeros(1))
     if largest * _FINE_GRID < _COARSEST_INTERVAL:
-        accountant = PldAccountant(largest * _FINE_GRID).compose(event)
+        accountant = PldAccountant(value_discretization_interval=largest * _FINE_GRID).compose(
+            event
+        )
     even = np.linspace(0.0, largest, _EVEN_LOSSES + 1)
     small = np.geomspace(_SMALLEST_LOSS * largest, largest, _SMALL_LOSSES)
     points = np.unique(np.concatenate([even, small, list(known)]))

@@ -139,7 +139,7 @@ def _exact_epsilon(counts: frozenset[tuple[str, int]], delta: float) -> float:
     for text, count in sorted(counts):
         event = serialisation.from_json(text)
         if not accountant.supports(event):
-            raise ValueError(f"Expected event one that PldAccountant supports, got {event!r}.")
+            raise _validate.ArgumentError("event", "one that PldAccountant supports", got=event)
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
 

@@ -330,7 +330,7 @@ def _budget(
         return None
     if epsilon is None or delta is None:
         missing = "epsilon" if epsilon is None else "delta"
-        raise ValueError(f"Expected {missing} beside the other half of the budget, got None.")
+        raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
     return Budget(float(epsilon), float(delta), adaptive is not False, relation or ADD_REMOVE)
 
 
@@ -347,7 +347,7 @@ def _now() -> str:
 def _begin(location: str | os.PathLike[str], dataset: str, budget: Budget) -> bool:
     """Writes the first row of a data set, its budget; False if there already is one."""
     if not _text(dataset=dataset) or not dataset.isprintable():
-        raise ValueError(f"Expected dataset a printable name, got {dataset!r}.")
+        raise _validate.ArgumentError("dataset", "a printable name", got=dataset)
     fields = budget.to_fields()
     with contextlib.closing(open_store(location, create=True)) as store:
         with store.exclusive(dataset):
@@ -361,5 +361,5 @@ def _begin(location: str | os.PathLike[str], dataset: str, budget: Budget) -> bo
 def _text(**argument: Any) -> str:
     ((name, value),) = argument.items()
     if not isinstance(value, str):
-        raise ValueError(f"Expected {name} a text, got {value!r}.")
+        raise _validate.ArgumentError(name, "a text", got=value)
     return value

@@ -99,7 +99,7 @@ class RenyiFilter(Filter[Costs | None]):
         if renyi.supports(event):
             divergences, accident = self._set_aside(renyi.compose(event))
         elif not exact.supports(event):
-            raise ValueError(f"Expected event one that an accountant supports, got {event!r}.")
+            raise _validate.ArgumentError("event", "one that an accountant supports", got=event)
         if not exact.supports(event):
             return Costs(math.inf, 0.0, divergences, accident, math.inf)
         exact.compose(event)

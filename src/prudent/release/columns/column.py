@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from prudent._validate import ArgumentError
 from prudent.release.columns import images
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 
@@ -103,7 +104,7 @@ class ArrayColumn:
             values = values.compressed()
         column = np.asarray(values)
         if column.ndim != 1:  # the message omits the shape: the number of records is private
-            raise ValueError(f"Expected values one-dimensional, got {column.ndim} dimensions.")
+            raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
         if column.dtype.kind in "iufb":
             with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
                 numbers = column.astype(np.float64, copy=False)
@@ -139,8 +140,11 @@ class ArrayColumn:
             ValueError: if numbers are requested and the column holds something else.
         """
         if kind == "numbers" and not self.numeric:
-            raise ValueError(
-                "Expected values that are numbers, got others. Only their mode can be released."
+            raise ArgumentError(
+                "values",
+                "that are numbers",
+                shown="others",
+                hint="Only their mode can be released.",
             )
         return self
 

@@ -26,6 +26,7 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 from ibis.common.graph import Node
 
+from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import backend_name, total, tried
 
 Predicate = Callable[[ir.Table], ir.BooleanValue]
@@ -113,9 +114,11 @@ def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
     except Exception:
         boolean = False
     if not boolean:
-        raise ValueError(
-            "Expected where a function of the table that says which rows to keep, such as "
-            "lambda t: t.year == 2024, got another."
+        raise ArgumentError(
+            "where",
+            "a function of the table that says which rows to keep, such as lambda t: "
+            "t.year == 2024",
+            shown="another",
         )
     engine = backend_name(table)
     _check(predicate.op(), table.op(), engine)
@@ -174,10 +177,11 @@ def _check_kinds(node: Any) -> None:
         if not (moments and isinstance(value, ops.Literal) and value.dtype.is_string())
     }
     if len(kinds) > 1 or None in kinds:
-        raise ValueError(
-            "Expected where to compare values of one type with each other, got "
-            f"{' and '.join(sorted({str(value.dtype) for value in values}))}. A text of a CSV file "
-            'becomes a number by t.column.try_cast("float64").'
+        raise ArgumentError(
+            "where",
+            "to compare values of one type with each other",
+            shown=" and ".join(sorted({str(value.dtype) for value in values})),
+            hint='A text of a CSV file becomes a number by t.column.try_cast("float64").',
         )
 
 

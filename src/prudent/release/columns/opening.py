@@ -119,17 +119,20 @@ def open_groups(
         ValueError: also if the list of groups is missing, empty or repeats a group.
     """
     if groups is None:
-        raise ValueError(
-            f"Expected groups a list that is public knowledge, got None. Which values of {by!r} "
-            "occur depends on single records, so a list read from the data is private: name the "
-            "groups yourself, also those that may be empty."
+        raise _validate.ArgumentError(
+            "groups",
+            "a list that is public knowledge",
+            got=None,
+            hint=f"Which values of {by!r} occur depends on single records, so a list read "
+            "from the data is private: name the groups yourself, also those that may "
+            "be empty.",
         )
     if isinstance(groups, str) or not groups or len(set(groups)) < len(groups):
-        raise ValueError(f"Expected groups one or more distinct values, got {groups!r}.")
+        raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
     opened = _opened(source, column, unit, where, connect, table, kind, by=by)
     wanted = {group: typed(group, opened.member_type, "groups") for group in groups}
     if len(set(wanted.values())) < len(wanted):
-        raise ValueError(f"Expected groups one or more distinct values, got {groups!r}.")
+        raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
     rows, engine = opened.rows, backend_name(opened.rows)
     members = {group: exact(literal(member), engine) for group, member in wanted.items()}
     rows = rows.filter(rows.member.isin(list(members.values())))
@@ -174,7 +177,7 @@ def _opened(
 ) -> _Opened:
     _validate.one_of(("numbers", "categories"), kind=kind)
     if column is None:
-        raise ValueError("Expected column the name of a column, got nothing.")
+        raise _validate.ArgumentError("column", "the name of a column", shown="nothing")
     used = [name for name in (column, unit, by) if name is not None]
     opened = open_source(
         source, connect=connect, table=table, columns=used if where is None else None
@@ -205,9 +208,11 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
     dtype = column.type()
     if kind == "categories":
         if not isinstance(dtype, _PLAIN):
-            raise ValueError(
-                f"Expected column of text, numbers, dates or truth values, got {name!r} of type "
-                f"{dtype}. Make one of these of it, in an ibis table."
+            raise _validate.ArgumentError(
+                "column",
+                "of text, numbers, dates or truth values",
+                shown=f"{name!r} of type {dtype}",
+                hint="Make one of these of it, in an ibis table.",
             )
         if dtype.is_floating():  # makes -0.0 and 0.0 one category, displayed as 0.0
             return ibis.ifelse(column == 0, ibis.literal(0.0).cast(dtype), column)
@@ -217,9 +222,11 @@ def _value(column: ir.Column, kind: Kind, name: str, *, text: bool) -> ir.Column
     if dtype.is_boolean():
         return column.cast("int32").cast("float64")
     if not dtype.is_numeric():
-        raise ValueError(
-            f"Expected column of numbers, got {name!r} of type {dtype}. "
-            "Only its mode can be released, without propose."
+        raise _validate.ArgumentError(
+            "column",
+            "of numbers",
+            shown=f"{name!r} of type {dtype}",
+            hint="Only its mode can be released, without propose.",
         )
     if dtype.is_decimal() and backend_name(column) == "postgres":
         return double_of_numeric(column)

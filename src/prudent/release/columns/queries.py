@@ -31,6 +31,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import numpy as np
 
+from prudent._validate import ArgumentError
 from prudent.release.columns.column import Leaders
 from prudent.release.columns.dialects import (
     backend_name,
@@ -173,7 +174,7 @@ class TableColumn:
         """See `Column`."""
         if self.typed(categories) != list(categories):
             # Ties are broken by order, and the order of strings is not that of other types.
-            raise ValueError(f"Expected categories of type {self._type}, got {categories!r}.")
+            raise ArgumentError("categories", f"of type {self._type}", got=categories)
         found: list[int] = []
         for start in range(0, len(categories), _AT_ONCE):
             row = self._ask(how_many_of_each, categories=categories[start : start + _AT_ONCE])
@@ -341,7 +342,7 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> str | bool | int | 
             return float(given)
     except (TypeError, ValueError, KeyError, OverflowError):
         pass
-    raise ValueError(f"Expected {name} of type {dtype}, as the column is, got {value!r}.")
+    raise ArgumentError(name, f"of type {dtype}, as the column is", got=value)
 
 
 def _steps(value: ir.Value, lattice: Lattice, *, below: float = math.inf) -> ir.Value:

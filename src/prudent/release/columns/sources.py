@@ -16,7 +16,7 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent.release.columns import arrow_tables, images, text_files
-from prudent.release.failures import SourceError, withheld
+from prudent.release.failures import SourceArgumentError, SourceError, withheld
 
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _PARQUET = {".parquet", ".pq"}
@@ -77,7 +77,7 @@ def open_source(
     if isinstance(source, str | Path):
         return _from_path(str(source), table, columns)
     if table is not None:
-        raise SourceError("Expected table only with connect or a .duckdb file.")
+        raise SourceArgumentError("table", "only with connect or a .duckdb file")
     if isinstance(source, ir.Table):
         return Source(source)
     if type(source).__module__.startswith("pyspark."):
@@ -89,13 +89,13 @@ def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> S
     suffix = Path(path).suffix.lower()
     known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
     if not known:
-        raise SourceError(f"Expected source {_KINDS}, got {path!r}.")
+        raise SourceArgumentError("source", _KINDS, got=path)
     files = _files(path)
     if suffix in _DATABASE:
         backend = _quietly(lambda: _duckdb(files[0], read_only=True), f"open {path!r}")
         return _table_of(backend, table, path)
     if table is not None:
-        raise SourceError("Expected table only with connect or a .duckdb file.")
+        raise SourceArgumentError("table", "only with connect or a .duckdb file")
     backend = _duckdb()
     if suffix in _PARQUET:
         opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
@@ -117,7 +117,7 @@ def _files(path: str) -> list[str]:
             return [str(Path(path).absolute())]
         if "*" in path and (found := sorted(glob.glob(path, recursive=True))):
             return [str(Path(each).absolute()) for each in found]
-    raise SourceError(f"Expected source an existing file, got {path!r}.")
+    raise SourceArgumentError("source", "an existing file", got=path)
 
 
 def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> ir.Table:
@@ -137,9 +137,11 @@ def _duckdb(*arguments: Any, **options: Any) -> Any:
 def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
     kind = type(frame).__module__.split(".")[0]
     if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
-        raise SourceError(
-            f"Expected source {_KINDS}, an array, a pandas or polars frame, a pyarrow table, "
-            f"an ibis table or a Spark data frame, got {type(frame).__name__}."
+        raise SourceArgumentError(
+            "source",
+            f"{_KINDS}, an array, a pandas or polars frame, a pyarrow table, an ibis "
+            "table or a Spark data frame",
+            shown=type(frame).__name__,
         )
     if type(frame).__name__ == "LazyFrame":
         kept = _kept(withheld(frame.collect_schema).names(), columns)
@@ -219,9 +221,13 @@ def _postgres(address: str) -> Any:
 
 def _table_of(backend: Any, table: str | None, where: str) -> Source:
     schema, _, name = (table or "").rpartition(".")
+    if table is None:
+        there = _tables(backend, schema)
+        backend.disconnect()
+        raise SourceArgumentError(
+            "table", f"the name of a table in {where}", shown="nothing", hint=there
+        )
     try:
-        if table is None:
-            raise SourceError(f"Expected table the name of a table in {where}, got nothing.")
         opened = _quietly(
             lambda: backend.table(name, database=schema or None),
             f"find table {table!r} in {where}",

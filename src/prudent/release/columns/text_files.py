@@ -13,7 +13,7 @@ from typing import Any
 
 import ibis.expr.types as ir
 
-from prudent.release.failures import SourceError
+from prudent.release.failures import SourceArgumentError, SourceError
 
 
 def joined(backend: Any, files: Sequence[str], delimiter: str) -> ir.Table:
@@ -69,9 +69,11 @@ def escaped(file: str) -> str:
     """
     pattern = glob.escape(file)
     if pattern != file and "\\" in pattern:
-        raise SourceError(
-            f"Expected source without a backslash beside *, ? or [ in its name, got {file!r}. "
-            "Rename it."
+        raise SourceArgumentError(
+            "source",
+            "without a backslash beside *, ? or [ in its name",
+            got=file,
+            hint="Rename it.",
         )
     return pattern
 

@@ -28,6 +28,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from prudent._validate import ArgumentError
 from prudent.release.columns.column import Column
 from prudent.release.failures import SourceError
 from prudent.release.lattice import IntArray, Lattice
@@ -99,9 +100,11 @@ def rational(p: float | Fraction | str) -> Fraction:
     except (TypeError, ValueError, ZeroDivisionError):
         exact = Fraction(0)
     if not 0 < exact <= 1 or exact.denominator > _LARGEST_DENOMINATOR:
-        raise ValueError(
-            f"Expected p in (0, 1], a fraction with at most six decimals, got {p!r}. "
-            "The minimum is minus the maximum of the negated column."
+        raise ArgumentError(
+            "p",
+            "in (0, 1], a fraction with at most six decimals",
+            got=p,
+            hint="The minimum is minus the maximum of the negated column.",
         )
     return exact
 

@@ -15,6 +15,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from prudent._validate import ArgumentError
 from prudent.release.columns.column import Column
 from prudent.release.lattice import IntArray, Lattice
 from prudent.release.margins.quantile import RobustValue, Window
@@ -116,7 +117,7 @@ def shortened(vectors: npt.ArrayLike, lattice: Lattice) -> IntArray:
     """Round the rows to steps so that no norm, computed exactly in integers, exceeds `high`."""
     rows = np.asarray(vectors, np.float64)
     if rows.ndim != 2:
-        raise ValueError(f"Expected vectors a table with one row per record, got {rows.ndim}-d.")
+        raise ArgumentError("vectors", "a table with one row per record", shown=f"{rows.ndim}-d")
     if lattice.high > _LONGEST:
         raise ValueError(
             f"Expected a bound on the norm of at most 2**30 steps, got {lattice.high}."

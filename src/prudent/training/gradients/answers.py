@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from prudent._validate import ArgumentError
 from prudent.training.gradients.contributions import Dense, by_record
 from prudent.training.gradients.norms import lengths
 from prudent.training.gradients.randomness import is_same
@@ -41,9 +42,10 @@ class Gradients(ABC):
 
     def _checked(self, weights: Tensor) -> Tensor:
         if weights.shape != self.norms.shape:
-            raise ValueError(
-                f"Expected weights of shape {tuple(self.norms.shape)}, one per record, "
-                f"got {tuple(weights.shape)}."
+            raise ArgumentError(
+                "weights",
+                f"of shape {tuple(self.norms.shape)}, one per record",
+                got=tuple(weights.shape),
             )
         return weights.detach()
 
@@ -132,9 +134,7 @@ class Formed(Gradients):
             corrupted = corrupt(self.per_example)
             got = {name: value.shape for name, value in corrupted.items()}
             if got != expected:
-                raise ValueError(
-                    f"Expected corrupt to keep names and shapes {expected}, got {got}."
-                )
+                raise ArgumentError("corrupt", f"to keep names and shapes {expected}", got=got)
             return Formed(corrupted, self.losses)
 
     def weighted_sum(self, weights: Tensor) -> Values:

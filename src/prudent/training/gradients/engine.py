@@ -7,7 +7,7 @@ An engine therefore provides exactly these two, and no other code needs per-exam
 import platform
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+from prudent._validate import ArgumentError
 from prudent.training.gradients.answers import (
     Formed,
     Gradients,
@@ -215,9 +216,11 @@ class Engine(ABC):
         losses = self.loss(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ValueError(
-                f"Expected loss to return one value per record, shape (1,) for one record, got "
-                f"{shape}. Use reduction='none', and sum or average over the positions of a record."
+            raise ArgumentError(
+                "loss",
+                "to return one value per record, shape (1,) for one record",
+                shown=str(shape),
+                hint="Use reduction='none', and sum or average over the positions of a record.",
             )
         return losses[0]
 
@@ -253,38 +256,6 @@ class _Running(nn.Module):
     def forward(self, run: Callable[[], Any]) -> Any:
         """Call `run`."""
         return run()
-
-
-def norms_and_sum(
-    engine: Engine,
-    parameters: Parameters,
-    chunks: Iterable[tuple[Any, Any]],
-    weights_from_norms: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Values]:
-    """The norms of a logical batch given in several physical ones, and its weighted sum.
-
-    What the sum of each chunk needs is stored until the weights are known. With an engine that has
-    `recompute=True` nothing is stored, and each chunk is run twice.
-
-    Args:
-        engine: The engine of the model.
-        parameters: As for the engine.
-        chunks: (inputs, targets) of every physical batch; at least one, which may be empty.
-        weights_from_norms: Maps the norms of the logical batch to its weights.
-
-    Returns:
-        The norms, and Σᵢ wᵢ gᵢ by parameter name.
-    """
-    batches = [engine(parameters, inputs, targets) for inputs, targets in chunks]
-    if not batches:
-        raise ValueError("Expected at least one chunk, got none. Pass one of no records instead.")
-    norms = torch.cat([batch.norms for batch in batches])
-    weights = torch.split(weights_from_norms(norms), [len(batch.norms) for batch in batches])
-    total: Values = {}
-    for batch, part in zip(batches, weights, strict=True):
-        for name, value in batch.weighted_sum(part).items():
-            total[name] = total[name].add_(value) if name in total else value
-    return norms, total
 
 
 def run_on(model: nn.Module, inputs: Any) -> Any:

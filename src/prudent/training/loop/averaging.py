@@ -27,9 +27,11 @@ class Average:
     def __init__(self, model: nn.Module, keep: float) -> None:
         self._keep = _validate.between(0, 1, ends="[)", average=keep)
         if has_shards(model):
-            raise ValueError(
-                "Expected average None for a model divided by fully_shard, got "
-                f"{keep}: averages are kept whole."
+            raise _validate.ArgumentError(
+                "average",
+                "None for a model divided by fully_shard",
+                got=keep,
+                why="averages are kept whole",
             )
         self._trained: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.values = _copies(self._trained)

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import torch
 
 from prudent._formats import NewerFormatError, check_format
+from prudent._validate import ArgumentError
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
 
@@ -54,9 +55,11 @@ def held(folder: Path) -> Iterator[None]:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorname != "SQLITE_BUSY":
                 raise
-            raise ValueError(
-                f"Expected out a folder that no other run is at work in, got {str(folder)!r}. Wait "
-                "for that run to end, or name another folder."
+            raise ArgumentError(
+                "out",
+                "a folder that no other run is at work in",
+                got=str(folder),
+                hint="Wait for that run to end, or name another folder.",
             ) from error
         yield
 
@@ -67,8 +70,6 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
         torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
-        # Behind the archive, whose directory is found from its end all the same.
-        torch.save(state, file)
         # Appending to the archive is safe: a zip directory is located by searching from the end.
         file.write(_SEAL + _digest(file, file.tell()))
         _settle(file)
@@ -80,8 +81,6 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
 
     Raises:
         NewerFormatError: If a later version wrote the file, in a format unknown to this one.
-        ValueError: If the file is not, bit for bit, what was written: it would go on with other
-            weights or another trim and the same noise, and whoever saw both could subtract.
         ValueError: If the file is not bit for bit what was written. The run would continue with
             other weights or another trim but the same noise, which whoever saw both could subtract.
     """
@@ -92,10 +91,12 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         end = file.seek(0, os.SEEK_END) - len(_SEAL) - hashlib.sha256().digest_size
         file.seek(max(0, end))
         if end < 0 or file.read() != _SEAL + _digest(file, end):
-            raise ValueError(
-                f"Expected out with the checkpoint as it was written, got {str(path)!r}, which is "
-                "damaged, cut off, or of another version: its digest does not fit. Put a copy of "
-                "that same file back, or begin anew in another folder."
+            raise ArgumentError(
+                "out",
+                "with the checkpoint as it was written",
+                shown=f"{str(path)!r}, which is damaged, cut off, or of another version",
+                why="its digest does not fit",
+                hint="Put a copy of that same file back, or begin anew in another folder.",
             )
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
@@ -146,9 +147,11 @@ def charged(folder: Path) -> tuple[int, Any] | None:
     except NewerFormatError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"Expected out with the ledger as it was written, got {str(path)!r}, which is damaged. "
-            "Put a copy of that same file back, or begin anew in another folder."
+        raise ArgumentError(
+            "out",
+            "with the ledger as it was written",
+            shown=f"{str(path)!r}, which is damaged",
+            hint="Put a copy of that same file back, or begin anew in another folder.",
         ) from error
 
 

@@ -14,18 +14,21 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
-from prudent.training.parallel.processes import Alone
+from prudent._validate import ArgumentError
+from prudent.training.parallel.processes import Processes
 
 
 def reader(
-    train_set: Any, device: torch.device, processes: Alone
+    train_set: Any, device: torch.device, processes: Processes
 ) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
     """The total number of records, and a function from ids of this process to a batch."""
     records, gather = _reader(train_set, device, processes)
     if records < processes.count:
-        raise ValueError(
-            f"Expected train_set of a record or more for each of {processes.count} processes, got "
-            f"{records} in all. Start fewer processes."
+        raise ArgumentError(
+            "train_set",
+            f"of a record or more for each of {processes.count} processes",
+            shown=f"{records} in all",
+            hint="Start fewer processes.",
         )
     return records, gather
 
@@ -67,15 +70,17 @@ def _tensors(train_set: Any) -> tuple[Any, ...] | None:
 
 
 def _reader(
-    train_set: Any, device: torch.device, processes: Alone
+    train_set: Any, device: torch.device, processes: Processes
 ) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
     tensors = _tensors(train_set)
     if tensors is not None and len(tensors) == 2:
         for leaf in pytree.tree_leaves(tensors):
             if not isinstance(leaf, Tensor):
-                raise ValueError(
-                    "Expected train_set a pair (inputs, targets) of tensors, got one with "
-                    f"{type(leaf).__name__} in it. torch.as_tensor makes tensors of arrays."
+                raise ArgumentError(
+                    "train_set",
+                    "a pair (inputs, targets) of tensors",
+                    shown=f"one with {type(leaf).__name__} in it",
+                    hint="torch.as_tensor makes tensors of arrays.",
                 )
         sizes = {len(leaf) for leaf in pytree.tree_leaves(tensors)}
         if len(sizes) != 1:
@@ -91,9 +96,11 @@ def _reader(
         return sizes.pop(), gather
     if isinstance(train_set, Dataset) and hasattr(train_set, "__len__"):
         return len(train_set), functools.partial(_collate, train_set, device)
-    raise ValueError(
-        "Expected train_set a pair (inputs, targets) of tensors, a TensorDataset or a map-style "
-        f"data set with a length, got {type(train_set).__name__}."
+    raise ArgumentError(
+        "train_set",
+        "a pair (inputs, targets) of tensors, a TensorDataset or a map-style data set "
+        "with a length",
+        shown=type(train_set).__name__,
     )
 
 

@@ -1,9 +1,7 @@
 """Evaluation of a model on public data, and reading the metrics of a run."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -69,9 +67,3 @@ class Accuracy:
         with modes_kept(model):
             guesses = run_on(model.eval(), inputs).argmax(-1)
         return int((guesses == self.labels[start:stop].to(device)).sum())
-
-
-def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """The recorded metrics of a run."""
-    lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]

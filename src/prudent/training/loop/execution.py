@@ -7,18 +7,23 @@ import torch
 from torch import nn
 
 from prudent import _validate
-from prudent.training.gradients import BookKeeping, Engine, Materialised, choose_engine
+from prudent.training.gradients import BookKeeping, Engine, Materialised
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import Alone, join, local_device
+from prudent.training.parallel.processes import Alone, Processes, join, local_device
 
 
 class EngineChoice(_validate.Choice):
     """The engine that computes per-example norms and weighted sums."""
 
-    AUTO = "auto"
     BOOKKEEPING = "bookkeeping"
     MATERIALISED = "materialised"
+
+
+_ENGINES: dict[EngineChoice, type[Engine]] = {
+    EngineChoice.BOOKKEEPING: BookKeeping,
+    EngineChoice.MATERIALISED: Materialised,
+}
 
 
 class Precision(_validate.Choice):
@@ -60,7 +65,7 @@ class Execution:
     """
 
     device: torch.device = attrs.field(default=torch.device("cpu"), converter=torch.device)
-    engine: EngineChoice = attrs.field(default=EngineChoice.AUTO, converter=EngineChoice)
+    engine: EngineChoice = attrs.field(default=EngineChoice.BOOKKEEPING, converter=EngineChoice)
     physical_batch: int | None = None
     recompute: bool = False
     precision: Precision = attrs.field(default=Precision.FULL, converter=Precision)
@@ -82,22 +87,26 @@ class Execution:
             return False
         return self.device.type == "cuda" if self.cuda_graph is None else self.cuda_graph
 
-    def joined(self) -> tuple["Execution", Alone]:
+    def joined(self) -> tuple["Execution", Processes]:
         """The execution settings of this process, and the processes of the run."""
         if self.distributed is False:
             return self, Alone()
         processes = join(local_device(self.device))
         if processes.count == 1:
             if self.distributed:
-                raise ValueError(
-                    "Expected distributed False or None in one process, got True. Start several: "
-                    "torchrun --nproc-per-node 2 ..."
+                raise _validate.ArgumentError(
+                    "distributed",
+                    "False or None in one process",
+                    got=True,
+                    hint="Start several: torchrun --nproc-per-node 2 ...",
                 )
             return self, processes
         if self.cuda_graph:
-            raise ValueError(
-                f"Expected cuda_graph False or None, since {processes.count} processes talk to "
-                "each other within a step, got True."
+            raise _validate.ArgumentError(
+                "cuda_graph",
+                f"False or None, since {processes.count} processes talk to each other "
+                "within a step",
+                got=True,
             )
         return attrs.evolve(self, device=local_device(self.device), cuda_graph=False), processes
 
@@ -108,10 +117,4 @@ class Execution:
     def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
         """The chosen engine for a model and its loss."""
         autocast = torch.bfloat16 if self.precision is Precision.BF16 else None
-        match self.engine:
-            case EngineChoice.MATERIALISED:
-                return Materialised(model, loss, recompute=self.recompute, autocast=autocast)
-            case EngineChoice.BOOKKEEPING:
-                return BookKeeping(model, loss, recompute=self.recompute, autocast=autocast)
-            case EngineChoice.AUTO:
-                return choose_engine(model, loss, recompute=self.recompute, autocast=autocast)
+        return _ENGINES[self.engine](model, loss, recompute=self.recompute, autocast=autocast)

@@ -115,9 +115,12 @@ def fit(
         and the relation declares this number public.
     """
     if isinstance(corrupt, Corruption) and not corrupt.per_record and delta is not None:
-        raise ValueError(
-            f"Expected delta None with {type(corrupt).__name__}, in which bad records read the "
-            f"gradients of others, got {delta}: no accounting covers that, and no epsilon is shown."
+        raise _validate.ArgumentError(
+            "delta",
+            f"None with {type(corrupt).__name__}, in which bad records read the "
+            "gradients of others",
+            got=delta,
+            why="no accounting covers that, and no epsilon is shown",
         )
     run = TrainingRun.prepare(
         plan, model, loss, train_set, optimizer, optimizer_options, execution, corrupt, average
@@ -140,9 +143,11 @@ def fit(
         if resume:
             start, paid = _go_on(run, folder, plan)
         elif folder is not None and processes.first(partial(charged, folder)) is not None:
-            raise ValueError(
-                f"Expected out a folder without a run, got {str(folder)!r}, whose ledger would be "
-                "forgotten. Give resume=True to go on with that run, or name another folder."
+            raise _validate.ArgumentError(
+                "out",
+                "a folder without a run",
+                shown=f"{str(folder)!r}, whose ledger would be forgotten",
+                hint="Give resume=True to go on with that run, or name another folder.",
             )
         if folder is not None and start == 0:
             # A run killed before its first evaluation must also resume with the same noise.
@@ -192,7 +197,7 @@ def _save(run: TrainingRun, folder: Path, step: int) -> None:
 def _numbers(shown: Mapping[str, float]) -> dict[str, float]:
     """The results of an evaluation as plain floats, which can be written to a file."""
     if not isinstance(shown, Mapping):
-        raise ValueError(f"Expected evaluate to return numbers by name, got {shown!r}.")
+        raise _validate.ArgumentError("evaluate", "to return numbers by name", got=shown)
     return {name: float(value) for name, value in shown.items()}
 
 
@@ -204,7 +209,9 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
         return plan
     _validate.positive(budget=budget)
     if delta is None:
-        raise ValueError("Expected delta with a budget: the budget is an epsilon at that delta.")
+        raise _validate.ArgumentError(
+            "delta", "with a budget", why="the budget is an epsilon at that delta"
+        )
     if plan.epsilon(delta) <= budget:
         return plan
     return plan.longest(epsilon=budget, delta=delta)
@@ -213,25 +220,31 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
 def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]:
     """Restore the run in a folder; return the step of its checkpoint and the charged steps."""
     if folder is None:
-        raise ValueError("Expected out the folder to resume from, got None.")
+        raise _validate.ArgumentError("out", "the folder to resume from", got=None)
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
     paid, event = run.processes.first(partial(charged, folder)) or (0, None)
     if paid and state is None:
-        raise ValueError(
-            f"Expected out a folder with checkpoint.pt, got {str(folder)!r}, where a ledger is all "
-            "that is left of a run. Its steps would be taken again with other noise and paid for "
-            "once. Put the checkpoint back, or name another folder."
+        raise _validate.ArgumentError(
+            "out",
+            "a folder with checkpoint.pt",
+            shown=f"{str(folder)!r}, where a ledger is all that is left of a run",
+            hint="Its steps would be taken again with other noise and paid for once. Put "
+            "the checkpoint back, or name another folder.",
         )
     start = run.restore(state)
     if paid > plan.steps:
-        raise ValueError(
-            f"Expected budget to pay for the {paid} steps that {str(folder)!r} has paid for "
-            f"already, got one for {plan.steps}. Give the old budget, or a larger one."
+        raise _validate.ArgumentError(
+            "budget",
+            f"to pay for the {paid} steps that {str(folder)!r} has paid for already",
+            shown=f"one for {plan.steps}",
+            hint="Give the old budget, or a larger one.",
         )
     if event is not None and (event != plan.event_after(paid) or paid < start):
-        raise ValueError(
-            f"Expected out with the ledger of this run, got {str(folder)!r}, where ledger.json "
-            "does not say what the steps of its checkpoint cost. Put a copy of that same file "
-            "back, or begin anew in another folder."
+        raise _validate.ArgumentError(
+            "out",
+            "with the ledger of this run",
+            shown=f"{str(folder)!r}, where ledger.json does not say what the steps of its "
+            "checkpoint cost",
+            hint="Put a copy of that same file back, or begin anew in another folder.",
         )
     return start, paid

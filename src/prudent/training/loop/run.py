@@ -9,6 +9,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.aggregation import Mean
@@ -19,7 +20,7 @@ from prudent.training.loop.cuda_graph import CapturedStep, is_capturable
 from prudent.training.loop.data import fingerprint, is_on_device, reader
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics
-from prudent.training.parallel.processes import Alone, unwrapped
+from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler, device_kind
@@ -53,7 +54,7 @@ class TrainingRun:
     """
 
     plan: Plan
-    processes: Alone
+    processes: Processes
     model: nn.Module
     optimizer: torch.optim.Optimizer
     execution: Execution
@@ -95,10 +96,12 @@ class TrainingRun:
         processes.check_same(plan=repr(plan), records=records)
         data = functools.cache(functools.partial(fingerprint, train_set))
         if processes.count > 1 and len(set(processes.gathered(data()))) > 1:
-            raise ValueError(
-                "Expected train_set of the same records in the same order in every process, got "
-                "others: a record that two of them hold would count twice. Shuffle and split with "
-                "the same seed in every process."
+            raise ArgumentError(
+                "train_set",
+                "of the same records in the same order in every process",
+                shown="others",
+                why="a record that two of them hold would count twice",
+                hint="Shuffle and split with the same seed in every process.",
             )
         key = processes.first(execution.key)
         step = Step(

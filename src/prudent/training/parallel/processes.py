@@ -22,6 +22,7 @@ unencrypted.
 
 import atexit
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor, distributed, nn
 from typing_extensions import override
 
+from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
 from prudent.training.parallel.sharding import is_sharded
 
@@ -46,17 +48,18 @@ class ProcessLostError(ConnectionError):
     """Another process of the run ended, or did not answer in time."""
 
 
-class Alone:
-    """A single process, which owns all records; the base class of process groups.
+class Processes(ABC):
+    """The processes that execute one plan together, as one of them sees them.
 
     Attributes:
         rank: Index of this process, from 0.
         count: Number of processes.
     """
 
-    rank: int = 0
-    count: int = 1
+    rank: int
+    count: int
 
+    @abstractmethod
     def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
         """Decide once for the whole batch and return the decision with this process's weights.
 
@@ -66,35 +69,71 @@ class Alone:
             ids: Record ids of the same rows; required with more than one process.
             decide: Called in one process, with the whole batch ordered by record id.
         """
-        return decide(norms, valid)
 
+    @abstractmethod
     def summed(self, part: Tensor) -> Tensor:
         """The sum of the parts of all processes; may overwrite `part`."""
-        return part
 
+    @abstractmethod
     def gathered(self, value: Answer) -> list[Answer]:
         """The values of all processes, ordered by rank."""
-        return [value]
 
+    @abstractmethod
     def first(self, function: Callable[[], Answer]) -> Answer:
         """Call a function in the first process only.
 
         All processes return its result or raise its error.
         """
-        return function()
 
+    @abstractmethod
     def align(self, model: nn.Module) -> None:
         """Copy the parameters and buffers of the first process to all others."""
 
+    @abstractmethod
     def check_same(self, **values: Any) -> None:
         """Raise an error unless the values are the same in every process."""
 
+    @abstractmethod
     def watched(self) -> AbstractContextManager[None]:
         """A context for communication that raises `ProcessLostError` if another process is lost."""
+
+
+class Alone(Processes):
+    """A single process, which owns all records."""
+
+    rank = 0
+    count = 1
+
+    @override
+    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
+        return decide(norms, valid)
+
+    @override
+    def summed(self, part: Tensor) -> Tensor:
+        return part
+
+    @override
+    def gathered(self, value: Answer) -> list[Answer]:
+        return [value]
+
+    @override
+    def first(self, function: Callable[[], Answer]) -> Answer:
+        return function()
+
+    @override
+    def align(self, model: nn.Module) -> None:
+        pass
+
+    @override
+    def check_same(self, **values: Any) -> None:
+        pass
+
+    @override
+    def watched(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
-class Together(Alone):
+class Together(Processes):
     """The processes of torch's default process group."""
 
     def __init__(self) -> None:
@@ -104,9 +143,11 @@ class Together(Alone):
     @override
     def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
         if ids is None:
-            raise ValueError(
-                f"Expected ids in every Chunk, since {self.count} processes order their records "
-                "together, got None. Pass the ids that the sampler gives."
+            raise ArgumentError(
+                "ids",
+                f"in every Chunk, since {self.count} processes order their records together",
+                got=None,
+                hint="Pass the ids that the sampler gives.",
             )
         rows = self._largest(len(norms), norms.device)
         mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
@@ -176,7 +217,7 @@ class Together(Alone):
         for name in values:
             given = [others[name] for others in everywhere]
             if any(value != given[0] for value in given):
-                raise ValueError(f"Expected {name} the same in every process, got {given}.")
+                raise ArgumentError(name, "the same in every process", got=given)
 
     @contextmanager
     @override
@@ -198,7 +239,7 @@ class Together(Alone):
         return int(largest)
 
 
-def join(device: torch.device, timeout: timedelta = PATIENCE) -> Alone:
+def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
     """The processes of the run: those of the process group, or those started by torchrun.
 
     Args:
@@ -232,15 +273,17 @@ def is_first() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def unwrapped(model: nn.Module, processes: Alone) -> nn.Module:
+def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
     """The model wrapped by a DistributedDataParallel, which would average the gradients again."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return model
     copies = distributed.get_world_size(model.process_group)
     if copies != processes.count:
-        raise ValueError(
-            f"Expected model a DistributedDataParallel of the {processes.count} processes of the "
-            f"run, got one of {copies}. Pass processes=join(device), or the model inside it."
+        raise ArgumentError(
+            "model",
+            f"a DistributedDataParallel of the {processes.count} processes of the run",
+            shown=f"one of {copies}",
+            hint="Pass processes=join(device), or the model inside it.",
         )
     inner: nn.Module = model.module
     return inner

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from prudent._validate import ArgumentError
+
 
 def is_sharded(value: Any) -> bool:
     """Whether a value is a DTensor. If their module was never imported, there are none."""
@@ -33,10 +35,12 @@ def check_mesh(model: nn.Module, processes: int) -> None:
     for name, parameter in model.named_parameters():
         mesh: Any = getattr(parameter, "device_mesh", None)
         if mesh is not None and mesh.size() != processes:
-            raise ValueError(
-                f"Expected model divided among the {processes} processes of the run, got "
-                f"{mesh} for {name!r}. Divide it with fully_shard(model) over all "
-                "of them, without tensor parallelism."
+            raise ArgumentError(
+                "model",
+                f"divided among the {processes} processes of the run",
+                shown=f"{mesh} for {name!r}",
+                hint="Divide it with fully_shard(model) over all of them, without tensor "
+                "parallelism.",
             )
 
 
