@@ -13,6 +13,7 @@ import pytest
 
 from prudent.accounting.relations import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Relation
 from prudent.release.budget.adaptive_filter import AdaptiveFilter
+from prudent.release.budget.allowance import Budget
 from prudent.release.budget.ledger import Ledger, LedgerError, OverBudgetError
 from prudent.release.budget.renyi_filter import RenyiFilter
 from prudent.release.budget.storage import open_store
@@ -25,9 +26,8 @@ def test_the_share_of_a_record_makes_up_the_budget_of_a_group(
     epsilon: float, delta: float, records: int
 ) -> None:
     """By the chain of group privacy, in 60 digits."""
-    relation = Relation(records=records)
     try:
-        one, little = relation.per_record(epsilon, delta)
+        one, little = Budget(epsilon, delta, relation=Relation(records=records)).per_record
     except ValueError:
         assert epsilon > 500
         return
