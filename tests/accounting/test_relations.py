@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -60,7 +61,7 @@ def test_the_budget_per_record_keeps_the_promise(epsilon, delta, records, adjace
     with mpmath.workdps(60):
         powers = (mpmath.exp(i * mpmath.mpf(each)) for i in range(relation.distance))
         total = mpmath.mpf(failure) * mpmath.fsum(powers)
-        assert relation.distance * mpmath.mpf(each) <= epsilon
+        assert relation.distance * Fraction(repr(each)) <= Fraction(repr(epsilon))
         assert total <= delta
         assert relation.distance * each == pytest.approx(epsilon, rel=1e-12)
         if failure > 1e-290:

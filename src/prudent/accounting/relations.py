@@ -96,9 +96,8 @@ class Relation:
         if k == 1:
             return epsilon, delta
         one = epsilon / k
-        # Both as floating point holds the numbers and as it prints them.
-        least = min(Fraction(epsilon), Fraction(repr(epsilon)))
-        while max(Fraction(one), Fraction(repr(one))) * k > least:
+        # As the numbers are written: ten times 0.1 is 1, which no sum of doubles is.
+        while Fraction(repr(one)) * k > Fraction(repr(epsilon)):
             one = math.nextafter(one, 0.0)
         share = 1 / k
         if epsilon > 0:  # (e^ε₁ - 1)/(e^ε - 1), without overflow

@@ -27,15 +27,6 @@ Location = Annotated[
 Dataset = Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")]
 
 
-ADJACENCIES = ("add-remove", "zero-out", "replace-one")
-
-
-def _read_adjacency(text: str) -> str:
-    if text not in ADJACENCIES:
-        raise typer.BadParameter(f"expected one of {', '.join(ADJACENCIES)}, got {text!r}.")
-    return text
-
-
 @app.command()
 def create(
     location: Location,
@@ -50,19 +41,8 @@ def create(
             "is fixed in advance: that buys more of them, and you vouch for it.",
         ),
     ] = True,
-    adjacency: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(ADJACENCIES),
-            parser=_read_adjacency,
-            help="Which data sets are neighbours: one record added or removed, blanked out, or "
-            "replaced by another.",
-        ),
-    ] = "add-remove",
-    records: Annotated[
-        int,
-        options.whole_number("How many records one person may have; all of them are protected."),
-    ] = 1,
+    relation: options.RelationOption = "add-remove",
+    records_per_person: options.RecordsPerPerson = 1,
     as_json: options.Json = False,
 ) -> None:
     r"""Create a ledger, or the budget of one more data set in it.
@@ -76,9 +56,9 @@ def create(
     $ prudent budget create postgresql://team@db/privacy \
         --dataset salaries --epsilon 1 --delta 1e-6
 
-    $ prudent budget create people.db --epsilon 1 --delta 1e-6 --records 5
+    $ prudent budget create people.db --epsilon 1 --delta 1e-6 \
+        --records-per-person 5
     """
-    from prudent.accounting.relations import Adjacency, Relation
     from prudent.release.budget.ledger import Ledger
 
     with Ledger.create(
@@ -87,7 +67,7 @@ def create(
         delta=delta,
         dataset=dataset,
         adaptive=adaptive,
-        relation=Relation(Adjacency(adjacency), records),
+        relation=options.relation(relation, records_per_person),
     ) as ledger:
         _print_balance(ledger.balance(), as_json)
 

@@ -3,6 +3,7 @@
 import math
 import shutil
 import sqlite3
+from fractions import Fraction
 from pathlib import Path
 
 import dp_accounting as dp
@@ -33,7 +34,7 @@ def test_the_share_of_a_record_makes_up_the_budget_of_a_group(
         return
     with mpmath.workdps(60):
         chain = mpmath.fsum(mpmath.exp(k * mpmath.mpf(one)) for k in range(records))
-        assert mpmath.mpf(repr(one)) * records <= mpmath.mpf(repr(epsilon))  # as both are printed
+        assert Fraction(repr(one)) * records <= Fraction(repr(epsilon))  # as both are printed
         assert mpmath.mpf(little) * chain <= mpmath.mpf(delta)
         assert mpmath.mpf(little) * chain >= mpmath.mpf(delta) * (1 - mpmath.mpf(10) ** -9)
 

@@ -62,7 +62,7 @@ class Budget:
     def for_relation(self, epsilon: float) -> float:
         """ε for the relation, rounded up, from one for a single record."""
         distance = self.relation.distance
-        if distance == 1:
+        if distance == 1 or epsilon == 0:
             return epsilon
         whole = math.nextafter(epsilon * distance, math.inf)
         return min(whole, self.epsilon) if epsilon <= self.per_record[0] else whole
