@@ -609,3 +609,14 @@ def test_a_finer_grid_is_no_worse():
         PldAccountant(value_discretization_interval=1e-3).compose(event, 50).epsilon_bounds(DELTA)
     )
     assert rough[0] <= fine[0] <= fine[1] <= rough[1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_many_deltas_at_once_are_bounds_as_well(count):
+    event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))
+    accountant = PldAccountant().compose(event, count)
+    epsilons = np.linspace(0.0, 4.0, 9)
+    found = accountant.profile(epsilons)
+    for epsilon, delta in zip(epsilons, found, strict=True):
+        assert delta >= accountant._composition(upper=False).delta(float(epsilon)) * (1 - 1e-12)
+        assert delta <= accountant.get_delta(float(epsilon)) * 1.05 + 1e-15

@@ -73,6 +73,13 @@ class Composition:
         """A bound, upper or lower, on the least δ at which the composition is (epsilon, δ)-DP."""
         return max((way.delta(epsilon) for way in self._ways), default=0.0)
 
+    def profile(self, epsilon: Array) -> Array:
+        """Bounds on δ at many ε at once, from one set of laws: quicker than `delta` for each."""
+        worst = np.zeros(len(epsilon))
+        for way in self._ways:
+            np.maximum(worst, way.profile(epsilon), out=worst)
+        return worst
+
     @cached_property
     def limit(self) -> float:
         """δ at infinite ε: the probability that some loss is infinite."""
@@ -260,6 +267,12 @@ class Sum:
             if epsilon >= table.losses[0] if self.upper else best > renyi / 1e3:
                 break
         return best
+
+    def profile(self, epsilon: Array) -> Array:
+        """The best bounds on δ(ε) that laws at several tilts give."""
+        best = np.min if self.upper else np.max
+        found = best([table.profile(epsilon) for table in self.everywhere()], axis=0)
+        return np.where(self.upper & (epsilon >= self.largest_loss), 0.0, found)
 
     def everywhere(self) -> Iterator[LossTable]:
         """Yield laws at several tilts, so that one of them is accurate at each ε."""

@@ -18,7 +18,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from prudent import _validate
 from prudent.accounting.composed import Composition
 from prudent.accounting.domination import check_rate, dominating, leaves
-from prudent.accounting.loss_tables import LossTable
+from prudent.accounting.loss_tables import Array, LossTable
 from prudent.accounting.neighbouring import check_relation, refused
 from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
 
@@ -120,6 +120,16 @@ class PldAccountant(_PLDAccountant):
         if math.isinf(epsilon) or composition.limit >= 1:
             return composition.limit
         return composition.delta(epsilon)
+
+    def profile(self, epsilons: Array) -> Array:
+        """Upper bounds on δ at many finite ε, from one computation.
+
+        Much quicker than `get_delta` for each of them, and at most a little above it.
+        """
+        composition = self._composition(upper=True)
+        if composition.limit >= 1:
+            return np.full(len(epsilons), composition.limit)
+        return composition.profile(np.asarray(epsilons, dtype=np.float64))
 
     def _composition(self, *, upper: bool) -> Composition:
         """The dominating pairs of everything composed so far."""

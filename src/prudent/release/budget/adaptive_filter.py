@@ -169,7 +169,7 @@ class AdaptiveFilter(Filter[Sums]):
             divergences=divergences,
             whole_epsilon=epsilon_at(event, exact, whole) if whole else float(pure),
             whole_delta=whole,
-            alone=exact.get_epsilon(self.delta),
+            alone=epsilon_at(event, exact, self.delta),
         )
         if pure < math.inf:
             pair = bounded_pair(event, exact, {_rounded_up(pure): 0.0})

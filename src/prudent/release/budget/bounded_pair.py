@@ -33,8 +33,6 @@ _SMALLEST_LOSS = 1e-4  # of these, relative to the largest
 _POINTS = 400  # at which a smoothed profile is compared with that of a Gaussian
 _SLACK = 1e-9  # relative; several orders above the rounding of a profile
 _FARTHEST = 30.0  # standard deviations that are compared point by point
-_FINE_GRID = 2e-3  # of the largest loss: resolution for a small event
-_COARSEST_INTERVAL = 1e-4  # of the accountant's grid of losses
 _LARGEST_LOSS = 30.0  # beyond which no budget is met
 
 
@@ -190,18 +188,12 @@ def bounded_pair(
         return None
     if largest == 0:
         return BoundedPair(np.zeros(1), np.array([1 - accident]), accident, np.zeros(1))
-    if largest * _FINE_GRID < _COARSEST_INTERVAL:
-        accountant = PldAccountant(value_discretization_interval=largest * _FINE_GRID).compose(
-            event
-        )
     even = np.linspace(0.0, largest, _EVEN_LOSSES + 1)
     small = np.geomspace(_SMALLEST_LOSS * largest, largest, _SMALL_LOSSES)
     points = np.unique(np.concatenate([even, small, list(known)]))
     apart = np.diff(points, prepend=-math.inf) > _SMALLEST_LOSS * largest / 2
     points = points[apart | np.isin(points, list(known))]
-    values = np.array(
-        [min(accountant.get_delta(float(x)), known.get(float(x), 1.0)) for x in points]
-    )
+    values = np.minimum(accountant.profile(points), [known.get(float(x), 1.0) for x in points])
     return _symmetric(points, np.maximum(0.0, values - accident), accident)
 
 
@@ -233,8 +225,8 @@ def pure_epsilon(event: dp.DpEvent) -> Fraction | float:
 def epsilon_at(event: dp.DpEvent, accountant: PldAccountant, accident: float) -> float:
     """An ε, rounded up, for which an event is (ε, accident)-DP.
 
-    The accountant rounds losses up to its grid. For a single part beside pure ones there is no need
-    for a grid: the ε of that part has a formula, and those of the others are added.
+    For a single part beside pure ones there is no need to compose: the ε of that part has a
+    formula, and those of the others are added. That is quick, and exact for parts that add up.
 
     Args:
         event: Any event.
@@ -242,13 +234,12 @@ def epsilon_at(event: dp.DpEvent, accountant: PldAccountant, accident: float) ->
         accident: Above 0.
     """
     parts = [(leaf, count, _pure_epsilon_of(leaf)) for leaf, count in leaves(event)]
-    epsilon = accountant.get_epsilon(accident)
     match [(leaf, count) for leaf, count, pure in parts if pure == math.inf]:
         case [(leaf, 1)] if worst := dominating(leaf):
             pure = sum((pure * count for _, count, pure in parts if pure < math.inf), Fraction(0))
             added = _closed_epsilon(worst, accident) + float(pure)
-            return min(epsilon, math.nextafter(math.nextafter(added, math.inf), math.inf))
-    return epsilon
+            return math.nextafter(math.nextafter(added, math.inf), math.inf)
+    return accountant.get_epsilon(accident)
 
 
 def _closed_epsilon(worst: Dominating, delta: float) -> float:
