@@ -144,7 +144,7 @@ print(kills)
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, seed):
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(seed), str(4 * seed)],
