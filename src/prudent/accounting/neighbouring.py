@@ -24,7 +24,7 @@ from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent
 ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails
 
 
-def check_relation(neighboring_relation: NeighboringRelation) -> NeighboringRelation:
+def check_neighbouring(neighboring_relation: NeighboringRelation) -> NeighboringRelation:
     """Return the argument if it is a `NeighboringRelation`; raise ValueError otherwise."""
     if not isinstance(neighboring_relation, NeighboringRelation):
         _validate.one_of(list(NeighboringRelation), neighboring_relation=neighboring_relation)

@@ -19,7 +19,7 @@ from prudent import _validate
 from prudent.accounting.composed import Composition
 from prudent.accounting.domination import check_rate, dominating, leaves
 from prudent.accounting.loss_tables import Array, LossTable
-from prudent.accounting.neighbouring import check_relation, refused
+from prudent.accounting.neighbouring import check_neighbouring, refused
 from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
 
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
@@ -49,7 +49,7 @@ class PldAccountant(_PLDAccountant):
     ) -> None:
         interval = _validate.positive(value_discretization_interval=value_discretization_interval)
         # Skips the direct base class, whose constructor sets `_pld`; here it is a property.
-        dp.PrivacyAccountant.__init__(self, check_relation(neighboring_relation))
+        dp.PrivacyAccountant.__init__(self, check_neighbouring(neighboring_relation))
         self._value_discretization_interval = interval
         self._entries: list[tuple[dp.DpEvent, int]] = []
         self._composed: dict[bool, Composition] = {}

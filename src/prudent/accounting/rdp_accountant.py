@@ -38,7 +38,7 @@ from prudent.accounting.moments import (
     log_sampled_ratio,
     renyi_divergence,
 )
-from prudent.accounting.neighbouring import check_relation, refused, with_halved_noise
+from prudent.accounting.neighbouring import check_neighbouring, refused, with_halved_noise
 from prudent.accounting.pairs import MixturePair, Pair
 
 DEFAULT_ORDERS: tuple[float, ...] = (
@@ -81,7 +81,7 @@ class RdpAccountant(_RdpAccountant):
             raise _validate.ArgumentError("orders", "with at least one entry", shown="none")
         for order in chosen:
             _validate.between(1, np.inf, orders=order)
-        super().__init__(chosen, check_relation(neighboring_relation))
+        super().__init__(chosen, check_neighbouring(neighboring_relation))
         self._orders: Array = np.array(chosen, float)
         self._rdp: Array = np.zeros(len(chosen))
         self._split_rdp: Array = np.zeros(len(chosen))

@@ -38,10 +38,10 @@ class Entry:
 def entries(common: Experiment) -> list[Entry]:
     """The runs of the demo, all calibrated to the same (ε, δ) and number of steps."""
     return [
-        Entry("ptr", "TSGD+PTR (ours: Gaussian test, branch only)", common),
+        Entry("ptr", "TSGD+PTR (Gaussian test, branch revealed)", common),
         Entry(
             "ptr-paper",
-            "TSGD+PTR (paper: Laplace test, noisy margin)",
+            "TSGD+PTR (the paper's Laplace test, margin revealed)",
             attrs.evolve(common, test=LaplaceTest(1.0), reveals="margin"),
         ),
         Entry("trimmed", "TSGD+Gaussian", attrs.evolve(common, method="trimmed")),
