@@ -89,7 +89,7 @@ def compare(
     if out is not None:
         _validate.one_of((".png", ".svg", ".pdf"), out=out.suffix)
     chosen = _shape(public, column, shape, bounds)
-    rows = comparison.compare(
+    rows = comparison.compare_mechanisms(
         chosen,
         records=records,
         epsilons=epsilons,

@@ -12,7 +12,7 @@ from prudent.cli import options
 from prudent.cli.display import complain, echo, neutral
 
 if TYPE_CHECKING:
-    from prudent.release.mechanism import Outcome
+    from prudent.release.outcome import Outcome
 
 REFUSED, OVER_BUDGET = 3, 4
 
@@ -322,7 +322,7 @@ def _typed_categories(request: Request, categories: str | None) -> list[Any] | N
 
 
 def _is_released(outcome: "Outcome") -> bool:
-    from prudent.release.mechanism import Released
+    from prudent.release.outcome import Released
 
     return isinstance(outcome, Released)
 

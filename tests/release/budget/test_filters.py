@@ -27,7 +27,9 @@ from prudent.accounting import (
 from prudent.accounting.mechanisms import gaussian_delta
 from prudent.release.budget.adaptive_filter import ACCIDENTS, GAUSSIAN, RENYI, AdaptiveFilter
 from prudent.release.budget.filters import ExactFilter, Filter, Room, sum_up
-from prudent.release.calibration import calibrated
+from prudent.release.mechanism import ProposeTestReleaseMechanism
+
+calibrate = ProposeTestReleaseMechanism.calibrate
 
 
 def refusing(failure: float, scale: float = 10.0, noise: float = 30.0) -> dp.DpEvent:
@@ -201,8 +203,24 @@ def admitted(filter_: Filter, events: list[tuple[dp.DpEvent, float | None]]) -> 
         ((dp.GaussianDpEvent(50.0), None), 108, 127, 140),
         ((dp.LaplaceDpEvent(50.0), None), 112, 125, 144),
         ((dp.LaplaceDpEvent(20.0), None), 21, 20, 26),
-        ((calibrated(propose=1.0, epsilon=0.1, delta=1e-7).event, 1e-7), 5, 10, 12),
-        ((calibrated(propose=1.0, epsilon=0.02, delta=5e-9).event, 5e-9), 100, 200, 256),
+        (
+            (
+                calibrate(propose=1.0, epsilon=0.1, delta=1e-7).event,
+                1e-7,
+            ),
+            5,
+            10,
+            12,
+        ),
+        (
+            (
+                calibrate(propose=1.0, epsilon=0.02, delta=5e-9).event,
+                5e-9,
+            ),
+            100,
+            200,
+            256,
+        ),
     ],
     ids=["gaussian", "laplace", "large-laplace", "median", "small-median"],
 )
@@ -229,7 +247,7 @@ def test_releases_that_add_up_to_the_budget_fit(
     charges = []
     for e, d in zip(epsilons, deltas, strict=True):
         epsilon, delta = budget[0] * e / sum(epsilons), budget[1] * d / sum(deltas)
-        event = calibrated(propose=1.0, epsilon=epsilon, delta=delta).event
+        event = calibrate(propose=1.0, epsilon=epsilon, delta=delta).event
         charges.append((event, delta))
     assert admitted(AdaptiveFilter(*budget), charges) == len(charges)
     assert admitted(AdaptiveFilter(*budget), charges[::-1]) == len(charges)

@@ -21,8 +21,8 @@ from prudent.release.columns.column import ArrayColumn  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.queries import TableColumn  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.mechanism import Released  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
+from prudent.release.outcome import Released  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,

@@ -25,7 +25,7 @@ from prudent.release import exponential_quantile, search_quantile
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.columns.opening import open_column, open_groups
 from prudent.release.margins.mode import category_mode
-from prudent.release.mechanism import Released
+from prudent.release.outcome import Released
 from prudent.release.statistics import median, mode, trimmed_sum
 from tests.servers import postgres_url  # noqa: F401
 

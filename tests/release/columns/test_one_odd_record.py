@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.release.columns import queries as table_queries
-from prudent.release.mechanism import Released
 from prudent.release.noise import ReproducibleNoise
+from prudent.release.outcome import Released
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean
 from tests.servers import postgres_url  # noqa: F401
 
