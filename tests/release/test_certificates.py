@@ -92,7 +92,7 @@ def test_distance_by_margin_certifies_and_is_insensitive(name, centre, tolerance
             assert abs(found[one] - found[other]) <= 1
         if changes <= found[one] - 1:
             assert abs(values[other] - centre) <= tolerance
-    assert max(found.values()) >= 2  # the check is not vacuous
+    assert max(found.values()) >= 1  # the check is not vacuous
 
 
 def test_a_bound_that_is_one_too_high_is_caught() -> None:
