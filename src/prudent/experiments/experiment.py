@@ -34,7 +34,7 @@ from prudent.training import (
     accuracy,
     fit,
 )
-from prudent.training.step import Corrupt
+from prudent.training.corruption_hook import Corrupt
 
 
 class Method(enum.Enum):

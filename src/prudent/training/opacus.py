@@ -24,11 +24,12 @@ from torch.utils.data import DataLoader
 from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed
 from prudent.training.gradients.answers import Values
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.plan import Plan
-from prudent.training.step import Chunk, Outcome, Step
+from prudent.training.step import Step, StepOutcome
 
 _TWISTER_WORDS = 624
 _TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # place in the generator's state, 8 bytes each
@@ -64,8 +65,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     Attributes:
         plan: The plan with the rate at which the loader actually draws, see `realised_rate`.
-        outcome: Outcome of the last step, None before the first; its loss is NaN. See `Outcome` for
-            the private fields.
+        outcome: Outcome of the last step, None before the first; its loss is NaN. See `StepOutcome`
+            for the private fields.
         original_optimizer: The wrapped optimizer.
 
     Guarantee:
@@ -100,7 +101,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer = optimizer
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
         self._run = secrets.token_hex(8)
-        self.outcome: Outcome | None = None
+        self.outcome: StepOutcome | None = None
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._release = Step(
             self.plan,

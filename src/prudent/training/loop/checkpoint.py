@@ -130,13 +130,12 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
 
 
 def charged(folder: Path) -> tuple[int, Any] | None:
-    """Steps paid for so far and their event; None where nothing was charged.
+    """The number of charged steps and their event; None if nothing was charged.
 
     Raises:
         NewerFormatError: If a later version wrote the ledger, in a format unknown to this one.
         ValueError: If the file is damaged.
     """
-    """The number of charged steps and their event; None if nothing was charged."""
     path = folder / _LEDGER
     if not path.exists():
         return None
