@@ -136,7 +136,6 @@ def calibrate(
         --noise-multiplier 1.1 --test laplace
     """
     from prudent.accounting import Run
-    from prudent.accounting import calibrate as solved
 
     parameter = solve.replace("-", "_")
     if noise_multiplier is None and solve != "noise-multiplier":
@@ -150,13 +149,12 @@ def calibrate(
     }
     start.pop(parameter, None)  # its own value plays no part
     options.check_sizes(**start)
-    run = solved(
-        Run(
-            test=_test_to_calibrate(test, solve),
-            reveals=_reveals(reveals),
-            relation=options.relation(relation, records_per_person),
-            **start,
-        ),
+    run = Run(
+        test=_test_to_calibrate(test, solve),
+        reveals=_reveals(reveals),
+        relation=options.relation(relation, records_per_person),
+        **start,
+    ).calibrate(
         parameter,  # type: ignore[arg-type]
         epsilon=epsilon,
         delta=delta,
