@@ -371,7 +371,7 @@ refused("few", "Expected train_set with at least one record", lambda: train(data
 refused("shared", "Expected every record in one process alone", share_a_record)
 refused("ids", "Expected ids in every Chunk", forget_the_ids)
 refused("wrapped", "Expected model a DistributedDataParallel of the 1", wrap_for_one)
-refused("mesh", "Expected model divided among the 1 processes", another_mesh)
+refused("mesh", "Expected model sharded over the 1 processes", another_mesh)
 
 
 @scenario

@@ -134,7 +134,7 @@ class RoundRelease:
         if self.taken >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
-                "does not pay for it. Make a plan of more steps before you begin."
+                "does not cover it. Start with a plan of more steps."
             )
         self.state.begin()
         aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim

@@ -122,9 +122,9 @@ class PrivateStrategy(Strategy):
         if num_rounds > left:
             raise _validate.ArgumentError(
                 "num_rounds",
-                f"at most {left}, which is what the plan has left",
+                f"at most {left}, the rounds that the plan has left",
                 got=num_rounds,
-                hint="Make a plan of more steps.",
+                hint="Start with a plan of more steps.",
             )
         return super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn

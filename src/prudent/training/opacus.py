@@ -289,8 +289,8 @@ def _formed_gradients(module: AbstractGradSampleModule | GradSampleHooks) -> tor
             "module",
             "with per-example gradients",
             shown=type(module).__name__,
-            hint="Ghost clipping fixes each weight from a record's own norm, before a test "
-            "or a trim has seen the others. Use GradSampleModule, or prudent.Step, "
+            hint="Ghost clipping computes each weight from a record's own norm, before a test "
+            "or a trim can compare it with the others. Use GradSampleModule, or prudent.Step, "
             "whose default engine needs no per-example gradients.",
         )
     if not isinstance(module, AbstractGradSampleModule | GradSampleHooks):
@@ -315,7 +315,7 @@ def _poisson_sampler(data_loader: DataLoader[Any]) -> Any:
             "data_loader",
             "with Opacus's UniformWithReplacementSampler",
             shown=type(sampler).__name__,
-            why="the plan's epsilon is that of Poisson batches in one process",
+            why="the plan's epsilon holds for Poisson sampling in one process",
             hint="Use opacus.data_loader.DPDataLoader.from_data_loader(data_loader).",
         )
     collate = data_loader.collate_fn
@@ -324,8 +324,7 @@ def _poisson_sampler(data_loader: DataLoader[Any]) -> Any:
             "data_loader",
             "with rand_on_empty=False",
             got=True,
-            hint="A record made up for an empty batch is replaced, not removed, when the "
-            "only real one leaves, so that one record changes the sum by up to twice "
-            "the clipping norm.",
+            hint="Otherwise an empty batch gets a made-up record, so that removing the only "
+            "real record replaces it, and the sum can change by twice the clipping norm.",
         )
     return sampler

@@ -164,7 +164,7 @@ class Step:
         if self.taken >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} steps, got one more: the plan "
-                "does not pay for it. Make a plan of more steps before you begin."
+                "does not cover it. Start with a plan of more steps."
             )
 
     def __call__(self, chunks: Sequence[Chunk]) -> StepOutcome:

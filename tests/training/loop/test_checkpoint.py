@@ -277,7 +277,7 @@ def test_a_ledger_without_its_checkpoint_is_refused(tmp_path):
     """Beginning anew would draw other noise for steps that were paid for once."""
     train(tmp_path)
     (tmp_path / "checkpoint.pt").unlink()
-    with pytest.raises(ValueError, match="Put the checkpoint back"):
+    with pytest.raises(ValueError, match="Restore the checkpoint"):
         train(tmp_path, resume=True)
     assert charged(tmp_path)[0] == STEPS
 
@@ -499,11 +499,11 @@ def test_no_flipped_bit_of_a_checkpoint_is_read(tmp_path):
     digest = range(8 * (len(content) - 60), 8 * len(content))
     for bit in (*anywhere, *digest):
         path.write_bytes(flipped(content, bit))
-        with pytest.raises(ValueError, match="digest does not fit"):
+        with pytest.raises(ValueError, match="digest does not match"):
             load_checkpoint(tmp_path, CPU)
     for size in (0, 1, 40, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
-        with pytest.raises(ValueError, match="digest does not fit"):
+        with pytest.raises(ValueError, match="digest does not match"):
             train(tmp_path, resume=True)
     path.write_bytes(content)
     train(tmp_path, resume=True)

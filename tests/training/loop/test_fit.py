@@ -149,7 +149,7 @@ class TestData:
 
     def test_lengths_must_agree(self):
         inputs, targets = records()
-        with pytest.raises(ValueError, match="Expected inputs and targets of one length"):
+        with pytest.raises(ValueError, match="Expected inputs and targets of the same length"):
             train(data=(inputs, targets[:-1]))
 
 
@@ -278,7 +278,7 @@ class TestGuarantee:
             train(budget=1e-3, delta=1e-9)
 
     def test_a_budget_needs_its_delta(self):
-        with pytest.raises(ValueError, match="Expected delta with a budget"):
+        with pytest.raises(ValueError, match="Expected delta when budget is given"):
             train(budget=1.0)
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
@@ -371,7 +371,9 @@ def test_an_evaluation_may_return_scalars_of_any_kind(tmp_path, value):
 
 
 def test_an_evaluation_returns_numbers_by_name():
-    with pytest.raises(ValueError, match="Expected evaluate to return numbers by name, got None"):
+    with pytest.raises(
+        ValueError, match="Expected evaluate to return a mapping from names to numbers"
+    ):
         train(plan_of(1), evaluate=lambda _: None)
 
 

@@ -115,7 +115,9 @@ def _reader(train_set: Any, device: torch.device, processes: Processes) -> tuple
                 )
         sizes = {len(leaf) for leaf in pytree.tree_leaves(tensors)}
         if len(sizes) != 1:
-            raise ValueError(f"Expected inputs and targets of one length, got {sorted(sizes)}.")
+            raise ValueError(
+                f"Expected inputs and targets of the same length, got {sorted(sizes)}."
+            )
         own = slice(processes.rank, None, processes.count)
         placed = pytree.tree_map(lambda leaf: leaf[own].to(device), tensors)
 

@@ -228,7 +228,9 @@ def _save(run: TrainingRun, folder: Path, step: int) -> None:
 def _numbers(shown: Mapping[str, float]) -> dict[str, float]:
     """The results of an evaluation as plain floats, which can be written to a file."""
     if not isinstance(shown, Mapping):
-        raise _validate.ArgumentError("evaluate", "to return numbers by name", got=shown)
+        raise _validate.ArgumentError(
+            "evaluate", "to return a mapping from names to numbers", got=shown
+        )
     return {name: float(value) for name, value in shown.items()}
 
 
@@ -241,7 +243,7 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
     _validate.positive(budget=budget)
     if delta is None:
         raise _validate.ArgumentError(
-            "delta", "with a budget", why="the budget is an epsilon at that delta"
+            "delta", "when budget is given", why="the budget is an epsilon at that delta"
         )
     if plan.epsilon(delta) <= budget:
         return plan
@@ -258,24 +260,23 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
         raise _validate.ArgumentError(
             "out",
             "a folder with checkpoint.pt",
-            shown=f"{str(folder)!r}, where a ledger is all that is left of a run",
-            hint="Its steps would be taken again with other noise and paid for once. Put "
-            "the checkpoint back, or name another folder.",
+            shown=f"{str(folder)!r}, which has a ledger but no checkpoint",
+            hint="Without it, charged steps would be repeated with new noise. Restore the "
+            "checkpoint, or choose another folder.",
         )
     start = run.restore(state)
     if paid > plan.steps:
         raise _validate.ArgumentError(
             "budget",
-            f"to pay for the {paid} steps that {str(folder)!r} has paid for already",
+            f"to cover the {paid} steps already charged in {str(folder)!r}",
             shown=f"one for {plan.steps}",
-            hint="Give the old budget, or a larger one.",
+            hint="Use the original budget, or a larger one.",
         )
     if event is not None and (event != plan.event_after(paid) or paid < start):
         raise _validate.ArgumentError(
             "out",
             "with the ledger of this run",
-            shown=f"{str(folder)!r}, where ledger.json does not say what the steps of its "
-            "checkpoint cost",
-            hint="Put a copy of that same file back, or begin anew in another folder.",
+            shown=f"{str(folder)!r}, whose ledger.json does not match its checkpoint",
+            hint="Restore the file from a copy, or start again in another folder.",
         )
     return start, paid
