@@ -25,6 +25,7 @@ MNIST = Run(
     propose=0.5, failure=1e-8, reveals="margin",
 )  # fmt: skip
 SMALL = attrs.evolve(MNIST, sampling_rate=0.02, steps=100)
+ONCE = Run(failure=1e-8)
 UNSAFE = {  # a parameter and the direction that costs more
     "noise_multiplier": 0.998,
     "steps": 1.01,
@@ -205,8 +206,15 @@ def test_the_best_test_is_the_cheapest_that_passes():
         assert noise.noise_multiplier > choice.run.noise_multiplier
 
 
-@pytest.mark.parametrize("accountant", [PldAccountant, RdpAccountant])
-@pytest.mark.parametrize("run", [SMALL, Run(failure=1e-8)], ids=["sampled", "once"])
+@pytest.mark.parametrize(
+    ("run", "accountant"),
+    [
+        pytest.param(SMALL, PldAccountant, id="sampled-PldAccountant"),
+        pytest.param(SMALL, RdpAccountant, id="sampled-RdpAccountant"),
+        pytest.param(ONCE, PldAccountant, id="once-PldAccountant", marks=pytest.mark.slow),
+        pytest.param(ONCE, RdpAccountant, id="once-RdpAccountant"),
+    ],
+)
 def test_the_best_test_needs_no_more_noise_than_any_kind_solved_alone(run, accountant):
     target = {"epsilon": 1.5, "delta": 1e-5, "accountant": accountant}
     kinds = (LaplaceTest, GaussianTest, DiscreteLaplaceTest)

@@ -64,6 +64,11 @@ def dataset(name: str) -> str:
     return title
 
 
+def short(name: str) -> str:
+    """The display name of a data set without the remark on a substitute."""
+    return data_behind(name) if substitute_note(name) is not None else dataset(name)
+
+
 def kind(name: str) -> str:
     """The display name of a kind of corruption."""
     return _CORRUPTIONS.get(name, name)
