@@ -26,6 +26,7 @@ from prudent.accounting.relations import (
     Adjacency,
     Relation,
 )
+from prudent.accounting.robustness import Certificate, Certifier
 from prudent.accounting.serialisation import describe, from_json, to_json
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "REPLACE_ONE",
     "ZERO_OUT",
     "Adjacency",
+    "Certificate",
+    "Certifier",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "GaussianTest",
