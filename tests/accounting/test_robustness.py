@@ -273,7 +273,8 @@ def test_nothing_is_lost_without_data_and_all_without_noise():
     lost = certificate(dp.NonPrivateDpEvent(), accuracy=0.9, records=1)
     assert (lost.at_least, withstands(dp.NonPrivateDpEvent(), accuracy=0.9)) == (0, 0)
     assert str(lost) == (
-        "If the expected accuracy is 0.9, then with one record added or removed nothing is proved."
+        "If the expected accuracy is 0.9, then with one record added (or one removed) nothing is"
+        " proved."
     )
 
 
@@ -313,9 +314,25 @@ def test_a_certificate_of_several_runs_starts_from_their_confidence_bound():
     )
     assert str(found) == (
         "By 50 independent runs of average accuracy 0.97, the expected accuracy is at least 0.88812"
-        " (confidence 0.9); with up to 2 records added or removed it is at least 0.85869"
+        " (confidence 0.9); with up to 2 records added (or up to 2 removed) it is at least"
+        " 0.85869"
         " (exact for k records)."
     )
+
+
+@pytest.mark.parametrize(
+    ("relation", "records", "words"),
+    [
+        (ADD_REMOVE, 0, "with no bad record it is at least 0.9 "),
+        (ZERO_OUT, 2, "with up to 2 records blanked out (or up to 2 blank ones filled in) it is"),
+        (REPLACE_ONE, 1, "with one record replaced by any other it is at least 0.8"),
+        (Relation("replace-one", 7), 3, "with up to 3 records replaced by any others it is"),
+    ],
+)
+def test_the_change_is_named(relation, records, words):
+    found = certificate(PLANS["gaussian"], relation, accuracy=0.9, records=records)
+    assert words in found.sentence
+    assert found.relation == Relation(relation.adjacency)
 
 
 def test_laplace_noise_scales_only_without_sampling():

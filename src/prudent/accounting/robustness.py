@@ -66,9 +66,9 @@ class Method(enum.StrEnum):
 
 
 _CHANGES = {
-    Adjacency.ADD_REMOVE: "{some} added or removed",
-    Adjacency.ZERO_OUT: "{some} blanked out or {blank} filled in",
-    Adjacency.REPLACE_ONE: "{some} replaced by others",
+    Adjacency.ADD_REMOVE: "{number} record{s} added (or {number} removed)",
+    Adjacency.ZERO_OUT: "{number} record{s} blanked out (or {number} blank one{s} filled in)",
+    Adjacency.REPLACE_ONE: "{number} record{s} replaced by any other{s}",
 }
 
 
@@ -117,12 +117,9 @@ class Certificate:
     def _changes(self) -> str:
         if self.records == 0:
             return "no bad record"
-
-        def some(unit: str) -> str:
-            return f"one {unit}" if self.records == 1 else f"up to {self.records:,} {unit}s"
-
+        number = "one" if self.records == 1 else f"up to {self.records:,}"
         words = _CHANGES[self.relation.adjacency]
-        return words.format(some=some("record"), blank=some("blank record"))
+        return words.format(number=number, s="s" * (self.records > 1))
 
     def __str__(self) -> str:
         return self.sentence
