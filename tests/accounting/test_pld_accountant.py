@@ -620,3 +620,13 @@ def test_many_deltas_at_once_are_bounds_as_well(count):
     for epsilon, delta in zip(epsilons, found, strict=True):
         assert delta >= accountant._composition(upper=False).delta(float(epsilon)) * (1 - 1e-12)
         assert delta <= accountant.get_delta(float(epsilon)) * 1.05 + 1e-15
+
+
+@pytest.mark.parametrize("sigma", [0.7, 8.0])
+def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
+    """With much noise it failed: rounding hid the spread of the losses, and the grid was too fine."""
+    event = dp.PoissonSampledDpEvent(1024 / 60_000, dp.GaussianDpEvent(sigma))
+    accountant = PldAccountant(value_discretization_interval=1e-3).compose(event, 600)
+    epsilons = np.array([0.03, 0.2]) * (1 if sigma > 1 else 20)
+    deltas = [accountant.get_delta(epsilon) for epsilon in epsilons]
+    assert accountant.profile(epsilons) == pytest.approx(deltas, rel=1e-3)

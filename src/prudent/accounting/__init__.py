@@ -21,6 +21,7 @@ from prudent.accounting.relations import (
     Adjacency,
     Relation,
 )
+from prudent.accounting.robustness import Certificate, Certifier
 from prudent.accounting.run import Run
 from prudent.accounting.serialisation import describe, from_json, to_json
 
@@ -29,6 +30,8 @@ __all__ = [
     "REPLACE_ONE",
     "ZERO_OUT",
     "Adjacency",
+    "Certificate",
+    "Certifier",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "GaussianTest",

@@ -442,7 +442,7 @@ def test_a_checkpoint_is_for_its_owner_alone(tmp_path):
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert charged(tmp_path) is None
     charge(tmp_path, PLAN, 7)
-    assert charged(tmp_path) == (7, PLAN.event_after(7))
+    assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation)
     assert json.loads((tmp_path / "ledger.json").read_text())["steps"] == 7
 
 
@@ -473,7 +473,7 @@ def test_the_format_of_a_ledger_is_written_and_compared(tmp_path):
     content = json.loads(path.read_text())
     assert content.pop("format") == checkpoint.LEDGER_FORMAT
     path.write_text(json.dumps(content))  # as a version without format numbers wrote it
-    assert charged(tmp_path) == (7, PLAN.event_after(7))
+    assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation)
     path.write_text(json.dumps({"format": checkpoint.LEDGER_FORMAT + 1, "stages": []}))
     needed = f"needs a newer version of prudent than {re.escape(prudent.__version__)}"
     with pytest.raises(ValueError, match=needed):
@@ -529,7 +529,7 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
     for bit in range(8 * len(content)):
         path.write_bytes(flipped(content, bit))
         try:
-            steps, event = charged(tmp_path)
+            steps, event, _ = charged(tmp_path)
         except ValueError:
             continue
         assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)

@@ -20,12 +20,14 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+import dp_accounting as dp
 import torch
 
 from prudent._formats import NewerFormatError, check_format
 from prudent._validate import ArgumentError
+from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
 
@@ -129,8 +131,22 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
     _replace(temporary, folder / _LEDGER)
 
 
-def charged(folder: Path) -> tuple[int, Any] | None:
-    """The number of charged steps and their event; None if nothing was charged.
+class Charge(NamedTuple):
+    """What the ledger of a run records.
+
+    Attributes:
+        steps: The number of charged steps.
+        event: Their privacy event.
+        relation: The neighbouring relation of the plan.
+    """
+
+    steps: int
+    event: dp.DpEvent
+    relation: Relation
+
+
+def charged(folder: Path) -> Charge | None:
+    """What the ledger in a folder records; None if nothing was charged.
 
     Raises:
         NewerFormatError: If a later version wrote the ledger, in a format unknown to this one.
@@ -142,7 +158,8 @@ def charged(folder: Path) -> tuple[int, Any] | None:
     try:
         content = json.loads(path.read_text())
         check_format(content, LEDGER_FORMAT, f"the ledger {str(path)!r}")
-        return int(content["steps"]), from_plain(content["event"])
+        event, relation = from_plain(content["event"]), from_plain(content["relation"])
+        return Charge(int(content["steps"]), event, relation)
     except NewerFormatError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -255,7 +255,7 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     if folder is None:
         raise _validate.ArgumentError("out", "the folder to resume from", got=None)
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-    paid, event = run.processes.first(partial(charged, folder)) or (0, None)
+    paid, event, _ = run.processes.first(partial(charged, folder)) or (0, None, None)
     if paid and state is None:
         raise _validate.ArgumentError(
             "out",
