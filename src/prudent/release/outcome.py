@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 
 from prudent import _validate
+from prudent.release.columns.scales import Scale
 from prudent.release.noise import Law
 
 
@@ -23,7 +24,7 @@ class Branch(enum.Enum):
 class Spread(Protocol):
     """How far a released number may be from the statistic it stands for."""
 
-    def interval(self, value: float, confidence: float) -> tuple[float, float]:
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
         """Return an interval that holds the statistic with at least this probability."""
         ...
 
@@ -65,6 +66,26 @@ class NoiseSpread:
 
 
 @attrs.frozen
+class ScaledSpread:
+    """The spread of a number, as values of the type of its column.
+
+    Attributes:
+        number: The released number, in the unit of the scale.
+        spread: The spread of the number.
+        scale: The scale of the column.
+    """
+
+    number: float
+    spread: Spread
+    scale: Scale
+
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
+        """See `Spread`; it follows from the number, whatever the value displays."""
+        low, high = self.spread.interval(self.number, confidence)
+        return self.scale.value(low), self.scale.value(high)
+
+
+@attrs.frozen
 class Released:
     """A released value, which may be published.
 
@@ -77,6 +98,7 @@ class Released:
         mechanism: The name of the mechanism: "propose-test-release", "exponential", "laplace" or
             "gaussian".
         spread: How far the value may be from the statistic; None for a category or a vector.
+        notes: What else is worth knowing about the value, one sentence each.
     """
 
     value: Any
@@ -86,6 +108,7 @@ class Released:
     event: Any = attrs.field(repr=False)
     mechanism: str = "propose-test-release"
     spread: Spread | None = attrs.field(default=None, repr=False)
+    notes: tuple[str, ...] = attrs.field(default=(), repr=False)
 
     def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
         """Return an interval that holds the true statistic with at least this probability.
