@@ -10,6 +10,7 @@ from prudent.accounting.calibration import (
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     MarginTest,
@@ -35,6 +36,7 @@ __all__ = [
     "Adjacency",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
+    "ExponentialMechanismDpEvent",
     "GaussianTest",
     "LaplaceTest",
     "MarginTest",

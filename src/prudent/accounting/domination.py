@@ -20,6 +20,7 @@ from prudent import _validate
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     MarginTest,
@@ -29,6 +30,7 @@ from prudent.accounting.events import (
 )
 from prudent.accounting.pairs import (
     MOST_COMPONENTS,
+    BoundedRangePair,
     Dominating,
     LaplacePair,
     MixturePair,
@@ -67,6 +69,8 @@ def dominating(event: dp.DpEvent) -> Dominating | None:
         case ProposeTestReleaseDpEvent():
             pairs, slack = case_two(event)
             return Dominating((case_one(event), *pairs), slack=slack)
+        case ExponentialMechanismDpEvent():
+            return Dominating((BoundedRangePair(event.epsilon),))
         case _:
             pair = product_pair(event)
             return None if pair is None else Dominating((pair,))

@@ -23,6 +23,7 @@ from prudent.accounting.domination import (
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     MarginTest,
@@ -39,7 +40,7 @@ from prudent.accounting.moments import (
     renyi_divergence,
 )
 from prudent.accounting.neighbouring import check_neighbouring, refused, with_halved_noise
-from prudent.accounting.pairs import MixturePair, Pair
+from prudent.accounting.pairs import BoundedRangePair, MixturePair, Pair
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     1.1,
@@ -122,7 +123,8 @@ class RdpAccountant(_RdpAccountant):
         if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
             return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
         inner, _ = _unsampled(leaf)
-        return isinstance(inner, ProposeTestReleaseDpEvent) or additive_parts(inner) is not None
+        ours = isinstance(inner, ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent)
+        return ours or additive_parts(inner) is not None
 
     def _compose_theirs(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
         """Have dp_accounting price an event once, and add the result to both accounts."""
@@ -189,6 +191,11 @@ def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
         plain = np.maximum(test, renyi_divergence(case_one(event), orders, rate))
         split = np.maximum(test, renyi_divergence(safe, orders, rate))
         return plain, split, rate * accident
+    if isinstance(event, ExponentialMechanismDpEvent):
+        pair = BoundedRangePair(event.epsilon)
+        ways = [renyi_divergence(pair, orders, rate, adding=adding) for adding in (False, True)]
+        plain = np.maximum(*ways)
+        return plain, plain, 0.0
     parts = additive_parts(event)
     assert parts is not None
     plain = _parts_divergence(parts, orders, rate)

@@ -15,7 +15,12 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from prudent._formats import check_format
 from prudent._validate import ArgumentError
 from prudent.accounting import events
-from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
+from prudent.accounting.events import (
+    ExponentialMechanismDpEvent,
+    MarginTest,
+    ProposeTestReleaseDpEvent,
+    Reveals,
+)
 from prudent.accounting.relations import Relation
 
 FORMAT = 1
@@ -128,6 +133,8 @@ def _words(event: dp.DpEvent) -> str:
             return f"discrete Laplace noise, {scale} for a sensitivity of {event.sensitivity}"
         case ProposeTestReleaseDpEvent():
             return _ptr_words(event)
+        case ExponentialMechanismDpEvent():
+            return f"a choice by the exponential mechanism, ε = {event.epsilon:g}"
         case _:
             return repr(event)
 
