@@ -87,7 +87,8 @@ def check_flights(table: pa.Table, where_it_is: dict[str, Any]) -> None:
     """Departure delays: heavy ties, NULLs; by airport; one flight per aircraft."""
     check_same_window(open_column(**where_it_is, column="dep_delay"), delays(table))
     least = least_by_tail_number(table).astype(np.float64)
-    check_same_window(open_column(**where_it_is, column="dep_delay", unit="tailnum"), least)
+    aircraft = open_column(**where_it_is, column="dep_delay", unit="tailnum", per_unit="min")
+    check_same_window(aircraft, least)
     airports = open_groups(**where_it_is, column="dep_delay", by="origin", groups=["JFK", "LAX"])
     from_kennedy = delays(table.filter(pa.compute.equal(table["origin"], "JFK")))
     check_same_window(airports["JFK"], from_kennedy)
