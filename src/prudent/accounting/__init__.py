@@ -8,6 +8,7 @@ from prudent.accounting.calibration import (
     calibrate,
 )
 from prudent.accounting.events import (
+    ApproximateDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
     ExponentialMechanismDpEvent,
@@ -34,6 +35,7 @@ __all__ = [
     "REPLACE_ONE",
     "ZERO_OUT",
     "Adjacency",
+    "ApproximateDpEvent",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "ExponentialMechanismDpEvent",

@@ -276,3 +276,24 @@ class ExponentialMechanismDpEvent(DpEvent):
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "epsilon")
         _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
+
+
+@attrs.frozen
+class ApproximateDpEvent(DpEvent):
+    """Any mechanism of which no more is known than that it is (ε, δ)-DP.
+
+    It is charged like the worst of them: with probability δ everything is revealed, and otherwise
+    it is randomised response with likelihood ratio e^ε (Kairouz, Oh and Viswanath 2015).
+
+    Attributes:
+        epsilon: ε.
+        delta: δ, in [0, 1).
+    """
+
+    epsilon: float
+    delta: float
+
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, _validate.positive, "epsilon")
+        _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
+        _validate.between(0, 1, ends="[)", delta=self.delta)

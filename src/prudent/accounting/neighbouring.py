@@ -20,6 +20,7 @@ from dp_accounting import NeighboringRelation
 from prudent import _validate
 from prudent.accounting.domination import Parts, additive_parts
 from prudent.accounting.events import (
+    ApproximateDpEvent,
     ExponentialMechanismDpEvent,
     MarginTest,
     ProposeTestReleaseDpEvent,
@@ -41,7 +42,8 @@ def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | N
     while isinstance(inner, dp.PoissonSampledDpEvent):
         inner = inner.event
     ours = isinstance(
-        inner, MarginTest | ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent
+        inner,
+        MarginTest | ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent | ApproximateDpEvent,
     )
     if not ours or relation is not NeighboringRelation.REPLACE_ONE:
         return None

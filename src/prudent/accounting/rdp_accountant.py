@@ -10,6 +10,7 @@ from dp_accounting.rdp import RdpAccountant as _RdpAccountant
 from prudent import _validate
 from prudent.accounting.conversion import best_delta, best_epsilon
 from prudent.accounting.domination import (
+    approximate_pair,
     Parts,
     additive_parts,
     branch_pair,
@@ -23,6 +24,7 @@ from prudent.accounting.domination import (
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ApproximateDpEvent,
     ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
@@ -123,7 +125,9 @@ class RdpAccountant(_RdpAccountant):
         if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
             return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
         inner, _ = _unsampled(leaf)
-        ours = isinstance(inner, ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent)
+        ours = isinstance(
+            inner, ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent | ApproximateDpEvent
+        )
         return ours or additive_parts(inner) is not None
 
     def _compose_theirs(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
@@ -196,6 +200,12 @@ def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
         ways = [renyi_divergence(pair, orders, rate, adding=adding) for adding in (False, True)]
         plain = np.maximum(*ways)
         return plain, plain, 0.0
+    if isinstance(event, ApproximateDpEvent):
+        # Without its accident it is randomised response, which is symmetric.
+        pair = approximate_pair(event.epsilon, 0.0)
+        split = renyi_divergence(pair, orders, rate)
+        plain = np.full_like(split, np.inf) if event.delta and rate else split
+        return plain, split, rate * event.delta
     parts = additive_parts(event)
     assert parts is not None
     plain = _parts_divergence(parts, orders, rate)

@@ -126,7 +126,7 @@ class Clipping:
 
     Attributes:
         given: Public bounds, as numbers in the unit of the column's scale; None if there are none.
-        centre: The private median, or None if the centre is zero or the bounds are given.
+        centre: The private median; None if the bounds are given.
         radius: The private radius; None if the bounds are given.
     """
 
@@ -144,22 +144,13 @@ class Clipping:
         return cls(given=check_bounds((scale.number(low), scale.number(high))))
 
     @classmethod
-    def around_median(cls, column: Column, *, centre: float, radius: float) -> "Clipping":
-        """Clip to a private interval, for these ε of its centre and its radius.
-
-        A centre of 0 means that the interval is around zero.
-        """
+    def around_median(cls, column: Column, centre: float, radius: float) -> "Clipping":
+        """Clip to a private interval, for these ε of its centre and its radius."""
         records, scale = column.contribution.records, column.scale
-        median = None
-        if centre:
-            median = ExponentialQuantile(
-                p="1/2",
-                epsilon=centre / records,
-                measure=base_measure(scale),
-                interval_share=0.0,
-            )
         return cls(
-            centre=median,
+            centre=ExponentialQuantile(
+                p="1/2", epsilon=centre / records, measure=base_measure(scale), interval_share=0.0
+            ),
             radius=PrivateRadius(epsilon=radius, records=records, whole=scale.whole),
         )
 
@@ -171,20 +162,18 @@ class Clipping:
     @property
     def events(self) -> list[dp.DpEvent]:
         """The privacy events of releasing the bounds."""
-        if self.radius is None:
+        if self.radius is None or self.centre is None:
             return []
-        if self.centre is None:
-            return [self.radius.event]
         # A choice of range ε/k per record has range ε for a unit of k records.
         centre = ExponentialMechanismDpEvent(self.centre.epsilon * self.radius.records)
         return [centre, self.radius.event]
 
     def ends(self, column: Column, noise: Noise) -> tuple[float, float]:
         """Return the bounds; if they are private, read the records and release them."""
-        if self.radius is None:
+        if self.radius is None or self.centre is None:
             assert self.given is not None
             return self.given
-        centre = 0.0 if self.centre is None else self.centre.release(column, noise).value
+        centre = self.centre.release(column, noise).value
         radius = self.radius.release(column, centre, noise)
         # Narrower than that, the doubles around the centre would be too coarse for a lattice.
         radius = max(radius, math.ldexp(abs(centre), -40))

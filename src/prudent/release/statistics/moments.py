@@ -23,10 +23,7 @@ from prudent.release.request import Answer, Prepared, Price, TableOptions, stati
 from prudent.release.winsorising import Clipping
 
 CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.3
-"""Fractions of ε that the private bounds of a mean or a variance cost; the rest is for its noise."""
-
-TOTAL_SHARE = 0.4
-"""The fraction of ε that the private bound of a sum costs."""
+"""Fractions of ε that private bounds cost, if none are given; the rest is for the noise."""
 
 
 class CountOptions(Price, TableOptions, total=False):
@@ -97,8 +94,8 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
     Args:
         data: See `median`.
         column: See `median`.
-        **options: See `MomentOptions`. Without bounds, values are clipped to an interval around
-            zero, which costs 40 % of ε.
+        **options: See `MomentOptions`. One record adds at most the bound that is farther from zero,
+            so without given bounds that one is used on both sides of zero.
     """
 
     def prepare(records: Column) -> Prepared:
@@ -106,12 +103,14 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
             raise _validate.ArgumentError(
                 "column", "of numbers or durations", shown="dates or times", why="dates have no sum"
             )
-        clipping, mechanism = _parts(records, options, centre=0.0, radius=TOTAL_SHARE)
+        clipping, mechanism = _parts(records, options)
         event = _event(clipping, mechanism)
 
         def answer(records: Column, noise: Noise | None) -> Released:
             noise = SecureNoise() if noise is None else noise
             ends = clipping.ends(records, noise)
+            if clipping.private:
+                ends = min(ends[0], -ends[1]), max(ends[1], -ends[0])
             total = ClippedTotal.between(ends, records.contribution.records)
             (noisy,) = mechanism.noisy([total.read(records)], total.sensitivity, noise)
             number, spread = total.lattice.value(noisy), total.spread(mechanism)
@@ -145,7 +144,7 @@ def mean(data: Any = None, column: str | None = None, **options: Unpack[MomentOp
         data: See `median`.
         column: See `median`.
         **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
-            around the median, which costs half of ε.
+            around the median; see `prudent.release.winsorising`.
     """
     return _moment("mean", 1, data, column, options)
 
@@ -160,7 +159,7 @@ def variance(
         data: See `median`.
         column: See `median`.
         **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
-            around the median, which costs half of ε.
+            around the median; see `prudent.release.winsorising`.
     """
     return _moment("variance", 2, data, column, options)
 
@@ -169,7 +168,7 @@ def _moment(
     which: Moment, degree: int, data: Any, column: str | None, options: MomentOptions
 ) -> Answer:
     def prepare(records: Column) -> Prepared:
-        clipping, mechanism = _parts(records, options, centre=CENTRE_SHARE, radius=RADIUS_SHARE)
+        clipping, mechanism = _parts(records, options)
         event = _event(clipping, mechanism)
 
         def answer(records: Column, noise: Noise | None) -> Released:
@@ -219,17 +218,14 @@ def _mechanism(options: Mapping[str, Any], epsilon: float | None = None) -> Addi
     )
 
 
-def _parts(
-    records: Column, options: MomentOptions, *, centre: float, radius: float
-) -> tuple[Clipping, AdditiveMechanism]:
+def _parts(records: Column, options: MomentOptions) -> tuple[Clipping, AdditiveMechanism]:
     """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
     bounds = options.get("bounds")
     if bounds is not None:
         return Clipping.to(bounds, records.scale), _mechanism(options)
     _mechanism(options)  # checks ε, δ and the law
-    *parts, rest = shares_of(options["epsilon"], centre, radius)
-    clipping = Clipping.around_median(records, centre=parts[0], radius=parts[1])
-    return clipping, _mechanism(options, rest)
+    centre, radius, rest = shares_of(options["epsilon"], CENTRE_SHARE, RADIUS_SHARE)
+    return Clipping.around_median(records, centre, radius), _mechanism(options, rest)
 
 
 def _event(clipping: Clipping, mechanism: AdditiveMechanism) -> dp.DpEvent:
@@ -241,10 +237,10 @@ def _notes(
     ends: tuple[float, float], records: Column, clipping: Clipping
 ) -> tuple[str, ...]:
     low, high = (records.scale.value(end) for end in ends)
-    how = "private bounds around the median" if clipping.centre else "private bounds"
+    how = "private bounds" if clipping.private else "as given"
     return (
-        f"Values were clipped to [{low}, {high}], {how if clipping.private else 'as given'}; the "
-        "interval does not cover what clipping changes.",
+        f"Values were clipped to [{low}, {high}], {how}; the interval does not cover what clipping "
+        "changes.",
     )
 
 
