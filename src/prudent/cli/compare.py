@@ -8,7 +8,7 @@ import typer
 
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.release import read_bounds
+from prudent.cli.answering import read_bounds
 
 if TYPE_CHECKING:
     from prudent.release.comparison import Row, Shape

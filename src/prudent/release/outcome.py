@@ -1,6 +1,7 @@
 """What a release returns: a value that may be published, or a refusal."""
 
 import enum
+import html
 import math
 from statistics import NormalDist
 from typing import Any, Protocol, TypeAlias
@@ -98,7 +99,9 @@ class Released:
         mechanism: The name of the mechanism: "propose-test-release", "exponential", "laplace" or
             "gaussian".
         spread: How far the value may be from the statistic; None for a category or a vector.
-        notes: What else is worth knowing about the value, one sentence each.
+        epsilon: ε that the release cost; None if it was not asked through a statistic.
+        delta: δ that it cost; 0 for a pure mechanism.
+        notes: What was done to the records and what to keep in mind, one sentence each.
     """
 
     value: Any
@@ -108,7 +111,9 @@ class Released:
     event: Any = attrs.field(repr=False)
     mechanism: str = "propose-test-release"
     spread: Spread | None = attrs.field(default=None, repr=False)
-    notes: tuple[str, ...] = attrs.field(default=(), repr=False)
+    epsilon: float | None = None
+    delta: float | None = None
+    notes: tuple[str, ...] = ()
 
     def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
         """Return an interval that holds the true statistic with at least this probability.
@@ -129,6 +134,38 @@ class Released:
     def __float__(self) -> float:
         return float(self.value)
 
+    def lines(self) -> list[str]:
+        """The answer in words, one line or more."""
+        if self.spread is not None:
+            low, high = self.interval()
+            error = f", 95 % interval {_short(low)} to {_short(high)}"
+        elif self.noise_scale:
+            error = f", noise of standard deviation {self.noise_scale:.4g}"
+        else:
+            error = ""
+        branch = "" if self.branch is Branch.SELECTED else f", {self.branch.value} branch"
+        return [f"{self.value} ({self.mechanism}{branch}{error})", *self.notes]
+
+    def plain(self) -> dict[str, Any]:
+        """The answer as JSON holds it."""
+        return {
+            "status": "released",
+            "value": self.value,
+            "mechanism": self.mechanism,
+            "branch": self.branch.value,
+            "noise_scale": self.noise_scale,
+            "interval": None if self.spread is None else list(self.interval()),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": list(self.notes),
+        }
+
+    def _repr_html_(self) -> str:
+        """The answer for a notebook."""
+        first, *rest = map(html.escape, self.lines())
+        price = "" if self.epsilon is None else f" ({self.epsilon:g}, {self.delta or 0:g})-DP"
+        return f"<b>{first}</b><br><small>{' '.join([*rest, price])}</small>"
+
 
 @attrs.frozen
 class Refused:
@@ -137,10 +174,38 @@ class Refused:
     Attributes:
         reason: A message that reveals only that the noisy test failed, which was charged for.
         event: The privacy event of the refusal, for any accountant.
+        epsilon: ε that it cost; None if it was not asked through a statistic.
+        delta: δ that it cost.
     """
 
     reason: str
     event: Any = attrs.field(repr=False)
+    epsilon: float | None = None
+    delta: float | None = None
+
+    def lines(self) -> list[str]:
+        """The refusal in words."""
+        return [f"Refused. {self.reason}"]
+
+    def plain(self) -> dict[str, Any]:
+        """The refusal as JSON holds it."""
+        empty = dict.fromkeys(("value", "branch", "noise_scale", "interval"))
+        return {
+            "status": "refused",
+            **empty,
+            "mechanism": "propose-test-release",
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": [self.reason],
+        }
+
+    def _repr_html_(self) -> str:
+        """The refusal for a notebook."""
+        return f"<b>Refused.</b> {html.escape(self.reason)}"
 
 
 Outcome: TypeAlias = Released | Refused
+
+
+def _short(number: Any) -> str:
+    return f"{number:.6g}" if isinstance(number, float) else str(number)

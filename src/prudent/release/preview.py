@@ -36,3 +36,24 @@ class Preview:
     threshold: int | None = None
     rank_error: int | None = None
     notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The facts in words, one per line."""
+        price = "" if not self.delta else f", δ = {self.delta:g}"
+        found = [f"{self.statistic} by {self.mechanism}: ε = {self.epsilon:g}{price}"]
+        if self.noise_scale is not None:
+            found.append(f"noise of standard deviation {self.noise_scale:.4g}")
+        if self.half_width is not None:
+            found.append(f"95 % interval: the answer ± {self.half_width:.4g}")
+        if self.rank_error is not None:
+            found.append(
+                f"rank: within {self.rank_error:,} records of the exact one, with probability 95 %"
+            )
+        if self.threshold is not None:
+            found.append(
+                f"released if the noisy margin exceeds {self.threshold:,} records, else refused"
+            )
+        return [*found, *self.notes]

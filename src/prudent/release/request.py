@@ -203,14 +203,16 @@ def release(
         return preview
     label = preview.statistic if column is None else f"{preview.statistic} of {column}"
     charge(options.get("ledger"), preview.event, label, preview.delta)
-    noise = options.get("noise")
+
+    def answer(records: Column) -> Outcome:
+        outcome = withheld(prepared.answer, records, options.get("noise"))
+        return attrs.evolve(outcome, epsilon=preview.epsilon, delta=preview.delta)
+
     if isinstance(opened, dict):
         # A record is in one group only, so all groups together cost as much as one (parallel
         # composition).
-        return {
-            group: withheld(prepared.answer, records, noise) for group, records in opened.items()
-        }
-    return withheld(prepared.answer, opened, noise)
+        return {group: answer(records) for group, records in opened.items()}
+    return answer(opened)
 
 
 def charge(ledger: LedgerLike | None, event: dp.DpEvent, label: str, delta: float) -> None:

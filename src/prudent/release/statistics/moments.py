@@ -122,7 +122,7 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
                 event,
                 mechanism.law.value,
                 ScaledSpread(number, spread, records.scale),
-                _notes(ends, records, clipping),
+                notes=_notes(ends, records, clipping),
             )
 
         spread = None
@@ -184,7 +184,7 @@ def _moment(
                 event,
                 mechanism.law.value,
                 spread,
-                _notes(ends, records, clipping),
+                notes=_notes(ends, records, clipping),
             )
 
         notes = (
