@@ -11,6 +11,10 @@ each d_j changes by between -1 and +1: a range of length 2, and weights exp(-ε 
 public prior prefers radii near |centre|/4, or near 1000 around zero: it decides where there are too
 few records to tell.
 
+With fewer than k records the radius is the least one, and what is released is nearly the median
+itself. Around zero, k is at most a quarter of the records: a sum of values near zero would be lost.
+Both k and n/4 change by at most 1 with a record, in the direction of O_j, so the range is the same.
+
 **How many outside.** A record outside biases a sum by its distance from the interval, which is a
 fraction of the radius for the usual tails; a smaller radius lowers the noise of the sum, radius/ε.
 Both balance when k is a few times 1/ε. A smaller k than `_DEPTH`/ε risks a radius far too large,
@@ -38,6 +42,7 @@ from prudent.release.selection.sampler import Decay, choose, rate
 
 _DEPTH = 12.0  # k, the number of records that should lie outside, times ε of the radius
 _USUAL = 2.0**10  # the radius around zero that the prior prefers
+_LARGEST_PART = 4  # around zero, at most one record in so many should lie outside
 _FAR = 50.0  # loss of weight from which on all radii weigh the same: a probability of 1e-21
 _SPREAD = Fraction(2)  # length of the range of the changes of distances, in records
 
@@ -59,11 +64,13 @@ class PrivateRadius:
         epsilon: ε of the release.
         records: The largest number of records of one privacy unit.
         whole: Whether all values are whole numbers, so that no radius below 1 is needed.
+        part: At most one record in `part` should lie outside; 1 sets no such limit.
     """
 
     epsilon: float
     records: int = 1
     whole: bool = False
+    part: int = 1
 
     @property
     def event(self) -> dp.DpEvent:
@@ -83,24 +90,25 @@ class PrivateRadius:
 
     def release(self, column: Column, centre: float, noise: Noise) -> float:
         """Release a radius around the centre, which must be public or released."""
-        radii = self.radii
-        chosen = choose(self.weights(self._outside_of(column, centre), centre), noise)
-        return float(radii[chosen])
+        weights = self.weights(self._outside_of(column, centre), column.count(), centre)
+        return float(self.radii[choose(weights, noise)])
 
-    def weights(self, outside: Sequence[int], centre: float) -> list[int]:
+    def weights(self, outside: Sequence[int], count: int, centre: float) -> list[int]:
         """Whole numbers proportional to the probability of each radius.
 
         Args:
-            outside: The number of records outside each radius, at least one.
+            outside: The number of records outside each radius.
+            count: The number of records.
             centre: The centre.
         """
-        k = self.outside
-        before = [k, *outside[:-1]]  # at the first radius nothing smaller could do
+        part = self.part
+        k = min(self.outside * part, count)  # all in units of 1/part records
+        wider = [k, *(each * part for each in outside[:-1])]  # the first radius is never too wide
         distances = [
-            max(0, here - k, k - wider) for here, wider in zip(outside, before, strict=True)
+            max(0, here * part - k, k - there) for here, there in zip(outside, wider, strict=True)
         ]
         speed = rate(self.epsilon / self.records, _SPREAD)
-        decay = Decay(speed, math.ceil(_FAR / speed), 1).weights(distances)
+        decay = Decay(speed, math.ceil(_FAR / speed), part).weights(distances)
         return [prior * weight for prior, weight in zip(self._prior(centre), decay, strict=True)]
 
     def _outside_of(self, column: Column, centre: float) -> list[int]:
@@ -126,7 +134,7 @@ class Clipping:
 
     Attributes:
         given: Public bounds, as numbers in the unit of the column's scale; None if there are none.
-        centre: The private median; None if the bounds are given.
+        centre: The private median; None if the bounds are given, or the centre is zero.
         radius: The private radius; None if the bounds are given.
     """
 
@@ -144,15 +152,21 @@ class Clipping:
         return cls(given=check_bounds((scale.number(low), scale.number(high))))
 
     @classmethod
-    def around_median(cls, column: Column, centre: float, radius: float) -> "Clipping":
-        """Clip to a private interval, for these ε of its centre and its radius."""
+    def privately(cls, column: Column, centre: float, radius: float) -> "Clipping":
+        """Clip to a private interval, for these ε of its centre and its radius.
+
+        Without any ε for the centre, the interval is around zero.
+        """
         records, scale = column.contribution.records, column.scale
-        return cls(
-            centre=ExponentialQuantile(
-                p="1/2", epsilon=centre / records, measure=base_measure(scale), interval_share=0.0
-            ),
-            radius=PrivateRadius(epsilon=radius, records=records, whole=scale.whole),
-        )
+        median = None
+        if centre:
+            measure = base_measure(scale)
+            median = ExponentialQuantile(
+                p="1/2", epsilon=centre / records, measure=measure, interval_share=0.0
+            )
+        part = 1 if centre else _LARGEST_PART
+        width = PrivateRadius(epsilon=radius, records=records, whole=scale.whole, part=part)
+        return cls(centre=median, radius=width)
 
     @property
     def private(self) -> bool:
@@ -162,18 +176,20 @@ class Clipping:
     @property
     def events(self) -> list[dp.DpEvent]:
         """The privacy events of releasing the bounds."""
-        if self.radius is None or self.centre is None:
+        if self.radius is None:
             return []
+        if self.centre is None:
+            return [self.radius.event]
         # A choice of range ε/k per record has range ε for a unit of k records.
         centre = ExponentialMechanismDpEvent(self.centre.epsilon * self.radius.records)
         return [centre, self.radius.event]
 
     def ends(self, column: Column, noise: Noise) -> tuple[float, float]:
         """Return the bounds; if they are private, read the records and release them."""
-        if self.radius is None or self.centre is None:
+        if self.radius is None:
             assert self.given is not None
             return self.given
-        centre = self.centre.release(column, noise).value
+        centre = 0.0 if self.centre is None else self.centre.release(column, noise).value
         radius = self.radius.release(column, centre, noise)
         # Narrower than that, the doubles around the centre would be too coarse for a lattice.
         radius = max(radius, math.ldexp(abs(centre), -40))

@@ -25,6 +25,9 @@ from prudent.release.winsorising import Clipping
 CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.3
 """Fractions of ε that private bounds cost, if none are given; the rest is for the noise."""
 
+TOTAL_SHARE = 0.5
+"""The fraction of ε that the private bound of a sum costs."""
+
 
 class CountOptions(Price, TableOptions, total=False):
     """Keyword arguments of `count`; see `Price` and `TableOptions`.
@@ -48,7 +51,7 @@ class MomentOptions(CountOptions, total=False):
     bounds: tuple[Any, Any] | None
 
 
-@statistic(CountOptions)
+@statistic(CountOptions, kind="categories")
 def count(data: Any = None, column: str | None = None, **options: Unpack[CountOptions]) -> Answer:
     """Release the number of records that have a value, of any type.
 
@@ -94,8 +97,9 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
     Args:
         data: See `median`.
         column: See `median`.
-        **options: See `MomentOptions`. One record adds at most the bound that is farther from zero,
-            so without given bounds that one is used on both sides of zero.
+        **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
+            around zero: one record adds at most the bound that is farther from zero, so the other
+            one costs nothing.
     """
 
     def prepare(records: Column) -> Prepared:
@@ -103,14 +107,12 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
             raise _validate.ArgumentError(
                 "column", "of numbers or durations", shown="dates or times", why="dates have no sum"
             )
-        clipping, mechanism = _parts(records, options)
+        clipping, mechanism = _parts(records, options, 0.0, TOTAL_SHARE)
         event = _event(clipping, mechanism)
 
         def answer(records: Column, noise: Noise | None) -> Released:
             noise = SecureNoise() if noise is None else noise
             ends = clipping.ends(records, noise)
-            if clipping.private:
-                ends = min(ends[0], -ends[1]), max(ends[1], -ends[0])
             total = ClippedTotal.between(ends, records.contribution.records)
             (noisy,) = mechanism.noisy([total.read(records)], total.sensitivity, noise)
             number, spread = total.lattice.value(noisy), total.spread(mechanism)
@@ -168,7 +170,7 @@ def _moment(
     which: Moment, degree: int, data: Any, column: str | None, options: MomentOptions
 ) -> Answer:
     def prepare(records: Column) -> Prepared:
-        clipping, mechanism = _parts(records, options)
+        clipping, mechanism = _parts(records, options, CENTRE_SHARE, RADIUS_SHARE)
         event = _event(clipping, mechanism)
 
         def answer(records: Column, noise: Noise | None) -> Released:
@@ -218,14 +220,16 @@ def _mechanism(options: Mapping[str, Any], epsilon: float | None = None) -> Addi
     )
 
 
-def _parts(records: Column, options: MomentOptions) -> tuple[Clipping, AdditiveMechanism]:
+def _parts(
+    records: Column, options: MomentOptions, *shares: float
+) -> tuple[Clipping, AdditiveMechanism]:
     """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
     bounds = options.get("bounds")
     if bounds is not None:
         return Clipping.to(bounds, records.scale), _mechanism(options)
     _mechanism(options)  # checks ε, δ and the law
-    centre, radius, rest = shares_of(options["epsilon"], CENTRE_SHARE, RADIUS_SHARE)
-    return Clipping.around_median(records, centre, radius), _mechanism(options, rest)
+    centre, radius, rest = shares_of(options["epsilon"], *shares)
+    return Clipping.privately(records, centre, radius), _mechanism(options, rest)
 
 
 def _event(clipping: Clipping, mechanism: AdditiveMechanism) -> dp.DpEvent:
