@@ -22,7 +22,7 @@ from prudent.release.preview import Preview
 from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
 from prudent.release.winsorising import Clipping
 
-CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.3
+CENTRE_SHARE, RADIUS_SHARE = 0.45, 0.25
 """Fractions of ε that private bounds cost, if none are given; the rest is for the noise."""
 
 TOTAL_SHARE = 0.5
