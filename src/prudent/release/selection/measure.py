@@ -5,8 +5,11 @@ hold. Values are numbered by an index that increases with the value, and a measu
 cumulative mass, an exact function of the index. That makes it cheap to use on 2**60 values: the
 mass of any interval is one difference, and a value is drawn by one bisection.
 
-Masses are equal for every octave of |v|, that is, between one power of two and the next. A
-quantile of unknown scale then costs the logarithm of the number of octaves, not of values.
+All values in an octave of |v|, that is, between one power of two and the next, have equal mass in
+total, up to a factor of 16. A quantile of unknown scale then costs the logarithm of the number of
+octaves, not of values. Octaves near |v| = 64 have the most mass and those far from it less: with
+equal masses, zero and the many octaves next to it would attract a median near zero, and the many
+octaves beyond the data the tail of a small table.
 
 * `LatticeMeasure`: the points of a public lattice, for integers, dates and amounts with a unit.
 * `DoubleMeasure`: all doubles from 2**-40 to 2**64, of both signs, and zero. Half of the mass is
@@ -25,7 +28,13 @@ from typing_extensions import override
 
 from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
 
-_OCTAVE = 2**52  # mass of a full octave; also the number of doubles in one
+_OCTAVE = 2**52  # least mass of a full octave; also the number of doubles in one
+
+
+def _octaves(first: int, count: int) -> IntArray:
+    """The relative masses of the octaves from 2**first on: from 16 in the middle down to 1."""
+    distance = (np.arange(first, first + count) - 6) / 8
+    return np.maximum(1, np.round(16 / (1 + distance**2))).astype(np.int64)
 
 
 class Measure(abc.ABC):
@@ -94,9 +103,9 @@ class Measure(abc.ABC):
 
 @attrs.frozen(slots=False)
 class LatticeMeasure(Measure):
-    """Octaves of equal mass on a lattice; an index is a number of steps.
+    """Octaves on a lattice; an index is a number of steps.
 
-    Zero has the mass of one octave. Within an octave all points have equal mass.
+    Within an octave all points have equal mass. Zero has as much as one step.
 
     Attributes:
         lattice: The lattice. Its bounds limit the measure; octaves outside have no mass.
@@ -117,7 +126,15 @@ class LatticeMeasure(Measure):
     @property
     @override
     def lightest(self) -> int:
-        return _OCTAVE >> (max(abs(self.low), abs(self.high)).bit_length() - 1)
+        return int(self._masses.min()) * (_OCTAVE >> (self._farthest.bit_length() - 1))
+
+    @property
+    def _farthest(self) -> int:
+        return max(abs(self.low), abs(self.high))
+
+    @cached_property
+    def _masses(self) -> IntArray:
+        return _octaves(self.lattice.exponent, (self._farthest + 1).bit_length())
 
     @override
     def indices(self, values: FloatArray) -> IntArray:
@@ -131,8 +148,13 @@ class LatticeMeasure(Measure):
     def below(self, indices: IntArray) -> IntArray:
         steps = np.asarray(indices, np.int64)
         # A negative number -k has as much mass before it as the positive ones after k.
-        after = _before_positive(np.maximum(1 - steps, 1))
-        return np.where(steps > 0, _OCTAVE + _before_positive(np.maximum(steps, 1)), -after)
+        outward = np.where(steps > 0, steps, 1 - steps)
+        # frexp is exact, as steps are at most 2**52 + 1.
+        octave = np.frexp(outward.astype(np.float64))[1].astype(np.int64) - 1
+        within = np.left_shift(outward - np.left_shift(1, octave), 52 - octave)
+        before = np.concatenate([[0], np.cumsum(self._masses)])[octave] * _OCTAVE
+        mass = before + self._masses[octave] * within
+        return np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass)
 
     @override
     def around(self, index: int) -> list[tuple[int, int]]:
@@ -153,14 +175,6 @@ class LatticeMeasure(Measure):
         return sorted(w for w in widths if w < self.lattice.diameter)
 
 
-def _before_positive(steps: IntArray) -> IntArray:
-    """The mass of 1, ..., k-1 for each k >= 1: full octaves, and a part of the last one."""
-    # frexp is exact, as all steps are at most 2**52 + 1.
-    octave = np.frexp(steps.astype(np.float64))[1].astype(np.int64) - 1
-    within = np.left_shift(steps - np.left_shift(1, octave), 52 - octave)
-    return np.asarray(octave * _OCTAVE + within)
-
-
 _LEAST, _MOST = -40, 64  # exponents of the range of doubles
 
 
@@ -172,22 +186,25 @@ _FIRST = _bits(2.0**_LEAST)
 _COUNT = (_MOST - _LEAST) * _OCTAVE  # the number of positive doubles in the range
 
 _DIGITS = (3, 4, 5, 6)
-_DECADES = np.array([float(f"1e{k}") for k in range(-12, 19)])
+_FIRST_DECADE = -4
+_DECADES = np.array([float(f"1e{k}") for k in range(_FIRST_DECADE, 9)])
 _POWERS = 10.0 ** np.arange(23)  # all exact
-_LEVEL = 9 * 10 ** (_DIGITS[-1] - 1)  # mass of all numbers of a decade with equally many digits
-_DECADE = len(_DIGITS) * _LEVEL
-_DECIMALS = len(_DECADES) * _DECADE
+_FINER = 20  # how much rarer a decimal number with one digit more is; 10 would be as many in total
+_DECADE = sum(9 * 10 ** (digits - 1) * _FINER ** (_DIGITS[-1] - digits) for digits in _DIGITS)
+_MASSES = np.append(_octaves(_LEAST, _MOST - _LEAST), 0)  # the last entry is beyond the range
+_BEFORE = np.cumsum(_MASSES) - _MASSES
+_ROUND = int(_BEFORE[-1]) * _OCTAVE // (len(_DECADES) * _DECADE)  # both halves weigh the same
+_ZERO = _OCTAVE + _ROUND * (_DECADE // 4)
 
 
 @attrs.frozen(slots=False)
 class DoubleMeasure(Measure):
-    """Octaves of equal mass on the doubles, mixed with round decimal numbers.
+    """Octaves on the doubles, mixed with round decimal numbers.
 
-    Indices count doubles outwards from zero. Every octave has 2**52 doubles, so octaves of equal
-    mass are simply doubles of equal mass, except that zero has the mass of an octave. In the other
-    half of the mass, each decade from 1e-12 to 1e19 has as much as any other, and so have its
-    numbers with at most 3, 4, 5 and 6 digits. The mass of a decimal number is that of the double
-    nearest to it, which is how it is read from a file.
+    Indices count doubles outwards from zero, 2**52 in each octave; zero has the mass of the octave
+    next to it. In the other half of the mass, each decade from 1e-4 to 1e9 has as much as any
+    other, and so have its numbers with at most 3, 4, 5 and 6 digits. The mass of a decimal number
+    is that of the double nearest to it, which is how it is read from a file.
 
     Attributes:
         bounds: Public bounds on the data; None if there are none.
@@ -231,7 +248,9 @@ class DoubleMeasure(Measure):
         places = np.asarray(indices, np.int64)
         positive = places > 0
         outward = np.where(positive, places, 1 - places)
-        mass = (outward - 1) + _ROUND * _decimals_below(_doubles(outward))
+        octave, within = np.divmod(outward - 1, _OCTAVE)
+        mass = _BEFORE[octave] * _OCTAVE + _MASSES[octave] * within
+        mass += _ROUND * _decimals_below(_doubles(outward))
         return np.where(positive, _ZERO + mass, -mass)
 
     @override
@@ -253,8 +272,6 @@ class DoubleMeasure(Measure):
         return np.asarray(widths[widths < self.value(self.high) - self.value(self.low)])
 
 
-_ROUND = (2 * _COUNT) // (2 * _DECIMALS)  # so that both halves have about the same mass
-_ZERO = _OCTAVE + _ROUND * _DECADE
 
 
 def _ordinals(values: FloatArray) -> IntArray:
@@ -281,12 +298,12 @@ def _decimals_below(values: FloatArray) -> IntArray:
     decade = np.maximum(decade, 0)
     mass = decade * _DECADE
     for digits in _DIGITS:
-        exponent = decade - 12 - (digits - 1)
+        exponent = decade + _FIRST_DECADE - (digits - 1)
         guess = np.floor(_nearest(values, -exponent))
         least = guess - 1 + sum((_nearest(guess + k, exponent) < values) for k in (-1, 0, 1))
         first, last = 10 ** (digits - 1), 10**digits
         count = np.clip(least, first, last).astype(np.int64) - first
-        mass += count * 10 ** (_DIGITS[-1] - digits)
+        mass += count * _FINER ** (_DIGITS[-1] - digits)
     return np.where(inside, mass, 0)
 
 

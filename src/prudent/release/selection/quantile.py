@@ -21,18 +21,18 @@ the range is the largest of α, β and Δ(α + β), and the slower of the two de
 **Interval.** Given the released v, public intervals I₀ ⊂ I₁ ⊂ ... around it widen by factors of at
 most 2 from {v} to all values. Let D_j be the number of records by which I_j covers the target,
 D_j = min(#{records <= high} - pn, pn - #{records < low}), and D = ∞ for the last. Interval j is
-chosen with probability proportional to exp(-c' max(0, T - D_j, D_(j-1) - T)). One record changes
-each D_j by at most Δ, so again c' = ε'/(2Δ). If I_j misses the quantile, D_j <= 0, so its distance
-is at least T; some interval has distance 0. Hence the chosen one misses it with a probability of at
-most (number of intervals) exp(-c'T), which T makes 5 %. If n is too small to tell, the interval
+chosen with probability proportional to (16/15)^j exp(-c' max(0, T - D_j, D_(j-1) - T)). One record
+changes each D_j by at most Δ, so again c' = ε'/(2Δ). If I_j misses the quantile, D_j <= 0, so its
+distance is at least T, and the first interval whose D_j is at least T has distance 0. All narrower
+ones together have at most 15 times its mass. Hence the chosen one misses the quantile with a
+probability of at most 15 exp(-c'T), which T makes 5 %. If n is too small to tell, the interval
 chosen is all values.
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import accumulate
-from typing import Any
 
 import attrs
 import dp_accounting as dp
@@ -48,11 +48,12 @@ from prudent.release.selection.sampler import Decay, choose, draw, rate
 from prudent.release.selection.window import Window
 
 CONFIDENCE = 0.95
-"""Probability with which an interval contains the quantile of the data, at least."""
+"""Least probability with which an interval contains the quantile of the data, by default."""
 
 INTERVAL_SHARE = 0.1
 """Fraction of ε that is spent on the interval by default."""
 
+_RATIO = 16, 15  # of the masses of an interval and the next narrower one
 _FAR = 1e-9  # probability of an answer that is so far off that all such values weigh the same
 _MOST_RECORDS = 2**20  # on each side of the target that are read
 
@@ -64,8 +65,8 @@ class Selected:
     Attributes:
         value: The quantile, in the unit of the data.
         index: Its index in the measure: steps of the lattice, for a lattice.
-        interval: Ends of an interval that contains the quantile of the data, of 95 % confidence;
-            None if it was not asked for.
+        interval: Ends of a confidence interval for the quantile of the data; None if it was not
+            asked for.
         interval_indices: Its ends as indices; None if it was not asked for.
         whole: Whether the interval is all values, since there are too few records for this ε.
     """
@@ -90,16 +91,19 @@ class ExponentialQuantile:
         epsilon: ε of the release, value and interval together.
         measure: The values an answer may take, and their masses.
         interval_share: The fraction of ε spent on the interval; 0 releases none.
+        confidence: Probability with which the interval contains the quantile of the data, at least.
     """
 
     p: Fraction = attrs.field(converter=rational)
     epsilon: float
     measure: Measure = attrs.field(factory=DoubleMeasure)
     interval_share: float = INTERVAL_SHARE
+    confidence: float = CONFIDENCE
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "epsilon")
         _validate.between(0, 1, ends="[)", interval_share=self.interval_share)
+        _validate.between(0, 1, ends="()", confidence=self.confidence)
         if self.reach > _MOST_RECORDS:
             raise _validate.ArgumentError(
                 "epsilon",
@@ -179,11 +183,12 @@ class ExponentialQuantile:
     @property
     def _margin(self) -> int:
         """T: the number of records by which the interval should cover the target."""
-        return self._records_for(self.measure.widths / (1 - CONFIDENCE))
+        return self._records_for(_RATIO[1] / (1 - self.confidence))
 
     @property
     def _interval_cap(self) -> int:
-        return self._records_for(self.measure.widths / _FAR)
+        wider, narrower = _RATIO
+        return self._records_for(wider * (wider / narrower) ** self.measure.widths / _FAR)
 
     def _records_for(self, odds: float) -> int:
         return math.ceil(math.log(odds) / float(self._interval_rate))
@@ -230,4 +235,8 @@ class ExponentialQuantile:
         short = [*(max(0, margin - depth) for depth in depths), 0]
         wide = [0, *(max(0, depth - margin) for depth in depths)]
         decay = Decay(self._interval_rate, self._interval_cap, window.unit)
-        return choose(decay.weights(list(map(max, short, wide))), noise)
+        weights = decay.weights(list(map(max, short, wide)))
+        wider, narrower = _RATIO
+        last = len(weights) - 1
+        masses = [wider**place * narrower ** (last - place) for place in range(last + 1)]
+        return choose(list(map(operator.mul, masses, weights)), noise)
