@@ -5,6 +5,7 @@ import gc
 import shutil
 import uuid
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from prudent.release import explain, statistics  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import ArrayColumn  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
+from prudent.release.columns.private_groups import open_private_groups  # noqa: E402
 from prudent.release.columns.queries import TableColumn  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
@@ -27,10 +29,12 @@ from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,
     check_same_answers,
+    check_same_clipped_sums,
     check_same_window,
     flights,
 )
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth  # noqa: E402
+from tests.release.columns.test_units import ORACLES, ROWS, expected  # noqa: E402
 from tests.servers import postgres_url  # noqa: E402, F401
 
 WORDS = ["b", "Z", "é", "a", "a", "É", "Z", None]
@@ -271,6 +275,62 @@ def test_spark_answers_what_a_release_asks(session: Any) -> None:
     assert column.sum_between(9, 900, LATTICES[0]) == array.sum_between(9, 900, LATTICES[0])
     expected = array.frequencies(LATTICES[0], within=3)
     np.testing.assert_array_equal(column.frequencies(LATTICES[0], within=3), expected)
+
+
+def test_spark_puts_units_together_as_duckdb_does(session: Any) -> None:
+    """One statement for each kind of value; the rest is in the longer test below."""
+    frame = session.createDataFrame(ROWS, "who string, x double")
+    for how in ("mean", 3):
+        column = open_column(frame, "x", unit="who", per_unit=how)
+        found = column.order_statistics(1, column.count())
+        assert found.tolist() == expected(how)
+    assert session.catalog.listTables()
+    del column
+    gc.collect()
+    assert not session.catalog.listTables()
+
+
+def test_spark_shows_dates_times_and_decimals(session: Any) -> None:
+    frame = session.sql(
+        "SELECT DATE'1969-12-31' AS day, TIMESTAMP'2024-02-29 12:00:00.000001+00:00' AS at, "
+        "TIMESTAMP_NTZ'2024-02-29 12:00:00.000001' AS local, "
+        "CAST(-12.05 AS DECIMAL(20,2)) AS price "
+        "UNION ALL SELECT DATE'0001-01-01' + 4000000, NULL, NULL, NULL"
+    )
+    moment = datetime.datetime(2024, 2, 29, 12, 0, 0, 1)
+    for name, values in {
+        "day": [datetime.date(1969, 12, 31), datetime.date.max],
+        "at": [moment],  # in UTC; ibis does not say that Spark stores a moment
+        "local": [moment],
+        "price": [Decimal("-12.05")],
+    }.items():
+        column = open_column(frame, name)
+        found = column.order_statistics(1, 9)
+        assert [column.scale.value(number) for number in found] == values, name
+
+
+def test_spark_adds_clipped_values(session: Any) -> None:
+    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+    check_same_clipped_sums(open_column(numbers, "x"), ADVERSARIAL, LATTICES[0])
+
+
+def test_spark_counts_private_groups(session: Any) -> None:
+    frame = session.createDataFrame(
+        [(who, x, who[0]) for who, x in ROWS], "u string, x double, g string"
+    )
+    groups = open_private_groups(frame, "x", by="g", unit="u", per_unit="max")
+    counts = groups.counts()
+    assert sum(counts.values()) == len(expected("count"))
+    assert groups.columns(["o"])["o"].count() == counts["o"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ORACLES)
+def test_spark_puts_units_together_in_every_way(session: Any, how: Any) -> None:
+    column = open_column(
+        session.createDataFrame(ROWS, "who string, x double"), "x", unit="who", per_unit=how
+    )
+    assert column.order_statistics(1, column.count()).tolist() == expected(how)
 
 
 def test_spark_tells_words_apart_that_a_collation_takes_for_equal(session: Any) -> None:

@@ -59,15 +59,18 @@ _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
     sql.GT: lambda a, b: a > b,
     sql.GTE: lambda a, b: a >= b,
 }
-_COMBINED: dict[type, Callable[[Any, Any], Any]] = {
+_JOINED: dict[type, Callable[[Any, Any], Any]] = {
     sql.And: lambda a, b: a & b,
     sql.Or: lambda a, b: a | b,
+}
+_COMPUTED: dict[type, Callable[[Any, Any], Any]] = {
     sql.Add: lambda a, b: a + b,
     sql.Sub: lambda a, b: a - b,
     sql.Mul: lambda a, b: a * b,
     sql.Div: lambda a, b: a / b,
     sql.Mod: lambda a, b: a % b,
 }
+_ALIKE = {**_COMPARED, **_COMPUTED}
 _CALLED: dict[type, Callable[[Any], Any]] = {
     sql.Lower: lambda a: a.lower(),
     sql.Upper: lambda a: a.upper(),
@@ -82,7 +85,7 @@ _MOMENTS = {
     "timestamp": datetime.datetime.fromisoformat,
 }
 _ARGUMENTS: dict[type, frozenset[str]] = {
-    **dict.fromkeys([*_COMPARED, *_COMBINED, sql.Is], frozenset({"this", "expression"})),
+    **dict.fromkeys([*_ALIKE, *_JOINED, sql.Is], frozenset({"this", "expression"})),
     **dict.fromkeys(
         [*_CALLED, sql.Paren, sql.Neg, sql.Not, sql.Null, sql.Boolean], frozenset({"this"})
     ),
@@ -118,7 +121,16 @@ def parse_condition(text: str) -> Predicate:
             raise _refused(text, what=node.key)
 
     def predicate(table: ir.Table) -> ir.BooleanValue:
-        return _Translation(table, text).of(tree)
+        try:
+            found = _Translation(table, text).of(tree)
+            boolean = found.type().is_boolean()
+        except ArgumentError:
+            raise
+        except Exception:  # ibis has many, for operations that a type does not have
+            raise _refused(text, what="an operation that the types of its columns lack") from None
+        if not boolean:
+            raise _refused(text, what="a value that is neither true nor false")
+        return found  # type: ignore[no-any-return]
 
     return predicate
 
@@ -133,11 +145,10 @@ class _Translation:
     def of(self, node: Any) -> Any:
         """Translate one node; all nodes are of a listed type."""
         kind = type(node)
-        if kind in _COMPARED:
-            one, other = _alike(self.of(node.this), self.of(node.expression))
-            return _COMPARED[kind](one, other)
-        if kind in _COMBINED:
-            return _COMBINED[kind](self.of(node.this), self.of(node.expression))
+        if kind in _ALIKE:
+            return _ALIKE[kind](*_alike(self.of(node.this), self.of(node.expression)))
+        if kind in _JOINED:
+            return _JOINED[kind](self.of(node.this), self.of(node.expression))
         if kind in _CALLED:
             return _CALLED[kind](self.of(node.this))
         return getattr(self, f"_{node.key}")(node)

@@ -20,6 +20,7 @@ it can hold.
 
 import datetime
 import math
+import numbers
 import re
 from decimal import Decimal, localcontext
 from typing import Any, Literal
@@ -179,7 +180,7 @@ class Scale:
             return float(value // _MICROSECOND) if is_one else math.nan
         if self.kind in ("date", "timestamp"):
             return self._moment(value)
-        if isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
             return math.nan
         if self.kind != "decimal":
             return _plain(value)
@@ -221,7 +222,8 @@ INTEGER = Scale("integer")
 
 
 def _plain(value: Any) -> float:
-    return math.nan if isinstance(value, bool | str | bytes) else float(value)
+    plain = isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool)
+    return float(value) if plain else math.nan
 
 
 def _duration(number: float) -> datetime.timedelta:
