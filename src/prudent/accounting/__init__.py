@@ -3,8 +3,10 @@
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.cheapest_test import TestChoice, best_test
 from prudent.accounting.events import (
+    ApproximateDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     MarginTest,
@@ -30,10 +32,12 @@ __all__ = [
     "REPLACE_ONE",
     "ZERO_OUT",
     "Adjacency",
+    "ApproximateDpEvent",
     "Certificate",
     "Certifier",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
+    "ExponentialMechanismDpEvent",
     "GaussianTest",
     "LaplaceTest",
     "MarginTest",

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 
 from prudent import _validate
+from prudent.release.columns.scales import Scale
 from prudent.release.noise import Law
 
 
@@ -24,7 +25,7 @@ class Branch(enum.Enum):
 class Spread(Protocol):
     """How far a released number may be from the statistic it stands for."""
 
-    def interval(self, value: float, confidence: float) -> tuple[float, float]:
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
         """Return an interval that holds the statistic with at least this probability."""
         ...
 
@@ -63,6 +64,26 @@ class NoiseSpread:
         if self.law is Law.LAPLACE:
             return -self.scale * math.log1p(-confidence) + self.spacing
         return self.scale * NormalDist().inv_cdf((1 + confidence) / 2) + self.spacing
+
+
+@attrs.frozen
+class ScaledSpread:
+    """The spread of a number, as values of the type of its column.
+
+    Attributes:
+        number: The released number, in the unit of the scale.
+        spread: The spread of the number.
+        scale: The scale of the column.
+    """
+
+    number: float
+    spread: Spread
+    scale: Scale
+
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
+        """See `Spread`; it follows from the number, whatever the value displays."""
+        low, high = self.spread.interval(self.number, confidence)
+        return self.scale.value(low), self.scale.value(high)
 
 
 @attrs.frozen

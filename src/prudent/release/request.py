@@ -8,7 +8,16 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol, Required, TypeAlias, TypedDict, TypeVar, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    Required,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+)
 
 import attrs
 import dp_accounting as dp
@@ -86,7 +95,9 @@ class TableOptions(TypedDict, total=False):
         unit: The column that identifies the privacy unit of a row; see
             `columns.opening.open_column`.
         by: The column to group by. One value is released per group, at the price of one release.
-        groups: The public list of groups; required with `by`.
+        groups: The public list of groups; required with `by`. Or "private": the groups are those
+            that a private choice finds to have enough records, which needs `delta`, and costs a
+            third of ε.
         where: Which rows to keep, as a function of one row.
         connect: The address of a database, instead of `data`.
         table: The name of the table in that database.
@@ -94,7 +105,7 @@ class TableOptions(TypedDict, total=False):
 
     unit: str | None
     by: str | None
-    groups: Sequence[Hashable] | None
+    groups: Sequence[Hashable] | Literal["private"] | None
     where: Callable[[Any], Any] | None
     connect: str | None
     table: str | None
@@ -124,21 +135,32 @@ class Prepared:
     answer: Callable[[Column, Noise | None], Outcome]
 
 
-def statistic(options: type) -> Callable[[Statistic], Statistic]:
+def statistic(
+    options: type, *, kind: Callable[[Mapping[str, Any]], Kind] | Kind = "numbers"
+) -> Callable[[Statistic], Statistic]:
     """Give a function with `**options` the explicit signature that its `TypedDict` describes.
 
     A reader, `help()` and a notebook then see every option by name, while each option is declared
     and documented in one place. A name that is not an option raises before anything else happens.
+    Private groups, and a proposal for each group, are taken care of here for all statistics.
 
     Args:
         options: The `TypedDict` of the options.
+        kind: Whether the statistic needs numbers or categories, perhaps as its options say.
     """
 
     def explicit(function: Statistic) -> Statistic:
         @functools.wraps(function)
         def checked(*arguments: Any, **given: Any) -> Any:
             check_names({name: given[name] for name in given if name not in own}, options)
-            return function(*arguments, **given)
+            private = isinstance(each := given.get("groups"), str) and each == "private"
+            if not private and not isinstance(given.get("propose"), Mapping):
+                return function(*arguments, **given)
+            from prudent.release import grouping
+
+            grouped = grouping.private_groups if private else grouping.proposal_per_group
+            needs = kind if isinstance(kind, str) else kind(given)
+            return grouped(function, inspect.signature(checked).bind(*arguments, **given), needs)
 
         signature = inspect.signature(function)
         named = [

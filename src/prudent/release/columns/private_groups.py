@@ -34,6 +34,10 @@ class PrivateGroups:
         """What one unit contributes to its group."""
         return self._opened.contribution
 
+    def whole(self) -> Column:
+        """The column of all groups together, for what its type makes public."""
+        return self._opened.column()
+
     def counts(self, *, at_least: int = 1) -> dict[Hashable, int]:
         """Return the number of records of every group, in one query.
 

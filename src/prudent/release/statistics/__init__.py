@@ -6,8 +6,20 @@ Each call calibrates a mechanism to (ε, δ), checks that the column exists, cha
 only then reads the data. The result, `Released` or `Refused`, may be published.
 """
 
+from prudent.release.statistics.moments import count, mean, sum, variance
 from prudent.release.statistics.most_frequent import mode
 from prudent.release.statistics.quantiles import iqr, median, quantile
 from prudent.release.statistics.trimmed import trimmed_mean, trimmed_sum
 
-__all__ = ["iqr", "median", "mode", "quantile", "trimmed_mean", "trimmed_sum"]
+__all__ = [
+    "count",
+    "iqr",
+    "mean",
+    "median",
+    "mode",
+    "quantile",
+    "sum",
+    "trimmed_mean",
+    "trimmed_sum",
+    "variance",
+]

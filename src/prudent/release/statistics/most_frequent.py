@@ -13,7 +13,7 @@ from prudent.release.request import Answer, Options, Prepared, statistic
 from prudent.release.statistics import tested
 
 
-@statistic(Options)
+@statistic(Options, kind=lambda given: _kind(given.get("propose")))
 def mode(
     data: Any = None,
     column: str | None = None,
@@ -52,8 +52,11 @@ def mode(
             _check_categories(categories, records)
         return tested.prepared("mode", mechanism, measure, options)
 
-    kind: Kind = "categories" if propose is None else "numbers"
-    return request.release(prepare, data, column, options, kind=kind)
+    return request.release(prepare, data, column, options, kind=_kind(propose))
+
+
+def _kind(propose: Any) -> Kind:
+    return "categories" if propose is None else "numbers"
 
 
 def _check_categories(categories: Sequence[Hashable], records: Column) -> None:
