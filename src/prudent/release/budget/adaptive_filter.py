@@ -109,6 +109,11 @@ class AdaptiveFilter(Filter[Sums]):
             return attrs.evolve(sums[0], accident=math.inf)
         return attrs.evolve(admitted, whole_epsilon=math.inf, whole_delta=math.inf)
 
+    @override
+    def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:
+        *_, costs = prices.price(self.limits, event, delta)
+        return rounded_up(costs.whole_epsilon), float(min(costs.whole_delta, self.delta))
+
     def _added(self, state: Sums, costs: Costs) -> Sums:
         return Sums(
             _exact_sum(state.epsilon, costs.epsilon),

@@ -191,10 +191,7 @@ def bounded_pair(
     if largest == 0:
         return BoundedPair(np.zeros(1), np.array([1 - accident]), accident, np.zeros(1))
     parts = _few_parts(event, accident)
-    if parts is None:
-        profile = accountant.profile
-    else:
-        profile = functools.partial(_product_profile, parts)
+    profile = accountant.profile if parts is None else functools.partial(_product_profile, parts)
     return _on_grid(profile, known)
 
 
