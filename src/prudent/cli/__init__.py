@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import prudent
-from prudent.cli import budget, compare, demo, errors, paper, pricing, release, train
+from prudent.cli import budget, compare, demo, errors, paper, pricing, release, suggest, train
 from prudent.cli.display import complain
 
 _HELP = ["-h", "--help"]
@@ -28,6 +28,7 @@ app.command()(pricing.epsilon)
 app.command()(pricing.calibrate)
 app.command()(train.train)
 app.command()(demo.demo)
+app.command()(suggest.suggest)
 app.command()(compare.compare)
 app.add_typer(release.app, name="release")
 app.add_typer(budget.app, name="budget")

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.answering import read_bounds
 
 if TYPE_CHECKING:
     from prudent.release.comparison import Row, Shape
@@ -48,14 +46,6 @@ def compare(
         float | None,
         options.number("τ, in the unit of the data; by default what suits the shape at each ε."),
     ] = None,
-    bounds: Annotated[
-        Any,
-        typer.Option(
-            metavar="LOW,HIGH",
-            parser=read_bounds,
-            help="What the exponential mechanism is told; by default what somebody might dare.",
-        ),
-    ] = None,
     trials: Annotated[int, options.whole_number("Releases by each mechanism.")] = 50,
     seed: Annotated[int, options.whole_number("Of the made-up data.")] = 0,
     out: Annotated[
@@ -67,8 +57,7 @@ def compare(
 
     No private data is read and nothing is spent: the data are made up, or
     public. The first mechanism needs a proposal and may refuse; the second
-    always answers, but needs bounds and is only as good as they are narrow:
-    it chooses among evenly spaced candidates between them.
+    needs none, and no bounds either, and always answers.
 
     [b]Examples[/b]
 
@@ -76,7 +65,7 @@ def compare(
 
     $ prudent compare --shape unbounded --out compare.svg
 
-    $ prudent compare census.parquet --column income --bounds 0,1000000
+    $ prudent compare census.parquet --column income
     """  # noqa: E501
     from prudent import _validate
     from prudent.release import comparison
@@ -88,7 +77,7 @@ def compare(
         _validate.between(1e-3, 50, epsilons=epsilon)
     if out is not None:
         _validate.one_of((".png", ".svg", ".pdf"), out=out.suffix)
-    chosen = _shape(public, column, shape, bounds)
+    chosen = _shape(public, column, shape)
     rows = comparison.compare_mechanisms(
         chosen,
         records=records,
@@ -103,21 +92,17 @@ def compare(
     if as_json:
         typer.echo(json.dumps([_plain(row) for row in rows], allow_nan=False))
     else:
-        _print_table(rows, chosen.bounds)
+        _print_table(rows)
 
 
-def _shape(
-    public: str | None, column: str | None, name: str, bounds: tuple[float, float] | None
-) -> "Shape":
+def _shape(public: str | None, column: str | None, name: str) -> "Shape":
     """What to draw data from."""
-    import attrs
-
     from prudent import _validate
     from prudent.release.comparison import SHAPES, Shape
 
     if public is None:
         _validate.one_of(SHAPES, shape=name)
-        return SHAPES[name] if bounds is None else attrs.evolve(SHAPES[name], bounds=bounds)
+        return SHAPES[name]
     from prudent.release.columns.opening import open_column
 
     opened = open_column(public, column)
@@ -125,9 +110,7 @@ def _shape(
     values = values[abs(values) < float("inf")]
     if len(values) == 0:
         raise ValueError(f"Expected numbers in column {column!r} of {public!r}, got none.")
-    if bounds is None:
-        raise ArgumentError("bounds", "for public data, which have no shape to guess them from")
-    return Shape.of(values, bounds)
+    return Shape.of(values)
 
 
 def _plain(row: "Row") -> dict[str, Any]:
@@ -136,7 +119,7 @@ def _plain(row: "Row") -> dict[str, Any]:
     return attrs.asdict(row)
 
 
-def _print_table(rows: list["Row"], bounds: tuple[float, float]) -> None:
+def _print_table(rows: list["Row"]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -150,14 +133,9 @@ def _print_table(rows: list["Row"], bounds: tuple[float, float]) -> None:
             f"{row.exponential:.4g}",
         )
     Console().print(table)
-    from prudent.release.comparison import CANDIDATES
-
-    spacing = (bounds[1] - bounds[0]) / (CANDIDATES - 1)
     typer.echo(
-        f"Median errors of a private median. The exponential mechanism was told that the data lie "
-        f"in [{bounds[0]:g}, {bounds[1]:g}] and chose among {CANDIDATES:,} candidates there, "
-        f"{spacing:.3g} apart; Propose-Test-Release was told τ. An exponential mechanism on the "
-        "gaps between records needs no candidates, and does better than this one on smooth data."
+        "Median errors of a private median. Propose-Test-Release was told τ; the exponential "
+        "mechanism was told nothing."
     )
 
 
@@ -172,7 +150,7 @@ def _draw(rows: list["Row"], path: Path, title: str) -> None:
         [row.tested for row in tested if row.tested],
         "o-",
         color="#0072B2",
-        label="propose, test, release (no bounds)",
+        label="propose, test, release",
     )
     known = [row for row in rows if row.exponential > 0]
     axes.plot(
@@ -180,7 +158,7 @@ def _draw(rows: list["Row"], path: Path, title: str) -> None:
         [row.exponential for row in known],
         "s--",
         color="#D55E00",
-        label="exponential mechanism (bounds)",
+        label="exponential mechanism",
     )
     if tested or known:
         axes.set(xscale="log", yscale="log")

@@ -28,8 +28,18 @@ TestedPropose = Annotated[
 ]
 
 
+Certify = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOLERANCE",
+        help="Also prove, for a fifth of ε, how many records must be added or removed before the "
+        "statistic is further than this from the answer.",
+    ),
+]
+
+
 @_command
-def median(request: Request, propose: Propose = None) -> None:
+def median(request: Request, propose: Propose = None, certify: Certify = None) -> None:
     r"""Release the lower median.
 
     Without --propose it is chosen by the exponential mechanism: no bounds, no
@@ -48,7 +58,7 @@ def median(request: Request, propose: Propose = None) -> None:
     $ prudent release median salaries.parquet --column salary --propose 500 \
         --epsilon 0.3 --delta 1e-7 --by city --groups Oslo,Bergen --json
     """
-    answer(request, "median", propose=propose)
+    answer(request, "median", propose=propose, certify=_tolerance(certify))
 
 
 @_command
@@ -56,6 +66,7 @@ def quantile(
     request: Request,
     p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1]: 0.9, or exactly 9/10.")],
     propose: Propose = None,
+    certify: Certify = None,
 ) -> None:
     r"""Release a quantile: the smallest value with a share P at or below it.
 
@@ -64,7 +75,7 @@ def quantile(
     $ prudent release quantile trips.parquet --column minutes --p 0.9 \
         --epsilon 0.5 --ledger budget.db
     """
-    answer(request, "quantile", p=p, propose=propose)
+    answer(request, "quantile", p=p, propose=propose, certify=_tolerance(certify))
 
 
 @_command
@@ -161,6 +172,7 @@ def trimmed_mean(
         ),
     ],
     propose: TestedPropose,
+    certify: Certify = None,
 ) -> None:
     r"""Release the mean without the --trim least and largest records.
 
@@ -169,7 +181,7 @@ def trimmed_mean(
     $ prudent release trimmed-mean salaries.parquet --column salary \
         --trim 100 --propose 30 --epsilon 0.5 --delta 1e-7 --bounds 0,1000000
     """
-    answer(request, "trimmed_mean", trim=trim, propose=propose)
+    answer(request, "trimmed_mean", trim=trim, propose=propose, certify=_tolerance(certify))
 
 
 @_command
@@ -195,6 +207,28 @@ def mode(
         --epsilon 0.5 --delta 1e-7 --ledger budget.db
     """
     answer(request, "mode", categories=_typed_categories(request, categories), propose=propose)
+
+
+@_command
+def certify(
+    request: Request,
+    p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1].")] = "0.5",
+    low: Annotated[str | None, typer.Option(metavar="VALUE", help="Lower end, if any.")] = None,
+    high: Annotated[str | None, typer.Option(metavar="VALUE", help="Upper end, if any.")] = None,
+) -> None:
+    r"""Release how many records must change before a quantile leaves an interval.
+
+    [b]Example[/b]
+
+    $ prudent release certify salaries.parquet --column salary --high 60000 \
+        --epsilon 0.1 --ledger budget.db
+    """
+    answer(request, "certify_quantile", p=p, low=low, high=high)
+
+
+def _tolerance(text: str | None) -> float | None:
+    """A tolerance: a number in the unit of the data."""
+    return None if text is None else options.read_number(text)
 
 
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:

@@ -11,6 +11,7 @@ leaves the interval*. A record that is changed in place counts twice, as one rem
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import attrs
 import dp_accounting as dp
@@ -23,10 +24,16 @@ from prudent.release.columns.column import Column
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.noise import Noise, SecureNoise
 
+MARGIN_CAP = 2**15
+"""Largest margin that is told apart for a certificate: the window it needs must be read."""
+
 CAP = 2**40
 """Largest distance that is told apart: more records than any table has."""
 
-_HALVINGS = 6
+SHARE = 0.2
+"""The fraction of ε that a certificate costs; the rest is for the value."""
+
+_HALVINGS = 12
 """How often the tolerance is halved in search of the sensitivity that certifies most."""
 
 
@@ -35,7 +42,7 @@ class Certificate:
     """A proof of how many bad records a statistic withstands; it may be published.
 
     Attributes:
-        low: Lower end of the interval, in the unit of the data.
+        low: Lower end of the interval, a value of the column's type; for a category, the category.
         high: Upper end.
         needed: At least this many records must be added or removed before the statistic lies
             outside the interval; 0 certifies nothing.
@@ -44,8 +51,8 @@ class Certificate:
         event: Its privacy event, for any accountant.
     """
 
-    low: float
-    high: float
+    low: Any
+    high: Any
     needed: int
     confidence: float
     epsilon: float
@@ -56,10 +63,24 @@ class Certificate:
         """The number of records that may be added or removed while the statistic stays inside."""
         return max(0, self.needed - 1)
 
+    def plain(self) -> dict[str, Any]:
+        """The certificate as JSON holds it."""
+        return {
+            "low": self.low,
+            "high": self.high,
+            "needed": self.needed,
+            "withstands": self.withstands,
+            "confidence": self.confidence,
+            "epsilon": self.epsilon,
+        }
+
     def __str__(self) -> str:
+        ends = (
+            f"{end:.6g}" if isinstance(end, float) else str(end) for end in (self.low, self.high)
+        )
         return (
             f"At least {self.needed:,} records must be added or removed before it leaves "
-            f"[{self.low:.6g}, {self.high:.6g}] (confidence {self.confidence:.3g})."
+            f"[{', '.join(ends)}] (confidence {self.confidence:.3g})."
         )
 
 
@@ -94,7 +115,7 @@ class DistanceRelease:
         return math.ceil(math.log(0.5 / (1 - self.confidence)) / self.epsilon)
 
     def release(
-        self, distance: int, low: float, high: float, *, noise: Noise | None = None
+        self, distance: int, low: Any, high: Any, *, noise: Noise | None = None
     ) -> Certificate:
         """Release a lower bound on this distance, which one record must change by at most 1."""
         drawn = (SecureNoise() if noise is None else noise).of_test(

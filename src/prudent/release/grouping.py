@@ -53,7 +53,10 @@ def private_groups(function: Callable[..., Any], bound: Bound, kind: Kind) -> An
     if delta is None:
         raise _missing("delta", "for private groups")
     choosing, rest = shares_of(_validate.positive(epsilon=given["epsilon"]), SELECTION_SHARE)
-    given |= {"epsilon": rest, "delta": delta / 2}  # a test may need one; what is left is for groups
+    given |= {
+        "epsilon": rest,
+        "delta": delta / 2,
+    }  # a test may need one; what is left is for groups
     opened = open_private_groups(data, column, by=bound.arguments["by"], kind=kind, **table)
     ledger, dry_run = given.pop("ledger", None), given.pop("dry_run", False)
     preview = function(opened.whole(), dry_run=True, **given)
@@ -71,14 +74,16 @@ def private_groups(function: Callable[..., Any], bound: Bound, kind: Kind) -> An
     )
     if dry_run:
         return whole
-    request.charge(ledger, whole.event, _label(whole.statistic, column), delta)
+    note = request.charge(ledger, whole, data, column, bound.arguments)
     noise = SecureNoise() if given.get("noise") is None else given["noise"]
     kept = withheld(lambda: selection.select(opened.counts(), noise))
     price = {"epsilon": whole.epsilon, "delta": whole.delta, "event": whole.event}
-    return {
+    answers = {
         group: attrs.evolve(function(records, **given), **price)
         for group, records in withheld(opened.columns, kept).items()
     }
+    note(answers.values())
+    return answers
 
 
 def proposal_per_group(function: Callable[..., Any], bound: Bound, kind: Kind) -> Any:
@@ -115,8 +120,10 @@ def proposal_per_group(function: Callable[..., Any], bound: Bound, kind: Kind) -
     preview = previews[0]
     if dry_run:
         return preview
-    request.charge(ledger, preview.event, _label(preview.statistic, column), preview.delta)
-    return {group: ask(group, records) for group, records in opened.items()}
+    note = request.charge(ledger, preview, data, column, table)
+    answers = {group: ask(group, records) for group, records in opened.items()}
+    note(answers.values())
+    return answers
 
 
 def _taken_apart(bound: Bound) -> tuple[Any, str | None, dict[str, Any]]:
@@ -132,10 +139,6 @@ def _table_options(given: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in found.items() if value is not None and value != "private"
     }
-
-
-def _label(statistic: str, column: str | None) -> str:
-    return statistic if column is None else f"{statistic} of {column}"
 
 
 def _needed(selection: PartitionSelection) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 
 from prudent import _validate
+from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Law
 
@@ -74,16 +75,46 @@ class ScaledSpread:
         number: The released number, in the unit of the scale.
         spread: The spread of the number.
         scale: The scale of the column.
+        difference: Whether the number is a difference of two values, such as a range.
     """
 
     number: float
     spread: Spread
     scale: Scale
+    difference: bool = False
 
     def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
         """See `Spread`; it follows from the number, whatever the value displays."""
         low, high = self.spread.interval(self.number, confidence)
-        return self.scale.value(low), self.scale.value(high)
+        show = self.scale.difference if self.difference else self.scale.value
+        return show(low), show(high)
+
+
+@attrs.frozen
+class ReleasedInterval:
+    """An interval that was released together with the value.
+
+    Attributes:
+        low: Its lower end, in the unit of the scale.
+        high: Its upper end.
+        confidence: Probability with which it holds the statistic, at least.
+    """
+
+    low: float
+    high: float
+    confidence: float
+
+    def interval(self, value: float, confidence: float) -> tuple[float, float]:
+        """See `Spread`. It is the same for every confidence up to its own."""
+        _validate.between(0, 1, ends="()", confidence=confidence)
+        if confidence > self.confidence:
+            raise _validate.ArgumentError(
+                "confidence",
+                f"at most {self.confidence:g}, for which the interval was released",
+                got=confidence,
+                hint="Ask for it with the release: confidence=0.99.",
+            )
+        return self.low, self.high
 
 
 @attrs.frozen
@@ -102,6 +133,8 @@ class Released:
         epsilon: ε that the release cost; None if it was not asked through a statistic.
         delta: δ that it cost; 0 for a pure mechanism.
         notes: What was done to the records and what to keep in mind, one sentence each.
+        certificate: How many bad records the statistic withstands, if `certify` asked for it.
+        intervals: Of a tuple of numbers: the interval of each, of the confidence asked for.
     """
 
     value: Any
@@ -114,6 +147,13 @@ class Released:
     epsilon: float | None = None
     delta: float | None = None
     notes: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+    intervals: tuple[Any, ...] | None = None
+
+    @property
+    def withstands(self) -> int | None:
+        """The number of records that may be added or removed; see `certificate`."""
+        return None if self.certificate is None else self.certificate.withstands
 
     def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
         """Return an interval that holds the true statistic with at least this probability.
@@ -137,28 +177,40 @@ class Released:
     def lines(self) -> list[str]:
         """The answer in words, one line or more."""
         if self.spread is not None:
-            low, high = self.interval()
-            error = f", 95 % interval {_short(low)} to {_short(high)}"
+            low, high = self.interval(self._confidence)
+            error = f", {self._confidence:.0%} interval {_short(low)} to {_short(high)}"
         elif self.noise_scale:
             error = f", noise of standard deviation {self.noise_scale:.4g}"
         else:
             error = ""
         branch = "" if self.branch is Branch.SELECTED else f", {self.branch.value} branch"
-        return [f"{self.value} ({self.mechanism}{branch}{error})", *self.notes]
+        certified = [] if self.certificate is None else [str(self.certificate)]
+        return [f"{self.value} ({self.mechanism}{branch}{error})", *certified, *self.notes]
 
     def plain(self) -> dict[str, Any]:
         """The answer as JSON holds it."""
         return {
             "status": "released",
-            "value": self.value,
+            **self._values(),
             "mechanism": self.mechanism,
             "branch": self.branch.value,
             "noise_scale": self.noise_scale,
-            "interval": None if self.spread is None else list(self.interval()),
             "epsilon": self.epsilon,
             "delta": self.delta,
             "notes": list(self.notes),
-        }
+        } | ({} if self.certificate is None else {"certificate": self.certificate.plain()})
+
+    @property
+    def _confidence(self) -> float:
+        """The confidence to show: the usual one, or that of an interval released at a lower one."""
+        known = getattr(getattr(self.spread, "spread", self.spread), "confidence", 0.95)
+        return min(0.95, float(known))
+
+    def _values(self) -> dict[str, Any]:
+        if self.intervals is not None:
+            return {"values": list(self.value), "intervals": list(map(list, self.intervals))}
+        interval = None if self.spread is None else list(self.interval(self._confidence))
+        return {"value": self.value, "interval": interval}
 
     def _repr_html_(self) -> str:
         """The answer for a notebook."""

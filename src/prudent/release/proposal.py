@@ -25,6 +25,7 @@ from prudent.release.margins import quantile as margin
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.outcome import Outcome, Refused, Released
+from prudent.release.preview import Preview
 from prudent.release.request import Budget, Options, charge, check_names, open_records
 from prudent.release.statistics.tested import required_delta
 
@@ -242,16 +243,20 @@ def search_quantile(
     )
     records = open_records(data, column, options, "numbers")
     assert not isinstance(records, dict)
-    charge(
-        options.get("ledger"),
-        search.event,
-        f"search for a {exact}-quantile",
-        required_delta(options),
+    preview = Preview(
+        statistic=f"search for a {exact}-quantile",
+        mechanism="propose-test-release",
+        epsilon=options["epsilon"],
+        delta=required_delta(options),
+        event=search.event,
     )
+    note = charge(options.get("ledger"), preview, data, column, options)
 
     def measure(mechanism: ProposeTestReleaseMechanism, records: Column) -> margin.RobustValue:
         return margin.quantile(
             records, mechanism.lattice, exact, propose=mechanism.steps, cap=mechanism.cap
         )
 
-    return withheld(search.release, records, measure, noise=options.get("noise"))
+    found = withheld(search.release, records, measure, noise=options.get("noise"))
+    note([found])
+    return attrs.evolve(found, epsilon=preview.epsilon, delta=preview.delta)

@@ -4,10 +4,13 @@ Every statistic is answered in the same order: check the arguments, open the col
 its name and type, no record), calibrate, charge the ledger, and only then read the data.
 """
 
+import contextlib
 import functools
 import inspect
+import os
 import types
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import (
     Any,
     Literal,
@@ -26,14 +29,18 @@ import numpy as np
 from prudent import _validate
 from prudent._redaction import redacted
 from prudent.accounting import MarginTest
+from prudent.release.additive import shares_of
+from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
+from prudent.release.certificates import Certificate, DistanceRelease
 from prudent.release.columns.column import ArrayColumn, Column, Kind
 from prudent.release.failures import withheld
 from prudent.release.noise import Law, Noise
-from prudent.release.outcome import Outcome
+from prudent.release.outcome import Outcome, Refused, Released
 from prudent.release.preview import Preview
 
 Answer: TypeAlias = Outcome | dict[Hashable, Outcome] | Preview
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])
+OptionsType = TypeVar("OptionsType", bound=Mapping[str, Any])
 
 
 class LedgerLike(Protocol):
@@ -61,6 +68,20 @@ class Price(TypedDict, total=False):
     ledger: LedgerLike | None
     noise: Noise | None
     dry_run: bool
+
+
+class Certified(TypedDict, total=False):
+    """Options of a statistic that can be certified.
+
+    Attributes:
+        certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
+            records must be added or removed before the statistic is further than that from the
+            released value; see `Released.withstands`.
+        confidence: Probability with which an interval or a certificate holds.
+    """
+
+    certify: float | None
+    confidence: float
 
 
 class Testing(TypedDict, total=False):
@@ -111,12 +132,12 @@ class TableOptions(TypedDict, total=False):
     table: str | None
 
 
-class Options(Budget, TableOptions, total=False):
-    """Keyword arguments of a tested statistic of a column; see `Budget` and `TableOptions`."""
+class Options(Budget, Certified, TableOptions, total=False):
+    """Keyword arguments of a statistic; see `Budget`, `Certified` and `TableOptions`."""
 
 
 _DEFAULTS: Mapping[str, object] = types.MappingProxyType(
-    {"fallback": False, "law": Law.LAPLACE, "dry_run": False}
+    {"fallback": False, "law": Law.LAPLACE, "dry_run": False, "confidence": 0.95}
 )
 """Defaults of options that are not None, to show in a signature."""
 
@@ -129,10 +150,31 @@ class Prepared:
         preview: What is known before the data are read: the price and the noise.
         answer: Reads the records and returns the outcome; None as noise means the operating
             system's.
+        certification: How to certify a released value; None if that was not asked for.
     """
 
     preview: Preview
     answer: Callable[[Column, Noise | None], Outcome]
+    certification: "Certification | None" = None
+
+
+@attrs.frozen(kw_only=True)
+class Certification:
+    """A certificate that is released together with a value.
+
+    Attributes:
+        mechanism: Releases a lower bound on the distance.
+        distance: Given the records and the released value, the distance of the records from data
+            whose statistic is outside an interval around the value, and the ends of that interval.
+            For a fixed value, one record changes the distance by at most 1.
+    """
+
+    mechanism: DistanceRelease
+    distance: Callable[[Column, Any], tuple[int, Any, Any]]
+
+    def certificate(self, records: Column, value: Any, noise: Noise | None) -> Certificate:
+        """Release the certificate for a value that was released."""
+        return self.mechanism.release(*self.distance(records, value), noise=noise)
 
 
 def statistic(
@@ -220,27 +262,66 @@ def release(
     """
     opened = open_records(data, column, options, kind)
     prepared = prepare(next(iter(opened.values())) if isinstance(opened, dict) else opened)
-    preview = prepared.preview
+    preview, certification = prepared.preview, prepared.certification
+    if certification is not None:
+        event = dp.ComposedDpEvent([preview.event, certification.mechanism.event])
+        preview = attrs.evolve(preview, epsilon=options["epsilon"], event=event)
     if options.get("dry_run"):
         return preview
-    label = preview.statistic if column is None else f"{preview.statistic} of {column}"
-    charge(options.get("ledger"), preview.event, label, preview.delta)
+    charged = charge(options.get("ledger"), preview, data, column, options)
+    noise = options.get("noise")
 
     def answer(records: Column) -> Outcome:
-        outcome = withheld(prepared.answer, records, options.get("noise"))
+        outcome = withheld(prepared.answer, records, noise)
+        if certification is not None and isinstance(outcome, Released):
+            found = withheld(certification.certificate, records, outcome.value, noise)
+            outcome = attrs.evolve(outcome, certificate=found, event=preview.event)
+        if records.contribution.unit is not None and isinstance(outcome, Released):
+            outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
         return attrs.evolve(outcome, epsilon=preview.epsilon, delta=preview.delta)
 
     if isinstance(opened, dict):
-        # A record is in one group only, so all groups together cost as much as one (parallel
+        # A unit is in one group only, so all groups together cost as much as one (parallel
         # composition).
-        return {group: answer(records) for group, records in opened.items()}
-    return answer(opened)
+        answers = {group: answer(records) for group, records in opened.items()}
+        charged(answers.values())
+        return answers
+    found = answer(opened)
+    charged([found])
+    return found
 
 
-def charge(ledger: LedgerLike | None, event: dp.DpEvent, label: str, delta: float) -> None:
-    """Charge the ledger, if one is given; an exception it raises must stop the release."""
+def without_certificate(options: OptionsType) -> tuple[OptionsType, DistanceRelease | None]:
+    """Set the share of a certificate aside: return the options of the value, and what certifies."""
+    if options.get("certify") is None:
+        return options, None
+    epsilon = _validate.between(1e-3, 50, epsilon=options["epsilon"])
+    share, rest = shares_of(epsilon, CERTIFICATE_SHARE)
+    certifies = DistanceRelease(epsilon=share, confidence=options.get("confidence", 0.95))
+    return {**options, "epsilon": rest}, certifies  # type: ignore[return-value]
+
+
+def charge(
+    ledger: LedgerLike | None,
+    preview: Preview,
+    data: Any = None,
+    column: str | None = None,
+    options: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Callable[[Iterable[Outcome]], None]:
+    """Charge the ledger, if one is given; an exception it raises must stop the release.
+
+    Args:
+        ledger: The ledger; None: nobody keeps count.
+        preview: What will be released.
+        data: The data, whose name the ledger compares with that of its own.
+        column: The name of the column.
+        options: The options of the table: groups, unit and so on, for the ledger's history.
+
+    Returns:
+        A function that notes the outcomes in the ledger's history.
+    """
     if ledger is None:
-        return
+        return lambda outcomes: None
     if not hasattr(ledger, "charge"):
         raise _validate.ArgumentError(
             "ledger",
@@ -248,7 +329,42 @@ def charge(ledger: LedgerLike | None, event: dp.DpEvent, label: str, delta: floa
             shown=redacted(repr(ledger), ledger),
             hint="Open it with prudent.Ledger(location).",
         )
-    ledger.charge(event, label, delta=delta)
+    label = preview.statistic if column is None else f"{preview.statistic} of {column}"
+    if not hasattr(ledger, "record_outcome"):
+        ledger.charge(preview.event, label, delta=preview.delta)
+        return lambda outcomes: None
+    asked = _asked(preview, data, column, options)
+    keeper: Any = ledger  # one that keeps a history takes what is asked as well
+    charged = keeper.charge(preview.event, label, delta=preview.delta, details=asked)
+
+    def note(outcomes: Iterable[Outcome]) -> None:
+        from prudent.release.budget.ledger import LedgerError
+
+        counts = Counter(
+            "refused" if isinstance(each, Refused) else "released" for each in outcomes
+        )
+        with contextlib.suppress(LedgerError):  # the answer is paid for, whatever the history says
+            keeper.record_outcome(charged, next(iter(counts)) if len(counts) == 1 else counts)
+
+    return note
+
+
+def _asked(
+    preview: Preview, data: Any, column: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is asked, for the history of a ledger; all of it is public."""
+    source = options.get("table") if options.get("connect") else data
+    groups = options.get("groups")
+    return {
+        "statistic": preview.statistic,
+        "column": column,
+        "mechanism": preview.mechanism,
+        "proposal": preview.proposal,
+        "groups": groups if groups is None or isinstance(groups, str) else tuple(map(str, groups)),
+        "unit": options.get("unit"),
+        "epsilon": preview.epsilon,
+        "data": str(source) if isinstance(source, str | os.PathLike) else None,
+    }
 
 
 def open_records(

@@ -12,7 +12,7 @@ from prudent.accounting import DiscreteLaplaceTest
 from prudent.release.budget import prices
 from prudent.release.budget.adaptive_filter import AdaptiveFilter, Sums
 from prudent.release.budget.filters import Filter
-from prudent.release.calibration import calibrated
+from prudent.release.mechanism import ProposeTestReleaseMechanism
 
 SPARE = 1 + 2**-19  # what is told above the δ that a release needs
 
@@ -29,7 +29,7 @@ class Union(AdaptiveFilter):
 
 def careless(epsilon: float, delta: float) -> tuple[dp.DpEvent, float]:
     """A release that may reveal everything with all of its δ, and that δ."""
-    return calibrated(propose=1.0, epsilon=epsilon, delta=delta, failure=delta / SPARE).event, delta
+    return ProposeTestReleaseMechanism.calibrate(propose=1.0, epsilon=epsilon, delta=delta, failure=delta / SPARE).event, delta
 
 
 def worst_delta(filter_: Filter, unit: float, steps: list[int], reveal: float) -> float:
@@ -102,7 +102,7 @@ def test_pure_releases_fill_a_budget(epsilon: float, count: int, delta: float | 
 
 
 def test_ten_releases_of_a_tenth_fill_a_budget() -> None:
-    charge = calibrated(propose=1.0, epsilon=0.1, delta=1e-7).event, 1e-7
+    charge = ProposeTestReleaseMechanism.calibrate(propose=1.0, epsilon=0.1, delta=1e-7).event, 1e-7
     pure = DiscreteLaplaceDpEvent(0.1, 1), 0.0
     assert admitted(AdaptiveFilter(1.0, 1e-6), [charge] * 11) == 10
     assert admitted(AdaptiveFilter(1.0, 1e-6), [charge, pure] * 6) == 10

@@ -15,7 +15,7 @@ from prudent.release.budget.ledger import (
     LedgerError,
     TamperedLedgerError,
 )
-from prudent.release.calibration import calibrated
+from prudent.release.mechanism import ProposeTestReleaseMechanism
 from tests.release.budget.test_verify import edited, overwrite, rehashed
 
 MEDIAN = ChargeDetails("median", "salary", "propose-test-release", 500.0, ("a", "b"), "person", 0.1)
@@ -29,7 +29,7 @@ def ledger(location: str) -> Ledger:
 
 
 def test_details_and_outcomes_are_kept(ledger: Ledger, location: str) -> None:
-    event = calibrated(propose=500.0, epsilon=0.1, delta=1e-7).event
+    event = ProposeTestReleaseMechanism.calibrate(propose=500.0, epsilon=0.1, delta=1e-7).event
     first = ledger.charge(event, "median of salary", delta=1e-7, details=MEDIAN)
     second = ledger.charge(PURE, "count", delta=0, details={"statistic": "count"})
     ledger.charge(PURE)

@@ -93,12 +93,15 @@ class Measure(abc.ABC):
     def locate(self, start: int, offset: int) -> int:
         """The index at which the mass from `start` on first exceeds `offset`."""
         base = int(self.below(np.array([start]))[0])
-        return bisect.bisect_right(
-            range(self.low, self.high + 1),
-            base + offset,
-            lo=start - self.low,
-            key=lambda index: int(self.below(np.array([index + 1]))[0]),
-        ) + self.low
+        return (
+            bisect.bisect_right(
+                range(self.low, self.high + 1),
+                base + offset,
+                lo=start - self.low,
+                key=lambda index: int(self.below(np.array([index + 1]))[0]),
+            )
+            + self.low
+        )
 
 
 @attrs.frozen(slots=False)
@@ -272,8 +275,6 @@ class DoubleMeasure(Measure):
         return np.asarray(widths[widths < self.value(self.high) - self.value(self.low)])
 
 
-
-
 def _ordinals(values: FloatArray) -> IntArray:
     """Number the doubles outwards from zero; those below 2**-40 are moved to it or to zero."""
     sizes = np.abs(values)
@@ -311,4 +312,3 @@ def _nearest(numbers: FloatArray, exponents: IntArray) -> FloatArray:
     """The double nearest to number * 10**exponent, for exponents of at most 22 in size."""
     power = _POWERS[np.abs(exponents)]
     return np.where(exponents < 0, numbers / power, numbers * power)
-

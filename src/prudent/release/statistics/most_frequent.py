@@ -5,11 +5,12 @@ from typing import Any, Unpack
 
 from prudent import _validate
 from prudent.release import request
+from prudent.release.certificates import MARGIN_CAP
 from prudent.release.columns.column import Column, Kind, in_order
+from prudent.release.lattice import Lattice
 from prudent.release.margins import mode as modes
 from prudent.release.margins.quantile import RobustValue
-from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.request import Answer, Options, Prepared, statistic
+from prudent.release.request import Answer, Certification, Options, Prepared, statistic
 from prudent.release.statistics import tested
 
 
@@ -18,7 +19,7 @@ def mode(
     data: Any = None,
     column: str | None = None,
     *,
-    propose: float | None = None,
+    propose: Any = None,
     categories: Sequence[Hashable] | None = None,
     **options: Unpack[Options],
 ) -> Answer:
@@ -38,19 +39,38 @@ def mode(
             raise ValueError("Expected categories or propose, got both. Numbers have no list.")
     elif options.get("bounds") is not None or options.get("fallback"):
         raise ValueError("Expected no bounds and no fallback for the mode of categories, got some.")
-    mechanism = tested.calibrate(options, propose)
 
-    def measure(mechanism: ProposeTestReleaseMechanism, records: Column) -> RobustValue:
-        if propose is None:
-            return modes.category_mode(records, categories, cap=mechanism.cap)
-        return modes.lattice_mode(
-            records, mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
-        )
+    def measure(records: Column, lattice: Lattice, propose: int, cap: int) -> RobustValue:
+        return modes.lattice_mode(records, lattice, propose=propose, cap=cap)
+
+    def measure_category(records: Column, _: Lattice, __: int, cap: int) -> RobustValue:
+        return modes.category_mode(records, categories, cap=cap)
 
     def prepare(records: Column) -> Prepared:
+        price, certifies = request.without_certificate(options)
         if categories is not None:
             _check_categories(categories, records)
-        return tested.prepared("mode", mechanism, measure, options)
+        if propose is None:
+            mechanism = tested.calibrate(price, None)
+            certification = None
+            if certifies is not None:
+                certification = Certification(mechanism=certifies, distance=distance)
+            return tested.prepared(
+                "mode", mechanism, measure_category, price, records, certification=certification
+            )
+        mechanism = tested.calibrate(price, propose, scale=records.scale)
+        certification = tested.certification(
+            certifies, options.get("certify"), mechanism, measure, records.scale
+        )
+        return tested.prepared(
+            "mode", mechanism, measure, price, records, certification=certification
+        )
+
+    def distance(records: Column, value: Any) -> tuple[int, Any, Any]:
+        """The changes until another category is the mode: one more than the margin."""
+        found = modes.category_mode(records, categories, cap=MARGIN_CAP)
+        top = found.value[0].read() if isinstance(found.value[0], modes.Unread) else found.value[0]
+        return (found.margin + 1 if top == value else 0), value, value
 
     return request.release(prepare, data, column, options, kind=_kind(propose))
 

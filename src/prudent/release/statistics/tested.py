@@ -1,34 +1,50 @@
 """How a statistic with a margin is released: by Propose-Test-Release."""
 
-import functools
+import math
 from collections.abc import Callable
+from typing import Any
+
+import attrs
 
 from prudent import _validate
+from prudent.release.certificates import MARGIN_CAP, DistanceRelease, distance_by_margin
 from prudent.release.columns.column import Column
+from prudent.release.columns.scales import NUMBER, Scale
+from prudent.release.lattice import Lattice
 from prudent.release.margins import mode as modes
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.noise import Law, Noise
-from prudent.release.outcome import Outcome
+from prudent.release.outcome import Outcome, Released, ScaledSpread
 from prudent.release.preview import Preview
-from prudent.release.request import Budget, Prepared
+from prudent.release.request import Budget, Certification, Prepared
 
-Measure = Callable[[ProposeTestReleaseMechanism, Column], RobustValue]
+Measure = Callable[[Column, Lattice, int, int], RobustValue]
+"""Returns the value and its margin for a sensitivity in steps of the lattice, up to a cap."""
 
 
 def calibrate(
     options: Budget,
-    propose: float | None,
+    propose: Any,
     *,
+    scale: Scale = NUMBER,
     fallback_sensitivity: float | None = None,
     monotone: bool = False,
 ) -> ProposeTestReleaseMechanism:
-    """Calibrate the mechanism for these options; without a proposal, one for a category."""
+    """Calibrate the mechanism for these options; without a proposal, one for a category.
+
+    Args:
+        options: The options of the statistic.
+        propose: The proposal, a length on the scale; None for a category.
+        scale: The scale of the column: the mechanism works with its numbers.
+        fallback_sensitivity: See `ProposeTestReleaseMechanism`.
+        monotone: See `ProposeTestReleaseMechanism`.
+    """
     return ProposeTestReleaseMechanism.calibrate(
-        propose=0.0 if propose is None else _validate.positive(propose=propose),
+        propose=0.0 if propose is None else proposal(propose, scale),
         epsilon=options["epsilon"],
         delta=required_delta(options),
-        bounds=options.get("bounds"),
+        bounds=bounds(options, scale),
         fallback_sensitivity=fallback_sensitivity,
         fallback=options.get("fallback", False),
         monotone=monotone,
@@ -36,6 +52,23 @@ def calibrate(
         test=options.get("test"),
         failure=options.get("failure"),
     )
+
+
+def proposal(propose: Any, scale: Scale) -> float:
+    """The proposal as a number of units of the scale."""
+    return _validate.positive(propose=propose if _is_plain(scale) else scale.length(propose))
+
+
+def bounds(options: Budget, scale: Scale) -> tuple[float, float] | None:
+    """The public bounds as numbers of units of the scale."""
+    given: Any = options.get("bounds")
+    if given is None or _is_plain(scale):
+        return given  # type: ignore[no-any-return]
+    try:
+        low, high = given
+    except (TypeError, ValueError):
+        raise _validate.ArgumentError("bounds", "a pair (low, high)", got=given) from None
+    return scale.number(low), scale.number(high)
 
 
 def required_delta(options: Budget) -> float:
@@ -54,7 +87,7 @@ def required_delta(options: Budget) -> float:
 
 def preview(name: str, mechanism: ProposeTestReleaseMechanism, options: Budget) -> Preview:
     """What is known of the release before the data are read."""
-    scale = mechanism.robust_noise_multiplier * mechanism.propose
+    noisy = mechanism.propose > 0
     spread = mechanism.spread(mechanism.robust_noise_multiplier * mechanism.steps)
     return Preview(
         statistic=name,
@@ -63,19 +96,101 @@ def preview(name: str, mechanism: ProposeTestReleaseMechanism, options: Budget) 
         delta=required_delta(options),
         event=mechanism.event,
         proposal=mechanism.propose or None,
-        noise_scale=spread.deviation if scale else None,
-        half_width=spread.half_width(0.95) if scale else None,
+        noise_scale=spread.deviation if noisy else None,
+        half_width=spread.half_width(0.95) if noisy else None,
         threshold=mechanism.threshold,
     )
 
 
 def prepared(
-    name: str, mechanism: ProposeTestReleaseMechanism, measure: Measure, options: Budget
+    name: str,
+    mechanism: ProposeTestReleaseMechanism,
+    measure: Measure,
+    options: Budget,
+    records: Column,
+    *,
+    difference: bool = False,
+    certification: Certification | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Prepared:
-    """Return the release of what `measure` measures."""
+    """Return the release of what `measure` measures, in the type of the column.
+
+    Args:
+        name: The name of the statistic.
+        mechanism: The calibrated mechanism, in units of the column's scale.
+        measure: Measures the value and its margin.
+        options: The options of the statistic.
+        records: A column of that type; none of its records is read here.
+        difference: Whether the statistic is a difference of values, such as a range.
+        certification: How to certify a released value, if that is asked for.
+        notes: What public facts already decide.
+    """
+    if records.contribution.records > 1:
+        raise _validate.ArgumentError(
+            "per_unit",
+            "one value per unit for a release that is tested first",
+            got=records.contribution.per_unit,
+            why="a margin counts single records",
+            hint="Leave propose out, or give a rule such as per_unit='mean'.",
+        )
+    scale = records.scale
+
+    def measured(records: Column) -> RobustValue:
+        return measure(records, mechanism.lattice, mechanism.steps, mechanism.cap)
 
     def answer(records: Column, noise: Noise | None) -> Outcome:
-        measured = functools.partial(measure, mechanism)
-        return modes.read(mechanism.release(records, measured, noise=noise))
+        outcome = modes.read(mechanism.release(records, measured, noise=noise))
+        return _displayed(outcome, scale, difference)
 
-    return Prepared(preview=preview(name, mechanism, options), answer=answer)
+    public = attrs.evolve(preview(name, mechanism, options), notes=notes)
+    return Prepared(preview=public, answer=answer, certification=certification)
+
+
+def certification(
+    certifies: DistanceRelease | None,
+    tolerance: Any,
+    mechanism: ProposeTestReleaseMechanism,
+    measure: Measure,
+    scale: Scale,
+    *,
+    difference: bool = False,
+) -> Certification | None:
+    """How to certify a number by its margins; None if that is not asked for."""
+    if certifies is None:
+        return None
+    lattice, show = mechanism.lattice, scale.difference if difference else scale.value
+    length = tolerance_of(tolerance, scale)
+    steps = math.floor(math.ldexp(length, -lattice.exponent))
+
+    def distance(records: Column, value: Any) -> tuple[int, Any, Any]:
+        number = scale.length(value) if difference else scale.number(value)
+        found = distance_by_margin(
+            lambda propose: measure(records, lattice, propose, MARGIN_CAP),
+            int(lattice.steps(number)),
+            steps,
+            MARGIN_CAP,
+        )
+        return found, show(number - length), show(number + length)
+
+    return Certification(mechanism=certifies, distance=distance)
+
+
+def tolerance_of(certify: Any, scale: Scale) -> float:
+    """The tolerance of a certificate as a number of units of the scale."""
+    return _validate.non_negative(certify=certify if _is_plain(scale) else scale.length(certify))
+
+
+def _is_plain(scale: Scale) -> bool:
+    return scale.kind in ("number", "integer")
+
+
+def _displayed(outcome: Outcome, scale: Scale, difference: bool) -> Outcome:
+    """The outcome with its number as a value of the column's type."""
+    if _is_plain(scale) or not isinstance(outcome, Released) or outcome.spread is None:
+        return outcome
+    number = outcome.value
+    return attrs.evolve(
+        outcome,
+        value=scale.difference(number) if difference else scale.value(number),
+        spread=ScaledSpread(number, outcome.spread, scale, difference),
+    )

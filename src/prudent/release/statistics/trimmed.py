@@ -2,6 +2,7 @@
 
 from typing import Any, Unpack
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +30,8 @@ def trimmed_mean(
     column: str | None = None,
     *,
     trim: int,
-    propose: float,
-    default: float | None = None,
+    propose: Any,
+    default: Any = None,
     **options: Unpack[Options],
 ) -> Answer:
     """Release the mean without the `trim` smallest and the `trim` largest records.
@@ -46,27 +47,58 @@ def trimmed_mean(
         **options: See `Budget` and `TableOptions`.
     """
     trim = int(_validate.between(0, _MOST_TRIMMED, trim=_validate.count(trim=trim)))
-    bounds = options.get("bounds")
-    lattice = Lattice.for_proposal(propose, bounds)
-    low, high = (-lattice.reach, lattice.reach) if bounds is None else check_bounds(bounds)
-    middle = (low + high) / 2 if default is None else _validate.between(low, high, default=default)
-    of_none = int(lattice.steps(middle))
-    # Computed in steps, because a difference of doubles may be rounded down.
-    sensitivity = lattice.value(max(lattice.high - of_none, of_none - lattice.low))
 
-    mechanism = tested.calibrate(
-        options, propose, fallback_sensitivity=sensitivity if bounds is not None else None
-    )
-
-    def measure(mechanism: ProposeTestReleaseMechanism, records: Column) -> RobustValue:
-        return trimming.trimmed_mean(
-            records, lattice, trim, default=of_none, propose=mechanism.steps, cap=mechanism.cap
+    def prepare(records: Column) -> Prepared:
+        price, certifies = request.without_certificate(options)
+        scale = records.scale
+        bounds = tested.bounds(options, scale)
+        lattice = Lattice.for_proposal(tested.proposal(propose, scale), bounds)
+        of_none = _of_none(lattice, bounds, None if default is None else scale.number(default))
+        # Computed in steps, because a difference of doubles may be rounded down.
+        sensitivity = lattice.value(max(lattice.high - of_none, of_none - lattice.low))
+        mechanism = tested.calibrate(
+            price,
+            propose,
+            scale=scale,
+            fallback_sensitivity=sensitivity if bounds is not None else None,
         )
 
-    def prepare(_: Column) -> Prepared:
-        return tested.prepared("trimmed mean", mechanism, measure, options)
+        def measure(records: Column, lattice: Lattice, propose: int, cap: int) -> RobustValue:
+            return trimming.trimmed_mean(
+                records, lattice, trim, default=of_none, propose=propose, cap=cap
+            )
+
+        certification = tested.certification(
+            certifies, options.get("certify"), mechanism, measure, scale
+        )
+        return tested.prepared(
+            "trimmed mean",
+            mechanism,
+            measure,
+            price,
+            records,
+            certification=certification,
+            notes=_decided(trim, mechanism),
+        )
 
     return request.release(prepare, data, column, options)
+
+
+def _of_none(lattice: Lattice, bounds: tuple[float, float] | None, default: float | None) -> int:
+    """The value when trimming leaves no record, in steps."""
+    low, high = (-lattice.reach, lattice.reach) if bounds is None else check_bounds(bounds)
+    middle = (low + high) / 2 if default is None else _validate.between(low, high, default=default)
+    return int(lattice.steps(middle))
+
+
+def _decided(trim: int, mechanism: ProposeTestReleaseMechanism) -> tuple[str, ...]:
+    """What the trim alone decides: without bounds, the margin is at most trim + 1."""
+    if mechanism.lattice.bounded or trim + 1 > mechanism.threshold:
+        return ()
+    return (
+        f"It will almost surely be refused: without bounds the margin is at most {trim + 1:,} "
+        f"records. Trim more than {mechanism.threshold:,}.",
+    )
 
 
 @statistic(Budget)
@@ -114,8 +146,10 @@ def trimmed_sum(
     def everything(rows: npt.NDArray[np.float64]) -> tuple[int, ...]:
         return tuple(np.sum(trimming.shortened(rows, mechanism.lattice), axis=0).tolist())
 
-    request.charge(options.get("ledger"), preview.event, preview.statistic, preview.delta)
-    return withheld(mechanism.release, rows, measure, everything, noise=options.get("noise"))
+    note = request.charge(options.get("ledger"), preview)
+    found = withheld(mechanism.release, rows, measure, everything, noise=options.get("noise"))
+    note([found])
+    return attrs.evolve(found, epsilon=preview.epsilon, delta=preview.delta)
 
 
 def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -1,0 +1,89 @@
+"""`prudent suggest`: which mechanism to use, and what error to expect, before anything is spent."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from prudent.cli import options
+from prudent.cli.display import echo
+
+
+def _read_quantiles(text: str | dict[float, float]) -> dict[float, float]:
+    """Parses `0.1=3,0.5=10,0.9=40`, as typer wants it."""
+    if isinstance(text, dict):
+        return text
+    try:
+        return {float(p): float(value) for p, value in (one.split("=") for one in text.split(","))}
+    except ValueError:
+        raise typer.BadParameter(f"expected P=VALUE,P=VALUE,…, got {text!r}.") from None
+
+
+def suggest(
+    statistic: Annotated[
+        str, typer.Argument(metavar="STATISTIC", help="median, quantile, iqr or mean.")
+    ],
+    count: Annotated[int, options.whole_number("How many records you expect.")],
+    epsilon: Annotated[float, options.number("ε of the release.")],
+    delta: Annotated[float, options.number("δ of a release that is tested.")] = 1e-6,
+    spread: Annotated[
+        float | None, options.number("The standard deviation you believe in.")
+    ] = None,
+    centre: Annotated[float | None, options.number("The middle you believe in.")] = None,
+    quantiles: Annotated[
+        Any,
+        typer.Option(
+            metavar="P=VALUE,…",
+            parser=_read_quantiles,
+            help="Instead of --spread, values you believe in: 0.1=3,0.5=10,0.9=40.",
+        ),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Instead, a shape: normal, lognormal, ties, unbounded."),
+    ] = None,
+    p: Annotated[str, typer.Option("--p", metavar="P", help="Of a quantile.")] = "0.5",
+    trials: Annotated[int, options.whole_number("Rehearsals of each mechanism.")] = 30,
+    as_json: options.Json = False,
+) -> None:
+    r"""Suggest how to release a statistic, from what you believe about the data.
+
+    No private data is read and nothing is spent: releases are rehearsed on
+    made-up data of the size and shape that you believe in.
+
+    [b]Examples[/b]
+
+    $ prudent suggest median --count 20000 --spread 100 --epsilon 0.3
+
+    $ prudent suggest quantile --p 0.9 --count 5000 --epsilon 1 \
+        --quantiles 0.1=3,0.5=10,0.9=40
+    """
+    from prudent import _validate
+    from prudent.release import suggestion
+    from prudent.release.comparison import SHAPES
+
+    _validate.between(1, 10_000_000, count=count)
+    if shape is not None:
+        _validate.one_of(SHAPES, shape=shape)
+    found = suggestion.suggest(
+        statistic,
+        count=count,
+        epsilon=epsilon,
+        delta=delta,
+        spread=spread,
+        centre=centre,
+        quantiles=quantiles,
+        shape=None if shape is None else SHAPES[shape],
+        p=p,
+        trials=trials,
+    )
+    if as_json:
+        expected = {
+            name: {"error": each.error, "refused": each.refused, **each.options}
+            for name, each in found.expected.items()
+        }
+        plain = {"best": found.best, "proposal": found.proposal, "expected": expected}
+        echo(json.dumps({"statistic": statistic, "epsilon": epsilon, **plain}, allow_nan=False))
+        return
+    for line in found.lines():
+        echo(line)
