@@ -458,6 +458,20 @@ def test_the_format_of_a_checkpoint_is_written_and_compared(tmp_path, monkeypatc
         train(tmp_path, resume=True)
 
 
+def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
+    """Another set of names would make runs unreadable that were begun before: it needs a number."""
+    train(tmp_path, plan=Plan(sampling_rate=0.1, steps=2, aggregation=PLAN.aggregation))
+    state = load_checkpoint(tmp_path, CPU)
+    names = (
+        "step plan key predictable records data device model optimizer release corruption dropout "
+        "reading passes averages"
+    )
+    assert checkpoint.CHECKPOINT_FORMAT == 1
+    assert set(state) == set(names.split())
+    assert set(state["release"]) == {"trim", "taken"}
+    assert state["passes"].untyped_storage().nbytes() == 8  # no private counter beside it
+
+
 def test_a_checkpoint_without_a_format_number_is_read(tmp_path):
     save_checkpoint(tmp_path, {"step": 1})
     path = tmp_path / "checkpoint.pt"
