@@ -266,7 +266,7 @@ def test_a_budget_below_what_was_paid_is_refused(tmp_path):
     """Else the model of 40 steps would come with a plan, and so an epsilon, of fewer."""
     train(tmp_path)
     budget = PLAN.epsilon_after(10, 1e-5)
-    with pytest.raises(ValueError, match="Expected budget to pay for the 40 steps"):
+    with pytest.raises(ValueError, match="Expected budget to cover the 40 steps"):
         train(tmp_path, resume=True, budget=budget, delta=1e-5)
     assert charged(tmp_path)[0] == STEPS
     whole = PLAN.epsilon(1e-5) * 1.001
@@ -336,7 +336,7 @@ def test_two_runs_at_once_are_refused(tmp_path, resume):
 
     def meanwhile(_):
         ledger.rename(away)  # as if the other had looked before there was one
-        with pytest.raises(ValueError, match="Expected out a folder that no other run is at work"):
+        with pytest.raises(ValueError, match="Expected out a folder that no other run is using"):
             train(tmp_path, resume, execution=Execution())
         looked.append(ledger.exists())
         away.rename(ledger)
@@ -525,7 +525,7 @@ def test_no_flipped_bit_of_a_checkpoint_is_read(tmp_path):
 
 def test_a_checkpoint_without_a_digest_is_refused(tmp_path):
     torch.save({"step": 1}, tmp_path / "checkpoint.pt")
-    with pytest.raises(ValueError, match="of another version"):
+    with pytest.raises(ValueError, match="from another version"):
         load_checkpoint(tmp_path, CPU)
 
 
