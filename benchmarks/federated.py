@@ -203,7 +203,8 @@ class CentredRelease:
     """Measures updates from a running mean c of the updates released so far.
 
     That is post-processing and a constant shift, so it costs nothing: with vᵢ = uᵢ − c, one client
-    still adds one summand of norm at most R. It did not help on real data, so it is kept here.
+    still adds one summand of norm at most R. Momentum of the server gains nearly as much, so this
+    is not part of the package.
 
     Args:
         release: Releases the mean of a round.

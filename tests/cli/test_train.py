@@ -145,7 +145,7 @@ def test_for_a_person(capsys, archive, tmp_path):
     assert "The noise is predictable: the run is seeded." in shown
     assert "seed          0: the noise is predictable, whoever knows it can subtract it" in shown
     assert main(given) == 2
-    assert "Give --resume to go on with that run" in capsys.readouterr().err
+    assert "Use --resume to continue that run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_a_budget_below_what_was_paid_is_refused(tmp_path):
     """Else the model of 40 steps would come with a plan, and so an epsilon, of fewer."""
     train(tmp_path)
     budget = PLAN.epsilon_after(10, 1e-5)
-    with pytest.raises(ValueError, match="Expected budget to pay for the 40 steps"):
+    with pytest.raises(ValueError, match="Expected budget to cover the 40 steps"):
         train(tmp_path, resume=True, budget=budget, delta=1e-5)
     assert charged(tmp_path)[0] == STEPS
     whole = PLAN.epsilon(1e-5) * 1.001
@@ -336,7 +336,7 @@ def test_two_runs_at_once_are_refused(tmp_path, resume):
 
     def meanwhile(_):
         ledger.rename(away)  # as if the other had looked before there was one
-        with pytest.raises(ValueError, match="Expected out a folder that no other run is at work"):
+        with pytest.raises(ValueError, match="Expected out a folder that no other run is using"):
             train(tmp_path, resume, execution=Execution())
         looked.append(ledger.exists())
         away.rename(ledger)
@@ -458,6 +458,20 @@ def test_the_format_of_a_checkpoint_is_written_and_compared(tmp_path, monkeypatc
         train(tmp_path, resume=True)
 
 
+def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
+    """Another set of names would make runs unreadable that were begun before: it needs a number."""
+    train(tmp_path, plan=Plan(sampling_rate=0.1, steps=2, aggregation=PLAN.aggregation))
+    state = load_checkpoint(tmp_path, CPU)
+    names = (
+        "step plan key predictable records data device model optimizer release corruption dropout "
+        "reading passes averages"
+    )
+    assert checkpoint.CHECKPOINT_FORMAT == 1
+    assert set(state) == set(names.split())
+    assert set(state["release"]) == {"trim", "taken"}
+    assert state["passes"].untyped_storage().nbytes() == 8  # no private counter beside it
+
+
 def test_a_checkpoint_without_a_format_number_is_read(tmp_path):
     save_checkpoint(tmp_path, {"step": 1})
     path = tmp_path / "checkpoint.pt"
@@ -511,7 +525,7 @@ def test_no_flipped_bit_of_a_checkpoint_is_read(tmp_path):
 
 def test_a_checkpoint_without_a_digest_is_refused(tmp_path):
     torch.save({"step": 1}, tmp_path / "checkpoint.pt")
-    with pytest.raises(ValueError, match="of another version"):
+    with pytest.raises(ValueError, match="from another version"):
         load_checkpoint(tmp_path, CPU)
 
 

@@ -212,7 +212,7 @@ def _open(
             "out",
             "a folder without a run",
             shown=f"{str(folder)!r}, whose ledger would be overwritten",
-            hint="Set resume=True to continue that run, or choose another folder.",
+            hint="Use resume=True to continue that run, or choose another folder.",
         )
     if folder is not None and start == 0:
         # A run killed before its first evaluation must also resume with the same noise.
