@@ -209,7 +209,6 @@ class TestAProcessIsKilled:
         assert torch.equal(groups(2).left("resumed")[0]["parameters"], uninterrupted)
 
 
-@pytest.mark.slow  # the groups above join through the same variables that torchrun sets
 def test_the_command_line_under_torchrun(archive, tmp_path, capsys):
     given = ["train", "--dataset", f"npz:{archive}", "--batch", "40", "--json"]
     given += ["--method", "trimmed", "--noise-multiplier", "2", "--steps", "12", "--seed", "0"]
