@@ -222,7 +222,7 @@ def _table(results: Results, number: int) -> Section:
                 "features are those of a shallower network; of VGG11 there are none."
             )
         )
-    methods = METHOD_ORDER
+    methods: tuple[str, ...] = METHOD_ORDER
     if number == 4:
         methods = ("dpsgd",)
         notes.append(Paragraph("The other methods of this table are those of Table 1."))
