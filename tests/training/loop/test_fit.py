@@ -166,7 +166,13 @@ class TestExecution:
         ],
         ids=str,
     )
-    @pytest.mark.parametrize("rule", [Sum(clip=1.0, noise_multiplier=0.8), PTR], ids=["sum", "ptr"])
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            pytest.param(Sum(clip=1.0, noise_multiplier=0.8), id="sum", marks=pytest.mark.slow),
+            pytest.param(PTR, id="ptr"),  # uses all that a sum uses, and the norms as well
+        ],
+    )
     def test_how_it_is_carried_out_changes_no_number(self, rule, options):
         plan, model = plan_of(rule=rule), network().double()
         inputs, targets = records()
