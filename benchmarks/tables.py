@@ -92,14 +92,14 @@ def speed(rows: int, rounds: int) -> None:
 
 def accuracy(records: int, trials: int, epsilons: list[float]) -> None:
     """Median errors at equal ε; whoever needs bounds is told those of the shape."""
-    from prudent.release.comparison import CANDIDATES, SHAPES, compare
+    from prudent.release.comparison import CANDIDATES, SHAPES, compare_mechanisms
 
     print(f"| {records:,} records | ε | prudent | refused | OpenDP | diffprivlib |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, shape in SHAPES.items():
         values = np.asarray(shape.rvs(records, np.random.default_rng(0)))
         truth = np.sort(values)[(records + 1) // 2 - 1]
-        for row in compare(
+        for row in compare_mechanisms(
             shape, records=records, epsilons=epsilons, delta=DELTA, trials=trials, seed=0
         ):
             peer = _peer_error(values, row.epsilon, shape.bounds, float(truth), trials)

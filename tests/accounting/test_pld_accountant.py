@@ -352,7 +352,7 @@ def coarse(*events):
     return accountant
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(events=st.lists(st.tuples(coarse_events, st.integers(0, 6)), max_size=3), data=st.data())
 def test_the_order_of_composing_does_not_matter(events, data):
     shuffled = data.draw(st.permutations(events))
@@ -611,7 +611,7 @@ def test_a_finer_grid_is_no_worse():
     assert rough[0] <= fine[0] <= fine[1] <= rough[1]
 
 
-@pytest.mark.parametrize("count", [1, 2, 500])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow), 500])
 def test_many_deltas_at_once_are_bounds_as_well(count):
     event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))
     accountant = PldAccountant().compose(event, count)

@@ -71,7 +71,7 @@ def test_a_proposal_that_no_lattice_can_serve_is_bad_input(run: Run, propose: st
     assert (status, out) == (2, "")
     assert err.startswith("--propose: expected")
     with pytest.raises(ValueError, match="Expected propose"):
-        comparison.compare(
+        comparison.compare_mechanisms(
             comparison.SHAPES["ties"],
             records=2_000,
             epsilons=[1.0],

@@ -11,7 +11,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 from prudent.accounting import PldAccountant
 from prudent.release.baseline import exponential_quantile, pure_event
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.mechanism import Branch
+from prudent.release.outcome import Branch
 
 SAMPLE = np.random.default_rng(6).normal(100.0, 10.0, 5_000)
 

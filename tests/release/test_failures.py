@@ -14,7 +14,7 @@ from prudent.release.baseline import exponential_quantile
 from prudent.release.columns import images
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.failures import UNREADABLE, SourceError, withheld
-from prudent.release.mechanism import Released
+from prudent.release.outcome import Released
 from prudent.release.proposal import search_quantile
 from prudent.release.statistics import iqr, median, mode, trimmed_mean, trimmed_sum
 

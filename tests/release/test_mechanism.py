@@ -20,22 +20,17 @@ from prudent.accounting import (
     to_json,
 )
 from prudent.release.baseline import exponential_quantile
-from prudent.release.calibration import calibrated
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.failures import SourceError
+from prudent.release.margins.checking import UnsafeMarginError, check_margin, on_lattice
 from prudent.release.margins.quantile import RobustValue, quantile
-from prudent.release.mechanism import (
-    Branch,
-    ProposeTestRelease,
-    Refused,
-    Released,
-    UnsafeMarginError,
-    check_margin,
-    on_lattice,
-)
+from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
+
+calibrate = ProposeTestReleaseMechanism.calibrate
 
 EPSILON, DELTA = 1.0, 0.05
 PROPOSE = 0.25  # an eighth of what a record can do: an accident shows
@@ -52,7 +47,7 @@ def near(data: object) -> RobustValue:
 class ExactLaw:
     """The exact law of what a mechanism shows: the branch, and a value on a window of steps."""
 
-    def __init__(self, mechanism: ProposeTestRelease, value: int, margin: int) -> None:
+    def __init__(self, mechanism: ProposeTestReleaseMechanism, value: int, margin: int) -> None:
         passes = mechanism.test.tail(mechanism.threshold - min(margin, mechanism.cap))
         steps = np.arange(-120_000, 120_001)
         robust = self._noise(mechanism, steps - value, mechanism.steps, robust=True)
@@ -75,7 +70,7 @@ class ExactLaw:
         return np.exp(-0.5 * (distance / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
 
 
-def worst_delta(mechanism: ProposeTestRelease, extra_margin: int = 0) -> float:
+def worst_delta(mechanism: ProposeTestReleaseMechanism, extra_margin: int = 0) -> float:
     """The largest hockey-stick divergence over all small neighbouring data sets."""
     lattice = mechanism.lattice
     laws = {}
@@ -104,7 +99,7 @@ def worst_delta(mechanism: ProposeTestRelease, extra_margin: int = 0) -> float:
 @pytest.mark.parametrize("fallback", [False, True])
 def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bool) -> None:
     test = None if law is Law.LAPLACE else DiscreteLaplaceTest(2.0)
-    mechanism = calibrated(
+    mechanism = calibrate(
         propose=PROPOSE,
         epsilon=EPSILON,
         delta=DELTA,
@@ -119,7 +114,7 @@ def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bo
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
 @pytest.mark.parametrize("fallback", [False, True])
 def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallback: bool) -> None:
-    mechanism = calibrated(
+    mechanism = calibrate(
         propose=PROPOSE,
         epsilon=EPSILON,
         delta=DELTA,
@@ -135,7 +130,7 @@ def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallbac
 @pytest.mark.parametrize("propose", [0.0, 1.0])
 def test_the_price_covers_every_failure_that_is_accepted(law, test, propose) -> None:
     for failure in (None, 1e-30, 0.9e-6):
-        mechanism = calibrated(
+        mechanism = calibrate(
             propose=propose, epsilon=2.0, delta=1e-6, law=law, test=test, failure=failure
         )
         assert PldAccountant().compose(mechanism.event).get_epsilon(1e-6) <= 2.0
@@ -146,17 +141,17 @@ def test_the_price_covers_every_failure_that_is_accepted(law, test, propose) -> 
 @pytest.mark.parametrize("law", list(Law))
 def test_a_failure_beyond_delta_is_refused(failure: float, test, law: Law) -> None:
     with pytest.raises(ValueError, match=r"Expected failure in \(0, delta = 1e-09\], got"):
-        calibrated(propose=1.0, epsilon=1.0, delta=1e-9, failure=failure, test=test, law=law)
+        calibrate(propose=1.0, epsilon=1.0, delta=1e-9, failure=failure, test=test, law=law)
 
 
 def test_a_value_released_as_it_is_has_no_fallback() -> None:
     """Its event holds the price of a test alone."""
     with pytest.raises(ValueError, match="Expected propose > 0 for a fallback"):
-        calibrated(propose=0.0, epsilon=1.0, delta=1e-6, bounds=(0, 1), fallback=True)
+        calibrate(propose=0.0, epsilon=1.0, delta=1e-6, bounds=(0, 1), fallback=True)
 
 
 def test_a_margin_that_is_not_safe_breaks_the_promise() -> None:
-    mechanism = calibrated(propose=PROPOSE, epsilon=EPSILON, delta=DELTA, bounds=(0.0, 2.0))
+    mechanism = calibrate(propose=PROPOSE, epsilon=EPSILON, delta=DELTA, bounds=(0.0, 2.0))
     unsafe = worst_delta(mechanism, extra_margin=mechanism.threshold)
     assert unsafe > DELTA
 
@@ -164,7 +159,7 @@ def test_a_margin_that_is_not_safe_breaks_the_promise() -> None:
 @pytest.mark.parametrize("epsilon", [0.001, 0.3, 5.0])
 @pytest.mark.parametrize("fallback", [False, True])
 def test_a_run_costs_at_most_what_was_asked(epsilon: float, fallback: bool) -> None:
-    mechanism = calibrated(
+    mechanism = calibrate(
         propose=500, epsilon=epsilon, delta=1e-7, bounds=(0, 1e6), fallback=fallback
     )
     spent = PldAccountant().compose(mechanism.event).get_epsilon(1e-7)
@@ -176,7 +171,7 @@ def test_a_run_costs_at_most_what_was_asked(epsilon: float, fallback: bool) -> N
 @pytest.mark.parametrize("kind", [DiscreteLaplaceTest, DiscreteGaussianTest])
 def test_a_given_test_is_kept_and_the_noise_solved(kind: type) -> None:
     test = kind(4.0)
-    mechanism = calibrated(propose=1, epsilon=2.0, delta=1e-5, law=Law.GAUSSIAN, test=test)
+    mechanism = calibrate(propose=1, epsilon=2.0, delta=1e-5, law=Law.GAUSSIAN, test=test)
     assert mechanism.test == test
     assert PldAccountant().compose(mechanism.event).get_epsilon(1e-5) <= 2.0
     less = attrs.evolve(mechanism, robust_noise_multiplier=0.85 * mechanism.robust_noise_multiplier)
@@ -184,14 +179,14 @@ def test_a_given_test_is_kept_and_the_noise_solved(kind: type) -> None:
 
 
 def test_a_value_released_as_it_is_leaves_all_to_the_test() -> None:
-    mechanism = calibrated(propose=0, epsilon=0.5, delta=1e-6)
+    mechanism = calibrate(propose=0, epsilon=0.5, delta=1e-6)
     assert mechanism.test.scale == pytest.approx(2.0)
     assert PldAccountant().compose(mechanism.event).get_epsilon(1e-6) <= 0.5
 
 
 class TestBranches:
-    mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
-    safe = calibrated(propose=1.0, epsilon=1.0, delta=1e-6, bounds=(0, 10), fallback=True)
+    mechanism = calibrate(propose=1.0, epsilon=1.0, delta=1e-6)
+    safe = calibrate(propose=1.0, epsilon=1.0, delta=1e-6, bounds=(0, 10), fallback=True)
 
     def test_a_large_margin_is_released_near_its_value(self) -> None:
         released = self.mechanism.release(None, far)
@@ -314,7 +309,7 @@ class TestBadInput:
     )
     def test_it_is_named(self, change: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            calibrated(**{"propose": 1.0, "epsilon": 1.0, "delta": 1e-6, **change})
+            calibrate(**{"propose": 1.0, "epsilon": 1.0, "delta": 1e-6, **change})
 
 
 class TestAUsersOwnMargin:
@@ -352,13 +347,17 @@ class TestAUsersOwnMargin:
         assert check_margin(lambda _: math.inf, lambda _: 1, propose=1, domain=[0], size=2) == 2
 
     def test_a_statistic_that_is_no_number_lies_at_the_lower_end(self) -> None:
-        mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
+        mechanism = calibrate(propose=1.0, epsilon=1.0, delta=1e-6)
         measure = on_lattice(mechanism, lambda _: math.nan, lambda _: 0)
         assert measure([]).value == (mechanism.lattice.low,)
 
     def test_a_category_has_no_lattice(self) -> None:
         with pytest.raises(ValueError, match="Expected propose"):
-            on_lattice(calibrated(propose=0, epsilon=1, delta=1e-6), max_of, lambda _: 0)
+            on_lattice(
+                calibrate(propose=0, epsilon=1, delta=1e-6),
+                max_of,
+                lambda _: 0,
+            )
 
     def test_vectors_are_compared_by_their_distance(self) -> None:
         with pytest.raises(UnsafeMarginError, match=r"changes by 5"):
@@ -371,7 +370,7 @@ class TestAUsersOwnMargin:
             )
 
     def test_it_can_be_released(self) -> None:
-        mechanism = calibrated(propose=1.0, epsilon=1.0, delta=1e-6)
+        mechanism = calibrate(propose=1.0, epsilon=1.0, delta=1e-6)
         measure = on_lattice(mechanism, self.count_positive, lambda data: 10**6)
         assert measure([1, 2, -3]) == RobustValue((128,), 10**6, 64)
         assert isinstance(mechanism.release([1, 2, -3], measure), Released)

@@ -12,10 +12,11 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.lattice import FARTHEST, Lattice
+from prudent.release.margins.checking import check_margin
 from prudent.release.margins.mode import lattice_mode
 from prudent.release.margins.quantile import RobustValue, interquartile_range, quantile
 from prudent.release.margins.trimmed import trimmed_mean as measured_mean
-from prudent.release.mechanism import Refused, Released, check_margin
+from prudent.release.outcome import Refused, Released
 from prudent.release.statistics import iqr, median, mode, trimmed_mean
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

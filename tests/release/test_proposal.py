@@ -10,7 +10,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
 from prudent.release.lattice import least_proposal
-from prudent.release.mechanism import Refused, Released
+from prudent.release.outcome import Refused, Released
 from prudent.release.proposal import ProposalSearch, search_quantile, suggest_proposal
 from prudent.release.statistics import median, trimmed_mean
 
@@ -56,7 +56,7 @@ def test_a_suggestion_never_charges() -> None:
 
 @pytest.mark.parametrize("proposals", [[1.0], [0.1, 1.0, 10.0]])
 def test_a_search_costs_what_was_asked(proposals: list[float]) -> None:
-    search = ProposalSearch.calibrated(proposals, **BUDGET)
+    search = ProposalSearch.calibrate(proposals, **BUDGET)
     spent = PldAccountant().compose(search.event).get_epsilon(1e-6)
     assert 0.99 < spent <= 1.0
     assert len(search.mechanisms) == len(proposals)

@@ -11,8 +11,8 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import DiscreteLaplaceTest, PldAccountant
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.mechanism import Branch, Refused, Released
 from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean, trimmed_sum
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

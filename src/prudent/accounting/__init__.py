@@ -1,15 +1,12 @@
 """Privacy accounting: events, accountants, calibration, and event serialisation."""
 
-from prudent.accounting.calibration import (
-    Run,
-    TestChoice,
-    UnreachableTargetError,
-    best_test,
-    calibrate,
-)
+from prudent.accounting.calibration import UnreachableTargetError
+from prudent.accounting.cheapest_test import TestChoice, best_test
 from prudent.accounting.events import (
+    ApproximateDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     MarginTest,
@@ -27,6 +24,7 @@ from prudent.accounting.relations import (
     Relation,
 )
 from prudent.accounting.robustness import Certificate, Certifier
+from prudent.accounting.run import Run
 from prudent.accounting.serialisation import describe, from_json, to_json
 
 __all__ = [
@@ -34,10 +32,12 @@ __all__ = [
     "REPLACE_ONE",
     "ZERO_OUT",
     "Adjacency",
+    "ApproximateDpEvent",
     "Certificate",
     "Certifier",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
+    "ExponentialMechanismDpEvent",
     "GaussianTest",
     "LaplaceTest",
     "MarginTest",
@@ -50,7 +50,6 @@ __all__ = [
     "TestChoice",
     "UnreachableTargetError",
     "best_test",
-    "calibrate",
     "describe",
     "epsilon_of",
     "from_json",

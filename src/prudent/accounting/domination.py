@@ -18,8 +18,10 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.accounting.events import (
+    ApproximateDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     MarginTest,
@@ -29,6 +31,7 @@ from prudent.accounting.events import (
 )
 from prudent.accounting.pairs import (
     MOST_COMPONENTS,
+    BoundedRangePair,
     Dominating,
     LaplacePair,
     MixturePair,
@@ -67,6 +70,10 @@ def dominating(event: dp.DpEvent) -> Dominating | None:
         case ProposeTestReleaseDpEvent():
             pairs, slack = case_two(event)
             return Dominating((case_one(event), *pairs), slack=slack)
+        case ExponentialMechanismDpEvent():
+            return Dominating((BoundedRangePair(event.epsilon),))
+        case ApproximateDpEvent():
+            return Dominating((approximate_pair(event.epsilon, event.delta),))
         case _:
             pair = product_pair(event)
             return None if pair is None else Dominating((pair,))
@@ -76,6 +83,14 @@ def check_rate(event: dp.PoissonSampledDpEvent) -> float:
     """Return the sampling probability, in [0, 1]; a tiny positive one is rounded up to 1e-12."""
     rate = _validate.between(0, 1, sampling_probability=event.sampling_probability)
     return max(rate, 1e-12) if rate > 0 else 0.0
+
+
+def approximate_pair(epsilon: float, delta: float) -> MixturePair:
+    """The pair of all (ε, δ)-DP mechanisms: randomised response that δ of the time says all."""
+    rare = (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
+    often = (1 - delta) / (1 + math.exp(-epsilon))
+    answers = ((rare, often, math.inf), (often, rare, math.inf))
+    return MixturePair.of(*answers, *([(delta, delta, 0.0)] if delta else []))
 
 
 def case_one(event: ProposeTestReleaseDpEvent) -> MixturePair:

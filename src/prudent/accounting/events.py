@@ -1,4 +1,4 @@
-"""Privacy events of Propose-Test-Release and of the private tests inside it.
+"""Privacy events of Propose-Test-Release, the tests inside it, and the exponential mechanism.
 
 An event is a frozen value that holds exactly what an accountant needs. All events here are
 `dp_accounting` events, so they compose with every other event of that library, on their own or
@@ -21,6 +21,9 @@ from prudent import _validate
 
 SMALLEST, LARGEST = 1e-6, 1e12
 """Limits of noise multipliers and scales: beyond practical use, and safe in floating point."""
+
+LARGEST_EPSILON = 500.0
+"""Limit of the ε of a choice, safe in floating point."""
 
 
 class Reveals(_validate.Choice):
@@ -253,3 +256,44 @@ class ProposeTestReleaseDpEvent(DpEvent):
     def false_pass(self) -> float:
         """The probability that the robust branch is taken at a margin of 0."""
         return self.test.false_pass(self.failure)
+
+
+@attrs.frozen
+class ExponentialMechanismDpEvent(DpEvent):
+    """A choice whose log-likelihood ratio lies in a range of length ε (bounded range).
+
+    The exponential mechanism is one: it chooses v with probability proportional to
+    mass(v) exp(c u(v)), and if one record changes the utility u by between a and b, for all v at
+    once, then ε = c (b - a). It is ε-DP, and several of them cost less than other ε-DP mechanisms
+    (Dong, Durfee and Rogers 2020): see `pairs.BoundedRangePair`.
+
+    Attributes:
+        epsilon: ε, the length of the range.
+    """
+
+    epsilon: float
+
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, _validate.positive, "epsilon")
+        _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
+
+
+@attrs.frozen
+class ApproximateDpEvent(DpEvent):
+    """Any mechanism of which no more is known than that it is (ε, δ)-DP.
+
+    It is charged like the worst of them: with probability δ everything is revealed, and otherwise
+    it is randomised response with likelihood ratio e^ε (Kairouz, Oh and Viswanath 2015).
+
+    Attributes:
+        epsilon: ε.
+        delta: δ, in [0, 1).
+    """
+
+    epsilon: float
+    delta: float
+
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, _validate.positive, "epsilon")
+        _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
+        _validate.between(0, 1, ends="[)", delta=self.delta)

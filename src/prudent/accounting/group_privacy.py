@@ -7,7 +7,8 @@ the least of these bounds, all of which hold:
   record from the next, P₀(A) ≤ e^ε₁ P₁(A) + δ(ε₁) ≤ …, so that
   δ_k(ε₁ + … + ε_k) ≤ δ(ε₁) + e^ε₁ δ(ε₂) + … + e^(ε₁ + … + ε_(k-1)) δ(ε_k).
 * *Each release at distance k*, then composed. A Gaussian or Laplace mechanism of sensitivity 1 has
-  sensitivity k, so its noise multiplier is divided by k. A Poisson-sampled Gaussian has the pair of
+  sensitivity k, so its noise multiplier is divided by k. Along a chain the ranges of log-ratios
+  add up, so the range of an exponential mechanism is multiplied by k. A Poisson-sampled Gaussian has the pair of
   `group_pairs`, which is exact for the worst records. Any other sampled release is a mixture over
   the number of the person's records in the batch (`_sampled`), each part bounded by a chain.
   Dominating pairs compose adaptively.
@@ -29,7 +30,7 @@ from prudent.accounting.domination import (
     leaves,
     margin_pair,
 )
-from prudent.accounting.events import LaplaceTest
+from prudent.accounting.events import LARGEST_EPSILON, ExponentialMechanismDpEvent, LaplaceTest
 from prudent.accounting.group_pairs import (
     BoundPair,
     Profile,
@@ -39,7 +40,7 @@ from prudent.accounting.group_pairs import (
     sampled_counts,
 )
 from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import Dominating
+from prudent.accounting.pairs import BoundedRangePair, Dominating
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation
@@ -147,6 +148,9 @@ def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None
     if rate == 1 and isinstance(inner, dp.LaplaceDpEvent | LaplaceTest):
         scale = inner.scale if isinstance(inner, LaplaceTest) else inner.noise_multiplier
         return dp.LaplaceDpEvent(scale / relation.distance)
+    if rate == 1 and isinstance(inner, ExponentialMechanismDpEvent):
+        reach = inner.epsilon * relation.distance
+        return ExponentialMechanismDpEvent(reach) if reach <= LARGEST_EPSILON else None
     if dominating(inner) is None:
         return None
     return DominatedDpEvent(_sampled(_Bounds(inner), relation.records, rate, replaced=replaced))
@@ -186,6 +190,8 @@ class _Bounds:
         match self._parts:
             case _ if records == 1:
                 return self._worst
+            case None if isinstance(self._worst.pairs[0], BoundedRangePair):
+                return Dominating((BoundedRangePair(records * self._worst.pairs[0].reach),))
             case Parts(sigma=sigma, others=((LaplaceTest(scale=scale), 1),)) if sigma > 0:
                 test = LaplaceTest(scale / records)
                 return Dominating((margin_pair(test, sigma / records),))

@@ -19,7 +19,7 @@ from prudent import _validate
 from prudent.accounting import _numeric
 from prudent.accounting._numeric import Numbers, expm1_minus
 from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import LaplacePair, MixturePair, Pair
+from prudent.accounting.pairs import BoundedRangePair, LaplacePair, MixturePair, Pair
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
 _MOST_NODES = 1 << 21  # most nodes of one integral, over all components
@@ -120,11 +120,20 @@ def kullback_leibler(pair: Pair, rate: float, *, adding: bool = False) -> float:
 def _unsampled_kullback_leibler(pair: Pair) -> float:
     if isinstance(pair, LaplacePair):
         return float(expm1_minus(np.asarray(-1 / pair.scale))) + 0.5 / pair.sigma**2
+    if isinstance(pair, BoundedRangePair):
+        return 2 * _x_coth_x_minus_one(pair.reach / 2)
     mixture = _as_mixture(pair, 0)
     used = mixture.present > 0
     labels = np.exp(np.log(mixture.present[used]) + _log_expm1_minus(-mixture.losses[used]))
     noises = 0.5 * mixture.present[used] * mixture.sigma[used] ** -2.0
     return float(np.sum(labels) + np.sum(noises) + np.sum(mixture.absent[~used]))
+
+
+def _x_coth_x_minus_one(x: float) -> float:
+    if x > 0.1:
+        return x / math.tanh(x) - 1
+    square = x * x
+    return square * (1 / 3 - square * (1 / 45 - square * (2 / 945 - square / 4725)))
 
 
 def _log_expm1_minus(x: Array) -> Array:
@@ -137,14 +146,7 @@ def _log_expm1_minus(x: Array) -> Array:
 
 def largest_loss(pair: Pair, rate: float, *, adding: bool = False) -> float:
     """D_∞ of the sampled pair: the supremum of log(M/P), or of log(P/M) when `adding`."""
-    one_way = pair.swapped() if adding else pair
-    if isinstance(one_way, LaplacePair):
-        sigma, loss = np.array([one_way.sigma]), 1 / one_way.scale
-    else:
-        mixture = _as_mixture(one_way, 0)
-        used = mixture.present > 0
-        sigma, loss = mixture.sigma[used], float(np.max(mixture.losses[used]))
-    unsampled = np.array(loss if np.all(np.isinf(sigma)) else np.inf)
+    unsampled = np.array((pair.swapped() if adding else pair).largest_loss)
     if adding:
         return float(-log_sampled_ratio(-unsampled, rate))
     return float(log_sampled_ratio(unsampled, rate))
@@ -155,6 +157,8 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
     if isinstance(pair, LaplacePair):
         test = (powers - 1) * laplace_rdp(powers, pair.scale)
         return np.asarray(test + _gaussian_log_moments(powers, pair.sigma))
+    if isinstance(pair, BoundedRangePair):
+        return _log_sinhc((powers - 0.5) * pair.reach) - _log_sinhc(np.array(pair.reach / 2))
     mixture = _as_mixture(pair, 0)
     used = mixture.present > 0
     column = powers[:, None]
@@ -170,6 +174,14 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
         near = np.log1p(direct)
     far = special.logsumexp(exponents + np.log(mixture.absent[used]), axis=1)
     return np.where(np.max(exponents, axis=1) < 1, near, far)
+
+
+def _log_sinhc(x: Array) -> Array:
+    """log(sinh(x)/x) for x > 0, to full relative precision."""
+    square = np.minimum(x, 0.1) ** 2
+    terms = 1 / 6 - square * (1 / 180 - square * (1 / 2835 - square * (1 / 37800)))
+    far = np.maximum(x, 0.1)
+    return np.where(x < 0.1, square * terms, far + np.log(-np.expm1(-2 * far) / (2 * far)))
 
 
 def _gaussian_log_moments(powers: Array, sigma: float | Array) -> Array:
@@ -202,7 +214,7 @@ def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
 
 def _as_mixture(pair: Pair, nodes: int) -> MixturePair:
     """Convert a pair to finitely many components, by quadrature if it has a continuum of them."""
-    if isinstance(pair, LaplacePair):
+    if isinstance(pair, LaplacePair | BoundedRangePair):
         return pair.components(nodes)
     if isinstance(pair, MixturePair):
         return pair
@@ -218,8 +230,8 @@ def _log_moments(pair: Pair, powers: Array, rate: float) -> Array | None:
 def _nodes(pair: Pair, powers: Array) -> tuple[Array, Array] | None:
     """The quadrature for these powers: log masses under P and losses before sampling, or None."""
     nodes = 0
-    if isinstance(pair, LaplacePair):
-        reach = 1 / pair.scale
+    if isinstance(pair, LaplacePair | BoundedRangePair):
+        reach = pair.reach
         nodes = 24 + math.ceil(6 * reach) + math.ceil(0.6 * float(np.abs(powers).max()) * reach)
     if nodes > 4096:
         return None

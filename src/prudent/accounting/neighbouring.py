@@ -19,7 +19,12 @@ from dp_accounting import NeighboringRelation
 
 from prudent import _validate
 from prudent.accounting.domination import Parts, additive_parts
-from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent
+from prudent.accounting.events import (
+    ApproximateDpEvent,
+    ExponentialMechanismDpEvent,
+    MarginTest,
+    ProposeTestReleaseDpEvent,
+)
 
 ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails
 
@@ -36,7 +41,10 @@ def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | N
     inner = leaf
     while isinstance(inner, dp.PoissonSampledDpEvent):
         inner = inner.event
-    ours = isinstance(inner, MarginTest | ProposeTestReleaseDpEvent)
+    ours = isinstance(
+        inner,
+        MarginTest | ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent | ApproximateDpEvent,
+    )
     if not ours or relation is not NeighboringRelation.REPLACE_ONE:
         return None
     return ErrorDetails(

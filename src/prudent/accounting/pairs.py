@@ -128,9 +128,14 @@ class LaplacePair(Pair):
     scale: float
     sigma: float
 
+    @property
+    def reach(self) -> float:
+        """The largest Laplace loss."""
+        return 1 / self.scale
+
     @override
     def profile(self, epsilon: Array) -> Array:
-        reach = 1 / self.scale
+        reach = self.reach
         if self.sigma == 0:
             return np.ones_like(epsilon)
         if math.isinf(self.sigma):
@@ -155,17 +160,60 @@ class LaplacePair(Pair):
     @property
     @override
     def largest_loss(self) -> float:
-        return 1 / self.scale if math.isinf(self.sigma) else math.inf
+        return self.reach if math.isinf(self.sigma) else math.inf
 
     def components(self, nodes: int) -> MixturePair:
         """The mixture given by a Gauss-Legendre rule: exact for moments, but not for profiles."""
-        reach = 1 / self.scale
+        reach = self.reach
         points, weights = _gauss_legendre(nodes)
         loss = points * reach
         density = 0.25 * np.exp((loss - reach) / 2) * weights * reach
         present = np.concatenate([[0.5 * math.exp(-reach)], density, [0.5]])
         losses = np.concatenate([[-reach], loss, [reach]])
         return MixturePair(present * np.exp(-losses), present, np.full(nodes + 2, self.sigma))
+
+
+@attrs.frozen
+class BoundedRangePair(Pair):
+    """The worst pair of all mechanisms whose loss lies in a range of length ε.
+
+    Such a mechanism is dominated by a choice between the losses t and t - ε for some t in [0, ε],
+    the first of which has mass (1 - e^(t-ε))/(1 - e^-ε) if the record is present. At ε = x this
+    choice has the profile (1 - e^(t-ε)) (1 - e^(x-t))/(1 - e^-ε), which is greatest for
+    t = (x + ε)/2. The greatest value, the profile below, is again that of a pair: the loss x has
+    the density e^(x/2)/(4 sinh(ε/2)) on [-ε, ε]. So it dominates every adaptive sequence of such
+    mechanisms (Dong, Durfee and Rogers 2020; Zhu, Dong and Wang 2022).
+    """
+
+    reach: float
+
+    @override
+    def profile(self, epsilon: Array) -> Array:
+        inside = np.expm1((np.clip(epsilon, -self.reach, self.reach) - self.reach) / 2) ** 2
+        least = -np.expm1(np.minimum(epsilon, 0.0))
+        return np.where(epsilon < -self.reach, least, inside / -math.expm1(-self.reach))
+
+    def swapped(self) -> "BoundedRangePair":
+        """Return the pair itself: a reflection exchanges its two distributions."""
+        return self
+
+    @property
+    @override
+    def infinite_mass(self) -> float:
+        return 0.0
+
+    @property
+    @override
+    def largest_loss(self) -> float:
+        return self.reach
+
+    def components(self, nodes: int) -> MixturePair:
+        """The mixture given by a Gauss-Legendre rule: exact for moments, but not for profiles."""
+        points, weights = _gauss_legendre(max(nodes, 1))
+        loss = points * self.reach
+        scale = self.reach * weights / (2 * -math.expm1(-self.reach))
+        present, absent = (scale * np.exp((s * loss - self.reach) / 2) for s in (1, -1))
+        return MixturePair(absent, present, np.full(len(loss), math.inf))
 
 
 @lru_cache(maxsize=64)

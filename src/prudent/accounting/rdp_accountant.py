@@ -12,6 +12,7 @@ from prudent.accounting.conversion import best_delta, best_epsilon
 from prudent.accounting.domination import (
     Parts,
     additive_parts,
+    approximate_pair,
     branch_pair,
     case_one,
     case_one_without_accident,
@@ -21,8 +22,10 @@ from prudent.accounting.domination import (
     telling_margins,
 )
 from prudent.accounting.events import (
+    ApproximateDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     MarginTest,
@@ -39,7 +42,7 @@ from prudent.accounting.moments import (
     renyi_divergence,
 )
 from prudent.accounting.neighbouring import check_neighbouring, refused, with_halved_noise
-from prudent.accounting.pairs import MixturePair, Pair
+from prudent.accounting.pairs import BoundedRangePair, MixturePair, Pair
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     1.1,
@@ -122,7 +125,10 @@ class RdpAccountant(_RdpAccountant):
         if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
             return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
         inner, _ = _unsampled(leaf)
-        return isinstance(inner, ProposeTestReleaseDpEvent) or additive_parts(inner) is not None
+        ours = isinstance(
+            inner, ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent | ApproximateDpEvent
+        )
+        return ours or additive_parts(inner) is not None
 
     def _compose_theirs(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
         """Have dp_accounting price an event once, and add the result to both accounts."""
@@ -189,6 +195,17 @@ def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
         plain = np.maximum(test, renyi_divergence(case_one(event), orders, rate))
         split = np.maximum(test, renyi_divergence(safe, orders, rate))
         return plain, split, rate * accident
+    if isinstance(event, ExponentialMechanismDpEvent):
+        pair = BoundedRangePair(event.epsilon)
+        ways = [renyi_divergence(pair, orders, rate, adding=adding) for adding in (False, True)]
+        plain = np.maximum(*ways)
+        return plain, plain, 0.0
+    if isinstance(event, ApproximateDpEvent):
+        # Without its accident it is randomised response, which is symmetric.
+        pair = approximate_pair(event.epsilon, 0.0)
+        split = renyi_divergence(pair, orders, rate)
+        plain = np.full_like(split, np.inf) if event.delta and rate else split
+        return plain, split, rate * event.delta
     parts = additive_parts(event)
     assert parts is not None
     plain = _parts_divergence(parts, orders, rate)

@@ -15,7 +15,13 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from prudent._formats import check_format
 from prudent._validate import ArgumentError
 from prudent.accounting import events
-from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
+from prudent.accounting.events import (
+    ApproximateDpEvent,
+    ExponentialMechanismDpEvent,
+    MarginTest,
+    ProposeTestReleaseDpEvent,
+    Reveals,
+)
 from prudent.accounting.relations import Relation
 
 FORMAT = 1
@@ -128,6 +134,10 @@ def _words(event: dp.DpEvent) -> str:
             return f"discrete Laplace noise, {scale} for a sensitivity of {event.sensitivity}"
         case ProposeTestReleaseDpEvent():
             return _ptr_words(event)
+        case ApproximateDpEvent():
+            return f"a mechanism of ε = {event.epsilon:g} and δ = {event.delta:g}"
+        case ExponentialMechanismDpEvent():
+            return f"a choice by the exponential mechanism, ε = {event.epsilon:g}"
         case _:
             return repr(event)
 

@@ -8,7 +8,7 @@ import typer
 
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.release import read_bounds
+from prudent.cli.answering import read_bounds
 
 if TYPE_CHECKING:
     from prudent.release.comparison import Row, Shape
@@ -89,7 +89,7 @@ def compare(
     if out is not None:
         _validate.one_of((".png", ".svg", ".pdf"), out=out.suffix)
     chosen = _shape(public, column, shape, bounds)
-    rows = comparison.compare(
+    rows = comparison.compare_mechanisms(
         chosen,
         records=records,
         epsilons=epsilons,

@@ -4,7 +4,8 @@ A corruption is a small frozen value. Its `ratio` is the fraction of bad records
 determines which records are bad (`corrupted_records`), once for the whole training, so that the
 same record is bad whenever it is sampled. There are two kinds, which act at different points:
 
-- a `DataCorruption` rewrites the labels or features of a training set before training:
+- a `DataCorruption` rewrites the labels or features of a training set before training, at random
+  or as an attacker chooses:
   `features, labels = corruption.apply(features, labels, classes=10, seed=0)`;
 - a `GradientCorruption` rewrites the gradients of the bad records of a batch during training:
   `prudent.fit(..., corrupt=corruption)`, or by hand
@@ -27,14 +28,18 @@ from prudent.corruption.data import (
 )
 from prudent.corruption.gradients import GradientCorruption, GradientNoise, GradientSignFlip
 from prudent.corruption.parsing import parse
+from prudent.corruption.poison import Backdoor, ClassMeanPoison, GradientMatchingPoison
 from prudent.corruption.records import corrupted_mask, corrupted_records
 
 __all__ = [
     "ALittleIsEnough",
+    "Backdoor",
+    "ClassMeanPoison",
     "ColludingDirection",
     "DataCorruption",
     "FeatureNoise",
     "GradientCorruption",
+    "GradientMatchingPoison",
     "GradientNoise",
     "GradientSignFlip",
     "InnerProductManipulation",

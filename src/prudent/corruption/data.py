@@ -44,7 +44,8 @@ class DataCorruption(Protocol):
         """
 
 
-def _check(features: Tensor, labels: Tensor, classes: int) -> None:
+def check_labels(features: Tensor, labels: Tensor, classes: int) -> None:
+    """Raise an error unless there is one integer label per row of features."""
     _validate.count(1, classes=classes)
     if features.shape[:1] != labels.shape or labels.is_floating_point():
         raise ValueError(
@@ -79,7 +80,7 @@ class RandomLabelFlip:
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         """See `DataCorruption.apply`."""
-        _check(features, labels, classes)
+        check_labels(features, labels, classes)
         bad = corrupted_records(len(labels), self.ratio, seed)
         if not len(bad):
             return features, labels
@@ -113,7 +114,7 @@ class TargetedLabelFlip:
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         """See `DataCorruption.apply`."""
-        _check(features, labels, classes)
+        check_labels(features, labels, classes)
         bad = corrupted_records(len(labels), self.ratio, seed).to(labels.device)
         return features, _changed(labels, bad, classes - 1 - labels[bad], classes)
 
@@ -141,7 +142,7 @@ class FeatureNoise:
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         """See `DataCorruption.apply`."""
-        _check(features, labels, classes)
+        check_labels(features, labels, classes)
         if not features.is_floating_point():
             features = features.float()
         bad = corrupted_records(len(features), self.ratio, seed)

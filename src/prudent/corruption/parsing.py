@@ -17,11 +17,15 @@ from prudent.corruption.data import (
     TargetedLabelFlip,
 )
 from prudent.corruption.gradients import GradientCorruption, GradientNoise, GradientSignFlip
+from prudent.corruption.poison import Backdoor, ClassMeanPoison, GradientMatchingPoison
 
 _NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
     "label": RandomLabelFlip,
     "label-targeted": TargetedLabelFlip,
     "feature": FeatureNoise,
+    "class-mean": ClassMeanPoison,
+    "gradient-match": GradientMatchingPoison,
+    "backdoor": Backdoor,
     "gradient": GradientNoise,
     "sign-flip": GradientSignFlip,
     "colluding": ColludingDirection,

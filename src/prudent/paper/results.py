@@ -19,7 +19,7 @@ SMALL = ".small.csv"
 ACCOUNTANTS = ("rdp", "pld")
 _WORDS = ("dataset", "corrupt", "column", "accountant")
 _WHOLE = ("seed", "steps", "trim")
-_MAY_BE_EMPTY = ("target", "pass_rate", "trim")
+_MAY_BE_EMPTY = ("target", "pass_rate", "trim", "success")
 
 
 @attrs.frozen
@@ -40,6 +40,8 @@ class Reading:
         accuracy: Accuracy on clean test data, in percent.
         pass_rate: Fraction of tests passed since the previous row; None without a test.
         trim: F at that step, in records.
+        success: Share of test records of other classes that a trigger turns into its class, in
+            percent; None without a backdoor.
     """
 
     dataset: str
@@ -54,6 +56,7 @@ class Reading:
     accuracy: float
     pass_rate: float | None
     trim: int | None
+    success: float | None = None
 
     @property
     def run(self) -> "RunKey":
@@ -166,7 +169,7 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
         )
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        missing = set(COLUMNS) - set(reader.fieldnames or ())
+        missing = set(COLUMNS) - {"success"} - set(reader.fieldnames or ())
         if missing:
             raise ValueError(
                 f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
@@ -190,8 +193,9 @@ def append(path: Path, readings: Iterable[Reading]) -> None:
     """Append rows to a results file; creates it if needed."""
     new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
+    columns = COLUMNS if new else path.read_text("utf-8").split("\n", 1)[0].split(",")
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         if new:
             writer.writeheader()
         writer.writerows(attrs.asdict(reading) for reading in readings)
@@ -200,7 +204,7 @@ def append(path: Path, readings: Iterable[Reading]) -> None:
 def _reading(row: dict[str, str | None], place: str) -> Reading:
     values: dict[str, Any] = {}
     for name in COLUMNS:
-        text = row[name]
+        text = row.get(name, "") if name == "success" else row[name]
         if text is None:
             raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
         values[name] = text if name in _WORDS else _number(name, text, place)

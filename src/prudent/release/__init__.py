@@ -10,23 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from prudent.release.baseline import exponential_quantile
     from prudent.release.budget.ledger import Ledger, OverBudgetError
-    from prudent.release.calibration import calibrated
     from prudent.release.columns.column import ArrayColumn, Column
     from prudent.release.columns.opening import open_column, open_groups
     from prudent.release.explanation import Question, explain
     from prudent.release.lattice import Lattice
+    from prudent.release.margins.checking import UnsafeMarginError, check_margin, on_lattice
     from prudent.release.margins.quantile import RobustValue
-    from prudent.release.mechanism import (
-        Branch,
-        Outcome,
-        ProposeTestRelease,
-        Refused,
-        Released,
-        UnsafeMarginError,
-        check_margin,
-        on_lattice,
-    )
+    from prudent.release.mechanism import ProposeTestReleaseMechanism
     from prudent.release.noise import Law, ReproducibleNoise, SecureNoise
+    from prudent.release.outcome import Branch, Outcome, Refused, Released
+    from prudent.release.preview import Preview
     from prudent.release.proposal import ProposalSearch, search_quantile, suggest_proposal
     from prudent.release.statistics import (
         iqr,
@@ -39,30 +32,30 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ArrayColumn": "columns.column",
-    "Branch": "mechanism",
+    "Branch": "outcome",
     "Column": "columns.column",
     "Lattice": "lattice",
     "Law": "noise",
     "Ledger": "budget.ledger",
-    "Outcome": "mechanism",
+    "Outcome": "outcome",
     "OverBudgetError": "budget.ledger",
+    "Preview": "preview",
     "ProposalSearch": "proposal",
-    "ProposeTestRelease": "mechanism",
+    "ProposeTestReleaseMechanism": "mechanism",
     "Question": "explanation",
-    "Refused": "mechanism",
-    "Released": "mechanism",
+    "Refused": "outcome",
+    "Released": "outcome",
     "ReproducibleNoise": "noise",
     "RobustValue": "margins.quantile",
     "SecureNoise": "noise",
-    "UnsafeMarginError": "mechanism",
-    "calibrated": "calibration",
-    "check_margin": "mechanism",
+    "UnsafeMarginError": "margins.checking",
+    "check_margin": "margins.checking",
     "explain": "explanation",
     "exponential_quantile": "baseline",
     "iqr": "statistics",
     "median": "statistics",
     "mode": "statistics",
-    "on_lattice": "mechanism",
+    "on_lattice": "margins.checking",
     "open_column": "columns.opening",
     "open_groups": "columns.opening",
     "quantile": "statistics",
@@ -81,8 +74,9 @@ __all__ = [
     "Ledger",
     "Outcome",
     "OverBudgetError",
+    "Preview",
     "ProposalSearch",
-    "ProposeTestRelease",
+    "ProposeTestReleaseMechanism",
     "Question",
     "Refused",
     "Released",
@@ -90,7 +84,6 @@ __all__ = [
     "RobustValue",
     "SecureNoise",
     "UnsafeMarginError",
-    "calibrated",
     "check_margin",
     "explain",
     "exponential_quantile",

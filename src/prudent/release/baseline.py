@@ -19,9 +19,9 @@ from prudent.release.columns.column import Column
 from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray, IntArray, check_bounds
 from prudent.release.margins.quantile import rational
-from prudent.release.mechanism import Branch, Released
 from prudent.release.noise import load_opendp
-from prudent.release.statistics import LedgerLike, Source, check_names, open_records
+from prudent.release.outcome import Branch, Released
+from prudent.release.request import LedgerLike, TableOptions, check_names, open_records
 
 DEFAULT_CANDIDATES = 1024
 """Number of candidates, evenly spaced between the bounds, when none are given."""
@@ -36,24 +36,24 @@ def exponential_quantile(
     candidates: Sequence[float] | None = None,
     bounds: tuple[float, float] | None = None,
     ledger: LedgerLike | None = None,
-    **source: Unpack[Source],
+    **source: Unpack[TableOptions],
 ) -> Released:
     """Choose, with pure ε-DP, a candidate that splits the data approximately as p : 1 - p.
 
     Args:
-        data: See `prudent.release.statistics.median`.
-        column: See `prudent.release.statistics.median`.
+        data: See `prudent.release.median`.
+        column: See `prudent.release.median`.
         p: The probability, in (0, 1], taken as an exact fraction: 0.9 means 9/10.
         epsilon: ε of this release; there is no δ.
         candidates: Public values to choose from; None means evenly spaced between the bounds.
         bounds: Public bounds; used when there are no candidates.
         ledger: The ledger to charge before any data is read.
-        **source: See `Source`; groups are not supported.
+        **source: See `TableOptions`; groups are not supported.
 
     Returns:
         The chosen candidate. No noise is added to it, so `noise_scale` is 0.
     """
-    check_names(source, Source)
+    check_names(source, TableOptions)
     exact = rational(p)
     _validate.positive(epsilon=epsilon)
     values = _candidates(candidates, bounds)

@@ -9,6 +9,7 @@ test's noise.
 import functools
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 import dp_accounting as dp
@@ -23,8 +24,10 @@ from prudent.accounting import (
     Reveals,
 )
 from prudent.accounting.calibration import Search, solve
-from prudent.release.mechanism import ProposeTestRelease
 from prudent.release.noise import SLACK, Law
+
+if TYPE_CHECKING:
+    from prudent.release.mechanism import ProposeTestReleaseMechanism as Mechanism
 
 _TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
 """Fraction of ε spent on the test with Gaussian noise; nearly optimal for ε from 0.1 to 5."""
@@ -34,60 +37,14 @@ _SMALLEST_EPSILON = 1e-3
 _NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
 
 
-def calibrated(
-    *,
-    propose: float,
-    epsilon: float,
-    delta: float,
-    bounds: tuple[float, float] | None = None,
-    fallback_sensitivity: float | None = None,
-    fallback: bool = False,
-    monotone: bool = False,
-    law: Law = Law.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
-) -> ProposeTestRelease:
-    """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
+def with_least_noise(
+    mechanism: "Mechanism", epsilon: float, delta: float, test: MarginTest | None
+) -> "Mechanism":
+    """Return this mechanism with the least noise of which one run is (epsilon, delta)-DP.
 
-    Args:
-        propose: τ, in the unit of the data; 0 for a value that is released without noise or
-            refused.
-        epsilon: ε of one run, at least 0.001.
-        delta: δ of one run, in (0, 1/2).
-        bounds: Public bounds on the data, or None.
-        fallback_sensitivity: Global sensitivity of the fallback; None means the distance between
-            the bounds.
-        fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`.
-        monotone: Whether adding a record can only lower the margin.
-        law: Distribution of the noise of the value.
-        test: A discrete test; None selects the one with the smaller error.
-        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
-            delta/2.
-
-    Guarantee:
-        The event of the mechanism costs at most (epsilon, delta). With Laplace noise and no given
-        test this is a theorem, whose condition is `failure <= delta`; see `_purely`. Otherwise the
-        noise was solved so that the accountant's ε of the event, `failure` included, meets the
-        target.
-
-    Raises:
-        UnreachableTargetError: If the given test alone costs more than (epsilon, delta).
+    See `ProposeTestReleaseMechanism.calibrate` for the arguments and the guarantee.
     """
-    _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
-    _validate.between(1e-18, 0.5, ends="[)", delta=delta)
-    failure = delta / 2 if failure is None else _within_delta(failure, delta)
-    mechanism = ProposeTestRelease(
-        propose=propose,
-        robust_noise_multiplier=1.0,
-        test=DiscreteLaplaceTest(1.0),
-        failure=failure,
-        bounds=bounds,
-        fallback_sensitivity=fallback_sensitivity,
-        fallback_noise_multiplier=1.0 if fallback else math.inf,
-        monotone=monotone,
-        law=law,
-    )
-    if test is None and law is Law.LAPLACE:
+    if test is None and mechanism.law is Law.LAPLACE:
         return _purely(mechanism, epsilon)
     target = epsilon * (1 - SLACK), delta * (1 - SLACK)
     tests = _tests(*target) if test is None else (test,)
@@ -95,6 +52,13 @@ def calibrated(
         (_with_noise(attrs.evolve(mechanism, test=test), *target) for test in tests),
         key=_expected_error,
     )
+
+
+def checked_target(epsilon: float, delta: float, failure: float | None) -> float:
+    """Check ε and δ, and return the probability that a margin of 0 passes: given, or half of δ."""
+    _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
+    _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+    return delta / 2 if failure is None else _within_delta(failure, delta)
 
 
 def _within_delta(failure: float, delta: float) -> float:
@@ -110,7 +74,7 @@ def _within_delta(failure: float, delta: float) -> float:
         ) from None
 
 
-def _purely(mechanism: ProposeTestRelease, epsilon: float) -> ProposeTestRelease:
+def _purely(mechanism: "Mechanism", epsilon: float) -> "Mechanism":
     """Spend half of ε on the test and half on the value, which minimises noise × threshold.
 
     Nothing needs to be solved. Either the data are sensitive, and all that can happen is an
@@ -127,7 +91,7 @@ def _purely(mechanism: ProposeTestRelease, epsilon: float) -> ProposeTestRelease
     )
 
 
-def _expected_error(mechanism: ProposeTestRelease) -> float:
+def _expected_error(mechanism: "Mechanism") -> float:
     """A number proportional to the noise at the least proposal that passes the test reliably.
 
     That proposal grows with the margin that the test requires.
@@ -152,22 +116,20 @@ def _tests(epsilon: float, delta: float) -> tuple[MarginTest, ...]:
     return laplace, DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
 
 
-def _with_noise(mechanism: ProposeTestRelease, epsilon: float, delta: float) -> ProposeTestRelease:
+def _with_noise(mechanism: "Mechanism", epsilon: float, delta: float) -> "Mechanism":
     """Set the least noise; fields that do not affect the cost are fixed, so that caching works."""
-    bare = ProposeTestRelease(
+    bare = attrs.evolve(
+        mechanism,
         propose=1.0 if mechanism.propose else 0.0,
         robust_noise_multiplier=1.0,
-        test=mechanism.test,
-        failure=mechanism.failure,
-        law=mechanism.law,
         bounds=(0.0, 1.0) if mechanism.falls_back else None,
+        fallback_sensitivity=None,
         fallback_noise_multiplier=1.0 if mechanism.falls_back else math.inf,
-        monotone=mechanism.monotone,
     )
     return _noisier(mechanism, _least_multiplier(bare, epsilon, delta))
 
 
-def _noisier(mechanism: ProposeTestRelease, multiplier: float) -> ProposeTestRelease:
+def _noisier(mechanism: "Mechanism", multiplier: float) -> "Mechanism":
     fallback = multiplier if mechanism.falls_back else math.inf
     return attrs.evolve(
         mechanism, robust_noise_multiplier=multiplier, fallback_noise_multiplier=fallback
@@ -175,7 +137,7 @@ def _noisier(mechanism: ProposeTestRelease, multiplier: float) -> ProposeTestRel
 
 
 @functools.lru_cache(maxsize=1024)
-def _least_multiplier(mechanism: ProposeTestRelease, epsilon: float, delta: float) -> float:
+def _least_multiplier(mechanism: "Mechanism", epsilon: float, delta: float) -> float:
     """Return the least noise multiplier; with a Gaussian test, one within a few per cent of it.
 
     The branch of a Gaussian test has hundreds of dominating pairs. Releasing the noisy margin of a

@@ -17,7 +17,7 @@ from prudent import _validate
 from prudent.release.baseline import exponential_quantile
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import FloatArray
-from prudent.release.mechanism import Released
+from prudent.release.outcome import Released
 from prudent.release.proposal import suggest_proposal
 from prudent.release.statistics import median
 
@@ -78,7 +78,7 @@ class Row:
     exponential: float
 
 
-def compare(
+def compare_mechanisms(
     shape: Shape,
     *,
     records: int,

@@ -23,7 +23,8 @@ from prudent.release.columns.column import Kind
 from prudent.release.columns.dialects import plan
 from prudent.release.columns.queries import FEW, TableColumn
 from prudent.release.failures import SourceError
-from prudent.release.statistics import Source, mode, open_records
+from prudent.release.request import TableOptions, open_records
+from prudent.release.statistics import mode
 
 _VALUES = 100  # distinct values of the synthetic records, so that a mode has few candidates
 _UNASKED = ("ledger", "noise")
@@ -73,7 +74,7 @@ def explain(
         ValueError: if another argument is invalid, or the data are not in a query engine.
     """
     _validate.count(1, records=records)
-    where = {name: options.pop(name) for name in Source.__optional_keys__ & options.keys()}
+    where = {name: options.pop(name) for name in TableOptions.__optional_keys__ & options.keys()}
     own = {name: value for name, value in options.items() if name not in _UNASKED}
     kind: Kind = "categories" if statistic is mode and own.get("propose") is None else "numbers"
     opened = open_records(data, column, where, kind)

@@ -6,21 +6,27 @@ released with noise calibrated to τ. If not, the mechanism refuses, or releases
 noise calibrated to its global sensitivity.
 """
 
-import enum
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import attrs
 import dp_accounting as dp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
-from prudent.accounting import MarginTest, ProposeTestReleaseDpEvent, Reveals
+from prudent.accounting import (
+    DiscreteLaplaceTest,
+    MarginTest,
+    ProposeTestReleaseDpEvent,
+    Reveals,
+)
+from prudent.release.calibration import checked_target, with_least_noise
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.noise import LARGEST_SCALE, Law, Noise, SecureNoise, checked_test
+from prudent.release.outcome import Branch, NoiseSpread, Outcome, Refused, Released
 
 Data = TypeVar("Data")
 
@@ -35,52 +41,8 @@ _HEADROOM = 20.0  # margins are capped this many scales of the test's noise beyo
 _LARGEST_CAP = 2**22  # records; the window that is read to find a margin must fit into memory
 
 
-class Branch(enum.Enum):
-    """The branch that produced a released value."""
-
-    ROBUST = "robust"
-    FALLBACK = "fallback"
-    SELECTED = "selected"
-    """One of several candidates, chosen at random by the exponential mechanism."""
-
-
-@attrs.frozen
-class Released:
-    """A released value, which may be published.
-
-    Attributes:
-        value: A number, a tuple of numbers, or a category.
-        branch: The branch that produced it.
-        noise_scale: Standard deviation of the noise in it, in the unit of the data.
-        spacing: Values are multiples of this public power of two; 0 for a category.
-        event: The privacy event of the release, for any accountant.
-    """
-
-    value: Any
-    branch: Branch
-    noise_scale: float
-    spacing: float
-    event: Any = attrs.field(repr=False)
-
-
-@attrs.frozen
-class Refused:
-    """A refusal: the test failed, and no value is released. It costs as much as a release.
-
-    Attributes:
-        reason: A message that reveals only that the noisy test failed, which was charged for.
-        event: The privacy event of the refusal, for any accountant.
-    """
-
-    reason: str
-    event: Any = attrs.field(repr=False)
-
-
-Outcome: TypeAlias = Released | Refused
-
-
 @attrs.frozen(kw_only=True)
-class ProposeTestRelease:
+class ProposeTestReleaseMechanism:
     """A Propose-Test-Release mechanism, with all its public parameters.
 
     Guarantee:
@@ -160,6 +122,60 @@ class ProposeTestRelease:
                 shown=f"{self.bounds!r} and propose={self.propose:g}",
                 hint="Propose more, or give narrower bounds.",
             )
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        propose: float,
+        epsilon: float,
+        delta: float,
+        bounds: tuple[float, float] | None = None,
+        fallback_sensitivity: float | None = None,
+        fallback: bool = False,
+        monotone: bool = False,
+        law: Law = Law.LAPLACE,
+        test: MarginTest | None = None,
+        failure: float | None = None,
+    ) -> "ProposeTestReleaseMechanism":
+        """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
+
+        Args:
+            propose: τ, in the unit of the data; 0 for a value that is released without noise or
+                refused.
+            epsilon: ε of one run, at least 0.001.
+            delta: δ of one run, in (0, 1/2).
+            bounds: Public bounds on the data, or None.
+            fallback_sensitivity: Global sensitivity of the fallback; None means the distance
+                between the bounds.
+            fallback: Whether a failed test releases the statistic with noise for `bounds`.
+            monotone: Whether adding a record can only lower the margin.
+            law: Distribution of the noise of the value.
+            test: A discrete test; None selects the one with the smaller error.
+            failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
+                delta/2.
+
+        Guarantee:
+            The event of the mechanism costs at most (epsilon, delta). With Laplace noise and no
+            given test this is a theorem, whose condition is `failure <= delta`. Otherwise the noise
+            was solved so that the accountant's ε of the event, `failure` included, meets the
+            target.
+
+        Raises:
+            UnreachableTargetError: If the given test alone costs more than (epsilon, delta).
+        """
+        unscaled = cls(
+            propose=propose,
+            robust_noise_multiplier=1.0,
+            test=DiscreteLaplaceTest(1.0),
+            failure=checked_target(epsilon, delta, failure),
+            bounds=bounds,
+            fallback_sensitivity=fallback_sensitivity,
+            fallback_noise_multiplier=1.0 if fallback else math.inf,
+            monotone=monotone,
+            law=law,
+        )
+        return with_least_noise(unscaled, epsilon, delta, test)
 
     @property
     def falls_back(self) -> bool:
@@ -267,114 +283,24 @@ class ProposeTestRelease:
             f"or release from more data; asking again costs again.{far}"
         )
 
+    def spread(self, scale: float) -> NoiseSpread:
+        """The spread of a value with noise of this scale, in steps."""
+        spacing = self.lattice.spacing
+        return NoiseSpread(self.law, scale * spacing, spacing)
+
     def _released(
         self, steps: Sequence[int], scale: float, branch: Branch, noise: Noise
     ) -> Released:
         scale = math.nextafter(scale, math.inf)  # the product may have been rounded down
         added = noise.of_value(self.law, scale, len(steps))
-        deviation = math.sqrt(2) * scale if self.law is Law.LAPLACE else scale
-        lattice = self.lattice
+        lattice, spread = self.lattice, self.spread(scale)
         values = [lattice.value(one + other) for one, other in zip(steps, added, strict=True)]
         value = values[0] if len(values) == 1 else tuple(values)
-        return Released(value, branch, deviation * lattice.spacing, lattice.spacing, self.event)
-
-
-def on_lattice(
-    mechanism: ProposeTestRelease,
-    statistic: Callable[[Data], float],
-    margin: Callable[[Data], int],
-) -> Callable[[Data], RobustValue]:
-    """Combine a numeric statistic, in the unit of the data, and its margin into a measure.
-
-    The result of `statistic` is clipped to the bounds and rounded to the lattice: numbers within τ
-    of each other stay within `steps` steps. NaN is moved to the lower end. This does not work for
-    vectors, which must be rounded record by record before they are summed, because rounding the sum
-    moves every coordinate.
-
-    Args:
-        mechanism: The mechanism that will release the number.
-        statistic: The number, as a function of the data.
-        margin: Its margin for `mechanism.propose`, as a function of the data.
-
-    Returns:
-        A function to pass to `ProposeTestRelease.release` as `measure`.
-    """
-    _validate.positive(propose=mechanism.propose)  # the proposal sets the spacing of the lattice
-
-    def measure(data: Data) -> RobustValue:
-        lattice, value = mechanism.lattice, statistic(data)
-        step = lattice.low if math.isnan(value) else int(lattice.steps(value))
-        return RobustValue((step,), margin(data), mechanism.steps)
-
-    return measure
-
-
-class UnsafeMarginError(ValueError):
-    """A margin is not safe; the message shows a counterexample."""
-
-
-def check_margin(
-    statistic: Callable[[list[Any]], float | Sequence[float]],
-    margin: Callable[[list[Any]], int],
-    *,
-    propose: float,
-    domain: Sequence[Any],
-    size: int,
-) -> int:
-    """Check a margin on every data set of at most `size` records from a small domain.
-
-    Args:
-        statistic: f₂, as a function of a list of records in any order.
-        margin: Its margin for `propose`.
-        propose: The proposal τ.
-        domain: Values a record may take; extreme values make the check stronger.
-        size: The number of records of the largest data set.
-
-    Returns:
-        The number of checked pairs of data sets that differ in one record.
-
-    Raises:
-        UnsafeMarginError: If the margin jumps by more than 1, or is positive where one record
-            moves the statistic by more than τ.
-    """
-    checked = 0
-    layer: list[tuple[int, ...]] = [()]
-    for _ in range(size):
-        following = [(*places, new) for places in layer for new in range(len(domain))]
-        for places in layer:
-            data = [domain[place] for place in places]
-            for added in domain:
-                _check_pair(statistic, margin, propose, data, [*data, added])
-                checked += 1
-        # Data sets are kept sorted, so each is visited once.
-        layer = [places for places in following if list(places) == sorted(places)]
-    return checked
-
-
-def _check_pair(
-    statistic: Callable[[list[Any]], float | Sequence[float]],
-    margin: Callable[[list[Any]], int],
-    propose: float,
-    fewer: list[Any],
-    more: list[Any],
-) -> None:
-    margins = margin(fewer), margin(more)
-    if abs(margins[0] - margins[1]) > 1:
-        raise UnsafeMarginError(
-            f"The margin changes by more than 1, from {margins[0]} at {fewer!r} to {margins[1]} at "
-            f"{more!r}. A safe margin counts records, so one record changes it by 1 at most."
+        return Released(
+            value,
+            branch,
+            spread.deviation,
+            lattice.spacing,
+            self.event,
+            spread=spread if len(values) == 1 else None,
         )
-    change = _distance(statistic(fewer), statistic(more))
-    if not change <= propose and max(margins) > 0:  # written so that a change of NaN is unsafe
-        raise UnsafeMarginError(
-            f"The statistic changes by {change:g} > {propose:g} from {fewer!r} to {more!r}, where "
-            f"the margins are {margins[0]} and {margins[1]}. Both must be 0 there."
-        )
-
-
-def _distance(one: float | Sequence[float], other: float | Sequence[float]) -> float:
-    if one == other:  # also for infinities, whose difference is NaN
-        return 0.0
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return abs(one - other)
-    return math.dist(one, other)  # type: ignore[arg-type]

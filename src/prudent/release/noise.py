@@ -1,5 +1,7 @@
 """Integer noise drawn by OpenDP, with exactly the distribution that the accounting assumes.
 
+Uniform integers, from which the exponential mechanism draws, come from the operating system.
+
 The noise of a test is discrete Laplace or discrete Gaussian, in whole records. A value lies on the
 lattice, and so does its noise, so no released bit depends on floating-point rounding.
 
@@ -22,6 +24,7 @@ coordinate. `SLACK` is many times larger, and calibration reserves it.
 import enum
 import functools
 import math
+import secrets
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +62,10 @@ class Noise(Protocol):
         """Draw `size` integers: discrete Laplace of this scale, or rounded Gaussian of this σ."""
         ...
 
+    def integer(self, bound: int) -> int:
+        """Draw one of 0, ..., bound - 1, each with the same probability."""
+        ...
+
 
 class SecureNoise:
     """OpenDP's exact samplers with the operating system's randomness. Use it for all releases."""
@@ -81,6 +88,10 @@ class SecureNoise:
         draw = _sampler(DiscreteGaussianTest, math.ldexp(scale, finer))
         half = (1 << finer) >> 1
         return [(int(draw(0)) + half) >> finer for _ in range(size)]
+
+    def integer(self, bound: int) -> int:
+        """See `Noise`."""
+        return secrets.randbelow(bound)
 
 
 class ReproducibleNoise:
@@ -107,6 +118,14 @@ class ReproducibleNoise:
             one, other = self._generator.geometric(-math.expm1(-1 / scale), (2, size)).tolist()
             return [left - right for left, right in zip(one, other, strict=True)]
         return [round(draw) for draw in self._generator.normal(0.0, scale, size).tolist()]
+
+    def integer(self, bound: int) -> int:
+        """See `Noise`."""
+        size = bound.bit_length()
+        while True:  # the leading bits of whole bytes, drawn again until they are below the bound
+            drawn = int.from_bytes(self._generator.bytes((size + 7) // 8), "big") >> (-size % 8)
+            if drawn < bound:
+                return drawn
 
 
 def checked_test(test: MarginTest) -> type[MarginTest]:

@@ -22,9 +22,11 @@ from prudent.release.columns.column import Column
 from prudent.release.failures import withheld
 from prudent.release.lattice import least_proposal
 from prudent.release.margins import quantile as margin
-from prudent.release.mechanism import Outcome, ProposeTestRelease, Refused, Released
+from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.noise import Noise, ReproducibleNoise
-from prudent.release.statistics import Budget, Options, charge, check_names, open_records
+from prudent.release.outcome import Outcome, Refused, Released
+from prudent.release.request import Budget, Options, charge, check_names, open_records
+from prudent.release.statistics.tested import required_delta
 
 _STEP = 2**0.25  # ratio of neighbouring proposals: the result is at most a fifth too large
 _STRIDE = 16  # steps taken at once until the answer is bracketed
@@ -127,13 +129,13 @@ class ProposalSearch:
 
     The charge covers all tests and one release, even if the search stops early. If a wrong proposal
     passes by accident, its test has already been charged as revealing everything, so the noise that
-    follows is charged once, as sufficient (see `ProposeTestRelease.event`).
+    follows is charged once, as sufficient (see `ProposeTestReleaseMechanism.event`).
 
     Attributes:
         mechanisms: One mechanism for each proposal; all have the same test and noise multiplier.
     """
 
-    mechanisms: tuple[ProposeTestRelease, ...]
+    mechanisms: tuple[ProposeTestReleaseMechanism, ...]
 
     @property
     def event(self) -> dp.DpEvent:
@@ -142,7 +144,7 @@ class ProposalSearch:
         return dp.ComposedDpEvent([dp.SelfComposedDpEvent(test, len(self.mechanisms)), value])
 
     @classmethod
-    def calibrated(
+    def calibrate(
         cls,
         proposals: Sequence[float],
         *,
@@ -168,7 +170,7 @@ class ProposalSearch:
         def with_scale(scale: float) -> "ProposalSearch":
             return cls(
                 mechanisms=tuple(
-                    ProposeTestRelease(
+                    ProposeTestReleaseMechanism(
                         propose=propose,
                         robust_noise_multiplier=math.nextafter(2 / epsilon, math.inf),
                         test=DiscreteLaplaceTest(scale),
@@ -192,7 +194,7 @@ class ProposalSearch:
     def release(
         self,
         records: Column,
-        measure: Callable[[ProposeTestRelease, Column], margin.RobustValue],
+        measure: Callable[[ProposeTestReleaseMechanism, Column], margin.RobustValue],
         *,
         noise: Noise | None = None,
     ) -> Outcome:
@@ -220,11 +222,11 @@ def search_quantile(
     """Release a quantile at the smallest proposal that passes its test; see `ProposalSearch`.
 
     Args:
-        data: See `prudent.release.statistics.median`.
-        column: See `prudent.release.statistics.median`.
-        p: The probability, in (0, 1]; see `prudent.release.statistics.quantile`.
+        data: See `prudent.release.median`.
+        column: See `prudent.release.median`.
+        p: The probability, in (0, 1]; see `prudent.release.quantile`.
         proposals: A public list of proposals.
-        **options: As for `prudent.release.statistics.quantile`, but without groups, fallback,
+        **options: As for `prudent.release.quantile`, but without groups, fallback,
             `test`, `failure` and `law`.
     """
     check_names(options, Options)
@@ -232,17 +234,22 @@ def search_quantile(
     for name in ("by", "groups", "fallback", "test", "failure", "law"):
         if options.get(name) not in (None, False):
             raise ValueError(f"Expected no {name} in a search, got {options.get(name)!r}.")
-    search = ProposalSearch.calibrated(
+    search = ProposalSearch.calibrate(
         proposals,
         epsilon=options["epsilon"],
-        delta=options["delta"],
+        delta=required_delta(options),
         bounds=options.get("bounds"),
     )
     records = open_records(data, column, options, "numbers")
     assert not isinstance(records, dict)
-    charge(options, search.event, f"search for a {exact}-quantile")
+    charge(
+        options.get("ledger"),
+        search.event,
+        f"search for a {exact}-quantile",
+        required_delta(options),
+    )
 
-    def measure(mechanism: ProposeTestRelease, records: Column) -> margin.RobustValue:
+    def measure(mechanism: ProposeTestReleaseMechanism, records: Column) -> margin.RobustValue:
         return margin.quantile(
             records, mechanism.lattice, exact, propose=mechanism.steps, cap=mechanism.cap
         )

@@ -56,12 +56,12 @@ class Plan:
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
                 "expected_batch",
-                "with a relation of adding or removing records",
+                "when the relation adds or removes records",
                 got=None,
                 why="the sum would be divided by sampling_rate times the number of "
-                "records, which this relation calls secret",
+                "records, which is secret under this relation",
                 hint="Give the public batch size, or another relation: ZERO_OUT has the "
-                "same price and calls the number of records public.",
+                "same price and makes the number of records public.",
             )
 
     @property

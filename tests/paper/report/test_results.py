@@ -88,7 +88,7 @@ def test_a_bad_value_is_named_with_its_line(write, changes, message):
 def test_a_line_cut_short_is_refused(write):
     path = write([row()])
     path.write_text(path.read_text().rsplit(",", 3)[0] + "\n")
-    with pytest.raises(ValueError, match="line 2: expected 12 values, got fewer"):
+    with pytest.raises(ValueError, match="line 2: expected 13 values, got fewer"):
         read(path)
 
 

@@ -8,7 +8,7 @@ from prudent.accounting import GaussianTest
 from prudent.corruption import GradientNoise
 from prudent.experiments.experiment import gradient_hook
 from prudent.paper.runs.streams import in_turns, training
-from prudent.training import AdaptiveTrim, Plan, ProposeTestRelease, Sum
+from prudent.training import AdaptiveTrim, Plan, ProposeTestRelease, Sum, accuracy
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 RULES = {
@@ -43,7 +43,7 @@ def run(rule, seed, device, histories, corrupt=None):
         plan,
         network(seed),
         data,
-        data,
+        accuracy(*data),
         [5, 20 + seed],
         lambda history: histories.__setitem__((rule, seed), history),
         lr=0.5,

@@ -43,12 +43,28 @@ def check_same_answers(column: Column, values: npt.NDArray[np.float64]) -> None:
             assert column.sum_between(first, last, lattice) == expected_sum
         expected = array.frequencies(lattice, within=3)
         np.testing.assert_array_equal(column.frequencies(lattice, within=3), expected)
+        check_same_clipped_sums(column, values, lattice)
     edges = np.unique(np.append(values[~np.isnan(values)][-60:], [0.12345678901234567, np.inf]))
     np.testing.assert_array_equal(column.counts_below(edges), array.counts_below(edges))
     assert column.leaders() == array.leaders()
     assert column.most_frequent() == array.most_frequent()
     chosen = [0.1, 0.5, 12.0]
     np.testing.assert_array_equal(column.counts_of(chosen), array.counts_of(chosen))
+
+
+def check_same_clipped_sums(
+    column: Column, values: npt.NDArray[np.float64], lattice: Lattice
+) -> None:
+    """Sums of clipped values and of their squares, against Python's own integers."""
+    least, largest = lattice.value(lattice.low), lattice.value(lattice.high)
+    steps = lattice.steps(values[~np.isnan(values)]).tolist()
+    for low, high in [(-1.0, 0.75), (least, largest), (0.1, 0.1)]:
+        first, last = lattice.steps([low, high]).tolist()
+        inside = [min(max(step, first), last) for step in steps]
+        squares = sum((step - 7) ** 2 for step in inside)
+        for each in (column, ArrayColumn(values)):
+            assert each.clipped_sum(low, high, lattice) == sum(inside)
+            assert each.clipped_squares(low, high, lattice, origin=7) == squares
 
 
 def check_same_window(column: Column, values: npt.NDArray[np.float64]) -> None:

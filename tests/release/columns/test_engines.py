@@ -5,6 +5,7 @@ import gc
 import shutil
 import uuid
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -19,26 +20,28 @@ from prudent.release import explain, statistics  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import ArrayColumn  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
+from prudent.release.columns.private_groups import open_private_groups  # noqa: E402
 from prudent.release.columns.queries import TableColumn  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.mechanism import Released  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
+from prudent.release.outcome import Released  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,
     check_same_answers,
+    check_same_clipped_sums,
     check_same_window,
     flights,
 )
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth  # noqa: E402
-from tests.servers import postgres_url  # noqa: E402, F401
+from tests.release.columns.test_units import ORACLES, ROWS, expected  # noqa: E402
 
 WORDS = ["b", "Z", "é", "a", "a", "É", "Z", None]
 FLIGHTS = ["dep_delay", "distance", "tailnum", "origin", "carrier"]
 
 
 @pytest.fixture
-def postgres_table(postgres_url: str) -> Iterator[Any]:  # noqa: F811
+def postgres_table(postgres_url: str) -> Iterator[Any]:
     """Loads columns into a table of the server; gives back its address and name."""
     psycopg = pytest.importorskip("psycopg")
     made = []
@@ -87,7 +90,8 @@ def check_flights(table: pa.Table, where_it_is: dict[str, Any]) -> None:
     """Departure delays: heavy ties, NULLs; by airport; one flight per aircraft."""
     check_same_window(open_column(**where_it_is, column="dep_delay"), delays(table))
     least = least_by_tail_number(table).astype(np.float64)
-    check_same_window(open_column(**where_it_is, column="dep_delay", unit="tailnum"), least)
+    aircraft = open_column(**where_it_is, column="dep_delay", unit="tailnum", per_unit="min")
+    check_same_window(aircraft, least)
     airports = open_groups(**where_it_is, column="dep_delay", by="origin", groups=["JFK", "LAX"])
     from_kennedy = delays(table.filter(pa.compute.equal(table["origin"], "JFK")))
     check_same_window(airports["JFK"], from_kennedy)
@@ -165,7 +169,7 @@ def test_flights_in_postgres(postgres_table: Any) -> None:
     check_flights(table, postgres_table(types, rows))
 
 
-def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_url: str) -> None:  # noqa: F811
+def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_url: str) -> None:
     """Count and window must be of the same data, or the margin is of neither."""
     psycopg = pytest.importorskip("psycopg")
     where = postgres_table({"x": "float8"}, [(float(x),) for x in range(10)])
@@ -190,7 +194,7 @@ def test_postgres_can_change_nothing(postgres_table: Any) -> None:
     [("SQL_ASCII", "ff", "\\xff"), ("WIN1252", "81", "\\x81"), ("LATIN1", "e9", "é")],
 )
 def test_postgres_has_an_image_of_every_text(
-    postgres_url: str,  # noqa: F811
+    postgres_url: str,
     encoding: str,
     stored: str,
     shown: str,
@@ -227,7 +231,7 @@ def test_an_unreachable_server_is_said_without_its_password(address: str) -> Non
     assert "secret" not in str(caught.value)
 
 
-def test_a_missing_table_is_said(postgres_url: str) -> None:  # noqa: F811
+def test_a_missing_table_is_said(postgres_url: str) -> None:
     with pytest.raises(SourceError, match="Could not find table 'nowhere' in the database"):
         open_column(connect=postgres_url, table="nowhere", column="x")
 
@@ -270,6 +274,62 @@ def test_spark_answers_what_a_release_asks(session: Any) -> None:
     assert column.sum_between(9, 900, LATTICES[0]) == array.sum_between(9, 900, LATTICES[0])
     expected = array.frequencies(LATTICES[0], within=3)
     np.testing.assert_array_equal(column.frequencies(LATTICES[0], within=3), expected)
+
+
+def test_spark_puts_units_together_as_duckdb_does(session: Any) -> None:
+    """One statement for each kind of value; the rest is in the longer test below."""
+    frame = session.createDataFrame(ROWS, "who string, x double")
+    for how in ("mean", 3):
+        column = open_column(frame, "x", unit="who", per_unit=how)
+        found = column.order_statistics(1, column.count())
+        assert found.tolist() == expected(how)
+    assert session.catalog.listTables()
+    del column
+    gc.collect()
+    assert not session.catalog.listTables()
+
+
+def test_spark_shows_dates_times_and_decimals(session: Any) -> None:
+    frame = session.sql(
+        "SELECT DATE'1969-12-31' AS day, TIMESTAMP'2024-02-29 12:00:00.000001+00:00' AS at, "
+        "TIMESTAMP_NTZ'2024-02-29 12:00:00.000001' AS local, "
+        "CAST(-12.05 AS DECIMAL(20,2)) AS price "
+        "UNION ALL SELECT DATE'0001-01-01' + 4000000, NULL, NULL, NULL"
+    )
+    moment = datetime.datetime(2024, 2, 29, 12, 0, 0, 1)
+    for name, values in {
+        "day": [datetime.date(1969, 12, 31), datetime.date.max],
+        "at": [moment],  # in UTC; ibis does not say that Spark stores a moment
+        "local": [moment],
+        "price": [Decimal("-12.05")],
+    }.items():
+        column = open_column(frame, name)
+        found = column.order_statistics(1, 9)
+        assert [column.scale.value(number) for number in found] == values, name
+
+
+def test_spark_adds_clipped_values(session: Any) -> None:
+    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
+    check_same_clipped_sums(open_column(numbers, "x"), ADVERSARIAL, LATTICES[0])
+
+
+def test_spark_counts_private_groups(session: Any) -> None:
+    frame = session.createDataFrame(
+        [(who, x, who[0]) for who, x in ROWS], "u string, x double, g string"
+    )
+    groups = open_private_groups(frame, "x", by="g", unit="u", per_unit="max")
+    counts = groups.counts()
+    assert sum(counts.values()) == len(expected("count"))
+    assert groups.columns(["o"])["o"].count() == counts["o"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ORACLES)
+def test_spark_puts_units_together_in_every_way(session: Any, how: Any) -> None:
+    column = open_column(
+        session.createDataFrame(ROWS, "who string, x double"), "x", unit="who", per_unit=how
+    )
+    assert column.order_statistics(1, column.count()).tolist() == expected(how)
 
 
 def test_spark_tells_words_apart_that_a_collation_takes_for_equal(session: Any) -> None:

@@ -16,8 +16,8 @@ ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release.columns import opening  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
+from prudent.release.columns import table_rows  # noqa: E402
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.queries import TableColumn  # noqa: E402
@@ -153,7 +153,7 @@ def _integers(_: Path) -> Any:
 
 
 def _decimals(_: Path) -> Any:
-    return pa.table({"x": pa.array(VALUES).cast(pa.decimal128(9, 3))})
+    return pa.table({"x": pa.array(VALUES).cast(pa.decimal128(9, 0))})
 
 
 def _ibis(_: Path) -> Any:
@@ -214,7 +214,10 @@ def test_an_array_needs_no_engine() -> None:
         ({"source": pa.table({"x": [1.0]}), "column": "y"}, "Expected column one of x, got 'y'"),
         ({"source": pa.table({"x": [1.0]}), "column": "x", "unit": "u"}, "Expected unit one of x"),
         ({"source": pa.table({"x": [1.0]}), "column": "x", "table": "t"}, "table only with"),
-        ({"source": pa.table({"x": ["a"]}), "column": "x"}, "column of numbers, got 'x' of type"),
+        (
+            {"source": pa.table({"x": ["a"]}), "column": "x"},
+            "of numbers, .* got 'x' of type",
+        ),
         ({"source": VALUES, "column": "x"}, "only with a table, got an array"),
         ({"source": VALUES, "kind": "numeric", "connect": "a"}, "Expected kind one of"),
     ],
@@ -320,7 +323,7 @@ def test_a_unit_counts_with_its_least_value(rows: Rows) -> None:
     for user, _, x in rows:
         if user is not None and x is not None and not math.isnan(x):
             least[user] = min(x, least.get(user, math.inf))
-    column = open_column(table_of(rows), "x", unit="user")
+    column = open_column(table_of(rows), "x", unit="user", per_unit="min")
     assert everything(column) == sorted(least.values())
 
 
@@ -393,7 +396,7 @@ def test_where_keeps_rows() -> None:
     assert everything(open_column(CITIES, "x", where=lambda t: t.city != "a")) == [3.0, 5.0]
 
 
-@pytest.mark.parametrize("where", [lambda t: t.nothing, lambda t: t.x, "x > 0", 3])
+@pytest.mark.parametrize("where", [lambda t: t.nothing, lambda t: t.x, "x", 3])
 def test_where_must_be_true_or_false(where: Any) -> None:
     with pytest.raises(ValueError, match="function of the table that says which rows"):
         open_column(CITIES, "x", where=where)
@@ -406,7 +409,7 @@ def test_what_was_opened_is_closed_with_the_last_column(monkeypatch: pytest.Monk
     closed: list[bool] = []
     source = open_source(CITIES)
     monkeypatch.setattr(
-        opening,
+        table_rows,
         "open_source",
         lambda *_, **__: type(source)(source.table, lambda: closed.append(True)),
     )

@@ -21,8 +21,9 @@ from pathlib import Path
 import attrs
 import torch
 from rich.progress import Progress
+from torch import nn
 
-from prudent.corruption import DataCorruption, parse
+from prudent.corruption import Backdoor, DataCorruption, GradientCorruption, parse
 from prudent.experiments.backbones import find_weights, resnet18, with_features
 from prudent.experiments.datasets import Dataset, load
 from prudent.experiments.experiment import build_model, gradient_hook
@@ -31,7 +32,7 @@ from prudent.paper.results import Reading, append, read
 from prudent.paper.runs.jobs import Job, settings
 from prudent.paper.runs.plans import Mark, Plans
 from prudent.paper.runs.streams import Work, in_turns, training
-from prudent.training import Plan
+from prudent.training import Plan, accuracy
 from prudent.training.loop.metrics import Metrics
 
 Planned = tuple[Job, Plan, list[Mark]]
@@ -199,7 +200,7 @@ def _work(
         plan,
         logistic_regression(shape, data.classes) if featured else build_model(data, job.seed),
         (data.train_features, data.train_labels),
-        (data.test_features, data.test_labels),
+        _evaluation(parse(job.corrupt), data),
         sorted({mark.step for mark in marks}),
         lambda history: finished(_readings(job, plan, marks, history)),
         lr=experiment.lr,
@@ -209,6 +210,20 @@ def _work(
         average=experiment.average,
         device=device,
     )
+
+
+def _evaluation(
+    corruption: DataCorruption | GradientCorruption | None, data: Dataset
+) -> Callable[[nn.Module], dict[str, float]]:
+    """Accuracy on the test part and, for a backdoor, how often its trigger succeeds there."""
+    clean = accuracy(data.test_features, data.test_labels, batch=10_000)
+    if not isinstance(corruption, Backdoor):
+        return lambda model: dict(clean(model))
+    others = data.test_labels != corruption.target
+    stamped = corruption.triggered(data.test_features[others])
+    wanted = torch.full_like(data.test_labels[others], corruption.target)
+    triggered = accuracy(stamped, wanted, batch=10_000)
+    return lambda model: {**clean(model), "success": triggered(model)["accuracy"]}
 
 
 def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Reading]:
@@ -223,9 +238,14 @@ def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -
             accuracy=round(100 * entries[mark.step].evaluation["accuracy"], 2),
             pass_rate=round(entries[mark.step].pass_rate, 3),
             trim=entries[mark.step].trim,
+            success=_percent(entries[mark.step].evaluation.get("success")),
         )
         for mark in marks
     ]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)
 
 
 def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, list[Mark]]:

@@ -7,17 +7,17 @@ Compiling the steps is not worthwhile: it gains a few percent and takes longer t
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from prudent.training import Execution, Plan, accuracy
+from prudent.training import Execution, Plan
+from prudent.training.corruption_hook import Corrupt
 from prudent.training.loop.metrics import Metrics
 from prudent.training.loop.run import TrainingRun
 from prudent.training.sampling import roomy_batch
-from prudent.training.step import Corrupt
 
 Work = Iterator[None]
 """Takes one step per item requested."""
@@ -47,7 +47,7 @@ def training(
     plan: Plan,
     model: nn.Module,
     train_set: tuple[torch.Tensor, torch.Tensor],
-    test_set: tuple[torch.Tensor, torch.Tensor],
+    evaluate: Callable[[nn.Module], Mapping[str, float]],
     marks: Iterable[int],
     record: Callable[[list[Metrics]], None],
     *,
@@ -64,7 +64,7 @@ def training(
         plan: As for `fit`.
         model: As for `fit`.
         train_set: Inputs and labels.
-        test_set: Inputs and labels; faster if already on the device.
+        evaluate: Measures the model at every mark.
         marks: Steps in ascending order; the last one ends the run.
         record: Called with the metrics at the end.
         lr: Learning rate of SGD.
@@ -79,9 +79,8 @@ def training(
         model,
         nn.CrossEntropyLoss(reduction="none"),
         train_set,
-        torch.optim.SGD,
-        {"lr": lr, "momentum": momentum},
-        Execution(
+        options={"lr": lr, "momentum": momentum},
+        execution=Execution(
             device=device,
             seed=seed,
             distributed=False,  # each run uses this process only, even under torchrun
@@ -89,10 +88,9 @@ def training(
             # is not.
             physical_batch=roomy_batch(len(train_set[1]), plan.sampling_rate, 3.5),
         ),
-        corrupt,
-        average,
+        corrupt=corrupt,
+        average=average,
     )
-    evaluate = accuracy(*test_set, batch=10_000)
     history, step = [], 0
     for mark in marks:
         for _ in run.steps(step, mark):

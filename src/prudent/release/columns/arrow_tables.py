@@ -90,6 +90,8 @@ def _stored(dtype: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_timestamp(dtype) and dtype.unit in _MICROSECONDS:
         return pa.int64()
+    if pa.types.is_duration(dtype):  # a Parquet file stores integers, and DuckDB reads them as such
+        return pa.int64()
     return dtype
 
 
@@ -112,9 +114,20 @@ def _image(column: ir.Column, dtype: pa.DataType) -> ir.Value | None:
         return _image(column, dtype.value_type)
     if _stored(dtype) == dtype:
         return None
+    if pa.types.is_duration(dtype):
+        return tried(
+            call("to_microseconds", _microseconds(column, dtype.unit), returns=dt.Interval("us"))
+        )
     if not pa.types.is_timestamp(dtype):
-        return tried(call("decode", column, dt.string))
-    microseconds = column * ibis.literal(_MICROSECONDS[dtype.unit], "int64")
+        return tried(call("decode", column, returns=dt.string))
+    microseconds = _microseconds(column, dtype.unit)
     if dtype.tz is None:
-        return tried(call("make_timestamp", microseconds, dt.Timestamp()))
-    return tried(call("make_timestamptz", microseconds, dt.Timestamp("UTC")))
+        return tried(call("make_timestamp", microseconds, returns=dt.Timestamp()))
+    return tried(call("make_timestamptz", microseconds, returns=dt.Timestamp("UTC")))
+
+
+def _microseconds(column: ir.Column, unit: str) -> ir.Value:
+    """Convert stored integers to whole microseconds; nanoseconds are dropped, towards zero."""
+    if unit == "ns":
+        return call("divide", column, ibis.literal(1000, "int64"), returns=dt.int64)
+    return column * ibis.literal(_MICROSECONDS.get(unit, 1), "int64")

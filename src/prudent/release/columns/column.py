@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.release.columns import images
+from prudent.release.columns import images, moments
+from prudent.release.columns.contributions import Contribution
+from prudent.release.columns.exact_sums import about, ends_in_steps, sum_of, sum_of_squares
+from prudent.release.columns.scales import INTEGER, NUMBER, Scale
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 
 Kind = Literal["numbers", "categories"]
@@ -42,7 +45,19 @@ class Column(Protocol):
 
     Ranks are 1-based: rank 1 is the least value. Records without a value (NULL, NaN) are not part
     of the column: they are not counted and have no rank. Infinities are values at the ends.
+
+    Values of every type are numbers here, in the unit that `scale` names: days for dates.
     """
+
+    @property
+    def scale(self) -> Scale:
+        """The unit of the numbers, and how a released number becomes a value of its type."""
+        ...
+
+    @property
+    def contribution(self) -> Contribution:
+        """What one privacy unit contributes: `contribution.records` values at most."""
+        ...
 
     def count(self) -> int:
         """The number of records."""
@@ -65,6 +80,17 @@ class Column(Protocol):
         Each value x is clipped to the ends of the lattice and contributes
         floor(clip(x)/spacing + 1/2). These are integers, so the order of summation does not matter.
         """
+        ...
+
+    def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
+        """The exact sum, in steps, of all values clipped to [low, high] and rounded to the lattice.
+
+        One record changes it by at most max(|a|, |b|), where a and b are the ends in steps.
+        """
+        ...
+
+    def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
+        """The exact sum of (s - origin)² over the same steps s as in `clipped_sum`."""
         ...
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
@@ -99,12 +125,15 @@ class ArrayColumn:
     read record by record by `ArrayColumn.of`, so that one odd record does not affect the others.
     """
 
-    def __init__(self, values: npt.ArrayLike) -> None:
+    def __init__(self, values: npt.ArrayLike, scale: Scale | None = None) -> None:
+        """Read a typed array; `scale` is None unless the numbers are in units of another type."""
         if isinstance(values, np.ma.MaskedArray):
             values = values.compressed()
         column = np.asarray(values)
         if column.ndim != 1:  # the message omits the shape: the number of records is private
             raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
+        self._scale = moments.scale_of(column.dtype) if scale is None else scale
+        self._boolean = column.dtype.kind == "b"
         if column.dtype.kind in "iufb":
             with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
                 numbers = column.astype(np.float64, copy=False)
@@ -112,16 +141,25 @@ class ArrayColumn:
             self._values = column[~np.isnan(numbers)]
             if column.dtype.kind == "f":
                 self._values = self._values + 0.0  # turns -0.0 into 0.0: one category, not two
+        elif column.dtype.kind in "Mm":
+            self._numbers = moments.numbers(column)
+            self._values = _categories(column)
         else:
             self._numbers = None
             self._values = _categories(column)
 
     @classmethod
-    def of(cls, values: Any, kind: Kind) -> "ArrayColumn":
+    def of(cls, values: Any, kind: Kind, read_as: str | None = None) -> "ArrayColumn":
         """Read an array, a list or a tuple as a column of numbers or of categories.
 
         In a list or an array of objects, a record that is not a number (or, for categories, not a
         string, date or other plain category) has no value.
+
+        Args:
+            values: The records.
+            kind: Whether they are numbers or categories.
+            read_as: The type of the records of a list or an array of objects, whose own types are
+                not public: see `Scale.named`. None means numbers.
 
         Raises:
             ValueError: if numbers are requested and a typed array holds something else.
@@ -130,7 +168,13 @@ class ArrayColumn:
             records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
             if kind == "categories" or records.ndim != 1:
                 return cls(records)
-            return cls(np.array([images.number(value) for value in records], np.float64))
+            scale = NUMBER if read_as is None else Scale.named(read_as)
+            number = images.number if scale in (NUMBER, INTEGER) else scale.record
+            return cls(np.array([number(value) for value in records], np.float64), scale)
+        if read_as is not None:
+            raise ArgumentError(
+                "read_as", "only with a list or a text column", got=read_as, why="an array is typed"
+            )
         return cls(values).checked(kind)
 
     def checked(self, kind: Kind) -> "ArrayColumn":
@@ -139,18 +183,28 @@ class ArrayColumn:
         Raises:
             ValueError: if numbers are requested and the column holds something else.
         """
-        if kind == "numbers" and not self.numeric:
+        if kind == "numbers" and (not self.numeric or self._boolean):
             raise ArgumentError(
                 "values",
-                "that are numbers",
-                shown="others",
+                "that are numbers, dates, times or durations",
+                shown="truth values" if self._boolean else "others",
                 hint="Only their mode can be released.",
             )
         return self
 
     @property
+    def scale(self) -> Scale:
+        """See `Column`. It follows from the type of the array."""
+        return self._scale
+
+    @property
+    def contribution(self) -> Contribution:
+        """See `Column`. Each value of an array is a unit of its own."""
+        return Contribution()
+
+    @property
     def numeric(self) -> bool:
-        """Whether the values are numbers."""
+        """Whether the values have numbers."""
         return self._numbers is not None
 
     def count(self) -> int:
@@ -173,9 +227,23 @@ class ArrayColumn:
         first, last = max(first, 1), min(last, self.count())
         if first > last:
             return 0
-        steps = lattice.steps(self._selected(first, last))
-        # Sum two halves of 32 bits each, so that neither sum overflows 64 bits.
-        return (int(np.sum(steps >> 32)) << 32) + int(np.sum(steps & 0xFFFFFFFF))
+        return sum_of(lattice.steps(self._selected(first, last)))
+
+    def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
+        """See `Column`."""
+        first, last = ends_in_steps(lattice, low, high)
+        return sum_of(np.clip(lattice.steps(self._checked()), first, last))
+
+    def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
+        """See `Column`."""
+        first, last = ends_in_steps(lattice, low, high)
+        distances = np.clip(lattice.steps(self._checked()), first, last) - first
+        return about(
+            origin - first,
+            count=len(distances),
+            total=sum_of(distances),
+            squares=sum_of_squares(distances),
+        )
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
@@ -206,7 +274,8 @@ class ArrayColumn:
     @property
     def _key(self) -> Callable[[Any], tuple[str, Any, str]]:
         """The key function: 1 and 1.0 are one category in a typed array, two among objects."""
-        return (lambda number: ("", number, "")) if self.numeric else in_order
+        plain = self._values.dtype != object
+        return (lambda number: ("", number, "")) if plain else in_order
 
     def _selected(self, first: int, last: int) -> FloatArray:
         numbers = self._checked()

@@ -111,6 +111,8 @@ def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
     try:
         (predicate,) = table.bind(where)
         boolean = predicate.type().is_boolean()
+    except ArgumentError:  # from a parsed text, which says what is wrong with it
+        raise
     except Exception:
         boolean = False
     if not boolean:

@@ -48,7 +48,7 @@ def exact(value: ir.Value, engine: str) -> ir.Value:
     if not value.type().is_string():
         return value
     if engine == "duckdb":
-        return call("encode", value, dt.binary)
+        return call("encode", value, returns=dt.binary)
     if engine == "postgres":  # concatenation with a string turns an ENUM into a string
         # The database's own encoding can represent every stored character.
         return _convert_to(value.concat(""), _getdatabaseencoding())
@@ -95,19 +95,24 @@ def encoding(expression: ir.Expr) -> str:
     return _ENCODINGS.get(name, str(name).replace("WIN", "cp"))
 
 
-def call(name: str, value: ir.Value, returns: dt.DataType) -> ir.Value:
-    """Call a built-in function of the engine with one argument."""
-    return _builtin(name, value.type(), returns)(value)
+def call(name: str, *arguments: ir.Value, returns: dt.DataType) -> ir.Value:
+    """Call a built-in function of the engine."""
+    return _builtin(name, tuple(each.type() for each in arguments), returns)(*arguments)
 
 
 def tried(value: ir.Value) -> ir.Value:
     """Return the value, but NULL in rows where computing it fails (DuckDB only)."""
-    return call("try", value, value.type())
+    return call("try", value, returns=value.type())
 
 
 @functools.cache
-def _builtin(name: str, takes: dt.DataType, returns: dt.DataType) -> Any:
-    return ibis.udf.scalar.builtin(lambda value: None, name=name, signature=((takes,), returns))
+def _builtin(name: str, takes: tuple[dt.DataType, ...], returns: dt.DataType) -> Any:
+    def shape(value: Any, other: Any) -> None: ...
+
+    one = len(takes) == 1
+    return ibis.udf.scalar.builtin(
+        (lambda value: None) if one else shape, name=name, signature=(takes, returns)
+    )
 
 
 @ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]

@@ -33,16 +33,23 @@ import numpy as np
 
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import Leaders
-from prudent.release.columns.dialects import (
-    backend_name,
-    double,
-    encoding,
-    exact,
-    fetched,
-    image,
-    legible,
-    literal,
+from prudent.release.columns.contributions import Contribution
+from prudent.release.columns.dialects import encoding, fetched, image
+from prudent.release.columns.exact_sums import FACTOR, LIMB, about, ends_in_steps
+from prudent.release.columns.public_values import PublicValue, typed
+from prudent.release.columns.questions import (
+    clipped_squares,
+    clipped_sums,
+    fullest_points,
+    how_many,
+    how_many_below,
+    how_many_of_each,
+    largest_group,
+    near_ranks,
+    sums_between,
+    two_largest_groups,
 )
+from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 
@@ -63,7 +70,14 @@ class TableColumn:
     """A column of an ibis table, one row per value; see `Column`."""
 
     def __init__(
-        self, rows: ir.Table, dtype: dt.DataType | None = None, *, owner: object = None
+        self,
+        rows: ir.Table,
+        dtype: dt.DataType | None = None,
+        *,
+        scale: Scale = NUMBER,
+        contribution: Contribution | None = None,
+        kept: Callable[[], ir.Table] | None = None,
+        owner: object = None,
     ) -> None:
         """Wrap a table whose column `value` has a value in every row.
 
@@ -71,10 +85,17 @@ class TableColumn:
             rows: The table. Strings are stored as bytes; see
                 `prudent.release.columns.dialects.exact`.
             dtype: The type in which values are displayed; None means their type in `rows`.
+            scale: The unit of the numbers, if they are numbers.
+            contribution: What one unit contributes; None means that every row is a unit.
+            kept: Returns the same table as the engine keeps it (`staging.StagedTable.kept`); None
+                if it is not kept.
             owner: An object to keep alive as long as this column, such as the open source.
         """
         self._rows = rows
         self._type = rows.value.type() if dtype is None else dtype
+        self._scale = scale
+        self._contribution = Contribution() if contribution is None else contribution
+        self._kept = kept
         self._owner = owner
         # Two, because a trimmed mean reads the ends of both its windows again.
         self._windows: deque[tuple[int, FloatArray]] = deque(maxlen=2)
@@ -88,6 +109,16 @@ class TableColumn:
     def dtype(self) -> dt.DataType:
         """The type in which values are displayed."""
         return self._type
+
+    @property
+    def scale(self) -> Scale:
+        """See `Column`."""
+        return self._scale
+
+    @property
+    def contribution(self) -> Contribution:
+        """See `Column`."""
+        return self._contribution
 
     def count(self) -> int:
         """See `Column`."""
@@ -146,8 +177,29 @@ class TableColumn:
         at_most_low, inside, *sums = (column[0].as_py() or 0 for column in row.columns)
         at_low = at_most_low - first + 1
         at_high = last - first + 1 - at_low - inside
-        total = sum(part << (place * bits) for place, part in enumerate(sums))
+        total = _joined(sums, bits)
         return int(total + (at_low + inside) * low_step + at_high * high_step)
+
+    def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
+        """See `Column`."""
+        first, last = ends_in_steps(lattice, low, high)
+        row = self._ask(clipped_sums, lattice=lattice, first=first, last=last)
+        records, *parts = (column[0].as_py() or 0 for column in row.columns)
+        return int(records * first + _joined(parts, LIMB))
+
+    def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
+        """See `Column`."""
+        first, last = ends_in_steps(lattice, low, high)
+        row = self._ask(clipped_squares, lattice=lattice, first=first, last=last)
+        found = {name: row[name][0].as_py() or 0 for name in row.column_names}
+        squares = 0
+        for name, value in found.items():
+            if name.startswith("product_"):
+                one, other = (int(place) for place in name.split("_")[1:])
+                squares += (value << ((one + other) * FACTOR)) * (1 if one == other else 2)
+        parts = [value for name, value in found.items() if name.startswith("part_")]
+        total = _joined(parts, FACTOR)
+        return about(origin - first, count=found["records"], total=total, squares=squares)
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
@@ -181,7 +233,7 @@ class TableColumn:
             found.extend(column[0].as_py() for column in row.columns)
         return np.array(found, np.int64)
 
-    def typed(self, values: Sequence[Hashable]) -> list[str | bool | int | float]:
+    def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
         """Convert public values, perhaps given as strings, to the type of this column."""
         return [typed(value, self._type, "categories") for value in values]
 
@@ -190,7 +242,8 @@ class TableColumn:
 
     def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
         """Run one of the queries below and return the engine's answer."""
-        return _answer(question(self._rows, **given))
+        rows = self._rows if self._kept is None else withheld(self._kept)
+        return _answer(question(rows, **given))
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
@@ -219,22 +272,6 @@ class TableColumn:
         return np.repeat(found["value"].to_numpy().astype(np.float64), repeats)
 
 
-def how_many(rows: ir.Table) -> ir.Expr:
-    """How many records there are."""
-    return rows.count()
-
-
-def how_many_below(rows: ir.Table, *, edges: FloatArray) -> ir.Expr:
-    """How many records lie below each of a few values."""
-    rows = rows.filter(rows.value < double(max(edges)))  # an index on the column can serve this
-    return rows.aggregate(
-        **{
-            f"below_{index}": rows.count(where=rows.value < double(edge))
-            for index, edge in enumerate(edges)
-        }
-    )
-
-
 def sample_quantiles(rows: ir.Table, *, share: float) -> ir.Expr:
     """Evenly spaced quantiles of a random sample, which suggest where ranks are."""
     sample = rows.filter(ibis.random() < share).select("value")
@@ -243,124 +280,9 @@ def sample_quantiles(rows: ir.Table, *, share: float) -> ir.Expr:
     return parts.aggregate(value=lambda t: t.value.max()).select("value")
 
 
-def near_ranks(rows: ir.Table, *, low: float, high: float, first: int, last: int) -> ir.Expr:
-    """The values of a few ranks, each once, with its number of records, out of a bracket."""
-    inside = rows.filter(rows.value >= double(low), rows.value <= double(high))
-    groups = inside.group_by("value").aggregate(records=lambda t: t.count())
-    upto = groups.records.sum().over(ibis.window(order_by=groups.value, rows=(None, 0)))
-    ranked = groups.mutate(upto=upto.cast("int64"))
-    return ranked.filter(ranked.upto >= first, ranked.upto - ranked.records < last)
-
-
-def sums_between(
-    rows: ir.Table,
-    *,
-    low: float,
-    high: float,
-    lattice: Lattice,
-    origin: int,
-    bits: int,
-    parts: int,
-) -> ir.Expr:
-    """The sum of all values between two, moved to the lattice, and how many there are."""
-    rows = rows.filter(rows.value < double(high))
-    between = rows.value > double(low)
-    rest = _steps(rows.value, lattice, below=high) - double(origin)
-    sums = {}
-    for place in range(parts):
-        upper = (rest / double(2.0**bits)).floor().cast("float64")
-        part = rest if place == parts - 1 else rest - upper * double(2.0**bits)
-        sums[f"part_{place}"] = part.cast("int64").sum(where=between).cast("int64")
-        rest = upper
-    return rows.aggregate(
-        at_most_low=rows.count(where=rows.value <= double(low)),
-        inside=rows.count(where=between),
-        **sums,
-    )
-
-
-def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
-    """The points of the lattice that hold nearly as many records as the fullest."""
-    steps = rows.select(step=_steps(rows.value, lattice).cast("int64"))
-    groups = steps.group_by("step").aggregate(records=lambda t: t.count())
-    fullest = groups.mutate(most=groups.records.max().over(ibis.window()))
-    near = fullest.filter(fullest.records > fullest.most - within)
-    return near.select("step", "records")
-
-
-def two_largest_groups(rows: ir.Table) -> ir.Expr:
-    """How many records the two most frequent values have, and their order, but not the values."""
-    groups = _by_size(rows)
-    top = groups.order_by([ibis.desc(groups.records), groups.value]).limit(2)
-    sizes = ibis.window(order_by=[ibis.desc(top.records), top.value])
-    return top.select(
-        records=top.records,
-        place=ibis.row_number().over(sizes),
-        position=ibis.row_number().over(ibis.window(order_by=top.value)),
-    )
-
-
-def largest_group(rows: ir.Table) -> ir.Expr:
-    """The most frequent value."""
-    groups = _by_size(rows)
-    top = groups.order_by([ibis.desc(groups.records), groups.value]).limit(1)
-    return top.select(value=legible(top.value, backend_name(rows)))
-
-
-def how_many_of_each(rows: ir.Table, *, categories: Sequence[Any]) -> ir.Expr:
-    """How many records have each of a few public values."""
-    engine = backend_name(rows)
-    values = [exact(literal(each), engine) for each in categories]
-    rows = rows.filter(rows.value.isin(values))
-    return rows.aggregate(
-        **{
-            f"of_{index}": rows.count(where=rows.value == value)
-            for index, value in enumerate(values)
-        }
-    )
-
-
-def _by_size(rows: ir.Table) -> ir.Table:
-    return rows.group_by("value").aggregate(records=lambda t: t.count())
-
-
-def typed(value: Hashable, dtype: dt.DataType, name: str) -> str | bool | int | float:
-    """Convert a public value, perhaps given as a string, to the type of a column.
-
-    Raises:
-        ValueError: if it cannot be converted.
-    """
-    given: Any = value.item() if isinstance(value, np.generic) else value
-    try:
-        if dtype.is_string():
-            return str(given)
-        if dtype.is_boolean():
-            return {"true": True, "false": False}[str(given).lower()]
-        if dtype.is_integer() and abs(number := int(given)) < 2**63 and number == float(given):
-            return number
-        if dtype.is_floating() and not math.isnan(float(given)):
-            return float(given)
-    except (TypeError, ValueError, KeyError, OverflowError):
-        pass
-    raise ArgumentError(name, f"of type {dtype}, as the column is", got=value)
-
-
-def _steps(value: ir.Value, lattice: Lattice, *, below: float = math.inf) -> ir.Value:
-    """Round a value to the lattice, in steps, as a double: bit for bit the same as `Lattice.steps`.
-
-    `below` is a known upper bound on all values: if it lies within the lattice, the comparison with
-    the upper end is omitted.
-    """
-    least, largest = lattice.value(lattice.low), lattice.value(lattice.high)
-    if below > largest:
-        value = ibis.ifelse(value > double(largest), double(largest), value)
-    value = ibis.ifelse(value < double(least), double(least), value)
-    scaled = value * double(math.ldexp(1.0, -lattice.exponent))
-    if lattice.exponent > 0:
-        # PostgreSQL raises an error when a product underflows; values this small are in step 0.
-        tiny = value.abs() < double(math.ldexp(1.0, max(lattice.exponent - 60, -1070)))
-        scaled = ibis.ifelse(tiny, double(0.0), scaled)
-    return (scaled + double(0.5)).floor().cast("float64")
+def _joined(parts: Sequence[int], bits: int) -> int:
+    """The number whose limbs of so many bits, least first, are these; a limb may be any integer."""
+    return sum(int(part) << (place * bits) for place, part in enumerate(parts))
 
 
 def _answer(expression: ir.Expr) -> Any:

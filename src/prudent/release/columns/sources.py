@@ -31,7 +31,7 @@ _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
 
 @attrs.frozen
-class Source:
+class OpenTable:
     """An opened table.
 
     Attributes:
@@ -39,11 +39,13 @@ class Source:
         close: Releases the resources that were opened for it.
         text: The columns of unparsed strings: all columns of a CSV file, and object columns of a
             pandas frame.
+        own_connection: Whether the connection was opened here, and not by the caller.
     """
 
     table: ir.Table
     close: Callable[[], None] = lambda: None
     text: frozenset[str] = frozenset()
+    own_connection: bool = True
 
 
 def open_source(
@@ -52,7 +54,7 @@ def open_source(
     connect: str | None = None,
     table: str | None = None,
     columns: Sequence[str] | None = None,
-) -> Source:
+) -> OpenTable:
     """Open a table without reading its records.
 
     Args:
@@ -79,13 +81,13 @@ def open_source(
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
     if isinstance(source, ir.Table):
-        return Source(source)
+        return OpenTable(source, own_connection=False)
     if type(source).__module__.startswith("pyspark."):
         return _from_spark(source)
     return _from_frame(source, columns)
 
 
-def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> Source:
+def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> OpenTable:
     suffix = Path(path).suffix.lower()
     known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
     if not known:
@@ -99,12 +101,12 @@ def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> S
     backend = _duckdb()
     if suffix in _PARQUET:
         opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
-        return Source(opened, backend.disconnect)
+        return OpenTable(opened, backend.disconnect)
     opened = _quietly(
         lambda: text_files.joined(backend, files, _TEXT[suffix]),
         f"read {path!r} as text with a header",
     )
-    return Source(opened, backend.disconnect, text=frozenset(opened.columns))
+    return OpenTable(opened, backend.disconnect, text=frozenset(opened.columns))
 
 
 def _files(path: str) -> list[str]:
@@ -134,7 +136,7 @@ def _duckdb(*arguments: Any, **options: Any) -> Any:
     return backend
 
 
-def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
+def _from_frame(frame: Any, columns: Sequence[str] | None) -> OpenTable:
     kind = type(frame).__module__.split(".")[0]
     if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
         raise SourceArgumentError(
@@ -151,7 +153,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> Source:
     untyped = _untyped(frame, kept) if kind == "pandas" else []
     backend = _duckdb()
     opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
-    return Source(opened, backend.disconnect, text=frozenset(map(str, untyped)))
+    return OpenTable(opened, backend.disconnect, text=frozenset(map(str, untyped)))
 
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
@@ -164,7 +166,7 @@ def _untyped(frame: Any, names: list[Any]) -> list[Any]:
 
     def is_typed(dtype: Any) -> bool:
         own = type(dtype).__name__
-        return own == "ArrowDtype" or (own != "CategoricalDtype" and dtype.kind in "biufM")
+        return own == "ArrowDtype" or (own != "CategoricalDtype" and dtype.kind in "biufMm")
 
     return [name for name in names if not is_typed(frame[name].dtype)]
 
@@ -186,7 +188,7 @@ def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
     return frame.select(kept) if kind == "pyarrow" else frame.select(kept).to_arrow()
 
 
-def _from_spark(frame: Any) -> Source:
+def _from_spark(frame: Any) -> OpenTable:
     backend = ibis.pyspark.connect(frame.sparkSession)
     view = f"prudent_{uuid.uuid4().hex}"
     frame.createOrReplaceTempView(view)
@@ -196,10 +198,10 @@ def _from_spark(frame: Any) -> Source:
         with contextlib.suppress(Exception):  # the session may be gone already
             catalog.dropTempView(view)
 
-    return Source(backend.table(view), close)
+    return OpenTable(backend.table(view), close)
 
 
-def _from_address(address: str, table: str | None) -> Source:
+def _from_address(address: str, table: str | None) -> OpenTable:
     if address.startswith(("postgres://", "postgresql://")):
         backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
     else:
@@ -219,7 +221,7 @@ def _postgres(address: str) -> Any:
     return ibis.postgres.from_connection(connection)
 
 
-def _table_of(backend: Any, table: str | None, where: str) -> Source:
+def _table_of(backend: Any, table: str | None, where: str) -> OpenTable:
     schema, _, name = (table or "").rpartition(".")
     if table is None:
         there = _tables(backend, schema)
@@ -236,7 +238,7 @@ def _table_of(backend: Any, table: str | None, where: str) -> Source:
         there = _tables(backend, schema)
         backend.disconnect()
         raise SourceError(f"{error} {there}".rstrip()) from None
-    return Source(opened, backend.disconnect)
+    return OpenTable(opened, backend.disconnect)
 
 
 def _tables(backend: Any, schema: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from prudent.release.columns.column import Column, in_order
 from prudent.release.lattice import IntArray, Lattice
 from prudent.release.margins.quantile import RobustValue
-from prudent.release.mechanism import Outcome, Released
+from prudent.release.outcome import Outcome, Released
 
 
 @attrs.frozen

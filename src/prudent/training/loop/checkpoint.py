@@ -59,9 +59,9 @@ def held(folder: Path) -> Iterator[None]:
                 raise
             raise ArgumentError(
                 "out",
-                "a folder that no other run is at work in",
+                "a folder that no other run is using",
                 got=str(folder),
-                hint="Wait for that run to end, or name another folder.",
+                hint="Wait for that run to end, or choose another folder.",
             ) from error
         yield
 
@@ -95,10 +95,10 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         if end < 0 or file.read() != _SEAL + _digest(file, end):
             raise ArgumentError(
                 "out",
-                "with the checkpoint as it was written",
-                shown=f"{str(path)!r}, which is damaged, cut off, or of another version",
-                why="its digest does not fit",
-                hint="Put a copy of that same file back, or begin anew in another folder.",
+                "with an intact checkpoint",
+                shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
+                why="its digest does not match",
+                hint="Restore the file from a copy, or start again in another folder.",
             )
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
@@ -165,9 +165,9 @@ def charged(folder: Path) -> Charge | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArgumentError(
             "out",
-            "with the ledger as it was written",
+            "with an intact ledger",
             shown=f"{str(path)!r}, which is damaged",
-            hint="Put a copy of that same file back, or begin anew in another folder.",
+            hint="Restore the file from a copy, or start again in another folder.",
         ) from error
 
 

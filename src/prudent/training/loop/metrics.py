@@ -151,7 +151,7 @@ def _step_of(line: str) -> float:
 
 def _summary_writer(folder: Path | None) -> Any:
     if folder is None:
-        raise ValueError("Expected out, a folder for the TensorBoard files, got None.")
+        raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

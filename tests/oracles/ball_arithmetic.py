@@ -4,7 +4,7 @@ Everything that the accountant computes from the dominating pairs of an event is
 here, by other methods and with error bounds that the arithmetic tracks: the profiles from erfc at
 128 bits, directly on both sides of zero; the distribution on a grid from their chords; the sum of
 all losses by an untilted Fourier transform. Only the pairs themselves (`domination`) are shared
-with the accountant. A verification takes seconds to minutes and needs python-flint.
+with the accountant. A verification takes seconds to minutes.
 """
 
 import math
@@ -17,7 +17,7 @@ from flint import acb, arb, ctx
 
 from prudent import _validate
 from prudent.accounting.domination import dominating
-from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair, Pair
+from prudent.accounting.pairs import BoundedRangePair, Dominating, LaplacePair, MixturePair, Pair
 
 _BITS = 128  # δ = 1e-20 keeps 18 digits
 _MOST_POINTS = 2**22
@@ -215,6 +215,8 @@ def _pair_profile(pair: Pair, epsilon: arb) -> arb:
             return total
         case LaplacePair():
             return _laplace(epsilon, arb(1) / arb(pair.scale), pair.sigma)
+        case BoundedRangePair():
+            return _bounded_range(epsilon, arb(pair.reach))
         case _:
             raise ValueError(f"Expected pairs in closed form, got {pair!r}.")
 
@@ -244,6 +246,13 @@ def _laplace(epsilon: arb, reach: arb, sigma: float) -> arb:
     above = _tail(upper, arb(0)) - _tail(upper, mu / 2)
     below = _tail(lower, mu / 2) - _tail(lower, mu)
     return above + (-reach).exp() * below
+
+
+def _bounded_range(epsilon: arb, reach: arb) -> arb:
+    """The profile of the worst choice whose losses lie in a range of this length."""
+    inside = (-((epsilon.max(-reach) - reach) / 2).expm1()).nonnegative_part()
+    least = (1 - epsilon.exp()).nonnegative_part()
+    return (inside * inside / -(-reach).expm1()).max(least)
 
 
 def _tail(a: arb, shift: arb) -> arb:

@@ -1,0 +1,287 @@
+"""How `prudent release` asks for a statistic and prints what came of it."""
+
+import contextlib
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import attrs
+import typer
+
+from prudent.cli import options
+from prudent.cli.display import complain, echo, neutral
+
+if TYPE_CHECKING:
+    from prudent.release.preview import Preview
+
+REFUSED, OVER_BUDGET = 3, 4
+
+
+def read_bounds(text: str | tuple[float, float]) -> tuple[float, float]:
+    """Parses `low,high`, as typer wants it."""
+    if isinstance(text, tuple):
+        return text
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"expected two numbers low,high, got {text!r}.") from None
+    return low, high
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """The options of every release; each field is declared once and becomes an option."""
+
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A .parquet, .csv, .tsv or .duckdb file, or a pattern such as 'sales/*.parquet'.",
+            show_default=False,
+        ),
+    ] = None
+    column: Annotated[str, typer.Option(metavar="NAME", help="The column to release from.")]
+    epsilon: Annotated[float, options.number("ε of this release, at least 0.001.")]
+    delta: Annotated[
+        float | None,
+        options.number("δ of this release; needed for a test and for private groups only."),
+    ] = None
+    bounds: Annotated[
+        Any,
+        typer.Option(
+            metavar="LOW,HIGH", parser=read_bounds, help="Public bounds on the data, if any."
+        ),
+    ] = None
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Keep only the rows with this condition, e.g. \"year = 2024 AND city = 'Oslo'\".",
+        ),
+    ] = None
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The column that says whose row it is: each unit then counts once. Without it "
+            "every row is protected by itself.",
+        ),
+    ] = None
+    per_unit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="The value of a unit with several rows: mean, median, min, max, sum, count, or a "
+            "number of rows to keep of each. \\[mean]",
+        ),
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Release for each group of this column; costs once."),
+    ] = None
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            help="The groups, from public knowledge; or 'private': those with enough records, "
+            "found privately (needs --delta).",
+        ),
+    ] = None
+    connect: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A database instead: postgres://user@host/database."),
+    ] = None
+    table: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The table in the database or .duckdb file.")
+    ] = None
+    ledger: Annotated[
+        str | None,
+        typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
+    ] = None
+    dataset: Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")] = "default"
+    dry_run: Annotated[
+        bool,
+        typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
+    ] = False
+    explain: Annotated[
+        bool,
+        typer.Option(
+            help="Release and charge nothing: show the SQL that would be sent, with made-up "
+            "numbers in it, and the engine's plan. The plan is for the owner of the data only.",
+        ),
+    ] = False
+    as_json: options.Json = False
+
+    def options(self) -> dict[str, Any]:
+        """The options of the library's functions, without those that were not given."""
+        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds")
+        given = {name: getattr(self, name) for name in names}
+        given["per_unit"] = _rule(self.per_unit)
+        given["groups"] = "private" if self.groups == "private" else listed(self.groups)
+        if self.where is not None:
+            from prudent.release.columns.condition_text import parse_condition
+
+            given["where"] = parse_condition(self.where)
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command whose options are its own and those of every `Request`."""
+
+    def add(ask: Callable[..., None]) -> Callable[..., None]:
+        own = [
+            each for each in inspect.signature(ask).parameters.values() if each.name != "request"
+        ]
+        hints = get_type_hints(Request, include_extras=True)
+        shared = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty
+                if field.default is attrs.NOTHING
+                else field.default,
+                annotation=hints[field.name],
+            )
+            for field in attrs.fields(Request)
+        ]
+
+        @functools.wraps(ask)
+        def run(**given: Any) -> None:
+            names = [field.name for field in attrs.fields(Request)]
+            ask(Request(**{name: given.pop(name) for name in names}), **given)
+
+        merged = [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in [shared[0], *own, *shared[1:]]
+        ]
+        run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in merged}
+        app.command(ask.__name__.strip("_").replace("_", "-"))(run)
+        return ask
+
+    return add
+
+
+def answer(request: Request, statistic: str, **own: Any) -> None:
+    """Release, print what came of it, and end with the exit status that says so."""
+    import prudent.release
+    from prudent.release.budget.ledger import OverBudgetError
+
+    if request.source is None and request.connect is None:
+        raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
+    given = request.options() | {name: value for name, value in own.items() if value is not None}
+    ask = getattr(prudent.release, statistic)
+    if request.explain:
+        _explain(request, ask, given)
+        return
+    if request.dry_run:
+        _print_preview(request, ask(request.source, request.column, dry_run=True, **given))
+        return
+    try:
+        with _budget(request) as ledger:
+            outcome = ask(request.source, request.column, ledger=ledger, **given)
+    except OverBudgetError as error:
+        if request.as_json:
+            _print_json({"status": "over budget", "value": None, "epsilon": request.epsilon})
+        complain(error)
+        raise typer.Exit(OVER_BUDGET) from None
+    _print(request, outcome)
+    if request.ledger is None:
+        complain("No --ledger: nobody keeps count of what releases cost.")
+    outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
+    if not any(_is_released(each) for each in outcomes):
+        raise typer.Exit(REFUSED)
+
+
+def listed(text: str | None) -> list[str] | None:
+    """The values of a comma-separated list; one that holds a comma is put in double quotes."""
+    import csv
+
+    return None if text is None else next(iter(csv.reader([text], skipinitialspace=True)), [])
+
+
+def _rule(text: str | None) -> str | int | None:
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Print the questions of a release as one SQL script, the plans as remarks in it."""
+    from prudent.release.explanation import explain
+
+    questions = explain(statistic, request.source, request.column, **given)
+    if request.as_json:
+        plain = [
+            {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
+            for each in questions
+        ]
+        echo(json.dumps({"questions": plain}, allow_nan=False))
+        return
+    for number, each in enumerate(questions, start=1):
+        remarks = "\n".join(f"--   {line}".rstrip() for line in each.plan.splitlines())
+        echo(f"-- {number} of {len(questions)}: {each.asks}\n{each.sql};\n{remarks}\n")
+    complain(
+        "Nothing was read or charged. Numbers in the SQL are made up; the plans hold statistics "
+        "of the table and are for its owner only."
+    )
+
+
+def _budget(request: Request) -> Any:
+    """The ledger to charge, if there is one."""
+    from prudent.release.budget.ledger import Ledger
+
+    if request.ledger is None:
+        return contextlib.nullcontext()
+    return Ledger.open(request.ledger, dataset=request.dataset)
+
+
+def _is_released(outcome: Any) -> bool:
+    from prudent.release.outcome import Refused
+
+    return not isinstance(outcome, Refused)
+
+
+def _print_preview(request: Request, preview: "Preview") -> None:
+    if request.as_json:
+        facts = attrs.asdict(preview, filter=lambda field, _: field.name != "event")
+        _print_json({"status": "preview"} | facts)
+    else:
+        echo(str(preview))
+        complain("Nothing was read or charged.")
+
+
+def _print(request: Request, outcome: Any) -> None:
+    if request.as_json:
+        _print_json(_plain_answer(outcome))
+        return
+    from prudent.accounting import ADD_REMOVE
+
+    outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
+    for group, each in outcomes.items():
+        name = "" if group is None else f"{group}: "
+        # One line each: a value with a line end in it could pretend to be another answer.
+        for line in each.lines():
+            echo(neutral(f"{name}{line}"), err=not _is_released(each))
+    one = next(iter(outcomes.values()), None)
+    if one is not None:
+        unit = "record" if request.unit is None else "unit"
+        echo(f"({one.epsilon:g}, {one.delta:g})-DP for {ADD_REMOVE.sentence(unit)}")
+
+
+def _plain_answer(outcome: Any) -> dict[str, Any]:
+    """An answer as JSON holds it: one outcome, or one per group."""
+    if not isinstance(outcome, dict):
+        return dict(outcome.plain())
+    groups = {str(group): each.plain() for group, each in outcome.items()}
+    released = any(_is_released(each) for each in outcome.values())
+    one = next(iter(outcome.values()), None)
+    price = {} if one is None else {"epsilon": one.epsilon, "delta": one.delta}
+    return {"status": "released" if released else "refused", "groups": groups} | price
+
+
+def _print_json(plain: dict[str, Any]) -> None:
+    from prudent.accounting import ADD_REMOVE
+
+    whole = plain | {"relation": options.plain(ADD_REMOVE)}
+    echo(json.dumps(options.plain(whole), allow_nan=False, default=str))

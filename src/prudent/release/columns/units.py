@@ -1,0 +1,204 @@
+"""One value, or k values, per privacy unit, computed inside an engine; see `contributions`.
+
+Guarantee: what is kept of a unit is a function of the rows of that unit alone, the same on every
+engine and in any order of the rows. Sums of doubles depend on their order, so none is rounded on
+the way: every value of a unit is first rounded to a multiple of a power of two, chosen from the
+unit's own rows such that all sums are whole multiples below 2**53 and therefore exact.
+
+With groups, a unit counts only in the group that holds most of its rows (the first in order among
+ties), and only with its rows there.
+"""
+
+import math
+from collections.abc import Sequence
+
+import ibis
+import ibis.expr.types as ir
+
+from prudent.release.columns.contributions import Contribution
+from prudent.release.columns.dialects import double
+from prudent.release.columns.scales import INTEGER, Scale
+
+_LARGEST, _SMALLEST = 1000, -900  # exponents of two: within them no product leaves the doubles
+_BITS = 52
+_LIMB = 2.0**26
+_SPARE = 60
+
+
+def per_unit(rows: ir.Table, contribution: Contribution, scale: Scale | None) -> ir.Table:
+    """Return the contributed values, with their group if there is one.
+
+    Args:
+        rows: A table with the columns `value`, `unit` and perhaps `member`, without NULL, and
+            without NaN in `value`.
+        contribution: What a unit contributes.
+        scale: The scale of the rows; None for categories.
+    """
+    keys = [name for name in ("unit", "member") if name in rows.columns]
+    how = contribution.per_unit
+    if isinstance(how, int):
+        found = _evenly_spaced(rows, keys, how)
+    elif how == "median":
+        found = _lower_medians(rows, keys)
+    elif how in ("min", "max"):
+        found = _extremes(rows, keys, largest=how == "max", categories=scale is None)
+    elif how == "count":
+        found = rows.group_by(keys).aggregate(rows=lambda t: t.count())
+        found = found.mutate(value=found.rows.cast("float64"))
+    else:
+        whole = scale is not None and scale.whole
+        sums = _whole_sums(rows, keys) if whole else _rounded_sums(rows, keys)
+        value = _mean(sums) if how == "mean" else _sum(sums)
+        if whole and scale != INTEGER:
+            value = ibis.ifelse(sums.low == sums.high, value, _nearest(value))
+        found = sums.mutate(value=value)
+        found = found.filter(found.value.notnull())
+    return _in_one_group(found)
+
+
+def _in_one_group(found: ir.Table) -> ir.Table:
+    """Keep of each unit only the group with most of its rows, the first in order among ties."""
+    if "member" not in found.columns:
+        return found.select("value")
+    order = [ibis.desc(found.rows), found.member]
+    place = ibis.dense_rank().over(ibis.window(group_by="unit", order_by=order))
+    found = found.mutate(place=place)
+    return found.filter(found.place == 0).select("value", "member")
+
+
+def _extremes(rows: ir.Table, keys: Sequence[str], *, largest: bool, categories: bool) -> ir.Table:
+    if not categories:
+        return rows.group_by(keys).aggregate(
+            rows=lambda t: t.count(), value=lambda t: t.value.max() if largest else t.value.min()
+        )
+    placed = _placed(rows, keys)  # not every engine has a least string of bytes
+    return placed.filter(placed.place == (placed.rows - 1 if largest else 0))
+
+
+def _lower_medians(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
+    """The value of rank ceil(n/2): of place (n - 1) / 2, rounded down, if places begin at 0."""
+    placed = _placed(rows, keys)
+    return placed.filter((placed.place * 2).isin([placed.rows - 1, placed.rows - 2]))
+
+
+def _evenly_spaced(rows: ir.Table, keys: Sequence[str], most: int) -> ir.Table:
+    """The values of places floor((2i - 1) n / 2k), i = 1..k, or all n values if n <= k.
+
+    The number of i with a place before p is floor((2kp + n - 1) / 2n); it grows where there is one.
+    The quotients are exact enough: both numbers are below 2**52.
+    """
+    placed = _placed(rows, keys)
+    count, place = placed.rows.cast("float64"), placed.place.cast("float64")
+
+    def before(places: ir.Value) -> ir.Value:
+        whole = places * double(2.0 * most) + count - double(1.0)
+        return (whole / (count * double(2.0))).floor()
+
+    chosen = before(place + double(1.0)) > before(place)
+    return placed.filter((placed.rows <= most) | chosen)
+
+
+def _placed(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
+    """The rows with their place in the order of their unit's values, and the unit's row count."""
+    own = ibis.window(group_by=keys)
+    ordered = ibis.window(group_by=keys, order_by="value")
+    return rows.mutate(place=ibis.row_number().over(ordered), rows=rows.count().over(own))
+
+
+def _whole_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
+    """Sums of whole numbers, each clipped to ±2**52, in two limbs that doubles add exactly."""
+    inside = _clipped(rows.value, 2.0**_BITS)
+    upper = (inside / double(_LIMB)).floor().cast("float64")
+    split = rows.mutate(upper=upper, lower=inside - upper * double(_LIMB))
+    sums = split.group_by(keys).aggregate(
+        rows=lambda t: t.count(),
+        low=lambda t: t.value.min(),
+        high=lambda t: t.value.max(),
+        upper=lambda t: t.upper.sum(),
+        lower=lambda t: t.lower.sum(),
+    )
+    total = sums.upper * double(_LIMB) + sums.lower
+    return sums.mutate(total=total, quantum=double(1.0))
+
+
+def _rounded_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
+    """Sums of doubles, each clipped to ±2**1000 and rounded to a quantum of its unit.
+
+    If a unit has n rows of size at most M, the quantum is the power of two for which n M / quantum
+    is about 2**52: the sum is a whole number of quanta, and the rounding of each value is at most
+    about M n / 2**52.
+    """
+    shapes = rows.group_by(keys).aggregate(
+        rows=lambda t: t.count(), low=lambda t: t.value.min(), high=lambda t: t.value.max()
+    )
+    ends = (_clipped(end, 2.0**_LARGEST).abs() for end in (shapes.low, shapes.high))
+    size = ibis.greatest(*ends)
+    shapes = shapes.mutate(
+        of_size=_exponent(ibis.greatest(size, double(2.0**_SMALLEST))),
+        of_rows=_exponent(shapes.rows.cast("float64")),
+    )
+    quantum = _power_of_two(shapes.of_size + shapes.of_rows + double(2.0 - _BITS))
+    shapes = shapes.select(*keys, quantum=quantum)
+    joined = rows.join(shapes, list(keys)).select("value", *shapes.columns)
+    inside = _clipped(joined.value, 2.0**_LARGEST)
+    tiny = inside.abs() < joined.quantum / double(4.0)  # its quotient might underflow: an error
+    steps = _nearest(ibis.ifelse(tiny, double(0.0), inside) / joined.quantum)
+    return (
+        joined.mutate(steps=steps)
+        .group_by(keys)
+        .aggregate(
+            rows=lambda t: t.count(),
+            low=lambda t: t.value.min(),
+            high=lambda t: t.value.max(),
+            quantum=lambda t: t.quantum.max(),
+            total=lambda t: t.steps.sum(),
+        )
+    )
+
+
+def _mean(sums: ir.Table) -> ir.Value:
+    mean = sums.total / sums.rows.cast("float64") * sums.quantum
+    return ibis.ifelse(sums.low == sums.high, sums.low, _with_infinities(sums, mean))
+
+
+def _sum(sums: ir.Table) -> ir.Value:
+    """The sum, clipped to ±2**1000, computed on a smaller scale where it cannot overflow."""
+    small = sums.total * (sums.quantum * double(2.0**-_SPARE))
+    inside = _clipped(small, 2.0 ** (_LARGEST - _SPARE)) * double(2.0**_SPARE)
+    return ibis.ifelse(sums.rows == 1, sums.low, _with_infinities(sums, inside))
+
+
+def _with_infinities(sums: ir.Table, finite: ir.Value) -> ir.Value:
+    """An infinite value makes a sum infinite; with both infinities there is no value."""
+    high, low = sums.high == double(math.inf), sums.low == double(-math.inf)
+    return ibis.cases(
+        (high & low, ibis.null("float64")),
+        (high, double(math.inf)),
+        (low, double(-math.inf)),
+        else_=finite,
+    )
+
+
+def _exponent(number: ir.Value) -> ir.Value:
+    """The largest e with 2**e <= number; exact, because the rounding of a logarithm is mended."""
+    near = (number.ln() / double(math.log(2.0))).floor().cast("float64")
+    power = _power_of_two(near)
+    return ibis.cases(
+        (power > number, near - double(1.0)),
+        (power * double(2.0) <= number, near + double(1.0)),
+        else_=near,
+    )
+
+
+def _power_of_two(exponent: ir.Value) -> ir.Value:
+    return (double(2.0) ** exponent).cast("float64")
+
+
+def _nearest(number: ir.Value) -> ir.Value:
+    return (number + double(0.5)).floor().cast("float64")
+
+
+def _clipped(number: ir.Value, size: float) -> ir.Value:
+    return ibis.cases(
+        (number > double(size), double(size)), (number < double(-size), double(-size)), else_=number
+    )

@@ -1,0 +1,294 @@
+"""Sums from which the count, mean and variance of bounded values follow, with little noise.
+
+A value x between bounds is a fraction t = (x - low)/(high - low) of the way. It contributes its
+Bernstein polynomials of one degree d to d + 1 sums:
+
+| degree | contributions of a record | what follows |
+| --- | --- | --- |
+| 0 | 1 | count |
+| 1 | 1 - t, t | count, mean |
+| 2 | (1 - t)², 2t(1 - t), t² | count, mean, variance |
+
+They are never negative and add up to 1. So a record changes the sums by exactly 1 in the sum of
+absolute differences, whatever its value, and noise for a sensitivity of 1 on each of them pays for
+all moments at once. A count with half of ε and a sum with the other half, about the midpoint, would
+cost the mean 1.41 times as much noise.
+
+Everything is counted in whole steps: with t = a/D for whole numbers a and D, the contributions
+times D**d are whole numbers that add up to D**d.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import attrs
+
+from prudent.release.additive import NoiseRegion
+from prudent.release.columns.column import Column
+from prudent.release.columns.scales import Scale
+from prudent.release.lattice import Lattice, check_bounds
+from prudent.release.noise import Law
+
+Moment = Literal["count", "mean", "variance", "deviation"]
+
+_BITS = 32  # a width is 2**32 to 2**33 steps, and so is the sensitivity: rounding is negligible
+
+
+def fine_lattice(bounds: tuple[float, float]) -> Lattice:
+    """Return the lattice between bounds that are about 2**32 steps apart.
+
+    Far from zero it is coarser, as the doubles themselves are.
+    """
+    low, high = check_bounds(bounds)
+    far = math.ldexp(max(abs(low), abs(high)), -51)
+    return Lattice.for_unit(max(math.ldexp(high - low, -_BITS), far), (low, high))
+
+
+@attrs.frozen(slots=False)
+class MomentSums:
+    """The sums of one degree over a column of values clipped to bounds.
+
+    Guarantee:
+        `sensitivity` bounds the sum of absolute differences of what `read` returns, when
+        `records` records are added or removed. Before rounding, a record adds whole numbers
+        c₀, …, c_d >= 0 of sum D**d. Rounding a sum down to a multiple of 2**s moves it by at most
+        ceil(c/2**s) <= (c + 2**s - 1)/2**s multiples when c is added.
+
+    Attributes:
+        degree: d, from 0 to 2.
+        lattice: The lattice that values are rounded to, between the bounds.
+        records: The largest number of records of one privacy unit.
+    """
+
+    degree: int
+    lattice: Lattice
+    records: int = 1
+
+    @cached_property
+    def _whole(self) -> int:
+        """D**d: what the contributions of one record add up to."""
+        return self.lattice.diameter**self.degree
+
+    @cached_property
+    def _shift(self) -> int:
+        """s: sums are rounded down to multiples of 2**s, so that noise fits 64 bits."""
+        return max(0, (self._whole * self.records).bit_length() - _BITS - 1)
+
+    @property
+    def sensitivity(self) -> int:
+        """How far one unit moves the sums, in multiples of 2**s."""
+        spare = (self.degree + 1) * ((1 << self._shift) - 1)
+        return (self.records * self._whole + spare) >> self._shift
+
+    @property
+    def step(self) -> float:
+        """What one multiple of 2**s is worth, in records."""
+        return math.ldexp(1.0, self._shift) / self._whole
+
+    def read(self, column: Column) -> list[int]:
+        """The sums of the column, exact but for the rounding, in multiples of 2**s."""
+        count = column.count()
+        exact = [count]
+        if self.degree >= 1:
+            low, width = self.lattice.low, self.lattice.diameter
+            ends = self.lattice.value(low), self.lattice.value(self.lattice.high)
+            total = column.clipped_sum(*ends, self.lattice) - count * low
+            exact = [count * width - total, total]
+            if self.degree == 2:
+                squares = column.clipped_squares(*ends, self.lattice, origin=low)
+                exact = [
+                    count * width**2 - 2 * width * total + squares,
+                    2 * (width * total - squares),
+                    squares,
+                ]
+        return [each >> self._shift for each in exact]
+
+    def moments(self, noisy: Sequence[int], scale: float, law: Law) -> "Moments":
+        """Return what noisy sums tell of the column, given the scale of their noise in steps."""
+        step = self.step
+        # One step for the rounding of the sums, and one for that of the noise.
+        region = NoiseRegion(
+            tuple(each * step for each in noisy), law, scale * step, 2 * step
+        )
+        ends = self.lattice.value(self.lattice.low), self.lattice.value(self.lattice.high)
+        return Moments(region, ends, self.lattice.spacing)
+
+
+@attrs.frozen
+class Moments:
+    """Count, mean and variance of clipped values, from noisy sums.
+
+    Every method with a confidence returns an interval that holds the moment with at least this
+    probability, over the noise alone. The sums are in a polytope with that probability. Where all
+    of it has a positive count, a ratio of two linear functions is largest and smallest at a corner.
+
+    Attributes:
+        region: Where the sums are, in records.
+        ends: The bounds.
+        spacing: The spacing of the lattice that values were rounded to.
+    """
+
+    region: NoiseRegion
+    ends: tuple[float, float]
+    spacing: float
+
+    @property
+    def width(self) -> float:
+        """The distance between the bounds."""
+        return self.ends[1] - self.ends[0]
+
+    @property
+    def count(self) -> float:
+        """The number of records, at least 0."""
+        return max(0.0, sum(self.region.centre))
+
+    @property
+    def count_deviation(self) -> float:
+        """The standard deviation of the noise of the count."""
+        return self.region.deviation * math.sqrt(len(self.region.centre))
+
+    def count_interval(self, confidence: float) -> tuple[float, float]:
+        """See `Moments`."""
+        counts = [sum(vertex) for vertex in self.region.vertices(confidence)]
+        return max(0.0, min(counts)), max(0.0, *counts)
+
+    @property
+    def _fraction(self) -> float:
+        """The mean as a fraction of the way between the bounds."""
+        centre = self.region.centre
+        # About the midpoint, so that a count near zero gives the midpoint.
+        off = (_first(centre) - sum(centre) / 2) / max(1.0, sum(centre))
+        return min(1.0, max(0.0, 0.5 + off))
+
+    @property
+    def mean(self) -> float:
+        """The mean, between the bounds."""
+        return self._value(self._fraction)
+
+    @property
+    def mean_deviation(self) -> float:
+        """The standard deviation of the noise of the mean, to first order in the noise."""
+        t, last = self._fraction, len(self.region.centre) - 1
+        slopes = [place / last - t for place in range(last + 1)]
+        return self.region.deviation * math.hypot(*slopes) / max(1.0, self.count) * self.width
+
+    def mean_interval(self, confidence: float) -> tuple[float, float]:
+        """See `Moments`; also half a step for the rounding of the values."""
+        vertices = list(self.region.vertices(confidence))
+        if min(map(sum, vertices)) <= 0:
+            return self.ends
+        fractions = [min(1.0, max(0.0, _first(vertex) / sum(vertex))) for vertex in vertices]
+        half = self.spacing / 2
+        return self._value(min(fractions)) - half, self._value(max(fractions)) + half
+
+    def _value(self, fraction: float) -> float:
+        low, high = self.ends
+        return low + fraction * (high - low) if fraction < 0.5 else high - (1 - fraction) * (
+            high - low
+        )
+
+    @property
+    def variance(self) -> float:
+        """The variance (a sum divided by the count, not by one less), at least 0."""
+        centre = self.region.centre
+        count = max(1.0, sum(centre))
+        about = _about(self._fraction, centre) / count
+        return min(0.25, max(0.0, about)) * self.width**2
+
+    @property
+    def variance_deviation(self) -> float:
+        """The standard deviation of the noise of the variance, to first order in the noise."""
+        t, share = self._fraction, self.variance / self.width**2
+        slopes = (t**2 - share, -t * (1 - t) - share, (1 - t) ** 2 - share)
+        return self.region.deviation * math.hypot(*slopes) / max(1.0, self.count) * self.width**2
+
+    def variance_interval(self, confidence: float) -> tuple[float, float]:
+        """See `Moments`; also what the rounding of the values can change.
+
+        The variance is the least, over t, of the mean square distance from t. For a fixed t that is
+        a ratio of linear functions: the one at the estimated mean gives the upper end, and the
+        least variance of a corner the lower end.
+        """
+        vertices = list(self.region.vertices(confidence))
+        largest = self.width**2 / 4
+        if min(map(sum, vertices)) <= 0:
+            return 0.0, largest
+        upper = max(_about(self._fraction, vertex) / sum(vertex) for vertex in vertices)
+        lower = min(
+            _about(_first(vertex) / sum(vertex), vertex) / sum(vertex) for vertex in vertices
+        )
+        rounding = self.width * self.spacing
+        return (
+            max(0.0, lower * self.width**2 - rounding),
+            min(largest, max(0.0, upper) * self.width**2 + rounding),
+        )
+
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation: the square root of the variance."""
+        return math.sqrt(self.variance)
+
+    @property
+    def deviation_deviation(self) -> float:
+        """The standard deviation of the noise of the deviation, to first order in the noise."""
+        return self.variance_deviation / max(2 * self.deviation, math.sqrt(self.variance_deviation))
+
+    def deviation_interval(self, confidence: float) -> tuple[float, float]:
+        """See `Moments`."""
+        low, high = self.variance_interval(confidence)
+        return math.sqrt(low), math.sqrt(high)
+
+
+@attrs.frozen
+class MomentSpread:
+    """A moment, with its noise, in the type of its column; see `outcome.Spread`.
+
+    Attributes:
+        moments: All moments.
+        which: The name of this one.
+        scale: The scale of the column.
+    """
+
+    moments: Moments
+    which: Moment
+    scale: Scale
+
+    @property
+    def value(self) -> Any:
+        """The moment as a value."""
+        return self._typed(getattr(self.moments, self.which))
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise of the moment."""
+        return float(getattr(self.moments, f"{self.which}_deviation"))
+
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
+        """See `outcome.Spread`; it follows from the moments, whatever the value."""
+        low, high = getattr(self.moments, f"{self.which}_interval")(confidence)
+        return self._typed(low), self._typed(high)
+
+    def _typed(self, number: float) -> Any:
+        match self.which:
+            case "mean":
+                return self.scale.value(number)
+            case "deviation":
+                return self.scale.difference(number)
+            case "count":
+                return round(number)
+            case "variance":
+                return number
+
+
+def _first(sums: Sequence[float]) -> float:
+    """The sum of the fractions t: Σ t = Σ_j (j/d) b_j for Bernstein sums b_j of degree d."""
+    return sum(place * each for place, each in enumerate(sums)) / (len(sums) - 1)
+
+
+def _about(t: float, sums: Sequence[float]) -> float:
+    """The sum of squared distances of the fractions from t, from sums of degree 2."""
+    none, one, both = sums
+    return none * t**2 - one * t * (1 - t) + both * (1 - t) ** 2

@@ -1,0 +1,211 @@
+"""What a release returns: a value that may be published, or a refusal."""
+
+import enum
+import html
+import math
+from statistics import NormalDist
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+from prudent import _validate
+from prudent.release.columns.scales import Scale
+from prudent.release.noise import Law
+
+
+class Branch(enum.Enum):
+    """The branch that produced a released value."""
+
+    ROBUST = "robust"
+    FALLBACK = "fallback"
+    SELECTED = "selected"
+    """One of several candidates, chosen at random by the exponential mechanism."""
+
+
+class Spread(Protocol):
+    """How far a released number may be from the statistic it stands for."""
+
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
+        """Return an interval that holds the statistic with at least this probability."""
+        ...
+
+
+@attrs.frozen
+class NoiseSpread:
+    """The spread of a number with noise of a known law.
+
+    Attributes:
+        law: The distribution of the noise.
+        scale: Its scale (Laplace) or standard deviation (Gaussian), in the unit of the data.
+        spacing: Spacing of the lattice; half of it is added for the rounding of the noise.
+    """
+
+    law: Law
+    scale: float
+    spacing: float
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise."""
+        return math.sqrt(2) * self.scale if self.law is Law.LAPLACE else self.scale
+
+    def interval(self, value: float, confidence: float) -> tuple[float, float]:
+        """See `Spread`. The chance is taken over the noise alone, so it costs nothing."""
+        half = self.half_width(confidence)
+        return value - half, value + half
+
+    def half_width(self, confidence: float) -> float:
+        """The distance that the noise exceeds with probability at most 1 - confidence.
+
+        For discrete Laplace noise of b steps, P(|noise| > t) <= exp(-t/b) for whole t; a Gaussian
+        is rounded to the nearest step. One step covers both.
+        """
+        _validate.between(0, 1, ends="()", confidence=confidence)
+        if self.law is Law.LAPLACE:
+            return -self.scale * math.log1p(-confidence) + self.spacing
+        return self.scale * NormalDist().inv_cdf((1 + confidence) / 2) + self.spacing
+
+
+@attrs.frozen
+class ScaledSpread:
+    """The spread of a number, as values of the type of its column.
+
+    Attributes:
+        number: The released number, in the unit of the scale.
+        spread: The spread of the number.
+        scale: The scale of the column.
+    """
+
+    number: float
+    spread: Spread
+    scale: Scale
+
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
+        """See `Spread`; it follows from the number, whatever the value displays."""
+        low, high = self.spread.interval(self.number, confidence)
+        return self.scale.value(low), self.scale.value(high)
+
+
+@attrs.frozen
+class Released:
+    """A released value, which may be published.
+
+    Attributes:
+        value: A number, a date, a tuple of numbers, or a category.
+        branch: The branch that produced it.
+        noise_scale: Standard deviation of the noise in it, in the unit of the data.
+        spacing: Values are multiples of this public power of two; 0 for a category.
+        event: The privacy event of the release, for any accountant.
+        mechanism: The name of the mechanism: "propose-test-release", "exponential", "laplace" or
+            "gaussian".
+        spread: How far the value may be from the statistic; None for a category or a vector.
+        epsilon: ε that the release cost; None if it was not asked through a statistic.
+        delta: δ that it cost; 0 for a pure mechanism.
+        notes: What was done to the records and what to keep in mind, one sentence each.
+    """
+
+    value: Any
+    branch: Branch
+    noise_scale: float
+    spacing: float
+    event: Any = attrs.field(repr=False)
+    mechanism: str = "propose-test-release"
+    spread: Spread | None = attrs.field(default=None, repr=False)
+    epsilon: float | None = None
+    delta: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
+        """Return an interval that holds the true statistic with at least this probability.
+
+        It follows from what was released, so it costs nothing more. The probability is over the
+        noise; it says nothing about sampling error.
+
+        Raises:
+            ValueError: if the value is a category or a vector, or the interval was released at a
+                lower confidence.
+        """
+        if self.spread is None:
+            raise ValueError(
+                "Expected a released number, got a category or a vector, which has no interval."
+            )
+        return self.spread.interval(self.value, confidence)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def lines(self) -> list[str]:
+        """The answer in words, one line or more."""
+        if self.spread is not None:
+            low, high = self.interval()
+            error = f", 95 % interval {_short(low)} to {_short(high)}"
+        elif self.noise_scale:
+            error = f", noise of standard deviation {self.noise_scale:.4g}"
+        else:
+            error = ""
+        branch = "" if self.branch is Branch.SELECTED else f", {self.branch.value} branch"
+        return [f"{self.value} ({self.mechanism}{branch}{error})", *self.notes]
+
+    def plain(self) -> dict[str, Any]:
+        """The answer as JSON holds it."""
+        return {
+            "status": "released",
+            "value": self.value,
+            "mechanism": self.mechanism,
+            "branch": self.branch.value,
+            "noise_scale": self.noise_scale,
+            "interval": None if self.spread is None else list(self.interval()),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": list(self.notes),
+        }
+
+    def _repr_html_(self) -> str:
+        """The answer for a notebook."""
+        first, *rest = map(html.escape, self.lines())
+        price = "" if self.epsilon is None else f" ({self.epsilon:g}, {self.delta or 0:g})-DP"
+        return f"<b>{first}</b><br><small>{' '.join([*rest, price])}</small>"
+
+
+@attrs.frozen
+class Refused:
+    """A refusal: the test failed, and no value is released. It costs as much as a release.
+
+    Attributes:
+        reason: A message that reveals only that the noisy test failed, which was charged for.
+        event: The privacy event of the refusal, for any accountant.
+        epsilon: ε that it cost; None if it was not asked through a statistic.
+        delta: δ that it cost.
+    """
+
+    reason: str
+    event: Any = attrs.field(repr=False)
+    epsilon: float | None = None
+    delta: float | None = None
+
+    def lines(self) -> list[str]:
+        """The refusal in words."""
+        return [f"Refused. {self.reason}"]
+
+    def plain(self) -> dict[str, Any]:
+        """The refusal as JSON holds it."""
+        empty = dict.fromkeys(("value", "branch", "noise_scale", "interval"))
+        return {
+            "status": "refused",
+            **empty,
+            "mechanism": "propose-test-release",
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": [self.reason],
+        }
+
+    def _repr_html_(self) -> str:
+        """The refusal for a notebook."""
+        return f"<b>Refused.</b> {html.escape(self.reason)}"
+
+
+Outcome: TypeAlias = Released | Refused
+
+
+def _short(number: Any) -> str:
+    return f"{number:.6g}" if isinstance(number, float) else str(number)

@@ -1,0 +1,1 @@
+"""Quantiles chosen by the exponential mechanism from all values of a column's type, exactly."""

@@ -1,0 +1,314 @@
+"""Public base measures: the values an answer may take, and how likely each is before any data.
+
+A measure assigns a positive whole number, its mass, to every value that a column of some type can
+hold. Values are numbered by an index that increases with the value, and a measure is given by its
+cumulative mass, an exact function of the index. That makes it cheap to use on 2**60 values: the
+mass of any interval is one difference, and a value is drawn by one bisection.
+
+All values in an octave of |v|, that is, between one power of two and the next, have equal mass in
+total, up to a factor of 16. A quantile of unknown scale then costs the logarithm of the number of
+octaves, not of values. Octaves near |v| = 64 have the most mass and those far from it less: with
+equal masses, zero and the many octaves next to it would attract a median near zero, and the many
+octaves beyond the data the tail of a small table.
+
+* `LatticeMeasure`: the points of a public lattice, for integers, dates and amounts with a unit.
+* `DoubleMeasure`: all doubles from 2**-40 to 2**64, of both signs, and zero. Half of the mass is
+  reserved for numbers of three to six decimal digits: measurements are usually rounded, and a
+  record's own value is then far more likely than one in the gap beside it.
+"""
+
+import abc
+import bisect
+import math
+from functools import cached_property
+
+import attrs
+import numpy as np
+from typing_extensions import override
+
+from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
+
+_OCTAVE = 2**52  # least mass of a full octave; also the number of doubles in one
+
+
+def _octaves(first: int, count: int) -> IntArray:
+    """The relative masses of the octaves from 2**first on: from 16 in the middle down to 1."""
+    distance = (np.arange(first, first + count) - 6) / 8
+    return np.maximum(1, np.round(16 / (1 + distance**2))).astype(np.int64)
+
+
+class Measure(abc.ABC):
+    """A mass for each of the values with indices low, ..., high.
+
+    Guarantee:
+        `indices` is a monotone map of each record alone. So adding or removing a record still does
+        that and no more, and the record of a given rank is the image of the record of that rank.
+    """
+
+    @property
+    @abc.abstractmethod
+    def low(self) -> int:
+        """The index of the least value."""
+
+    @property
+    @abc.abstractmethod
+    def high(self) -> int:
+        """The index of the largest value."""
+
+    @property
+    @abc.abstractmethod
+    def lightest(self) -> int:
+        """A lower bound on the mass of a single value, at least 1."""
+
+    @abc.abstractmethod
+    def indices(self, values: FloatArray) -> IntArray:
+        """The index of each record, after it was moved to the nearest end if it is beyond one."""
+
+    @abc.abstractmethod
+    def value(self, index: int) -> float:
+        """The value with an index."""
+
+    @abc.abstractmethod
+    def below(self, indices: IntArray) -> IntArray:
+        """The mass of all values before each index, up to a constant; up to `high` + 1."""
+
+    @abc.abstractmethod
+    def around(self, index: int) -> list[tuple[int, int]]:
+        """Increasing intervals of indices, both ends included, from the index itself to all values.
+
+        Their half-widths are 0 and the numbers 2**k and 3 * 2**k; there are `widths` of them.
+        """
+
+    @property
+    @abc.abstractmethod
+    def widths(self) -> int:
+        """The number of intervals that `around` returns."""
+
+    @cached_property
+    def total(self) -> int:
+        """The mass of all values."""
+        first, last = self.below(np.array([self.low, self.high + 1])).tolist()
+        return int(last - first)
+
+    def locate(self, start: int, offset: int) -> int:
+        """The index at which the mass from `start` on first exceeds `offset`."""
+        base = int(self.below(np.array([start]))[0])
+        return bisect.bisect_right(
+            range(self.low, self.high + 1),
+            base + offset,
+            lo=start - self.low,
+            key=lambda index: int(self.below(np.array([index + 1]))[0]),
+        ) + self.low
+
+
+@attrs.frozen(slots=False)
+class LatticeMeasure(Measure):
+    """Octaves on a lattice; an index is a number of steps.
+
+    Within an octave all points have equal mass. Zero has as much as one step.
+
+    Attributes:
+        lattice: The lattice. Its bounds limit the measure; octaves outside have no mass.
+    """
+
+    lattice: Lattice
+
+    @property
+    @override
+    def low(self) -> int:
+        return self.lattice.low
+
+    @property
+    @override
+    def high(self) -> int:
+        return self.lattice.high
+
+    @property
+    @override
+    def lightest(self) -> int:
+        return int(self._masses.min()) * (_OCTAVE >> (self._farthest.bit_length() - 1))
+
+    @property
+    def _farthest(self) -> int:
+        return max(abs(self.low), abs(self.high))
+
+    @cached_property
+    def _masses(self) -> IntArray:
+        return _octaves(self.lattice.exponent, (self._farthest + 1).bit_length())
+
+    @override
+    def indices(self, values: FloatArray) -> IntArray:
+        return self.lattice.steps(values)
+
+    @override
+    def value(self, index: int) -> float:
+        return self.lattice.value(index)
+
+    @override
+    def below(self, indices: IntArray) -> IntArray:
+        steps = np.asarray(indices, np.int64)
+        # A negative number -k has as much mass before it as the positive ones after k.
+        outward = np.where(steps > 0, steps, 1 - steps)
+        # frexp is exact, as steps are at most 2**52 + 1.
+        octave = np.frexp(outward.astype(np.float64))[1].astype(np.int64) - 1
+        within = np.left_shift(outward - np.left_shift(1, octave), 52 - octave)
+        before = np.concatenate([[0], np.cumsum(self._masses)])[octave] * _OCTAVE
+        mass = before + self._masses[octave] * within
+        return np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass)
+
+    @override
+    def around(self, index: int) -> list[tuple[int, int]]:
+        return [
+            *((max(self.low, index - w), min(self.high, index + w)) for w in self._half_widths),
+            (self.low, self.high),
+        ]
+
+    @property
+    @override
+    def widths(self) -> int:
+        return len(self._half_widths) + 1
+
+    @cached_property
+    def _half_widths(self) -> list[int]:
+        octaves = self.lattice.diameter.bit_length()
+        widths = {0, 1, *(w << k for k in range(octaves) for w in (2, 3))}
+        return sorted(w for w in widths if w < self.lattice.diameter)
+
+
+_LEAST, _MOST = -40, 64  # exponents of the range of doubles
+
+
+def _bits(value: float) -> int:
+    return int(np.float64(value).view(np.int64))
+
+
+_FIRST = _bits(2.0**_LEAST)
+_COUNT = (_MOST - _LEAST) * _OCTAVE  # the number of positive doubles in the range
+
+_DIGITS = (3, 4, 5, 6)
+_FIRST_DECADE = -4
+_DECADES = np.array([float(f"1e{k}") for k in range(_FIRST_DECADE, 9)])
+_POWERS = 10.0 ** np.arange(23)  # all exact
+_FINER = 20  # how much rarer a decimal number with one digit more is; 10 would be as many in total
+_DECADE = sum(9 * 10 ** (digits - 1) * _FINER ** (_DIGITS[-1] - digits) for digits in _DIGITS)
+_MASSES = np.append(_octaves(_LEAST, _MOST - _LEAST), 0)  # the last entry is beyond the range
+_BEFORE = np.cumsum(_MASSES) - _MASSES
+_ROUND = int(_BEFORE[-1]) * _OCTAVE // (len(_DECADES) * _DECADE)  # both halves weigh the same
+_ZERO = _OCTAVE + _ROUND * (_DECADE // 4)
+
+
+@attrs.frozen(slots=False)
+class DoubleMeasure(Measure):
+    """Octaves on the doubles, mixed with round decimal numbers.
+
+    Indices count doubles outwards from zero, 2**52 in each octave; zero has the mass of the octave
+    next to it. In the other half of the mass, each decade from 1e-4 to 1e9 has as much as any
+    other, and so have its numbers with at most 3, 4, 5 and 6 digits. The mass of a decimal number
+    is that of the double nearest to it, which is how it is read from a file.
+
+    Attributes:
+        bounds: Public bounds on the data; None if there are none.
+    """
+
+    bounds: tuple[float, float] | None = attrs.field(
+        default=None, converter=attrs.converters.optional(check_bounds)
+    )
+
+    @cached_property
+    def _ends(self) -> tuple[int, int]:
+        ends = (-math.inf, math.inf) if self.bounds is None else self.bounds
+        low, high = _ordinals(np.array(ends)).tolist()
+        return low, high
+
+    @property
+    @override
+    def low(self) -> int:
+        return self._ends[0]
+
+    @property
+    @override
+    def high(self) -> int:
+        return self._ends[1]
+
+    @property
+    @override
+    def lightest(self) -> int:
+        return 1
+
+    @override
+    def indices(self, values: FloatArray) -> IntArray:
+        return np.clip(_ordinals(np.asarray(values, np.float64)), self.low, self.high)
+
+    @override
+    def value(self, index: int) -> float:
+        return float(_doubles(np.array([index]))[0])
+
+    @override
+    def below(self, indices: IntArray) -> IntArray:
+        places = np.asarray(indices, np.int64)
+        positive = places > 0
+        outward = np.where(positive, places, 1 - places)
+        octave, within = np.divmod(outward - 1, _OCTAVE)
+        mass = _BEFORE[octave] * _OCTAVE + _MASSES[octave] * within
+        mass += _ROUND * _decimals_below(_doubles(outward))
+        return np.where(positive, _ZERO + mass, -mass)
+
+    @override
+    def around(self, index: int) -> list[tuple[int, int]]:
+        centre = self.value(index)
+        ends = np.array([centre - self._half_widths, centre + self._half_widths])
+        low, high = self.indices(ends).tolist()
+        return [*zip(low, high, strict=True), (self.low, self.high)]
+
+    @property
+    @override
+    def widths(self) -> int:
+        return len(self._half_widths) + 1
+
+    @cached_property
+    def _half_widths(self) -> FloatArray:
+        octaves = 2.0 ** np.arange(_LEAST, _MOST)
+        widths = np.sort(np.concatenate([[0.0], octaves, 1.5 * octaves]))
+        return np.asarray(widths[widths < self.value(self.high) - self.value(self.low)])
+
+
+
+
+def _ordinals(values: FloatArray) -> IntArray:
+    """Number the doubles outwards from zero; those below 2**-40 are moved to it or to zero."""
+    sizes = np.abs(values)
+    places = np.clip(sizes.view(np.int64) - _FIRST + 1, 1, _COUNT)
+    return np.where(sizes < 2.0 ** (_LEAST - 1), 0, np.where(values < 0, -places, places))
+
+
+def _doubles(ordinals: IntArray) -> FloatArray:
+    sizes = (np.abs(ordinals) + (_FIRST - 1)).view(np.float64)
+    return np.where(ordinals == 0, 0.0, np.copysign(sizes, ordinals))
+
+
+def _decimals_below(values: FloatArray) -> IntArray:
+    """The mass of the round decimal numbers between 0 and each positive value, itself excluded.
+
+    All operations are exact, or rounded to the nearest double as the numbers themselves are:
+    powers of ten up to 10**22 are doubles, so one division or multiplication gives the double
+    nearest to k * 10**e.
+    """
+    decade = np.searchsorted(_DECADES, values, side="right") - 1
+    inside = decade >= 0
+    decade = np.maximum(decade, 0)
+    mass = decade * _DECADE
+    for digits in _DIGITS:
+        exponent = decade + _FIRST_DECADE - (digits - 1)
+        guess = np.floor(_nearest(values, -exponent))
+        least = guess - 1 + sum((_nearest(guess + k, exponent) < values) for k in (-1, 0, 1))
+        first, last = 10 ** (digits - 1), 10**digits
+        count = np.clip(least, first, last).astype(np.int64) - first
+        mass += count * _FINER ** (_DIGITS[-1] - digits)
+    return np.where(inside, mass, 0)
+
+
+def _nearest(numbers: FloatArray, exponents: IntArray) -> FloatArray:
+    """The double nearest to number * 10**exponent, for exponents of at most 22 in size."""
+    power = _POWERS[np.abs(exponents)]
+    return np.where(exponents < 0, numbers / power, numbers * power)
+

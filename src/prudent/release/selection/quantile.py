@@ -1,0 +1,242 @@
+"""A quantile, with a confidence interval, by the exponential mechanism on a public measure.
+
+No proposal and no bounds are needed, and the answer is purely ε-DP. Only the records next to the
+quantile are read, whatever the size of the table: one count and one range of ranks.
+
+**Value.** A value v covers the ranks from L(v) = #{records < v} to U(v) = #{records <= v}, and
+d(v) = max(0, L(v) - pn, pn - U(v)) is the distance of the target pn from them, in records. The
+mechanism chooses v with probability proportional to mass(v) exp(-c min(d(v), K)).
+
+**Sensitivity.** Let Δ = max(p, 1-p). When one record x is added, pn grows by p, and L and U grow by
+1 for values beyond x. So the target approaches or leaves every value by at most Δ: d changes by
+between -Δ and +Δ, a range of length 2Δ. The range is what the exponential mechanism costs, so
+c = ε/(2Δ): for the median, c = ε. No weighting α of d above the target and β below it does better:
+with a record added beyond the target, values on its three sides change by βp, -αp and α(1-p), so
+the range is the largest of α, β and Δ(α + β), and the slower of the two decays is fastest for
+α = β. Taking the minimum with K keeps the sign of a change and does not lengthen it.
+
+**Accuracy.** Some value has distance 0. So d(v) >= t has a probability of at most
+(total mass / mass of that value) exp(-ct), whatever the data. K is the t at which this is 1e-9.
+
+**Interval.** Given the released v, public intervals I₀ ⊂ I₁ ⊂ ... around it widen by factors of at
+most 2 from {v} to all values. Let D_j be the number of records by which I_j covers the target,
+D_j = min(#{records <= high} - pn, pn - #{records < low}), and D = ∞ for the last. Interval j is
+chosen with probability proportional to (16/15)^j exp(-c' max(0, T - D_j, D_(j-1) - T)). One record
+changes each D_j by at most Δ, so again c' = ε'/(2Δ). If I_j misses the quantile, D_j <= 0, so its
+distance is at least T, and the first interval whose D_j is at least T has distance 0. All narrower
+ones together have at most 15 times its mass. Hence the chosen one misses the quantile with a
+probability of at most 15 exp(-c'T), which T makes 5 %. If n is too small to tell, the interval
+chosen is all values.
+"""
+
+import math
+import operator
+from collections.abc import Sequence
+from fractions import Fraction
+
+import attrs
+import dp_accounting as dp
+
+from prudent import _validate
+from prudent.accounting.events import ExponentialMechanismDpEvent
+from prudent.release.columns.column import Column
+from prudent.release.failures import withheld
+from prudent.release.margins.quantile import rational
+from prudent.release.noise import Noise, SecureNoise
+from prudent.release.selection.measure import DoubleMeasure, Measure
+from prudent.release.selection.sampler import Decay, choose, draw, rate
+from prudent.release.selection.window import Window
+
+CONFIDENCE = 0.95
+"""Least probability with which an interval contains the quantile of the data, by default."""
+
+INTERVAL_SHARE = 0.1
+"""Fraction of ε that is spent on the interval by default."""
+
+_RATIO = 16, 15  # of the masses of an interval and the next narrower one
+_FAR = 1e-9  # probability of an answer that is so far off that all such values weigh the same
+_MOST_RECORDS = 2**20  # on each side of the target that are read
+
+
+@attrs.frozen
+class Selected:
+    """A released quantile, which may be published.
+
+    Attributes:
+        value: The quantile, in the unit of the data.
+        index: Its index in the measure: steps of the lattice, for a lattice.
+        interval: Ends of a confidence interval for the quantile of the data; None if it was not
+            asked for.
+        interval_indices: Its ends as indices; None if it was not asked for.
+        whole: Whether the interval is all values, since there are too few records for this ε.
+    """
+
+    value: float
+    index: int
+    interval: tuple[float, float] | None = None
+    interval_indices: tuple[int, int] | None = None
+    whole: bool = False
+
+
+@attrs.frozen(slots=False)
+class ExponentialQuantile:
+    """The p-quantile, the value of rank ceil(pn) of n records, chosen by the exponential mechanism.
+
+    Guarantee:
+        A release is ε-DP with δ = 0 for adding or removing one record, whatever the data, and has
+        the privacy of `event`. The number of queries does not depend on the data.
+
+    Attributes:
+        p: The probability, in (0, 1], taken as an exact fraction: 0.9 means 9/10.
+        epsilon: ε of the release, value and interval together.
+        measure: The values an answer may take, and their masses.
+        interval_share: The fraction of ε spent on the interval; 0 releases none.
+        confidence: Probability with which the interval contains the quantile of the data, at least.
+    """
+
+    p: Fraction = attrs.field(converter=rational)
+    epsilon: float
+    measure: Measure = attrs.field(factory=DoubleMeasure)
+    interval_share: float = INTERVAL_SHARE
+    confidence: float = CONFIDENCE
+
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, _validate.positive, "epsilon")
+        _validate.between(0, 1, ends="[)", interval_share=self.interval_share)
+        _validate.between(0, 1, ends="()", confidence=self.confidence)
+        if self.reach > _MOST_RECORDS:
+            raise _validate.ArgumentError(
+                "epsilon",
+                "of at least 0.001",
+                got=self.epsilon,
+                why="the exponential mechanism would read more than 2**20 records on each side",
+            )
+
+    @property
+    def interval_epsilon(self) -> float:
+        """ε of the interval."""
+        return self.epsilon * self.interval_share
+
+    @property
+    def value_epsilon(self) -> float:
+        """ε of the value: the exact rest, rounded down."""
+        rest = self.epsilon - self.interval_epsilon
+        while Fraction(rest) + Fraction(self.interval_epsilon) > Fraction(self.epsilon):
+            rest = math.nextafter(rest, 0.0)
+        return rest
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of one release."""
+        value = ExponentialMechanismDpEvent(self.value_epsilon)
+        if self.interval_share == 0:
+            return value
+        return dp.ComposedDpEvent([value, ExponentialMechanismDpEvent(self.interval_epsilon)])
+
+    @property
+    def spread(self) -> Fraction:
+        """2Δ: the length of the range of changes of a distance, in records."""
+        return 2 * max(self.p, 1 - self.p)
+
+    def rank_error(self, beta: float = 1 - CONFIDENCE) -> int:
+        """A bound on the rank error, in records, that holds with probability 1 - beta on any data.
+
+        On data without large gaps the error is far smaller: see `typical_rank_error`.
+        """
+        _validate.between(0, 1, ends="()", beta=beta)
+        lightest = math.log(self.measure.total / self.measure.lightest)
+        return math.ceil((lightest - math.log(beta)) / float(self._value_rate))
+
+    def typical_rank_error(self, confidence: float = 0.5) -> float:
+        """The rank error, in records, that is not exceeded with this probability on smooth data.
+
+        Smooth means that records near the quantile are evenly spaced; then the error has a Laplace
+        distribution.
+        """
+        _validate.between(0, 1, ends="()", confidence=confidence)
+        return -math.log1p(-confidence) / float(self._value_rate)
+
+    @property
+    def least_count(self) -> float:
+        """The number of records below which the interval will almost surely be all values."""
+        rarer = min(self.p, 1 - self.p)
+        return self._margin / float(rarer) if rarer and self.interval_share else math.inf
+
+    @property
+    def cap(self) -> int:
+        """K: the distance, in records, from which on all values weigh the same."""
+        return self.rank_error(_FAR)
+
+    @property
+    def reach(self) -> int:
+        """The number of records on each side of the target that are read."""
+        return max(self.cap, self._margin + self._interval_cap if self.interval_share else 0) + 1
+
+    @property
+    def _value_rate(self) -> Fraction:
+        return rate(self.value_epsilon, self.spread)
+
+    @property
+    def _interval_rate(self) -> Fraction:
+        return rate(self.interval_epsilon, self.spread)
+
+    @property
+    def _margin(self) -> int:
+        """T: the number of records by which the interval should cover the target."""
+        return self._records_for(_RATIO[1] / (1 - self.confidence))
+
+    @property
+    def _interval_cap(self) -> int:
+        wider, narrower = _RATIO
+        return self._records_for(wider * (wider / narrower) ** self.measure.widths / _FAR)
+
+    def _records_for(self, odds: float) -> int:
+        return math.ceil(math.log(odds) / float(self._interval_rate))
+
+    def release(self, column: Column, noise: Noise | None = None) -> Selected:
+        """Release the quantile of a column.
+
+        Args:
+            column: The records.
+            noise: Source of randomness; None uses the operating system's.
+
+        Raises:
+            SourceError: If the records cannot be read; the message quotes none.
+        """
+        return withheld(self._release, column, SecureNoise() if noise is None else noise)
+
+    def _release(self, column: Column, noise: Noise) -> Selected:
+        window = Window.read(column, self.measure, self.p, self.reach)
+        index = self._draw_value(window, noise)
+        value = self.measure.value(index)
+        if self.interval_share == 0:
+            return Selected(value, index)
+        intervals = self.measure.around(index)
+        chosen = self._draw_interval(window, intervals, noise)
+        low, high = intervals[chosen]
+        return Selected(
+            value,
+            index,
+            (self.measure.value(low), self.measure.value(high)),
+            (low, high),
+            chosen == len(intervals) - 1,
+        )
+
+    def _draw_value(self, window: Window, noise: Noise) -> int:
+        starts, distances = window.pieces(self.measure.low)
+        decay = Decay(self._value_rate, self.cap, window.unit)
+        return draw(self.measure, starts, decay.weights(distances), noise)
+
+    def _draw_interval(
+        self, window: Window, intervals: Sequence[tuple[int, int]], noise: Noise
+    ) -> int:
+        margin = self._margin * window.unit
+        depths = [window.depth(*interval) for interval in intervals[:-1]]
+        short = [*(max(0, margin - depth) for depth in depths), 0]
+        wide = [0, *(max(0, depth - margin) for depth in depths)]
+        decay = Decay(self._interval_rate, self._interval_cap, window.unit)
+        weights = decay.weights(list(map(max, short, wide)))
+        wider, narrower = _RATIO
+        last = len(weights) - 1
+        masses = [wider**place * narrower ** (last - place) for place in range(last + 1)]
+        return choose(list(map(operator.mul, masses, weights)), noise)

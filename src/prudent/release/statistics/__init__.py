@@ -1,0 +1,25 @@
+"""Private statistics of a column.
+
+    median("salaries.parquet", "salary", propose=500, epsilon=0.3, delta=1e-7, ledger=ledger)
+
+Each call calibrates a mechanism to (ε, δ), checks that the column exists, charges the ledger, and
+only then reads the data. The result, `Released` or `Refused`, may be published.
+"""
+
+from prudent.release.statistics.moments import count, mean, sum, variance
+from prudent.release.statistics.most_frequent import mode
+from prudent.release.statistics.quantiles import iqr, median, quantile
+from prudent.release.statistics.trimmed import trimmed_mean, trimmed_sum
+
+__all__ = [
+    "count",
+    "iqr",
+    "mean",
+    "median",
+    "mode",
+    "quantile",
+    "sum",
+    "trimmed_mean",
+    "trimmed_sum",
+    "variance",
+]

@@ -1,0 +1,268 @@
+"""Private counts, sums, means and variances, by noise on exact sums of clipped values.
+
+With public bounds the values are clipped to them. Without, the bounds are two private quantiles,
+and a part of ε pays for them; see `prudent.release.winsorising`. Nothing is tested, so nothing is
+refused, and with Laplace noise there is no δ.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import dp_accounting as dp
+
+from prudent import _validate
+from prudent.release import request
+from prudent.release.additive import AdditiveMechanism, shares_of
+from prudent.release.clipped_total import ClippedTotal
+from prudent.release.columns.column import Column
+from prudent.release.moment_sums import Moment, Moments, MomentSpread, MomentSums, fine_lattice
+from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.outcome import Branch, NoiseSpread, Released, ScaledSpread
+from prudent.release.preview import Preview
+from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
+from prudent.release.winsorising import Clipping
+
+CENTRE_SHARE, RADIUS_SHARE = 0.45, 0.25
+"""Fractions of ε that private bounds cost, if none are given; the rest is for the noise."""
+
+TOTAL_SHARE = 0.5
+"""The fraction of ε that the private bound of a sum costs."""
+
+
+class CountOptions(Price, TableOptions, total=False):
+    """Keyword arguments of `count`; see `Price` and `TableOptions`.
+
+    Attributes:
+        law: Distribution of the noise: Laplace, or Gaussian when very many releases share a budget.
+            Gaussian noise needs `delta`.
+    """
+
+    law: Law
+
+
+class MomentOptions(CountOptions, total=False):
+    """Keyword arguments of `sum`, `mean` and `variance`; see also `CountOptions`.
+
+    Attributes:
+        bounds: Public bounds (low, high); values outside are clipped to them. None: the bounds are
+            two private quantiles, and the values outside are moved to them.
+    """
+
+    bounds: tuple[Any, Any] | None
+
+
+@statistic(CountOptions, kind="categories")
+def count(data: Any = None, column: str | None = None, **options: Unpack[CountOptions]) -> Answer:
+    """Release the number of records that have a value, of any type.
+
+    Args:
+        data: See `median`.
+        column: The column whose values are counted; None counts persons (`unit`), or the rows that
+            have a group (`by`).
+        **options: See `CountOptions`.
+
+    Returns:
+        `Released` with a whole number of at least 0; with `by`, a dictionary with one per group.
+    """
+    mechanism = _mechanism(options)
+    if column is None:
+        column = options.get("unit") or options.get("by")
+
+    def prepare(records: Column) -> Prepared:
+        sensitivity = records.contribution.records
+        spread = NoiseSpread(mechanism.law, mechanism.scale(sensitivity), 1.0)
+
+        def answer(records: Column, noise: Noise | None) -> Released:
+            noise = SecureNoise() if noise is None else noise
+            (noisy,) = mechanism.noisy([records.count()], sensitivity, noise)
+            return Released(
+                max(0, noisy),  # nearer to the truth, which is not negative either
+                Branch.ROBUST,
+                spread.deviation,
+                1.0,
+                mechanism.event,
+                mechanism.law.value,
+                spread,
+            )
+
+        return Prepared(preview=_preview("count", mechanism, options, mechanism.event, spread), answer=answer)
+
+    return request.release(prepare, data, column, options, kind="categories")
+
+
+@statistic(MomentOptions)
+def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOptions]) -> Answer:
+    """Release the sum of the clipped values.
+
+    Args:
+        data: See `median`.
+        column: See `median`.
+        **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
+            around zero: one record adds at most the bound that is farther from zero, so the other
+            one costs nothing.
+    """
+
+    def prepare(records: Column) -> Prepared:
+        if records.scale.kind in ("date", "timestamp"):
+            raise _validate.ArgumentError(
+                "column", "of numbers or durations", shown="dates or times", why="dates have no sum"
+            )
+        clipping, mechanism = _parts(records, options, 0.0, TOTAL_SHARE)
+        event = _event(clipping, mechanism)
+
+        def answer(records: Column, noise: Noise | None) -> Released:
+            noise = SecureNoise() if noise is None else noise
+            ends = clipping.ends(records, noise)
+            total = ClippedTotal.between(ends, records.contribution.records)
+            (noisy,) = mechanism.noisy([total.read(records)], total.sensitivity, noise)
+            number, spread = total.lattice.value(noisy), total.spread(mechanism)
+            return Released(
+                records.scale.value(number),
+                Branch.ROBUST,
+                spread.deviation,
+                total.lattice.spacing,
+                event,
+                mechanism.law.value,
+                ScaledSpread(number, spread, records.scale),
+                notes=_notes(ends, records, clipping),
+            )
+
+        spread = None
+        if clipping.given is not None:
+            total = ClippedTotal.between(clipping.given, records.contribution.records)
+            spread = total.spread(mechanism)
+        return Prepared(
+            preview=_preview("sum", mechanism, options, event, spread), answer=answer
+        )
+
+    return request.release(prepare, data, column, options)
+
+
+@statistic(MomentOptions)
+def mean(data: Any = None, column: str | None = None, **options: Unpack[MomentOptions]) -> Answer:
+    """Release the mean of the clipped values.
+
+    Args:
+        data: See `median`.
+        column: See `median`.
+        **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
+            around the median; see `prudent.release.winsorising`.
+    """
+    return _moment("mean", 1, data, column, options)
+
+
+@statistic(MomentOptions)
+def variance(
+    data: Any = None, column: str | None = None, **options: Unpack[MomentOptions]
+) -> Answer:
+    """Release the variance of the clipped values: their mean square distance from their mean.
+
+    Args:
+        data: See `median`.
+        column: See `median`.
+        **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
+            around the median; see `prudent.release.winsorising`.
+    """
+    return _moment("variance", 2, data, column, options)
+
+
+def _moment(
+    which: Moment, degree: int, data: Any, column: str | None, options: MomentOptions
+) -> Answer:
+    def prepare(records: Column) -> Prepared:
+        clipping, mechanism = _parts(records, options, CENTRE_SHARE, RADIUS_SHARE)
+        event = _event(clipping, mechanism)
+
+        def answer(records: Column, noise: Noise | None) -> Released:
+            noise = SecureNoise() if noise is None else noise
+            ends = clipping.ends(records, noise)
+            moments = released_moments(degree, ends, records, mechanism, noise)
+            spread = MomentSpread(moments, which, records.scale)
+            return Released(
+                spread.value,
+                Branch.ROBUST,
+                spread.deviation,
+                moments.spacing,
+                event,
+                mechanism.law.value,
+                spread,
+                notes=_notes(ends, records, clipping),
+            )
+
+        notes = (
+            "The noise is inversely proportional to the number of records, so its size is known "
+            "only after the release.",
+        )
+        preview = _preview(which, mechanism, options, event, None, notes)
+        return Prepared(preview=preview, answer=answer)
+
+    return request.release(prepare, data, column, options)
+
+
+def released_moments(
+    degree: int,
+    ends: tuple[float, float],
+    records: Column,
+    mechanism: AdditiveMechanism,
+    noise: Noise,
+) -> Moments:
+    """Release the sums of one degree of the values clipped to public or released bounds."""
+    sums = MomentSums(degree, fine_lattice(ends), records.contribution.records)
+    noisy = mechanism.noisy(sums.read(records), sums.sensitivity, noise)
+    return sums.moments(noisy, mechanism.scale(sums.sensitivity), mechanism.law)
+
+
+def _mechanism(options: Mapping[str, Any], epsilon: float | None = None) -> AdditiveMechanism:
+    return AdditiveMechanism.calibrate(
+        options["epsilon"] if epsilon is None else epsilon,
+        options.get("delta"),
+        options.get("law", Law.LAPLACE),
+    )
+
+
+def _parts(
+    records: Column, options: MomentOptions, *shares: float
+) -> tuple[Clipping, AdditiveMechanism]:
+    """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
+    bounds = options.get("bounds")
+    if bounds is not None:
+        return Clipping.to(bounds, records.scale), _mechanism(options)
+    _mechanism(options)  # checks ε, δ and the law
+    centre, radius, rest = shares_of(options["epsilon"], *shares)
+    return Clipping.privately(records, centre, radius), _mechanism(options, rest)
+
+
+def _event(clipping: Clipping, mechanism: AdditiveMechanism) -> dp.DpEvent:
+    events = [*clipping.events, mechanism.event]
+    return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
+
+
+def _notes(
+    ends: tuple[float, float], records: Column, clipping: Clipping
+) -> tuple[str, ...]:
+    low, high = (records.scale.value(end) for end in ends)
+    how = "private bounds" if clipping.private else "as given"
+    return (
+        f"Values were clipped to [{low}, {high}], {how}; the interval does not cover what clipping "
+        "changes.",
+    )
+
+
+def _preview(
+    name: str,
+    mechanism: AdditiveMechanism,
+    options: Mapping[str, Any],
+    event: dp.DpEvent,
+    spread: NoiseSpread | None,
+    notes: tuple[str, ...] = (),
+) -> Preview:
+    return Preview(
+        statistic=name,
+        mechanism=mechanism.law.value,
+        epsilon=options["epsilon"],
+        delta=0.0 if mechanism.law is Law.LAPLACE else options["delta"],
+        event=event,
+        noise_scale=None if spread is None else spread.deviation,
+        half_width=None if spread is None else spread.half_width(0.95),
+        notes=notes,
+    )

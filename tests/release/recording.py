@@ -1,0 +1,30 @@
+"""A ledger and a source of noise that remember what was asked of them."""
+
+from prudent.release.noise import Law
+
+
+class Book:
+    """A ledger that remembers every charge."""
+
+    def __init__(self) -> None:
+        self.charges: list[tuple[object, str, float | None]] = []
+
+    def charge(self, event: object, label: str = "", *, delta: float | None = None) -> None:
+        self.charges.append((event, label, delta))
+
+
+class Silence:
+    """Noise that is always zero, and remembers its laws and scales."""
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[Law, float, int]] = []
+
+    def of_test(self, test: object) -> int:
+        return 0
+
+    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+        self.drawn.append((law, scale, size))
+        return [0] * size
+
+    def integer(self, bound: int) -> int:
+        return bound // 2

@@ -1,0 +1,170 @@
+"""Count, sum, mean and variance: near the truth, priced as they say, charged first."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+
+from prudent.accounting import PldAccountant
+from prudent.release.columns.column import ArrayColumn
+from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.outcome import Released
+from prudent.release.preview import Preview
+from prudent.release.statistics import count, mean, sum, variance
+from tests.oracles.multisets import data_sets, neighbours, records
+from tests.release.recording import Book, Silence
+
+SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 20_000)
+TRUTH = {count: 20_000, sum: SAMPLE.sum(), mean: SAMPLE.mean(), variance: SAMPLE.var()}
+CLOSE = {count: 20, sum: 4_000, mean: 0.1, variance: 5.0}
+ALL = pytest.mark.parametrize("statistic", TRUTH, ids=lambda each: each.__name__)
+CLIPPED = pytest.mark.parametrize("statistic", [sum, mean, variance], ids=lambda f: f.__name__)
+
+
+class Unread(ArrayColumn):
+    """A column that must not be read before the ledger is charged."""
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(SAMPLE)
+        self._book = book
+
+    def count(self) -> int:
+        assert self._book.charges
+        return super().count()
+
+    def counts_below(self, edges: Any) -> Any:
+        assert self._book.charges
+        return super().counts_below(edges)
+
+
+def options(statistic: Callable[..., Any], **more: Any) -> dict[str, Any]:
+    return more if statistic is not count else {n: v for n, v in more.items() if n != "bounds"}
+
+
+@ALL
+@pytest.mark.parametrize("bounds", [None, (0.0, 200.0)])
+@pytest.mark.parametrize("law", list(Law))
+def test_what_is_released_is_near_the_truth(
+    statistic: Callable[..., Any], bounds: tuple[float, float] | None, law: Law
+) -> None:
+    given = options(statistic, bounds=bounds, law=law, delta=1e-6, epsilon=2.0)
+    released = statistic(SAMPLE, noise=ReproducibleNoise(3), **given)
+    assert isinstance(released, Released)
+    assert abs(released.value - TRUTH[statistic]) < CLOSE[statistic]
+    low, high = released.interval(0.999)
+    assert low <= TRUTH[statistic] + 1 and high >= TRUTH[statistic] - 1
+    assert low <= released.value <= high
+    assert released.mechanism == law.value
+    assert (released.epsilon, released.delta) == (2.0, 1e-6 if law is Law.GAUSSIAN else 0.0)
+    spent = PldAccountant().compose(released.event).get_epsilon(released.delta)
+    assert spent <= 2.0 * (1 + 1e-9)
+
+
+@ALL
+@pytest.mark.parametrize("bounds", [None, (0.0, 200.0)])
+def test_the_ledger_is_charged_once_before_any_record_is_read(
+    statistic: Callable[..., Any], bounds: tuple[float, float] | None
+) -> None:
+    book = Book()
+    given = options(statistic, bounds=bounds, epsilon=1.0)
+    released = statistic(Unread(book), ledger=book, **given)
+    ((event, label, delta),) = book.charges
+    assert (event, label, delta) == (released.event, statistic.__name__, 0.0)
+
+
+@ALL
+def test_a_dry_run_reads_and_charges_nothing(statistic: Callable[..., Any]) -> None:
+    book = Book()
+    preview = statistic(Unread(book), ledger=book, dry_run=True, epsilon=0.5)
+    assert isinstance(preview, Preview)
+    assert (preview.epsilon, preview.delta, book.charges) == (0.5, 0.0, [])
+
+
+def noise_and_value(statistic: Callable[..., Any], values: list[int], **given: Any) -> Any:
+    noise = Silence()
+    released = statistic(np.array(values, float), noise=noise, epsilon=0.7, **given)
+    ((_, scale, _),) = noise.drawn
+    return released.value, Fraction(scale) * Fraction(released.spacing)
+
+
+@pytest.mark.parametrize("bounds", [(0, 4), (1, 3), (-1, 2)])
+def test_counts_and_sums_have_noise_for_what_a_neighbour_changes(bounds: tuple[int, int]) -> None:
+    for statistic, given in ((count, {}), (sum, {"bounds": bounds})):
+        found = {
+            each: noise_and_value(statistic, records(each), **given) for each in data_sets(4)
+        }
+        worst = max(
+            abs(found[each][0] - found[near][0]) / found[each][1]
+            for each in data_sets(3)
+            for near in neighbours(each)
+        )
+        # The largest privacy loss is the change divided by the scale: ε, and hardly less.
+        assert 0.7 * (1 - 1e-9) <= worst <= Fraction(0.7)
+
+
+@CLIPPED
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, 1e308, -1e-320])
+def test_one_odd_record_changes_nothing_but_the_value(
+    statistic: Callable[..., Any], odd: float
+) -> None:
+    values = np.append(SAMPLE, odd)
+    for bounds in (None, (0.0, 200.0)):
+        given = {"epsilon": 1.0, "bounds": bounds}
+        one, other = (
+            statistic(each, noise=ReproducibleNoise(1), **given) for each in (SAMPLE, values)
+        )
+        assert abs(one.value - other.value) < CLOSE[statistic]
+
+
+@ALL
+def test_a_column_without_records_has_an_answer(statistic: Callable[..., Any]) -> None:
+    released = statistic(np.empty(0), epsilon=1.0, noise=ReproducibleNoise(2))
+    low, high = released.interval()
+    assert low <= released.value <= high
+
+
+@CLIPPED
+@pytest.mark.parametrize("bounds", [(3, 1), (1, 1), 5, (1, 2, 3), ("a", "b"), (0, np.inf)])
+def test_bounds_that_are_none_are_refused_before_anything_is_charged(
+    statistic: Callable[..., Any], bounds: Any
+) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected"):
+        statistic(SAMPLE, bounds=bounds, epsilon=1.0, ledger=book)
+    assert not book.charges
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, 1e-4, 51, "1"])
+def test_epsilon_is_checked(epsilon: Any) -> None:
+    with pytest.raises(ValueError, match="Expected epsilon"):
+        mean(SAMPLE, epsilon=epsilon)
+
+
+def test_dates_have_a_mean_and_no_sum() -> None:
+    days = np.datetime64("2024-01-01") + np.arange(2_000) % 100
+    released = mean(days, bounds=("2024-01-01", "2024-12-31"), epsilon=1.0)
+    assert abs((released.value - np.datetime64("2024-02-19").item()).days) <= 2
+    low, high = released.interval()
+    assert low <= released.value <= high
+    with pytest.raises(ValueError, match="dates have no sum"):
+        sum(days, epsilon=1.0)
+
+
+def test_text_can_be_counted() -> None:
+    released = count(["a", "b", None, "a"] * 100, epsilon=5.0, noise=ReproducibleNoise(0))
+    assert abs(released.value - 300) < 5
+    assert isinstance(released.value, int)
+
+
+def test_the_same_seed_gives_the_same_answer_in_an_engine() -> None:
+    pytest.importorskip("ibis")
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": SAMPLE})
+    for statistic in TRUTH:
+        given = {"epsilon": 1.0, "noise": ReproducibleNoise(8)}
+        one = statistic(frame, "x", **given)
+        assert one == statistic(SAMPLE, **given | {"noise": ReproducibleNoise(8)})
