@@ -624,7 +624,7 @@ def test_many_deltas_at_once_are_bounds_as_well(count):
 
 @pytest.mark.parametrize("sigma", [0.7, 8.0])
 def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
-    """With much noise it failed: rounding hid the spread of the losses on a grid too fine."""
+    """It failed with much noise: rounding hid the spread of losses, and the grid was too fine."""
     event = dp.PoissonSampledDpEvent(1024 / 60_000, dp.GaussianDpEvent(sigma))
     accountant = PldAccountant(value_discretization_interval=1e-3).compose(event, 600)
     epsilons = np.array([0.03, 0.2]) * (1 if sigma > 1 else 20)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from prudent.accounting import GaussianTest, PldAccountant, ProposeTestReleaseDpEvent, RdpAccountant
+from prudent.accounting import (
+    REPLACE_ONE,
+    ZERO_OUT,
+    GaussianTest,
+    PldAccountant,
+    ProposeTestReleaseDpEvent,
+    RdpAccountant,
+    Relation,
+)
 from prudent.training import Mean, Plan, ProposeTestRelease, Sum, TrimmedSum
 
 
@@ -111,3 +119,16 @@ def test_a_number_of_steps_of_any_kind_is_priced_and_carried_out_as_one(steps):
 def test_what_is_refused(changes):
     with pytest.raises(ValueError, match=f"Expected {next(iter(changes))} "):
         dpsgd(**changes)
+
+
+def test_certificates_are_for_the_plans_relation_unless_another_is_given():
+    plan = dpsgd(sampling_rate=0.05, steps=20)
+    found = plan.certificate(accuracy=0.9, records=2)
+    assert found.relation == plan.relation == ZERO_OUT
+    other = plan.certificate(accuracy=0.9, records=2, relation=REPLACE_ONE)
+    assert 0 < other.at_least < found.at_least < 0.9
+    assert plan.withstands(accuracy=0.9) > plan.withstands(accuracy=0.9, relation=REPLACE_ONE) > 0
+    person = attrs.evolve(plan, relation=Relation("zero-out", 3))  # what counts is `records`
+    assert person.certificate(accuracy=0.9, records=2) == found
+    fewer = plan.certificate(accuracy=0.9, records=2, runs=9)
+    assert fewer.at_least < found.at_least

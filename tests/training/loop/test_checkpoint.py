@@ -237,7 +237,7 @@ def test_the_ledger_never_goes_back(tmp_path, monkeypatch):
     assert paid[0] == 30
     assert paid == sorted(paid)
     assert paid[-1] == STEPS
-    steps, event = charged(folder)
+    steps, event, _ = charged(folder)
     assert event == PLAN.event_after(steps)
 
 
