@@ -274,7 +274,14 @@ def statistics_of(case: Case) -> list[str]:
     chosen = [*STATISTICS, *(OF_TEXT if text else ()), *(OF_NUMBERS if number else ())]
     if case.engine == "pandas" and number:  # there the column is text
         chosen.remove("median, where number")
+    if is_moment(case):
+        chosen += [name for name in OF_NUMBERS if name != "median, where number"]
     return chosen
+
+
+def is_moment(case: Case) -> bool:
+    """Whether the column is of dates or times, whose numbers are days or microseconds."""
+    return case.type.lower().startswith(("date", "time", "ms"))
 
 
 ALL = STATISTICS | OF_TEXT | OF_NUMBERS
@@ -339,6 +346,8 @@ def parameters() -> list[Any]:
         for place, statistic in enumerate(statistics):
             quick = place == turn % len(statistics) or (case.engine, statistic) not in tried
             tried.add((case.engine, statistic))
+            if is_moment(case) and statistic in OF_NUMBERS and statistic != "median":
+                quick = False
             marks = () if quick else pytest.mark.slow
             found.append(pytest.param(case, statistic, marks=marks))
     return found

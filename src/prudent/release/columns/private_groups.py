@@ -93,6 +93,8 @@ def open_private_groups(
         SourceError: if there is no such table.
         ValueError: if an argument is invalid.
     """
+    if column is None and unit is not None and per_unit is None:
+        per_unit = "min"  # of ones, so a unit counts once
     opened = open_rows(
         Asked(
             source,
