@@ -101,13 +101,25 @@ class AdaptiveFilter(Filter[Sums]):
     def charged(self, state: Sums, event: dp.DpEvent, delta: float | None) -> Sums:
         """The first of the possible costs that the books admit, else the first."""
         offers = prices.price(self.limits, event, delta)
-        sums = [self._added(state, costs) for costs in offers]
+        sums = self._in_order([self._added(state, costs) for costs in offers])
         admitted = next(filter(self._books_admit, sums), None)
         if admitted is None:
             return sums[0]
         if state == self.opening() and self._addition_holds_more(offers):
             return attrs.evolve(sums[0], accident=math.inf)
         return attrs.evolve(admitted, whole_epsilon=math.inf, whole_delta=math.inf)
+
+    def _in_order(self, sums: list[Sums]) -> list[Sums]:
+        """The possible sums in the order of preference.
+
+        Setting δ aside lowers the ε for the simple book. Once that book is full, an accident is
+        only set aside if the Gaussian book needs it: not from Gaussian noise, whatever was told.
+        """
+        if any(each.epsilon <= self.limits.epsilon for each in sums):
+            return sums
+        lasting = [each for each in sums if each.gaussian <= self.limits.gaussian]
+        others = [each for each in sums if each not in lasting]
+        return [*sorted(lasting, key=lambda each: each.accident), *others]
 
     @override
     def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:

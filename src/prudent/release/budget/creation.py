@@ -63,8 +63,7 @@ def begin(
             return False
         if budget.data is not None and not another:
             _check_store(store, budget.data)
-        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        store.append(dataset, row_after(BEFORE_THE_FIRST, dataset=dataset, time=time, **fields))
+        store.append(dataset, row_after(BEFORE_THE_FIRST, dataset=dataset, time=now(), **fields))
     if budget.data is not None:
         data_binding.remember(budget.data, location, dataset)
     return True
@@ -98,6 +97,11 @@ def noted_budget(first: Row, dataset: str) -> Budget:
     fields = fields_of(BEFORE_THE_FIRST, first, dataset)
     with reading(first):
         return Budget.of_fields(fields)
+
+
+def now() -> str:
+    """The time in UTC, as rows note it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def text(**argument: Any) -> str:

@@ -8,7 +8,6 @@ Rows are only ever appended. Each holds the hash of all before it, so that an ed
 """
 
 import contextlib
-import datetime
 import os
 import threading
 from collections.abc import Mapping
@@ -181,6 +180,7 @@ class Ledger:
                 if not self._filter.admits(state):
                     raise OverBudgetError(asked, self._balance())
                 row = self._append(
+                    time=creation.now(),
                     label=label,
                     event=serialisation.to_plain(event),
                     delta=delta,
@@ -217,7 +217,7 @@ class Ledger:
                     raise LedgerError(f"Charge {charge.sequence} is not one of {self!r}.")
                 if noted:
                     raise LedgerError(f"The outcome of charge {charge.sequence} is already noted.")
-                self._append(**fields)
+                self._append(**fields)  # without a time: how long a release took is not public
             self._catch_up()
 
     def fits(self, event: dp.DpEvent, *, delta: float | None = None) -> bool:
@@ -337,8 +337,7 @@ class Ledger:
 
     def _append(self, **fields: Any) -> Row:
         """Appends a row to the store; it counts once the transaction has ended."""
-        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        row = self._journal.next_row(time=time, **fields)
+        row = self._journal.next_row(**fields)
         self._store.append(self._dataset, row)
         return row
 
