@@ -40,9 +40,7 @@ def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | N
     inner = leaf
     while isinstance(inner, dp.PoissonSampledDpEvent):
         inner = inner.event
-    ours = isinstance(
-        inner, MarginTest | ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent
-    )
+    ours = isinstance(inner, MarginTest | ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent)
     if not ours or relation is not NeighboringRelation.REPLACE_ONE:
         return None
     return ErrorDetails(

@@ -34,7 +34,7 @@ _OCTAVE = 2**52  # least mass of a full octave; also the number of doubles in on
 def _octaves(first: int, count: int) -> IntArray:
     """The relative masses of the octaves from 2**first on: from 16 in the middle down to 1."""
     distance = (np.arange(first, first + count) - 6) / 8
-    return np.maximum(1, np.round(16 / (1 + distance**2))).astype(np.int64)
+    return np.asarray(np.maximum(1, np.round(16 / (1 + distance**2))), np.int64)
 
 
 class Measure(abc.ABC):
@@ -93,12 +93,15 @@ class Measure(abc.ABC):
     def locate(self, start: int, offset: int) -> int:
         """The index at which the mass from `start` on first exceeds `offset`."""
         base = int(self.below(np.array([start]))[0])
-        return bisect.bisect_right(
-            range(self.low, self.high + 1),
-            base + offset,
-            lo=start - self.low,
-            key=lambda index: int(self.below(np.array([index + 1]))[0]),
-        ) + self.low
+        return (
+            bisect.bisect_right(
+                range(self.low, self.high + 1),
+                base + offset,
+                lo=start - self.low,
+                key=lambda index: int(self.below(np.array([index + 1]))[0]),
+            )
+            + self.low
+        )
 
 
 @attrs.frozen(slots=False)
@@ -154,7 +157,7 @@ class LatticeMeasure(Measure):
         within = np.left_shift(outward - np.left_shift(1, octave), 52 - octave)
         before = np.concatenate([[0], np.cumsum(self._masses)])[octave] * _OCTAVE
         mass = before + self._masses[octave] * within
-        return np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass)
+        return np.asarray(np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass))
 
     @override
     def around(self, index: int) -> list[tuple[int, int]]:
@@ -251,7 +254,7 @@ class DoubleMeasure(Measure):
         octave, within = np.divmod(outward - 1, _OCTAVE)
         mass = _BEFORE[octave] * _OCTAVE + _MASSES[octave] * within
         mass += _ROUND * _decimals_below(_doubles(outward))
-        return np.where(positive, _ZERO + mass, -mass)
+        return np.asarray(np.where(positive, _ZERO + mass, -mass))
 
     @override
     def around(self, index: int) -> list[tuple[int, int]]:
@@ -270,8 +273,6 @@ class DoubleMeasure(Measure):
         octaves = 2.0 ** np.arange(_LEAST, _MOST)
         widths = np.sort(np.concatenate([[0.0], octaves, 1.5 * octaves]))
         return np.asarray(widths[widths < self.value(self.high) - self.value(self.low)])
-
-
 
 
 def _ordinals(values: FloatArray) -> IntArray:
@@ -311,4 +312,3 @@ def _nearest(numbers: FloatArray, exponents: IntArray) -> FloatArray:
     """The double nearest to number * 10**exponent, for exponents of at most 22 in size."""
     power = _POWERS[np.abs(exponents)]
     return np.where(exponents < 0, numbers / power, numbers * power)
-

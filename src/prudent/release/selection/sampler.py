@@ -90,7 +90,9 @@ class Decay:
         step = self._exponential(Fraction(1))
         digits = _DIGITS + math.ceil(float(self.rate) * (self.cap + 1) / math.log(10)) + 1
         start = Decimal(1).scaleb(digits, _EXACT)
-        return list(itertools.accumulate(itertools.repeat(step, self.cap), _EXACT.multiply, initial=start))
+        return list(
+            itertools.accumulate(itertools.repeat(step, self.cap), _EXACT.multiply, initial=start)
+        )
 
 
 def draw(measure: Measure, starts: Sequence[int], weights: Sequence[int], noise: Noise) -> int:
