@@ -18,7 +18,6 @@ octaves beyond the data the tail of a small table.
 """
 
 import abc
-import bisect
 import math
 from functools import cached_property
 
@@ -29,6 +28,7 @@ from typing_extensions import override
 from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
 
 _OCTAVE = 2**52  # least mass of a full octave; also the number of doubles in one
+_BRANCHES = 256  # of the search for a value by its mass
 
 
 def _octaves(first: int, count: int) -> IntArray:
@@ -92,16 +92,14 @@ class Measure(abc.ABC):
 
     def locate(self, start: int, offset: int) -> int:
         """The index at which the mass from `start` on first exceeds `offset`."""
-        base = int(self.below(np.array([start]))[0])
-        return (
-            bisect.bisect_right(
-                range(self.low, self.high + 1),
-                base + offset,
-                lo=start - self.low,
-                key=lambda index: int(self.below(np.array([index + 1]))[0]),
-            )
-            + self.low
-        )
+        target = int(self.below(np.array([start]))[0]) + offset
+        low, high = start, self.high + 1  # below(low) <= target < below(high)
+        while high - low > 1:
+            step = -(-(high - low) // _BRANCHES)
+            grid = np.arange(low, high, step)
+            low = int(grid[np.searchsorted(self.below(grid), target, side="right") - 1])
+            high = min(high, low + step)
+        return low
 
 
 @attrs.frozen(slots=False)
