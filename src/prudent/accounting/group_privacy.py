@@ -8,10 +8,10 @@ the least of these bounds, all of which hold:
   δ_k(ε₁ + … + ε_k) ≤ δ(ε₁) + e^ε₁ δ(ε₂) + … + e^(ε₁ + … + ε_(k-1)) δ(ε_k).
 * *Each release at distance k*, then composed. A Gaussian or Laplace mechanism of sensitivity 1 has
   sensitivity k, so its noise multiplier is divided by k. Along a chain the ranges of log-ratios
-  add up, so the range of an exponential mechanism is multiplied by k. A Poisson-sampled Gaussian has the pair of
-  `group_pairs`, which is exact for the worst records. Any other sampled release is a mixture over
-  the number of the person's records in the batch (`_sampled`), each part bounded by a chain.
-  Dominating pairs compose adaptively.
+  add up, so the range of an exponential mechanism is multiplied by k. A Poisson-sampled Gaussian
+  has the pair of `group_pairs`, which is exact for the worst records. Any other sampled release is
+  a mixture over the number of the person's records in the batch (`_sampled`), each part bounded by
+  a chain. Dominating pairs compose adaptively.
 """
 
 import math

@@ -18,7 +18,6 @@ octaves beyond the data the tail of a small table.
 """
 
 import abc
-import bisect
 import math
 from functools import cached_property
 
@@ -29,12 +28,13 @@ from typing_extensions import override
 from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
 
 _OCTAVE = 2**52  # least mass of a full octave; also the number of doubles in one
+_BRANCHES = 256  # of the search for a value by its mass
 
 
 def _octaves(first: int, count: int) -> IntArray:
     """The relative masses of the octaves from 2**first on: from 16 in the middle down to 1."""
     distance = (np.arange(first, first + count) - 6) / 8
-    return np.maximum(1, np.round(16 / (1 + distance**2))).astype(np.int64)
+    return np.asarray(np.maximum(1, np.round(16 / (1 + distance**2))), np.int64)
 
 
 class Measure(abc.ABC):
@@ -92,16 +92,14 @@ class Measure(abc.ABC):
 
     def locate(self, start: int, offset: int) -> int:
         """The index at which the mass from `start` on first exceeds `offset`."""
-        base = int(self.below(np.array([start]))[0])
-        return (
-            bisect.bisect_right(
-                range(self.low, self.high + 1),
-                base + offset,
-                lo=start - self.low,
-                key=lambda index: int(self.below(np.array([index + 1]))[0]),
-            )
-            + self.low
-        )
+        target = int(self.below(np.array([start]))[0]) + offset
+        low, high = start, self.high + 1  # below(low) <= target < below(high)
+        while high - low > 1:
+            step = -(-(high - low) // _BRANCHES)
+            grid = np.arange(low, high, step)
+            low = int(grid[np.searchsorted(self.below(grid), target, side="right") - 1])
+            high = min(high, low + step)
+        return low
 
 
 @attrs.frozen(slots=False)
@@ -157,7 +155,7 @@ class LatticeMeasure(Measure):
         within = np.left_shift(outward - np.left_shift(1, octave), 52 - octave)
         before = np.concatenate([[0], np.cumsum(self._masses)])[octave] * _OCTAVE
         mass = before + self._masses[octave] * within
-        return np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass)
+        return np.asarray(np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass))
 
     @override
     def around(self, index: int) -> list[tuple[int, int]]:
@@ -254,7 +252,7 @@ class DoubleMeasure(Measure):
         octave, within = np.divmod(outward - 1, _OCTAVE)
         mass = _BEFORE[octave] * _OCTAVE + _MASSES[octave] * within
         mass += _ROUND * _decimals_below(_doubles(outward))
-        return np.where(positive, _ZERO + mass, -mass)
+        return np.asarray(np.where(positive, _ZERO + mass, -mass))
 
     @override
     def around(self, index: int) -> list[tuple[int, int]]:

@@ -33,6 +33,7 @@ import math
 import operator
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 
 import attrs
 import dp_accounting as dp
@@ -87,7 +88,7 @@ class ExponentialQuantile:
         the privacy of `event`. The number of queries does not depend on the data.
 
     Attributes:
-        p: The probability, in (0, 1], taken as an exact fraction: 0.9 means 9/10.
+        p: The probability, in (0, 1), taken as an exact fraction: 0.9 means 9/10.
         epsilon: ε of the release, value and interval together.
         measure: The values an answer may take, and their masses.
         interval_share: The fraction of ε spent on the interval; 0 releases none.
@@ -101,6 +102,14 @@ class ExponentialQuantile:
     confidence: float = CONFIDENCE
 
     def __attrs_post_init__(self) -> None:
+        if self.p == 1:
+            raise _validate.ArgumentError(
+                "p",
+                "below 1",
+                got=1,
+                why="every value above the maximum is as good an answer as the maximum",
+                hint="Take 0.99, or give a proposal.",
+            )
         _validate.fields(self, _validate.positive, "epsilon")
         _validate.between(0, 1, ends="[)", interval_share=self.interval_share)
         _validate.between(0, 1, ends="()", confidence=self.confidence)
@@ -112,12 +121,12 @@ class ExponentialQuantile:
                 why="the exponential mechanism would read more than 2**20 records on each side",
             )
 
-    @property
+    @cached_property
     def interval_epsilon(self) -> float:
         """ε of the interval."""
         return self.epsilon * self.interval_share
 
-    @property
+    @cached_property
     def value_epsilon(self) -> float:
         """ε of the value: the exact rest, rounded down."""
         rest = self.epsilon - self.interval_epsilon
@@ -133,7 +142,7 @@ class ExponentialQuantile:
             return value
         return dp.ComposedDpEvent([value, ExponentialMechanismDpEvent(self.interval_epsilon)])
 
-    @property
+    @cached_property
     def spread(self) -> Fraction:
         """2Δ: the length of the range of changes of a distance, in records."""
         return 2 * max(self.p, 1 - self.p)
@@ -160,32 +169,32 @@ class ExponentialQuantile:
     def least_count(self) -> float:
         """The number of records below which the interval will almost surely be all values."""
         rarer = min(self.p, 1 - self.p)
-        return self._margin / float(rarer) if rarer and self.interval_share else math.inf
+        return self._margin / float(rarer) if self.interval_share else math.inf
 
-    @property
+    @cached_property
     def cap(self) -> int:
         """K: the distance, in records, from which on all values weigh the same."""
         return self.rank_error(_FAR)
 
-    @property
+    @cached_property
     def reach(self) -> int:
         """The number of records on each side of the target that are read."""
         return max(self.cap, self._margin + self._interval_cap if self.interval_share else 0) + 1
 
-    @property
+    @cached_property
     def _value_rate(self) -> Fraction:
         return rate(self.value_epsilon, self.spread)
 
-    @property
+    @cached_property
     def _interval_rate(self) -> Fraction:
         return rate(self.interval_epsilon, self.spread)
 
-    @property
+    @cached_property
     def _margin(self) -> int:
         """T: the number of records by which the interval should cover the target."""
         return self._records_for(_RATIO[1] / (1 - self.confidence))
 
-    @property
+    @cached_property
     def _interval_cap(self) -> int:
         wider, narrower = _RATIO
         return self._records_for(wider * (wider / narrower) ** self.measure.widths / _FAR)
@@ -207,12 +216,12 @@ class ExponentialQuantile:
 
     def _release(self, column: Column, noise: Noise) -> Selected:
         window = Window.read(column, self.measure, self.p, self.reach)
-        index = self._draw_value(window, noise)
+        index = draw(self.measure, *self.value_weights(window), noise)
         value = self.measure.value(index)
         if self.interval_share == 0:
             return Selected(value, index)
         intervals = self.measure.around(index)
-        chosen = self._draw_interval(window, intervals, noise)
+        chosen = choose(self.interval_weights(window, intervals), noise)
         low, high = intervals[chosen]
         return Selected(
             value,
@@ -222,14 +231,13 @@ class ExponentialQuantile:
             chosen == len(intervals) - 1,
         )
 
-    def _draw_value(self, window: Window, noise: Noise) -> int:
+    def value_weights(self, window: Window) -> tuple[list[int], list[int]]:
+        """Where each piece of equal distance starts, and its weight. Private."""
         starts, distances = window.pieces(self.measure.low)
-        decay = Decay(self._value_rate, self.cap, window.unit)
-        return draw(self.measure, starts, decay.weights(distances), noise)
+        return starts, Decay(self._value_rate, self.cap, window.unit).weights(distances)
 
-    def _draw_interval(
-        self, window: Window, intervals: Sequence[tuple[int, int]], noise: Noise
-    ) -> int:
+    def interval_weights(self, window: Window, intervals: Sequence[tuple[int, int]]) -> list[int]:
+        """The weight of each interval around a released value. Private."""
         margin = self._margin * window.unit
         depths = [window.depth(*interval) for interval in intervals[:-1]]
         short = [*(max(0, margin - depth) for depth in depths), 0]
@@ -239,4 +247,4 @@ class ExponentialQuantile:
         wider, narrower = _RATIO
         last = len(weights) - 1
         masses = [wider**place * narrower ** (last - place) for place in range(last + 1)]
-        return choose(list(map(operator.mul, masses, weights)), noise)
+        return list(map(operator.mul, masses, weights))
