@@ -24,6 +24,7 @@ because only k records stand between the right radius and the largest one.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -40,7 +41,7 @@ from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Mea
 from prudent.release.selection.quantile import ExponentialQuantile
 from prudent.release.selection.sampler import Decay, choose, rate
 
-_DEPTH = 12.0  # k, the number of records that should lie outside, times ε of the radius
+_DEPTH = 10.0  # k, the number of records that should lie outside, times ε of the radius
 _USUAL = 2.0**10  # the radius around zero that the prior prefers
 _LARGEST_PART = 4  # around zero, at most one record in so many should lie outside
 _FAR = 50.0  # loss of weight from which on all radii weigh the same: a probability of 1e-21
@@ -82,11 +83,16 @@ class PrivateRadius:
         """k: the number of records that should lie outside."""
         return math.ceil(_DEPTH * self.records / self.epsilon)
 
-    @property
+    @cached_property
     def radii(self) -> FloatArray:
         """The radii to choose from, in ascending order."""
-        octaves = 2.0 ** np.arange(0 if self.whole else -40, 52 if self.whole else 64)
+        octaves = 2.0 ** np.arange(0 if self.whole else -32, 48)
         return np.sort(np.concatenate([octaves, 1.5 * octaves]))
+
+    @cached_property
+    def _decay(self) -> Decay:
+        speed = rate(self.epsilon / self.records, _SPREAD)
+        return Decay(speed, math.ceil(_FAR / speed), self.part)
 
     def release(self, column: Column, centre: float, noise: Noise) -> float:
         """Release a radius around the centre, which must be public or released."""
@@ -107,8 +113,7 @@ class PrivateRadius:
         distances = [
             max(0, here * part - k, k - there) for here, there in zip(outside, wider, strict=True)
         ]
-        speed = rate(self.epsilon / self.records, _SPREAD)
-        decay = Decay(speed, math.ceil(_FAR / speed), part).weights(distances)
+        decay = self._decay.weights(distances)
         return [prior * weight for prior, weight in zip(self._prior(centre), decay, strict=True)]
 
     def _outside_of(self, column: Column, centre: float) -> list[int]:
@@ -121,11 +126,14 @@ class PrivateRadius:
         return (column.count() - inside).tolist()
 
     def _prior(self, centre: float) -> list[int]:
-        """A mass for each radius that falls with the cube of the octaves from the usual one."""
+        """A mass for each radius, by its distance in octaves from the usual one.
+
+        It falls faster for larger radii: they may be wrong by far more.
+        """
         radii = self.radii
         usual = abs(centre) / 4 if centre else _USUAL
-        octaves = np.abs(np.log2(radii / min(max(usual, radii[0]), radii[-1])))
-        return [round(2**30 / (1 + far) ** 3) for far in octaves.tolist()]
+        octaves = np.log2(radii / min(max(usual, radii[0]), radii[-1])).tolist()
+        return [round(2**30 / (1 + abs(far)) ** (3 if far > 0 else 1)) for far in octaves]
 
 
 @attrs.frozen(kw_only=True, slots=False)
