@@ -26,7 +26,6 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
     RdpAccountant,
     Run,
-    calibrate,
 )
 
 RATE, NOISE, STEPS, DELTA, TARGET = 256 / 60_000, 1.1, 10_000, 1e-5, 3.0
@@ -50,7 +49,7 @@ def epsilon(accountant: type[dp.PrivacyAccountant], event: dp.DpEvent) -> Answer
 
 def our_noise(test: GaussianTest | None) -> Answer:
     run = Run(sampling_rate=RATE, steps=STEPS, test=test)
-    return lambda: calibrate(run, "noise_multiplier", epsilon=TARGET, delta=DELTA).noise_multiplier
+    return lambda: run.calibrate("noise_multiplier", epsilon=TARGET, delta=DELTA).noise_multiplier
 
 
 def opacus_noise() -> float:

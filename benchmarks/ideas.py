@@ -223,11 +223,11 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         model,
         nn.CrossEntropyLoss(reduction="none"),
         (data.train_features, data.train_labels),
-        optimizer,
-        options,
-        Execution(seed=experiment.seed),
-        hook,
-        experiment.average,
+        optimizer=optimizer,
+        options=options,
+        execution=Execution(seed=experiment.seed),
+        corrupt=hook,
+        average=experiment.average,
     )
     for _ in training.steps(0, plan.steps):
         pass

@@ -1,6 +1,7 @@
 """`import prudent` stays light; every public module and name has its place in the reference."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -47,6 +48,8 @@ def holders(module: str) -> set[str]:
 def source(module: str) -> str:
     path = PACKAGE.parent.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    stub = path.with_suffix(".pyi")  # lists the names that a package imports on first use
+    path = stub if stub.exists() else path
     return path.read_text(encoding="utf-8")
 
 
@@ -81,6 +84,19 @@ def test_import_prudent_is_light() -> None:
 
 def test_the_light_import_test_can_fail() -> None:
     assert "numpy" in loaded_after("import numpy")
+
+
+def test_every_public_name_is_that_of_its_module() -> None:
+    """The stub is what users' editors read; what it lists must be there."""
+    for name in prudent.__all__:
+        home = importlib.import_module(defining_module("prudent", name))
+        assert getattr(prudent, name) is getattr(home, name)
+    assert set(prudent.__all__) <= set(dir(prudent))
+
+
+def test_other_names_are_no_attributes() -> None:
+    with pytest.raises(AttributeError, match="module 'prudent' has no attribute 'medain'"):
+        _ = prudent.medain
 
 
 @pytest.mark.parametrize("module", public_modules())

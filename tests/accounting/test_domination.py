@@ -179,7 +179,7 @@ def test_a_sampling_rate_out_of_range_is_named(rate):
 
 
 @pytest.mark.parametrize("sigma", [0.1, 1.1, 30.0])
-@pytest.mark.parametrize("scale", [30.0, 200.0, 1000.0])
+@pytest.mark.parametrize("scale", [30.0, 200.0, pytest.param(1000.0, marks=pytest.mark.slow)])
 def test_few_losses_stand_for_all_of_a_wide_discrete_margin(scale, sigma):
     """Fewer components, at a price no lower than all of them and higher by next to nothing."""
     test = DiscreteGaussianTest(scale)

@@ -21,7 +21,6 @@ from prudent.accounting import (
     Relation,
     Reveals,
     Run,
-    calibrate,
     epsilon_of,
 )
 from prudent.accounting.domination import dominating
@@ -182,10 +181,12 @@ def test_the_chain_serves_events_without_a_pair():
     assert 2 * single < epsilon_of(event, 1e-6, REPLACE_ONE) < 6 * single
 
 
-@pytest.mark.parametrize("accountant", [PldAccountant, RdpAccountant])
+@pytest.mark.parametrize(
+    "accountant", [pytest.param(PldAccountant, marks=pytest.mark.slow), RdpAccountant]
+)
 def test_noise_is_solved_for_the_relation(accountant):
     run = Run(sampling_rate=0.02, steps=50, relation=REPLACE_ONE, test=GaussianTest(4.0))
-    solved = calibrate(run, "noise_multiplier", epsilon=2.0, delta=1e-5, accountant=accountant)
+    solved = run.calibrate("noise_multiplier", epsilon=2.0, delta=1e-5, accountant=accountant)
     assert solved.relation == REPLACE_ONE
     assert 1.99 < solved.epsilon(1e-5, accountant) <= 2.0
 

@@ -1,6 +1,7 @@
 """The Rényi accountant: peers, the errata's numbers, both books, foreign events."""
 
 import functools
+import itertools
 import math
 
 import dp_accounting as dp
@@ -215,13 +216,24 @@ def test_parts_cost_more_together_than_the_profile_says():
     assert RdpAccountant().compose(event, 10).get_epsilon(DELTA) >= pld[1] > 0
 
 
-@pytest.mark.parametrize("reveals", ["margin", "branch", "monotone-branch"])
+REVEALS = ("margin", "branch", "monotone-branch")
+NOISES = ((1.1, None), (1.1, 0.7), (math.inf, 1.1))
+PLAIN_CASES = list(zip(REVEALS, NOISES, strict=True))  # each value of each once
+
+
 @pytest.mark.parametrize(
     "test",
     [LaplaceTest(1.0), GaussianTest(3.0), DiscreteLaplaceTest(2.0), DiscreteGaussianTest(2.0)],
     ids=lambda t: type(t).__name__,
 )
-@pytest.mark.parametrize("noises", [(1.1, None), (1.1, 0.7), (math.inf, 1.1)], ids=str)
+@pytest.mark.parametrize(
+    ("reveals", "noises"),
+    [
+        pytest.param(*case, marks=() if case in PLAIN_CASES else pytest.mark.slow)
+        for case in itertools.product(REVEALS, NOISES)
+    ],
+    ids=str,
+)
 def test_renyi_is_never_below_the_losses(reveals, test, noises):
     event = ProposeTestReleaseDpEvent(noises[0], 0.5, test, 1e-8, noises[1], reveals)
     sampled = dp.PoissonSampledDpEvent(0.02, event)

@@ -17,7 +17,7 @@ from prudent.accounting.domination import dominating
 from prudent.accounting.pairs import gaussian_profile
 
 flint = pytest.importorskip("flint")
-from prudent.accounting.verification import Law, _profile, certified_delta  # noqa: E402
+from tests.oracles.ball_arithmetic import Law, _profile, certified_delta  # noqa: E402
 
 MNIST = 256 / 60_000
 SMALL = dp.PoissonSampledDpEvent(0.1, ProposeTestReleaseDpEvent(2.0, 0.5, LaplaceTest(1.0), 1e-8))
@@ -117,7 +117,7 @@ def test_profiles_in_balls_are_those_in_floating_point(event, adding):
 
 def test_laplace_beside_gaussian_is_the_integral_it_stands_for():
     """By Arb's own rigorous quadrature."""
-    from prudent.accounting.verification import _gaussian, _laplace
+    from tests.oracles.ball_arithmetic import _gaussian, _laplace
 
     with flint.ctx.workprec(128):
         for at in (-2.0, 0.3, 4.0):

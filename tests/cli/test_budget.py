@@ -8,6 +8,7 @@ from typing import get_args
 
 import dp_accounting as dp
 import pytest
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from typer.testing import CliRunner, Result
 
 from prudent._rounding import rounded_up
@@ -15,6 +16,7 @@ from prudent.accounting.relations import Adjacency
 from prudent.cli import options
 from prudent.cli.budget import app
 from prudent.release.budget.ledger import Ledger
+from prudent.release.calibration import calibrated
 
 
 def run(*arguments: object) -> Result:
@@ -42,7 +44,7 @@ def test_show(ledger: Path) -> None:
     answer = json.loads(run("show", ledger, "--json").stdout)
     assert set(answer) == {
         *("dataset", "epsilon", "delta", "adaptive", "spent", "remaining", "fits", "charges"),
-        *("digest", "relation", "epsilon_per_record", "delta_per_record"),
+        *("digest", "relation", "epsilon_per_record", "delta_per_record", "data", "offers"),
     }
     assert answer["spent"] + answer["remaining"] == pytest.approx(1.0)
     table = run("show", ledger).stdout
@@ -72,6 +74,46 @@ def test_an_unknown_relation_is_an_error_in_one_line(tmp_path: Path) -> None:
     assert list(get_args(options.RelationName)) == [each.value for each in Adjacency]
 
 
+def test_history_has_one_line_for_each_charge(tmp_path: Path) -> None:
+    path = tmp_path / "budget.db"
+    details = {"statistic": "median", "column": "pay", "mechanism": "ptr", "proposal": 500.0}
+    with Ledger(path, epsilon=1.0, delta=1e-6) as opened:
+        event = calibrated(propose=500.0, epsilon=0.1, delta=1e-7).event
+        asked = {**details, "groups": ["a", "b"], "unit": "person", "epsilon": 0.1}
+        charge = opened.charge(event, "median of pay", delta=1e-7, details=asked)
+        opened.record_outcome(charge, {"released": 1, "refused": 1})
+        opened.charge(DiscreteLaplaceDpEvent(0.1, 1), "count")
+    lines = [re.split(r"  +", line.strip()) for line in run("history", path).stdout.splitlines()]
+    header, _, first, second = [line for line in lines if line != [""]]
+    assert header[2:] == ["release", "mechanism", "groups", "unit", "ε", "δ", "outcome", "ε spent"]
+    assert first[2:-1] == [
+        *("median of pay", "ptr, proposal 500.0", "2: a, b", "person"),
+        *("0.1", "1e-07", "1 released, 1 refused"),
+    ]
+    assert second[4:-1] == ["0.1", "0", "unknown"]
+    plain, _ = json.loads(run("history", path, "--json").stdout)
+    assert plain["outcome"] == {"released": 1, "refused": 1}
+    assert {**asked, "delta": 1e-7}.items() <= plain.items()
+
+
+def test_a_second_ledger_for_the_same_data_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRUDENT_LEDGERS", str(tmp_path / "list"))
+    budget = ("--epsilon", 1, "--delta", 1e-6, "--data", "salaries")
+    assert "salaries" in run("create", tmp_path / "a.db", *budget).stdout
+    refused = run("create", tmp_path / "b.db", *budget)
+    assert "salaries already has a budget" in str(refused.exception)
+    assert run("create", tmp_path / "b.db", *budget, "--another").exit_code == 0
+
+
+def test_show_says_which_releases_still_fit(ledger: Path) -> None:
+    offers = json.loads(run("show", ledger, "--json").stdout)["offers"]
+    table = " ".join(run("show", ledger).stdout.split())
+    first, *others = [f"{offer['count']} at ε = {offer['epsilon']:g}" for offer in offers]
+    assert f"still fits {first.replace(' at', ' release at')}, or {others[0]}" in table
+
+
 def test_history(ledger: Path) -> None:
     first, second = json.loads(run("history", ledger, "--json").stdout)
     assert (first["sequence"], first["label"]) == (1, "mean of [bold]age")
@@ -89,11 +131,9 @@ def test_no_less_is_shown_as_spent_than_is(tmp_path: Path, scale: float) -> None
     with Ledger(path, epsilon=1.0, delta=1e-6) as opened:
         for multiplier in (scale, 1.1 * scale):
             charge = opened.charge(dp.GaussianDpEvent(multiplier))
-            balance = opened.balance()
             lines = [line.split() for line in run("show", path).stdout.splitlines()]
             shown = {words[0]: float(words[-1]) for words in lines if "=" in words[:3]}
             assert charge.spent <= shown["spent"] < charge.spent * 1.001
-            assert balance.remaining * 0.999 < shown["remaining"] <= balance.remaining
             *_, last = (line for line in run("history", path).stdout.splitlines() if line.strip())
             assert charge.spent <= float(last.split()[-1]) < charge.spent * 1.001
 

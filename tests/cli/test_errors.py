@@ -97,7 +97,7 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
         ),
         (
             ["calibrate", "--solve=failure", "--epsilon=1", *flags(GOOD | {"test": "none"})],
-            "--test: expected other than none to solve its failure, got 'none'.",
+            "--test: expected other than none to solve for failure, got 'none'.",
         ),
         (
             ["calibrate", "--solve=noise-multiplier", "--epsilon=1e-9", *flags(GOOD)],
@@ -116,7 +116,7 @@ def test_bad_commands_say_what_is_wrong(run: Command, arguments: list[str], begi
     assert answer.err.count("\n") == 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     st.fixed_dictionaries(
         {"noise-multiplier": NUMBERS, "test": TESTS, "delta": NUMBERS},

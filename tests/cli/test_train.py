@@ -72,7 +72,7 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
     assert again == result
     common = ("--dataset", f"npz:{archive}", "--method", "dpsgd", "--batch", "60")
     line = error(capsys, *common, *flags, "--out", str(out), "--resume", "--json")
-    assert "the plan this run was begun with" in line
+    assert "the plan with which this run was started" in line
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_neighbours_are_named(capsys, archive, flags, adjacency, records):
 def test_a_secret_number_of_records_needs_a_public_one(capsys, archive):
     common = ("--dataset", f"npz:{archive}", "--steps", "3", "--noise-multiplier", "2")
     line = error(capsys, *common, "--relation", "add-remove")
-    assert line.startswith("--public-size: expected with a relation of adding or removing records")
+    assert line.startswith("--public-size: expected when the relation adds or removes records")
 
 
 def test_without_privacy(capsys, archive):
@@ -179,11 +179,14 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--device", "abacus", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
         (["--device", "meta", "--steps", "5"], "--device: expected cpu, cuda or cuda:N"),
         (["--resume", "--steps", "5", "--noise-multiplier", "1"], "--out: expected the folder"),
-        (["--method", "sgd"], "--steps: expected for sgd, which no budget stops, got None."),
+        (
+            ["--method", "sgd"],
+            "--steps: expected for sgd, which has no budget to stop it, got None.",
+        ),
         ([], "noise_multiplier (the third is solved for), got only epsilon = 3."),
         (
             ["--steps", "5", "--corrupt", "label:0.1", "--out", "nowhere"],
-            "--seed: expected with corrupt and out on data of your own, got nothing",
+            "--seed: expected when --corrupt and --out are used with your own data, got nothing",
         ),
         (["nowhere.toml"], "nowhere.toml: No such file or directory."),
         (["--flag"], "No such option: --flag"),

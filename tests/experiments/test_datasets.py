@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from prudent.corruption import FeatureNoise, RandomLabelFlip, corrupted_mask
-from prudent.experiments import datasets, files, sources
+from prudent.experiments import datasets, files, named_datasets
 from tests.experiments import writers
 
 SHIPPED = Path(__file__).parents[2] / "data" / "mnist"
@@ -23,7 +23,7 @@ def nowhere(monkeypatch, tmp_path):
     monkeypatch.delenv("PRUDENT_DATA", raising=False)
     monkeypatch.setattr(files, "_SYSTEM_FOLDER", tmp_path / "system")
     refusing = {
-        name: sources.Source(
+        name: named_datasets.NamedDataset(
             source.classes,
             source.note,
             source.forms,
@@ -32,9 +32,9 @@ def nowhere(monkeypatch, tmp_path):
                 for download in source.downloads
             ),
         )
-        for name, source in sources.SOURCES.items()
+        for name, source in named_datasets.NAMED_DATASETS.items()
     }
-    monkeypatch.setattr(datasets, "SOURCES", refusing)
+    monkeypatch.setattr(datasets, "NAMED_DATASETS", refusing)
     return tmp_path
 
 
@@ -45,7 +45,7 @@ def digits(count, seed=0, classes=10):
 
 
 def test_the_shipped_files_are_the_official_ones():
-    for download in sources.SOURCES["mnist"].downloads:
+    for download in named_datasets.NAMED_DATASETS["mnist"].downloads:
         path = SHIPPED / download.urls[0].rsplit("/", 1)[-1]
         assert f"sha256:{files.sha256(path)}" == download.checksum
 
@@ -158,7 +158,7 @@ def test_without_files_the_error_says_what_to_put_where(nowhere, name, own_cache
     with pytest.raises(FileNotFoundError) as caught:
         datasets.load(name)
     message = str(caught.value)
-    assert sources.SOURCES[name].forms[0].train[0] in message
+    assert named_datasets.NAMED_DATASETS[name].forms[0].train[0] in message
     assert str(own_cache / name) in message
     assert "PRUDENT_DATA" in message
     reason = "no public place" if name == "emnist-az" else "fetching it failed (http://127.0.0.1:9"

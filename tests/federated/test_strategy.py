@@ -12,9 +12,8 @@ pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from prudent.accounting import GaussianTest
 from prudent.federated import PrivateStrategy
-from prudent.training import FixedTrim, Plan, ProposeTestRelease, Sum
+from prudent.training import Plan, Sum
 from tests.federated.grid import LocalGrid, adding, arrays
 
 TINY = 1e-6
@@ -271,25 +270,6 @@ def test_the_servers_optimizer_is_any_of_torch():
     assert weight(result) == pytest.approx(0.5, abs=1e-3)
 
 
-def test_colluding_clients_are_trimmed_once_the_centre_is_found():
-    aggregation = ProposeTestRelease(
-        clip=1.0,
-        propose=0.5,
-        noise_multiplier=1e-3,
-        test=GaussianTest(0.2),
-        failure=1e-6,
-        trim=FixedTrim(0.4),
-    )
-    plan = Plan(sampling_rate=1.0, steps=30, aggregation=aggregation)
-    down = {name: -value for name, value in UP.items()}
-    strategy = strategy_of(plan, clients=10, centring=0.5)
-    grid = LocalGrid({i: adding(UP if i < 7 else down) for i in range(10)})
-    result = strategy.start(grid, arrays(**MODEL), num_rounds=30)
-    assert result.train_metrics_clientapp[30]["passed"] == 1
-    released = strategy._release.centre[:6].numpy()
-    assert released == pytest.approx(0.1, abs=0.01)  # the honest update; the mean is 0.04
-
-
 def test_waiting_for_clients_ends():
     strategy = strategy_of(clients=100, patience=0.3)
     result, _ = run(strategy, [adding(UP)])
@@ -311,5 +291,3 @@ def test_a_model_that_cannot_be_released_is_refused(model, message):
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="Expected clients a whole number >= 1, got 0"):
         PrivateStrategy(plan_of(), clients=0)
-    with pytest.raises(ValueError, match=r"Expected centring in \[0, 1\], got 2"):
-        PrivateStrategy(plan_of(), clients=1, centring=2)

@@ -317,16 +317,13 @@ def test_two_processes_are_one(pair, tmp_path, name):
 def test_what_a_data_set_draws_on_the_host_is_drawn_again():
     """Dropout has the generator of the device, a data set that of the host: both are put back."""
     plan = Plan(sampling_rate=RATE, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
-    options = {"lr": 0.1}
     run = TrainingRun.prepare(
         plan,
         network(),
         cross_entropy,
         records(),
-        torch.optim.SGD,
-        options,
-        Execution(device="cuda"),
-        None,
+        options={"lr": 0.1},
+        execution=Execution(device="cuda"),
     )
     state = run.state(0)
     drawn = torch.rand(5), torch.rand(5, device="cuda")

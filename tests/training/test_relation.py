@@ -64,9 +64,7 @@ def records(count):
 
 
 def prepared(plan, count):
-    return TrainingRun.prepare(
-        plan, network(), cross_entropy, records(count), torch.optim.SGD, {"lr": 0.1}, None, None
-    )
+    return TrainingRun.prepare(plan, network(), cross_entropy, records(count), options={"lr": 0.1})
 
 
 class TestTheNumberOfRecords:

@@ -274,7 +274,7 @@ class TestCorruption:
 
 def test_the_divisor_must_be_known():
     plan = Plan(sampling_rate=0.1, steps=1, aggregation=Mean())
-    with pytest.raises(ValueError, match="Expected expected_batch, from the plan or here"):
+    with pytest.raises(ValueError, match="Expected expected_batch in the plan or as an argument"):
         Step(plan, network(), cross_entropy)
 
 
@@ -412,7 +412,7 @@ def test_ids_that_are_none(ids, message):
 
 def test_where_nothing_can_be_raised_a_record_still_counts_once(monkeypatch):
     """As in a CUDA graph: rows that repeat an id, or come too late, have no weight."""
-    monkeypatch.setattr("prudent.training.step.is_capturing", lambda: True)
+    monkeypatch.setattr("prudent.training.chunk.is_capturing", lambda: True)
     inputs, targets = data()
     results = []
     for rows, ids in (

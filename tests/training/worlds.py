@@ -356,7 +356,7 @@ refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank(
 refused("data", "Expected records the same", lambda: train(data=records(RECORDS + rank())))
 refused(
     "order",
-    "Expected train_set of the same records in the same order",
+    "Expected train_set with the same records in the same order",
     lambda: train(data=tuple(leaf.roll(rank(), 0) for leaf in records())),
 )
 refused(
@@ -367,11 +367,11 @@ refused(
     ),
 )
 refused("divisor", "Expected expected_batch the same", divide_by_its_own)
-refused("few", "Expected train_set of a record or more", lambda: train(data=records(1)))
+refused("few", "Expected train_set with at least one record", lambda: train(data=records(1)))
 refused("shared", "Expected every record in one process alone", share_a_record)
 refused("ids", "Expected ids in every Chunk", forget_the_ids)
 refused("wrapped", "Expected model a DistributedDataParallel of the 1", wrap_for_one)
-refused("mesh", "Expected model divided among the 1 processes", another_mesh)
+refused("mesh", "Expected model sharded over the 1 processes", another_mesh)
 
 
 @scenario

@@ -1,12 +1,7 @@
 """Privacy accounting: events, accountants, calibration, and event serialisation."""
 
-from prudent.accounting.calibration import (
-    Run,
-    TestChoice,
-    UnreachableTargetError,
-    best_test,
-    calibrate,
-)
+from prudent.accounting.calibration import UnreachableTargetError
+from prudent.accounting.cheapest_test import TestChoice, best_test
 from prudent.accounting.events import (
     ApproximateDpEvent,
     DiscreteGaussianTest,
@@ -28,6 +23,8 @@ from prudent.accounting.relations import (
     Adjacency,
     Relation,
 )
+from prudent.accounting.robustness import Certificate, Certifier
+from prudent.accounting.run import Run
 from prudent.accounting.serialisation import describe, from_json, to_json
 
 __all__ = [
@@ -36,6 +33,8 @@ __all__ = [
     "ZERO_OUT",
     "Adjacency",
     "ApproximateDpEvent",
+    "Certificate",
+    "Certifier",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "ExponentialMechanismDpEvent",
@@ -51,7 +50,6 @@ __all__ = [
     "TestChoice",
     "UnreachableTargetError",
     "best_test",
-    "calibrate",
     "describe",
     "epsilon_of",
     "from_json",

@@ -278,11 +278,14 @@ class Sum:
         """Yield laws at several tilts, so that one of them is accurate at each ε."""
         scan = self._scan(_WHOLE_TAIL)
         reach = float(scan.caps[-1])
-        wanted = _WHOLE_FINENESS * scan.saddle(0.0, -1)[1] / math.sqrt(self.runs)
+        wanted = _WHOLE_FINENESS * scan.spread() / math.sqrt(self.runs)
         interval = self.grid.interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
         laws = self._laws(interval, reach, _WHOLE_TAIL)
         for tilt in _WHOLE_TILTS:
-            yield convolved(laws, tilt, upper=self.upper)
+            while (table := _within_size(laws, tilt, upper=self.upper)) is None:
+                interval *= 2
+                laws = self._laws(interval, reach, _WHOLE_TAIL)
+            yield table
 
     def _scan(self, tail: float) -> Scan:
         return Scan.of(self.parts, adding=self.adding, tail=tail)
@@ -349,6 +352,14 @@ def _tilts(laws: list[LatticeLaw], guess: float, epsilon: float) -> Iterator[flo
                 chosen, size = other, narrower
         yield from (float(tilt) for tilt in tilts[chosen::2])
     yield 0.0
+
+
+def _within_size(laws: list[LatticeLaw], tilt: float, *, upper: bool) -> LossTable | None:
+    """The law of the sum; None if its window has too many points."""
+    try:
+        return convolved(laws, tilt, upper=upper)
+    except WindowError:
+        return None
 
 
 def _window_size(laws: list[LatticeLaw], tilt: float, log_scale: float) -> int:

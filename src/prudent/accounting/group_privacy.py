@@ -79,20 +79,31 @@ def epsilon_of(
     apart = event_at_distance(event, relation)
     if apart is not None and accountant().supports(apart):
         bounds.append(accountant().compose(apart).get_epsilon(delta))
-        if _is_exact(apart):
+        if has_exact_pairs(event):
             return bounds[0]
     whole = accountant().compose(event)
     return min(*bounds, _chain_epsilon(whole.get_epsilon, delta, relation.distance), math.inf)
 
 
-def _is_exact(apart: dp.DpEvent) -> bool:
-    """Whether every pair in an event at a distance is attained by the worst records."""
-    known = (dp.GaussianDpEvent, dp.LaplaceDpEvent)
-    return all(
-        isinstance(leaf, known)
-        or (isinstance(leaf, DominatedDpEvent) and isinstance(leaf.worst.pairs[0], ShiftedPair))
-        for leaf, _ in leaves(apart)
-    )
+def has_exact_pairs(event: dp.DpEvent) -> bool:
+    """Whether `event_at_distance` gives pairs that are attained by the worst records."""
+    return all(_noise_scales(*_unsampled(leaf)) for leaf, _ in leaves(event))
+
+
+def _noise_scales(inner: dp.DpEvent, rate: float) -> bool:
+    """Whether a release has only noise whose multiplier at distance k is known exactly."""
+    if rate == 1 and isinstance(inner, dp.LaplaceDpEvent | LaplaceTest):
+        return True
+    parts = additive_parts(inner)
+    return parts is not None and parts.sigma > 0 and not parts.others
+
+
+def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
+    """The event inside any number of Poisson samplings, and the product of their rates."""
+    inner, rate = leaf, 1.0
+    while isinstance(inner, dp.PoissonSampledDpEvent):
+        inner, rate = inner.event, rate * check_rate(inner)
+    return inner, rate
 
 
 def _chain_epsilon(curve: Callable[[float], float], delta: float, distance: int) -> float:
@@ -126,9 +137,7 @@ def event_at_distance(event: dp.DpEvent, relation: Relation) -> dp.DpEvent | Non
 
 
 def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None:
-    inner, rate = leaf, 1.0
-    while isinstance(inner, dp.PoissonSampledDpEvent):
-        inner, rate = inner.event, rate * check_rate(inner)
+    inner, rate = _unsampled(leaf)
     replaced = relation.adjacency is Adjacency.REPLACE_ONE
     parts = additive_parts(inner)
     if parts is not None and parts.sigma > 0 and not parts.others:

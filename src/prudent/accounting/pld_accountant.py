@@ -131,6 +131,10 @@ class PldAccountant(_PLDAccountant):
             return np.full(len(epsilons), composition.limit)
         return composition.profile(np.asarray(epsilons, dtype=np.float64))
 
+    def laws(self) -> tuple[LossTable, LossTable]:
+        """Dominating laws of the privacy loss, for removing a record and for adding one."""
+        return self._composition(upper=True).plain_laws()
+
     def _composition(self, *, upper: bool) -> Composition:
         """The dominating pairs of everything composed so far."""
         if upper not in self._composed:
@@ -174,7 +178,7 @@ class PldAccountant(_PLDAccountant):
 
         Losses are rounded up to a common grid, so ε and δ read from it are upper bounds.
         """
-        tables = self._composition(upper=True).plain_laws()
+        tables = self.laws()
         reach = max(np.ptp(table.losses) for table in tables)
         interval = max(self._value_discretization_interval, float(reach) / _MOST_LOSSES)
 

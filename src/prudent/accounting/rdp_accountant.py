@@ -10,9 +10,9 @@ from dp_accounting.rdp import RdpAccountant as _RdpAccountant
 from prudent import _validate
 from prudent.accounting.conversion import best_delta, best_epsilon
 from prudent.accounting.domination import (
-    approximate_pair,
     Parts,
     additive_parts,
+    approximate_pair,
     branch_pair,
     case_one,
     case_one_without_accident,
@@ -22,9 +22,9 @@ from prudent.accounting.domination import (
     telling_margins,
 )
 from prudent.accounting.events import (
+    ApproximateDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
-    ApproximateDpEvent,
     ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,

@@ -123,8 +123,8 @@ def check_relation(**argument: Any) -> Relation:
             name,
             "a Relation",
             got=value,
-            hint="Give one of prudent.ADD_REMOVE, ZERO_OUT, REPLACE_ONE, or "
-            "Relation('zero-out', records=3) for 3 records of a person.",
+            hint="Use ADD_REMOVE, ZERO_OUT or REPLACE_ONE from prudent.accounting, or "
+            "Relation('zero-out', records=3) for a person with up to 3 records.",
         )
     return value
 

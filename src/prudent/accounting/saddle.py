@@ -17,6 +17,7 @@ from prudent.accounting.pairs import Dominating
 
 _TILTS = np.geomspace(1e-5, 1e9, 180)
 _CAP_COST = 1e-6  # largest fraction of δ that a cap may cost
+_VISIBLE = 1e-9  # second difference of log-moments that rounding errors cannot imitate
 
 Parts = Sequence[tuple[Dominating, int]]
 
@@ -114,11 +115,24 @@ class Scan:
         """The best tilt for `epsilon` under a cap, and the standard deviation of the tilted law."""
         column = self.log_moments[:, cap]
         best = int(np.argmin(np.nan_to_num(column - _TILTS * epsilon, nan=np.inf)))
-        middle = min(max(best, 1), len(_TILTS) - 2)
-        tilts, values = _TILTS[middle - 1 : middle + 2], column[middle - 1 : middle + 2]
-        slopes = np.diff(values) / np.diff(tilts)
-        variance = 2 * (slopes[1] - slopes[0]) / (tilts[2] - tilts[0])
-        return float(_TILTS[best]), math.sqrt(max(float(variance), 0.0))
+        variances, _ = _curvature(column)
+        variance = float(variances[min(max(best, 1), len(_TILTS) - 2) - 1])
+        return float(_TILTS[best]), math.sqrt(max(variance, 0.0))
+
+    def spread(self) -> float:
+        """The standard deviation of the sum, at the least tilt where rounding leaves it visible."""
+        variances, bends = _curvature(self.log_moments[:, -1])
+        with np.errstate(invalid="ignore"):
+            visible = np.nonzero(bends > _VISIBLE)[0]
+        return math.sqrt(variances[visible[0]]) if len(visible) else 0.0
+
+
+def _curvature(log_moments: Array) -> tuple[Array, Array]:
+    """Second derivatives at the inner tilts, and the second differences they are computed from."""
+    with np.errstate(invalid="ignore"):
+        rises, steps = np.diff(log_moments), np.diff(_TILTS)
+        bends = rises[1:] / steps[1:] * steps[:-1] - rises[:-1]
+        return 2 * bends / (steps[:-1] * (steps[1:] + steps[:-1])), bends
 
 
 _CONVERSION = _TILTS * np.log(_TILTS) - (1 + _TILTS) * np.log1p(_TILTS)

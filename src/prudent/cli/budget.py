@@ -1,7 +1,8 @@
 """`prudent budget`: the privacy budget of a data set, kept in a ledger."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +12,17 @@ from prudent.cli.display import complain, echo, neutral
 
 if TYPE_CHECKING:
     from prudent.release.budget.balance import Balance
+    from prudent.release.budget.charges import Charge, ChargeDetails
+    from prudent.release.budget.ledger import Ledger
 
 TAMPERED = 1
+
+_WIDTH_OF_A_FILE = 300  # characters
+
+_HISTORY = (
+    *("#", "time (UTC)", "release", "mechanism", "groups", "unit"),
+    *("ε", "δ", "outcome", "ε spent"),
+)
 
 app = typer.Typer(no_args_is_help=True, help="The privacy budget of a data set.")
 
@@ -43,6 +53,18 @@ def create(
     ] = True,
     relation: options.RelationOption = "add-remove",
     records_per_person: options.RecordsPerPerson = 1,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The data that the budget is for: a file, an address or a name. A second "
+            "ledger for the same data is then noticed.",
+        ),
+    ] = None,
+    another: Annotated[
+        bool,
+        typer.Option("--another", help="Allow a second budget for the same data; both add up."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     r"""Create a ledger, or the budget of one more data set in it.
@@ -58,6 +80,9 @@ def create(
 
     $ prudent budget create people.db --epsilon 1 --delta 1e-6 \
         --records-per-person 5
+
+    $ prudent budget create budget.db --epsilon 1 --delta 1e-6 \
+        --data salaries.parquet
     """
     from prudent.release.budget.ledger import Ledger
 
@@ -68,13 +93,15 @@ def create(
         dataset=dataset,
         adaptive=adaptive,
         relation=options.relation(relation, records_per_person),
+        data=data,
+        another=another,
     ) as ledger:
-        _print_balance(ledger.balance(), as_json)
+        _print_balance(ledger, as_json)
 
 
 @app.command()
 def show(location: Location, dataset: Dataset = "default", as_json: options.Json = False) -> None:
-    """Show what is spent, what remains, and what would still fit.
+    """Show what is spent, and which releases still fit.
 
     [b]Example[/b]
 
@@ -83,38 +110,30 @@ def show(location: Location, dataset: Dataset = "default", as_json: options.Json
     from prudent.release.budget.ledger import Ledger
 
     with Ledger.open(location, dataset=dataset) as ledger:
-        _print_balance(ledger.balance(), as_json)
+        _print_balance(ledger, as_json)
 
 
 @app.command()
 def history(
     location: Location, dataset: Dataset = "default", as_json: options.Json = False
 ) -> None:
-    """List every charge, the first first.
+    """List every charge, oldest first: what was asked, its price, and what came of it.
 
     [b]Example[/b]
 
     $ prudent budget history budget.db --json
     """
-    from prudent.accounting import describe
     from prudent.release.budget.ledger import Ledger
 
     with Ledger.open(location, dataset=dataset) as ledger:
         charges = ledger.history()
     if as_json:
         echo(json.dumps([charge.to_plain() for charge in charges]))
-        return
-    rows = [
-        (
-            str(charge.sequence),
-            f"{charge.time:%Y-%m-%d %H:%M:%S}",
-            charge.label,
-            describe(charge.event),
-            rounded_up(charge.spent),
-        )
-        for charge in charges
-    ]
-    _print_table(("#", "time (UTC)", "label", "event", "ε spent"), rows)
+    else:
+        rows = [_history_row(charge) for charge in charges]
+        used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]
+        header, *rows = [tuple(row[index] for index in used) for row in (_HISTORY, *rows)]
+        _print_table(header, rows)
 
 
 @app.command()
@@ -155,24 +174,76 @@ def verify(
         echo(f"All is well. Charges: {charges}; digest: {last}.")
 
 
-def _print_balance(balance: "Balance", as_json: bool) -> None:
+def _history_row(charge: "Charge") -> tuple[str, ...]:
+    from prudent.accounting import describe
+
+    details, epsilon = charge.details, charge.asked_epsilon
+    delta = charge.delta if charge.at_delta is None else charge.at_delta
+    asked = " of ".join(filter(None, (details.statistic, details.column)))
+    return (
+        str(charge.sequence),
+        f"{charge.time:%Y-%m-%d %H:%M:%S}",
+        asked or charge.label,
+        _mechanism(details) or describe(charge.event),
+        _groups(details),
+        details.unit or "",
+        "" if epsilon is None else _as_asked(epsilon),
+        "" if delta is None else f"{delta:g}",
+        charge.outcome_text,
+        rounded_up(charge.spent),
+    )
+
+
+def _as_asked(epsilon: float) -> str:
+    """0.1 as it was asked for; a price of many digits rounded up."""
+    short = f"{epsilon:.5g}"
+    return short if float(short) == epsilon else rounded_up(epsilon)
+
+
+def _mechanism(details: "ChargeDetails") -> str:
+    """The mechanism, and what it was told to expect."""
+    words = [details.mechanism] if details.mechanism else []
+    if details.proposal is not None:
+        words.append(f"proposal {details.proposal}")
+    return ", ".join(words)
+
+
+def _groups(details: "ChargeDetails") -> str:
+    if isinstance(details.groups, tuple):
+        return f"{len(details.groups)}: {', '.join(details.groups)}"
+    return "" if details.groups is None else str(details.groups)
+
+
+def _print_balance(ledger: "Ledger", as_json: bool) -> None:
+    from prudent.release.budget.offers import Offer
+
+    balance, offers = ledger.balance(), ledger.offers()
     if as_json:
-        echo(json.dumps(balance.to_plain()))
+        plain = [{"count": one.count, "epsilon": one.epsilon} for one in offers]
+        echo(json.dumps({**balance.to_plain(), "offers": plain}))
         return
     chosen = "after earlier answers" if balance.adaptive else "in advance"
     rows = [
         ("data set", balance.dataset),
+        *([] if balance.data is None else [("data", balance.data)]),
         ("budget", f"ε = {balance.epsilon:g}, δ = {balance.delta:g}"),
         ("protects", str(balance.relation)),
         *_per_record(balance),
         ("releases chosen", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
-        ("remaining", f"ε = {rounded_down(balance.remaining)}"),
-        ("would fit", str(balance.fits)),
+        ("still fits", Offer.sentence(offers) + _their_delta(balance)),
+        ("as one release", str(balance.fits)),
         ("digest", balance.digest),
     ]
     _print_table(None, rows)
+
+
+def _their_delta(balance: "Balance") -> str:
+    """At which δ the releases fit that are said to."""
+    if not balance.adaptive or balance.fits.delta == 0:
+        return ", at δ = 0"
+    return f", at δ = 0 or at δ that add up to at most {rounded_down(balance.fits.delta, 3)}"
 
 
 def _per_record(balance: "Balance") -> list[tuple[str, str]]:
@@ -183,7 +254,7 @@ def _per_record(balance: "Balance") -> list[tuple[str, str]]:
     return [("for one record", f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}")]
 
 
-def _print_table(header: tuple[str, ...] | None, rows: list[Any]) -> None:
+def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple[str, ...]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Column, Table
@@ -194,4 +265,6 @@ def _print_table(header: tuple[str, ...] | None, rows: list[Any]) -> None:
     for row in rows:
         # Labels are shown as they are: neither markup nor control characters are obeyed.
         table.add_row(*(Text(neutral(cell)) for cell in row))
-    Console().print(table)
+    # A file or a pipe has no width: one line for each row.
+    console = Console() if Console().is_terminal else Console(width=_WIDTH_OF_A_FILE)
+    console.print(table)

@@ -11,19 +11,19 @@ from prudent.cli import options
 
 
 def demo(
-    epsilon: Annotated[float, options.number("ε every training is calibrated to.")] = 3.0,
-    delta: Annotated[float, options.number("δ likewise.")] = 1e-5,
-    steps: Annotated[int, options.whole_number("Steps of each training.")] = 300,
+    epsilon: Annotated[float, options.number("ε of every training run.")] = 3.0,
+    delta: Annotated[float, options.number("δ of every training run.")] = 1e-5,
+    steps: Annotated[int, options.whole_number("Steps of each training run.")] = 300,
     batch: Annotated[int, options.whole_number("Expected batch size.")] = 512,
     corrupt: Annotated[
-        str, typer.Option(metavar="KIND:RATIO", help="As for prudent train.")
+        str, typer.Option(metavar="KIND:RATIO", help="Which records to corrupt; see prudent train.")
     ] = "label:0.1",
     out: Annotated[Path, typer.Option(help="Folder for the table, plot and metrics.")] = Path(
         "runs/demo"
     ),
     as_json: options.Json = False,
 ) -> None:
-    """Train private models on MNIST with a tenth of the labels wrong, method beside method.
+    """Train private models on MNIST with a tenth of the labels wrong, by each method.
 
     Every method gets the same (ε, δ), priced by the same accountant. This is
     a small run: at full size each method trains for thousands of steps (an

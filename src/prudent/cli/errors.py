@@ -27,6 +27,7 @@ _FLAGS = {
     "count": "--steps",
     "figure": "FIGURE",
     "first": "--trim",
+    "folders": "DIR",
     "name": "--dataset",
     "paper_table": "TABLE",
     "sampling_probability": "--sampling-rate",

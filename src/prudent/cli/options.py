@@ -38,7 +38,7 @@ def whole_number(help: str) -> Any:
 
 
 def read_number(text: str | float) -> float:
-    """Parses a number or a fraction such as 256/60000, as typer wants it."""
+    """Parse a number or a fraction such as 256/60000."""
     try:
         above, slash, below = str(text).partition("/")
         return float(above) / float(below) if slash else float(text)
@@ -47,7 +47,7 @@ def read_number(text: str | float) -> float:
 
 
 def read_whole_number(text: str | int) -> int:
-    """Parses a whole number, as typer wants it."""
+    """Parse a whole number."""
     try:
         return int(text)
     except ValueError:
@@ -55,28 +55,33 @@ def read_whole_number(text: str | int) -> int:
 
 
 SamplingRate = Annotated[
-    float, number("Probability with which a record enters a step, independently.")
+    float, number("Probability with which each record is in a step, independently.")
 ]
-Steps = Annotated[int, whole_number("How many steps are composed.")]
-NoiseMultiplier = Annotated[float, number("σ₁/GS: fallback noise over global sensitivity.")]
+Steps = Annotated[int, whole_number("Number of steps.")]
+NoiseMultiplier = Annotated[
+    float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
+]
 Propose = Annotated[
-    float, number("τ/GS: proposed over global sensitivity; 0 if no global one is known.")
+    float, number("τ/GS: proposed sensitivity, relative to the global one; 0 if there is none.")
 ]
 Test = Annotated[
     str, typer.Option(metavar="KIND:SCALE", help=f"The private test of the margin: {TEST_FORMS}.")
 ]
-Failure = Annotated[float, number("δ₀: how often a margin of 0 may pass, in (0, 0.5).")]
+Failure = Annotated[
+    float, number("δ₀: largest probability with which a margin of 0 passes, in (0, 0.5).")
+]
 RevealsOption = Annotated[
     RevealsName,
     typer.Option(
         metavar="WHAT",
-        help="What leaves of the test: margin (the noisy margin), branch (which one was taken), "
-        "monotone-branch (of a margin that adding a record can only lower: the trimmed sum's).",
+        help="What an observer learns about the test: margin (the noisy margin), branch (whether "
+        "it passed), or monotone-branch (whether it passed, for a margin that adding a record can "
+        "only lower, as that of the trimmed sum).",
     ),
 ]
 _RELATIONS = (
-    "add-remove (the number of records is secret), zero-out (a record is blanked out, their number "
-    "is public) or replace-one (any record may stand in its place)."
+    "add-remove (the number of records is secret), zero-out (a record is blanked out; the number "
+    "is public) or replace-one (a record is replaced; the number is public)."
 )
 RelationOption = Annotated[
     RelationName,
@@ -84,17 +89,19 @@ RelationOption = Annotated[
 ]
 RecordsPerPerson = Annotated[
     int,
-    whole_number("How many records one person may have: ε is then for a person, not a record."),
+    whole_number(
+        "Largest number of records of one person; ε then protects a person, not a record."
+    ),
 ]
 Delta = Annotated[float, number("Target δ.")]
 AccountantOption = Annotated[
     AccountantName,
     typer.Option(
         metavar="NAME",
-        help="pld or rdp: by privacy-loss distributions (tight) or by Rényi divergences.",
+        help="pld (privacy-loss distributions, tight) or rdp (Rényi divergences).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One line of JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
@@ -136,7 +143,7 @@ def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
 
 
 def check_sizes(**arguments: float | None) -> None:
-    """Keeps numbers to the sizes that can be priced accurately in floating point.
+    """Restrict numbers to the sizes that can be priced accurately in floating point.
 
     Raises:
         ValueError: naming the first that is out of its range. None and names without a range pass.

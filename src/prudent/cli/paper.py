@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FIGURES = (1, 2, 3, 4, 5)
 
-SeedsOption = Annotated[int | None, options.whole_number("Use only so many seeds.")]
+SeedsOption = Annotated[int | None, options.whole_number("Largest number of seeds to use.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.command()(paper_tables.table)
@@ -38,7 +38,7 @@ def figure(
         typer.Argument(metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to write; made if it is not there.")
+        Path, typer.Option(metavar="DIR", help="Folder to write to; created if missing.")
     ] = Path(),
 ) -> None:
     """Draw a figure of the paper, with exact curves added.
@@ -68,19 +68,19 @@ def figure(
 @app.command()
 def report(
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The page; its folder is made if need be.")
+        Path, typer.Option(metavar="FILE", help="File to write; its folder is created if missing.")
     ] = Path("report.html"),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
     figures: Annotated[
-        bool, typer.Option(help="Draw the paper's figures, too: half a minute.")
+        bool, typer.Option(help="Include the paper's figures; takes half a minute.")
     ] = True,
     docs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write the tables there, as Markdown."),
+        typer.Option(metavar="FILE", help="Also write the tables to this file, as Markdown."),
     ] = None,
 ) -> None:
-    """Write everything onto one HTML page that needs no network.
+    """Write all results to one self-contained HTML page.
 
     First how many cells are at least as good as the paper's, and which are
     not; then its tables with ours beside, accuracy against ε, the private
@@ -113,12 +113,12 @@ def report(
 @app.command("all")
 def everything(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to write; made if it is not there.")
+        Path, typer.Option(metavar="DIR", help="Folder to write to; created if missing.")
     ] = Path("paper"),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
 ) -> None:
-    """Every figure and table into one folder, and the report over them.
+    """Write every figure and table, and the report, to one folder.
 
     Writes figure1 to figure5 (.png, .svg, .csv), table1 to table4 (.md,
     .json), and report.html. Takes about a minute and trains nothing: tables
@@ -192,11 +192,12 @@ def compare(
     steps: options.Steps = 5000,
     noise_multiplier: options.NoiseMultiplier = 1.1,
     propose: options.Propose = 0.5,
-    test_scale: Annotated[float, options.number("b: scale of the paper's Laplace test.")] = 1.0,
+    test_scale: Annotated[float, options.number("b, the scale of the paper's Laplace test.")] = 1.0,
     failure: options.Failure = 1e-8,
     delta: options.Delta = 1e-5,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also draw comparison.png and .svg there.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write comparison.png and .svg to this folder."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -221,7 +222,7 @@ def compare(
         test_scale=test_scale,
     )
     setting = bounds.Setting(sampling_rate, noise_multiplier, propose, test_scale, failure, delta)
-    prices = bounds.compare(setting, steps)
+    prices = bounds.price_list(setting, steps)
     if out is not None:
         from prudent.paper.figures import plots
 
@@ -241,17 +242,20 @@ def compare(
 @app.command()
 def convergence(
     workers: Annotated[int, options.whole_number("Gradients per step.")] = 100,
-    strong_convexity: Annotated[float, options.number("Of the loss.")] = 1.0,
-    smoothness: Annotated[float, options.number("Of the loss.")] = 2.0,
+    strong_convexity: Annotated[float, options.number("α of the loss.")] = 1.0,
+    smoothness: Annotated[float, options.number("β of the loss.")] = 2.0,
     gradient_bound: Annotated[float, options.number("Largest norm of a gradient.")] = 1.0,
-    gradient_deviation: Annotated[float, options.number("Of an honest gradient.")] = 0.1,
+    gradient_deviation: Annotated[
+        float, options.number("Standard deviation of an honest gradient.")
+    ] = 0.1,
     dimension: Annotated[int, options.whole_number("Number of parameters.")] = 10,
     noise: Annotated[float, options.number("Standard deviation of the noise on sums.")] = 1.0,
     learning_rate: Annotated[
-        float | None, options.number("After a trimmed sum. [half of the largest allowed]")
+        float | None, options.number("Learning rate. [half of the largest allowed]")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also draw convergence.png and .svg there.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write convergence.png and .svg to this folder."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -29,10 +29,10 @@ SizeOption = Annotated[
         help="small: few short runs, minutes on a CPU, kept apart; full: as in the paper.",
     ),
 ]
-RunOption = Annotated[bool, typer.Option("--run", help="First run what is missing.")]
+RunOption = Annotated[bool, typer.Option("--run", help="Run what is missing first.")]
 RunSeedsOption = Annotated[
     int | None,
-    options.whole_number("Use only so many seeds; with --run, run so many (1 small, 5 full)."),
+    options.whole_number("Number of seeds to use and, with --run, to run (small: 1, full: 5)."),
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where to run: cpu or cuda.")]
 
@@ -44,7 +44,8 @@ def table(
     ],
     size: SizeOption = "full",
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only one of its data sets, such as mnist.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only this data set of the table, such as mnist."),
     ] = None,
     results: ResultsOption = None,
     run: RunOption = False,

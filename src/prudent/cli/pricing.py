@@ -94,14 +94,15 @@ def calibrate(
     epsilon: Annotated[float, options.number("Target ε.")],
     delta: options.Delta,
     noise_multiplier: Annotated[
-        float | None, options.number("σ₁/GS: fallback noise over global sensitivity.")
+        float | None,
+        options.number("σ₁/GS: noise of the fallback, relative to the global sensitivity."),
     ] = None,
     test: Annotated[
         str | None,
         typer.Option(
             metavar="KIND:SCALE",
-            help=f"The private test of the margin: {options.TEST_FORMS}. To solve its scale, the "
-            "kind alone will do (laplace if not given).",
+            help=f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
+            "give the kind alone (default: laplace).",
         ),
     ] = None,
     sampling_rate: options.SamplingRate = 1.0,
@@ -136,7 +137,6 @@ def calibrate(
         --noise-multiplier 1.1 --test laplace
     """
     from prudent.accounting import Run
-    from prudent.accounting import calibrate as solved
 
     parameter = solve.replace("-", "_")
     if noise_multiplier is None and solve != "noise-multiplier":
@@ -150,13 +150,12 @@ def calibrate(
     }
     start.pop(parameter, None)  # its own value plays no part
     options.check_sizes(**start)
-    run = solved(
-        Run(
-            test=_test_to_calibrate(test, solve),
-            reveals=_reveals(reveals),
-            relation=options.relation(relation, records_per_person),
-            **start,
-        ),
+    run = Run(
+        test=_test_to_calibrate(test, solve),
+        reveals=_reveals(reveals),
+        relation=options.relation(relation, records_per_person),
+        **start,
+    ).calibrate(
         parameter,  # type: ignore[arg-type]
         epsilon=epsilon,
         delta=delta,
@@ -185,7 +184,7 @@ def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | Non
         text = "laplace"
     test = options.parse_test(text, scale_needed=solve != "test-scale")
     if test is None and solve in ("test-scale", "failure", "propose"):
-        raise ArgumentError("test", f"other than none to solve its {solve}", got=text)
+        raise ArgumentError("test", f"other than none to solve for {solve}", got=text)
     return test
 
 

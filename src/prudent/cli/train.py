@@ -24,8 +24,8 @@ def train(
     settings: Annotated[
         Path | None,
         typer.Argument(
-            help="A TOML file with the same names as the flags (underscores for dashes); "
-            "flags win over it.",
+            help="A TOML file with the names of the flags as keys (underscores for dashes); "
+            "flags take precedence.",
             show_default=False,
         ),
     ] = None,
@@ -47,8 +47,8 @@ def train(
     public_size: Annotated[
         int | None,
         options.whole_number(
-            "Number of records by public knowledge, for the sampling rate. Without it the true "
-            "number is used, and public."
+            "A publicly known number of records, which determines the sampling rate. Without it "
+            "the true number is used and becomes public."
         ),
     ] = None,
     relation: Annotated[
@@ -61,9 +61,9 @@ def train(
     ] = None,
     records_per_person: Annotated[
         int | None,
-        options.whole_number("How many records one person may have: ε is for a person. [1]"),
+        options.whole_number("Largest number of records of one person; ε protects a person. [1]"),
     ] = None,
-    clip: Annotated[float | None, options.number("R, the bound of every gradient. [1]")] = None,
+    clip: Annotated[float | None, options.number("R, the clipping norm of gradients. [1]")] = None,
     propose: Annotated[float | None, options.number("τ/R, the proposed sensitivity. [0.5]")] = None,
     test: Annotated[
         str | None,
@@ -75,27 +75,30 @@ def train(
         typer.Option(metavar="WHAT", help="margin, branch or monotone-branch. \\[monotone-branch]"),
     ] = None,
     fallback: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="sum, trimmed or skip. \\[sum]")
+        str | None,
+        typer.Option(metavar="WHAT", help="After a failed test: sum, trimmed or skip. \\[sum]"),
     ] = None,
     fallback_scale: Annotated[
         float | None,
         options.number("Factor on the learning rate of steps whose test failed. [1]"),
     ] = None,
-    trim: Annotated[float | None, options.number("Share trimmed at first. [0.25]")] = None,
-    trim_up: Annotated[float | None, options.number("Added after a failed test. [0.02]")] = None,
-    trim_down: Annotated[float | None, options.number("Taken off after a pass. [0.02]")] = None,
-    trim_most: Annotated[float | None, options.number("Never above this. [0.5]")] = None,
+    trim: Annotated[float | None, options.number("Initial trim fraction. [0.25]")] = None,
+    trim_up: Annotated[
+        float | None, options.number("Added to it when a test fails. [0.02]")
+    ] = None,
+    trim_down: Annotated[float | None, options.number("Subtracted when it passes. [0.02]")] = None,
+    trim_most: Annotated[float | None, options.number("Largest trim fraction. [0.5]")] = None,
     lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
-    momentum: Annotated[float | None, options.number("Of SGD. [0]")] = None,
+    momentum: Annotated[float | None, options.number("Momentum of SGD. [0]")] = None,
     average: Annotated[
         float | None,
-        options.number("Average the weights; a step keeps this share, such as 0.97."),
+        options.number("Average the weights over steps, keeping this fraction, such as 0.97."),
     ] = None,
     corrupt: Annotated[
         str | None,
         typer.Option(
             metavar="KIND:RATIO",
-            help="Make some records bad: label, label-targeted, feature, gradient, sign-flip, "
+            help="Corrupt some records: label, label-targeted, feature, gradient, sign-flip, "
             "colluding, inner-product, reversed, loud, little or mimic, with a ratio up to 0.5. "
             "\\[none]",
         ),
@@ -103,7 +106,7 @@ def train(
     seed: Annotated[
         int | None,
         options.whole_number(
-            "Seed of everything, also of the noise: keep it secret if the data are. [0; for "
+            "Seed of all random numbers, including the noise: as secret as the data. [0; for "
             "npz:PATH drawn by the operating system]"
         ),
     ] = None,
@@ -115,15 +118,15 @@ def train(
         Path | None, typer.Option(help="Folder for metrics, ledger and checkpoints.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")
+        bool, typer.Option("--resume", help="Continue from the checkpoint in --out.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    r"""Train a private, robust model, and say what it costs.
+    r"""Train a private, robust model and report its (ε, δ).
 
-    Of --epsilon, --steps and --noise-multiplier give two; the third is
+    Give two of --epsilon, --steps and --noise-multiplier; the third is
     solved for. An archive npz:PATH holds train_features, train_labels,
-    test_features, test_labels and classes, how many there are.
+    test_features, test_labels and the number of classes.
 
     [b]Examples[/b]
 
@@ -141,10 +144,9 @@ def train(
     if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
         raise ArgumentError(
             "seed",
-            "with corrupt and out on data of your own",
+            "when --corrupt and --out are used with your own data",
             shown="nothing",
-            why="which records are bad comes from it, and a run that is resumed must find "
-            "the same ones",
+            why="it determines which records are bad, and a resumed run needs the same ones",
         )
     from prudent.experiments.experiment import run
     from prudent.training.parallel.processes import is_first
@@ -191,7 +193,7 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
     unknown = sorted(set(chosen) - known)
     if unknown:
         raise ArgumentError(
-            "settings", f"among {', '.join(sorted(known))}", shown=", ".join(unknown)
+            "settings", f"with keys among {', '.join(sorted(known))}", shown=", ".join(unknown)
         )
     values = dict(chosen)
     if _seed_is_drawn(chosen):
@@ -201,9 +203,9 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
         if test is None:
             raise ArgumentError(
                 "test",
-                f"{options.TESTS} to train with",
+                f"{options.TESTS}",
                 got="none",
-                hint="For training without a test choose another --method.",
+                hint="To train without a test, choose another --method.",
             )
         values["test"] = test
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
@@ -246,7 +248,7 @@ def _device(name: str) -> str:
     if device.type not in ("cpu", "cuda"):
         raise ArgumentError("device", "cpu, cuda or cuda:N", got=name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError("device", "cpu, since no CUDA device is here", got=name)
+        raise ArgumentError("device", "cpu, because no CUDA device is available", got=name)
     return str(local_device(device))
 
 

@@ -127,7 +127,7 @@ class GradientCorruption(ABC):
         ) -> dict[str, Tensor]:
             if chunk.ids is None:
                 raise _validate.ArgumentError(
-                    "ids", "in every Chunk, which say whose gradients are bad", got=None
+                    "ids", "in every Chunk, to tell whose gradients are bad", got=None
                 )
             return self(gradients, is_bad[chunk.ids], valid=chunk.valid, generator=generator)
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from prudent._validate import ArgumentError
 from prudent.corruption import DataCorruption
 from prudent.experiments.files import search_folders
-from prudent.experiments.sources import SOURCES, Arrays, Form, Source
+from prudent.experiments.named_datasets import NAMED_DATASETS, Arrays, Form, NamedDataset
 
 
 @attrs.frozen(eq=False)
@@ -100,7 +100,7 @@ class Dataset:
         )
 
 
-NAMES = (*SOURCES, "npz:PATH")
+NAMES = (*NAMED_DATASETS, "npz:PATH")
 """The names that `load` accepts."""
 
 
@@ -120,16 +120,16 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     """
     if name.startswith("npz:"):
         return _load_npz(name)
-    if name not in SOURCES:
+    if name not in NAMED_DATASETS:
         raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=name)
-    source = SOURCES[name]
+    source = NAMED_DATASETS[name]
     found = _find(name, source, data_dir) or _fetch(name, source, data_dir)
     form, (train, test) = found
     return _dataset(name, form.read(train), form.read(test), source.classes, source.note)
 
 
 def _find(
-    name: str, source: Source, data_dir: Path | str | None
+    name: str, source: NamedDataset, data_dir: Path | str | None
 ) -> tuple[Form, tuple[list[Path], list[Path]]] | None:
     for folder in search_folders(name, data_dir):
         for form in source.forms:
@@ -139,7 +139,7 @@ def _find(
 
 
 def _fetch(
-    name: str, source: Source, data_dir: Path | str | None
+    name: str, source: NamedDataset, data_dir: Path | str | None
 ) -> tuple[Form, tuple[list[Path], list[Path]]]:
     folders = list(search_folders(name, data_dir))
     reason = "no public place offers it"

@@ -58,9 +58,9 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
     if not common.is_covered:
         raise ArgumentError(
             "corrupt",
-            "a fault of each record alone",
+            "a corruption of single records",
             got=common.corrupt,
-            why="in it bad records read others, so no ε could be shown",
+            why="its bad records read others, so no ε can be shown",
             hint="Run it with prudent train.",
         )
     out.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ from prudent.training import (
     accuracy,
     fit,
 )
-from prudent.training.step import Corrupt
+from prudent.training.corruption_hook import Corrupt
 
 
 class Method(enum.Enum):
@@ -137,7 +137,9 @@ class Experiment:
         ]
         if self.method is Method.SGD:
             if self.steps is None:
-                raise _validate.ArgumentError("steps", "for sgd, which no budget stops", got=None)
+                raise _validate.ArgumentError(
+                    "steps", "for sgd, which has no budget to stop it", got=None
+                )
         elif len(given) != 2:
             raise ValueError(
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
@@ -154,11 +156,11 @@ class Experiment:
         if self.public_size is None:
             raise _validate.ArgumentError(
                 "public_size",
-                "with a relation of adding or removing records",
+                "when the relation adds or removes records",
                 got=None,
-                why="the sampling rate would tell the number of records, which this "
-                "relation calls secret",
-                hint="Give a public number, or the relation zero-out, of the same price.",
+                why="the sampling rate would reveal the number of records, which is "
+                "secret under this relation",
+                hint="Give a public number, or use the relation zero-out, at the same price.",
             )
 
     @property

@@ -37,9 +37,8 @@ class Layout:
                     "arrays",
                     "of floating-point numbers",
                     shown=f"{entry.dtype} for {name!r}",
-                    why="a sum with noise has no meaning there",
-                    hint="Leave it out of what is sent; layers that count, such as batch "
-                    "normalisation, are better replaced.",
+                    why="noise cannot be added to integers",
+                    hint="Do not send it; replace layers that count, such as batch normalisation.",
                 )
         self.dimension = sum(math.prod(entry.shape) for entry in self._entries.values())
         if not self.dimension:
@@ -53,7 +52,9 @@ class Layout:
     def flatten(self, arrays: ArrayRecord) -> Tensor:
         """All values as one double-precision vector; raises an error if the layout differs."""
         if list(arrays) != list(self._entries):
-            raise ArgumentError("arrays", "of the model's names", shown="others")
+            raise ArgumentError(
+                "arrays", "with the names of the model's arrays", shown="other names"
+            )
         parts = []
         for name, entry in self._entries.items():
             values = arrays[name].numpy()

@@ -1,15 +1,15 @@
 """The release of one private update from the updates of a round's clients.
 
 The updates of a round are treated like the gradients of a batch: `Aggregation.decide` maps their
-norms to weights and noise. In addition, updates are measured relative to a centre.
+norms to weights and noise.
 
 | case | what happens |
 |---|---|
-| no client was drawn, or none answered | the centre plus noise |
-| an update that is NaN or infinite anywhere | counts as the centre: it adds nothing |
+| no client was drawn, or none answered | noise |
+| an update that is NaN or infinite anywhere | counts as zero |
 | a client that failed or dropped out | its update is missing, with the same effect |
-| fewer updates than the trim | the trimmed sum is zero: the centre plus noise |
-| the test fails and the fallback is to skip | the update is zero, the centre stays |
+| fewer updates than the trim | the trimmed sum is zero: noise |
+| the test fails and the fallback is to skip | the update is zero |
 """
 
 from collections.abc import Sequence
@@ -43,17 +43,13 @@ class RoundOutcome(NamedTuple):
 
 
 class RoundRelease:
-    """Releases the mean update of each round: centre, norms, test, weights, one sum, noise.
+    """Releases the mean update of each round: norms, test, weights, one sum, noise.
 
-    With c the centre, E the expected number of clients and vᵢ = uᵢ − c, the update of a round is
+    With E the expected number of clients, the update of a round is
 
-        c + (Σ wᵢ vᵢ + noise) / E,    wᵢ from the norms ‖vᵢ‖ by the plan's aggregation.
+        (Σ wᵢ uᵢ + noise) / E,    wᵢ from the norms ‖uᵢ‖ by the plan's aggregation.
 
-    Without centring c = 0: the plain clipped mean, which is DP-FedAvg if the aggregation is a
-    `Sum`. With centring, c is a running mean of the updates released so far. Honest updates that
-    resemble those of earlier rounds are then close to c, whatever their own norm, and unusual ones
-    are far from it: clipping and trimming act on updates that differ from earlier rounds, not on
-    large ones.
+    If the aggregation is a `Sum`, this is DP-FedAvg.
 
     Guarantee:
         If every client joins a round independently with the plan's rate, and nothing else reveals
@@ -61,15 +57,14 @@ class RoundRelease:
         by `plan.relation` whose record is one whole client. A round beyond `plan.steps` raises an
         error.
 
-        Proof that one client changes Σ wᵢvᵢ by at most R: the updates released before are public,
-        so condition on them. Then c is a constant, and so is the divisor E. Client j adds the
-        summand wⱼvⱼ, a function of uⱼ and that constant, of norm min(‖vⱼ‖, R) ≤ R, and changes no
-        other vᵢ, so a sum changes by at most R. A trimmed sum keeps all but the F longest in one
-        fixed order; adding j adds to the kept ones either j itself or, if j is trimmed, at most one
-        client that was trimmed before, so the trimmed sum changes by at most R, and by at most τ
-        while the margin is positive (Errata 1), which is what the test checks. Nothing else depends
-        on j. It would if the sum were divided by the number of drawn clients, if c were taken from
-        this round, or if c were added once per drawn client.
+        Proof that one client changes Σ wᵢuᵢ by at most R: the updates released before are public,
+        so condition on them. The divisor E is a constant. Client j adds the summand wⱼuⱼ, of norm
+        min(‖uⱼ‖, R) ≤ R, and changes no other uᵢ, so a sum changes by at most R. A trimmed sum
+        keeps all but the F longest in one fixed order; adding j adds to the kept ones either j
+        itself or, if j is trimmed, at most one client that was trimmed before, so the trimmed sum
+        changes by at most R, and by at most τ while the margin is positive (Errata 1), which is
+        what the test checks. Nothing else depends on j. It would if the sum were divided by the
+        number of drawn clients.
 
         A client that fails, drops out or sends something unusable adds no summand, as if it had not
         been drawn: its influence stays bounded, even if it fails on purpose.
@@ -79,14 +74,11 @@ class RoundRelease:
         dimension: Number of values in an update.
         expected_clients: E, the sampling rate times the public number of clients; the plan's
             `expected_batch` if it has one.
-        centring: How fast the centre follows the released updates, in [0, 1]. At 0 the centre stays
-            0; at 1 it is the last released update. In between, their noise is averaged: at γ the
-            centre has γ/(2 − γ) of the variance of one update.
         key: The key of all noise; a new one from the operating system unless given. Never use a key
             twice.
 
     Attributes:
-        centre: c of the next round.
+        dimension: Number of values in an update.
         state: What one round passes on to the next: the trim and the number of released rounds.
     """
 
@@ -96,7 +88,6 @@ class RoundRelease:
         dimension: int,
         *,
         expected_clients: float | None = None,
-        centring: float = 0.0,
         key: Key | None = None,
     ) -> None:
         expected = plan.expected_batch if plan.expected_batch is not None else expected_clients
@@ -107,9 +98,8 @@ class RoundRelease:
             )
         self.plan = plan
         self.expected_clients = _validate.positive(expected_clients=expected)
-        self.centring = _validate.between(0, 1, centring=centring)
         self._noise = HostNoise(given_or_random(key), _HOST)
-        self.centre = torch.zeros(_validate.count(1, dimension=dimension), dtype=torch.float64)
+        self.dimension = _validate.count(1, dimension=dimension)
         start = plan.aggregation.trim.start(self.expected_clients)
         self.state = StepState.start(start, _HOST)
 
@@ -125,35 +115,28 @@ class RoundRelease:
             updates: One vector per client that replied, ordered by client id.
         """
         for update in updates:
-            if update.shape != self.centre.shape:
+            if update.shape != (self.dimension,):
                 raise _validate.ArgumentError(
-                    "updates",
-                    f"of shape {tuple(self.centre.shape)}",
-                    got=tuple(update.shape),
+                    "updates", f"of shape {(self.dimension,)}", got=tuple(update.shape)
                 )
         if self.taken >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
-                "does not pay for it. Make a plan of more steps before you begin."
+                "does not cover it. Start with a plan of more steps."
             )
         self.state.begin()
         aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim
-        lengths = [float(self._deviation(update).norm()) for update in updates]
+        lengths = [float(update.double().norm()) for update in updates]
         norms = torch.tensor(lengths, dtype=torch.float64)
         valid = torch.ones_like(norms, dtype=torch.bool)
         trimmed = policy.records(self.state.trim)
         words = self._noise.test_words(self.state)
         decision = aggregation.decide(norms, valid, trimmed, words)
         released = self._noisy_mean(updates, decision)
-        if not self._skips(decision):
-            self.centre += self.centring * (released - self.centre)
         following = policy.next(self.state.trim, decision.passed, self.expected_clients)
         self.state.trim.copy_(following)
         outcome = RoundOutcome(bool(decision.passed), int(trimmed), float(decision.noise))
         return released, outcome
-
-    def _deviation(self, update: Tensor) -> Tensor:
-        return update.to(self.centre) - self.centre
 
     def _skips(self, decision: Decision) -> bool:
         aggregation = self.plan.aggregation
@@ -163,12 +146,12 @@ class RoundRelease:
         return skips and not decision.passed
 
     def _noisy_mean(self, updates: Sequence[Tensor], decision: Decision) -> Tensor:
-        """Sum the updates one at a time, so that only one deviation is in memory, and add noise."""
-        total = torch.zeros_like(self.centre)
+        """Sum the updates in double precision, one at a time to save memory, and add noise."""
+        total = torch.zeros(self.dimension, dtype=torch.float64)
         for update, weight in zip(updates, decision.weights, strict=True):
             if weight > 0:  # NaN updates also have weight 0, and NaN times 0 is NaN
-                total.add_(self._deviation(update), alpha=float(weight))
+                total.add_(update.double(), alpha=float(weight))
         if self._skips(decision):
             return torch.zeros_like(total)
         self._noise.add_(total, decision.noise, self.state)
-        return (self.centre + total / self.expected_clients) * decision.scale
+        return total / self.expected_clients * decision.scale

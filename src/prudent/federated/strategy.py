@@ -58,7 +58,6 @@ class PrivateStrategy(Strategy):
     Args:
         plan: Sampling rate, rounds (`steps`) and aggregation; one client is one record.
         clients: The public number of clients. The first round waits until that many are connected.
-        centring: How fast the centre follows the released updates; see `RoundRelease`.
         optimizer: The server's optimizer; by default SGD with learning rate 1, which adds the
             update.
         seed: Derive the key of sampling and noise from this number; `summary` reports it. Whoever
@@ -77,7 +76,6 @@ class PrivateStrategy(Strategy):
         plan: Plan,
         *,
         clients: int,
-        centring: float = 0.0,
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
         seed: int | None = None,
         patience: float = 60.0,
@@ -85,7 +83,6 @@ class PrivateStrategy(Strategy):
     ) -> None:
         self.plan = plan
         self.clients = _validate.count(1, clients=clients)
-        self.centring = _validate.between(0, 1, centring=centring)
         self.patience = _validate.non_negative(patience=patience)
         self._optimizer_of = optimizer
         self._options = options or {"lr": 1.0}
@@ -122,9 +119,9 @@ class PrivateStrategy(Strategy):
         if num_rounds > left:
             raise _validate.ArgumentError(
                 "num_rounds",
-                f"at most {left}, which is what the plan has left",
+                f"at most {left}, the rounds that the plan has left",
                 got=num_rounds,
-                hint="Make a plan of more steps.",
+                hint="Start with a plan of more steps.",
             )
         return super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
@@ -134,7 +131,7 @@ class PrivateStrategy(Strategy):
         """Log the plan and whether its noise is predictable."""
         log(INFO, "\t├──> %s", self.plan)
         log(INFO, "\t├──> every ε is for %s", self.plan.relation.sentence("client"))
-        log(INFO, "\t└──> %d clients, centring %g", self.clients, self.centring)
+        log(INFO, "\t└──> %d clients", self.clients)
         if self._key.predictable:
             log(INFO, "\t     The noise is predictable: the strategy is seeded.")
 
@@ -204,7 +201,6 @@ class PrivateStrategy(Strategy):
                 self.plan,
                 layout.dimension,
                 expected_clients=self.plan.sampling_rate * self.clients,
-                centring=self.centring,
                 key=self._key,
             )
         elif layout != self._layout:

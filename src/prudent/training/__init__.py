@@ -8,13 +8,14 @@ from prudent.training.aggregation import (
     Sum,
     TrimmedSum,
 )
+from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.loop.evaluation import accuracy
 from prudent.training.loop.execution import EngineChoice, Execution
 from prudent.training.loop.fit import Fitted, fit
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler
-from prudent.training.step import Chunk, Outcome, Step
+from prudent.training.step import Step, StepOutcome
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
 
 __all__ = [
@@ -28,11 +29,11 @@ __all__ = [
     "FixedTrim",
     "Key",
     "Mean",
-    "Outcome",
     "Plan",
     "PoissonSampler",
     "ProposeTestRelease",
     "Step",
+    "StepOutcome",
     "Sum",
     "TrimmedSum",
     "accuracy",

@@ -82,8 +82,8 @@ class Key:
             raise _validate.ArgumentError(
                 "secret",
                 "32 bytes",
-                hint="Leave it to Key.random(), or to Key.from_seed(seed) where reproducing "
-                "a run matters more than privacy.",
+                hint="Use Key.random(), or Key.from_seed(seed) if reproducing a run matters "
+                "more than privacy.",
             )
 
     @classmethod

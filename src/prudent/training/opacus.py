@@ -24,11 +24,12 @@ from torch.utils.data import DataLoader
 from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed
 from prudent.training.gradients.answers import Values
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.plan import Plan
-from prudent.training.step import Chunk, Outcome, Step
+from prudent.training.step import Step, StepOutcome
 
 _TWISTER_WORDS = 624
 _TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # place in the generator's state, 8 bytes each
@@ -64,8 +65,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     Attributes:
         plan: The plan with the rate at which the loader actually draws, see `realised_rate`.
-        outcome: Outcome of the last step, None before the first; its loss is NaN. See `Outcome` for
-            the private fields.
+        outcome: Outcome of the last step, None before the first; its loss is NaN. See `StepOutcome`
+            for the private fields.
         original_optimizer: The wrapped optimizer.
 
     Guarantee:
@@ -100,7 +101,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer = optimizer
         self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
         self._run = secrets.token_hex(8)
-        self.outcome: Outcome | None = None
+        self.outcome: StepOutcome | None = None
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._release = Step(
             self.plan,
@@ -288,8 +289,8 @@ def _formed_gradients(module: AbstractGradSampleModule | GradSampleHooks) -> tor
             "module",
             "with per-example gradients",
             shown=type(module).__name__,
-            hint="Ghost clipping fixes each weight from a record's own norm, before a test "
-            "or a trim has seen the others. Use GradSampleModule, or prudent.Step, "
+            hint="Ghost clipping computes each weight from a record's own norm, before a test "
+            "or a trim can compare it with the others. Use GradSampleModule, or prudent.Step, "
             "whose default engine needs no per-example gradients.",
         )
     if not isinstance(module, AbstractGradSampleModule | GradSampleHooks):
@@ -314,7 +315,7 @@ def _poisson_sampler(data_loader: DataLoader[Any]) -> Any:
             "data_loader",
             "with Opacus's UniformWithReplacementSampler",
             shown=type(sampler).__name__,
-            why="the plan's epsilon is that of Poisson batches in one process",
+            why="the plan's epsilon holds for Poisson sampling in one process",
             hint="Use opacus.data_loader.DPDataLoader.from_data_loader(data_loader).",
         )
     collate = data_loader.collate_fn
@@ -323,8 +324,7 @@ def _poisson_sampler(data_loader: DataLoader[Any]) -> Any:
             "data_loader",
             "with rand_on_empty=False",
             got=True,
-            hint="A record made up for an empty batch is replaced, not removed, when the "
-            "only real one leaves, so that one record changes the sum by up to twice "
-            "the clipping norm.",
+            hint="Otherwise an empty batch gets a made-up record, so that removing the only "
+            "real record replaces it, and the sum can change by twice the clipping norm.",
         )
     return sampler

@@ -10,6 +10,7 @@ from prudent.accounting.calibration import Accountant, Search, solve
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
+from prudent.accounting.robustness import Certificate, Certifier
 from prudent.training.aggregation import Aggregation, Mean
 
 
@@ -55,12 +56,12 @@ class Plan:
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
                 "expected_batch",
-                "with a relation of adding or removing records",
+                "when the relation adds or removes records",
                 got=None,
                 why="the sum would be divided by sampling_rate times the number of "
-                "records, which this relation calls secret",
+                "records, which is secret under this relation",
                 hint="Give the public batch size, or another relation: ZERO_OUT has the "
-                "same price and calls the number of records public.",
+                "same price and makes the number of records public.",
             )
 
     @property
@@ -98,6 +99,52 @@ class Plan:
     ) -> float:
         """The ε of the first `steps` steps."""
         return epsilon_of(self.event_after(steps), delta, self.relation, accountant)
+
+    def certificate(
+        self,
+        *,
+        accuracy: float,
+        records: int,
+        runs: int | None = None,
+        confidence: float = 0.95,
+        relation: Relation | None = None,
+    ) -> Certificate:
+        """A lower bound on the expected accuracy of the trained model if some records are bad.
+
+        Args:
+            accuracy: The expected accuracy, over the randomness of training, on a fixed test set;
+                or the expectation of any other function of the model with values in [0, 1]. The
+                accuracy of one run is a draw of that random value, not its expectation.
+            records: The largest number of bad records.
+            runs: If `accuracy` is the average of independent runs on the same data, their number:
+                the certificate then starts from a lower confidence bound on the expectation.
+            confidence: The probability with which that bound holds.
+            relation: How a bad record may differ; None: as in the plan's `relation`.
+
+        Guarantee:
+            See `prudent.accounting.robustness`. It holds for bad records chosen with knowledge of
+            everything but the randomness of the run; it does not hold for a run whose seed their
+            author knows.
+        """
+        certifier = Certifier(self.event, self.relation if relation is None else relation)
+        return certifier.certificate(
+            accuracy=accuracy, records=records, runs=runs, confidence=confidence
+        )
+
+    def withstands(
+        self, *, accuracy: float, above: float = 0.5, relation: Relation | None = None
+    ) -> int:
+        """The largest number of bad records for which the expected accuracy stays above a level.
+
+        Args:
+            accuracy: The expected accuracy, or the vote share of one input: the probability with
+                which a trained model labels it correctly.
+            above: The level. A label whose vote share stays above 0.5 wins every majority vote of
+                sufficiently many runs.
+            relation: As for `certificate`.
+        """
+        certifier = Certifier(self.event, self.relation if relation is None else relation)
+        return certifier.withstands(accuracy=accuracy, above=above)
 
     def calibrate(
         self, *, epsilon: float, delta: float, accountant: Accountant = PldAccountant

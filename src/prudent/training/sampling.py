@@ -85,6 +85,17 @@ class PoissonSampler:
         self._ids = self._valid = torch.empty(0)
         self._sizes: list[int] = []
 
+    def with_key(self, key: Key) -> "PoissonSampler":
+        """The same sampler, drawing from another key."""
+        return PoissonSampler(
+            self.records,
+            self.rate,
+            physical_batch=self.physical_batch,
+            key=key,
+            device=self._device,
+            processes=self.processes,
+        )
+
     def batch(self, step: int) -> Batch:
         """The batch of a step; it depends only on the key and the step."""
         block, position = divmod(step, _STEPS_PER_BLOCK)

@@ -1,15 +1,16 @@
 """One private step for any training loop: writes the noisy gradients of a batch to `.grad`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from prudent import _validate
 from prudent.training.aggregation import Decision
+from prudent.training.chunk import Chunk, check_chunks, counted_once, record_ids, valid_rows
 from prudent.training.compiled import Compiled
+from prudent.training.corruption_hook import Corrupt
 from prudent.training.gradients import BookKeeping, Engine, Gradients
 from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
@@ -27,57 +28,16 @@ from prudent.training.parallel.sharding import (
     without_gathering,
 )
 from prudent.training.plan import Plan
+from prudent.training.step_checks import (
+    check_compilable,
+    check_corrupt,
+    check_parameter_types,
+    divisor,
+)
 from prudent.training.step_state import StepState
 
 
-class Chunk(NamedTuple):
-    """One physical batch.
-
-    Attributes:
-        inputs: A tensor or a tree of tensors, with records along the first dimension. Or a function
-            that reads the inputs and the targets and returns the same values each time; an engine
-            that recomputes then holds only one chunk in memory at a time.
-        targets: The same for the targets; ignored if `inputs` is a function.
-        valid: False for rows that are padding. None: no padding.
-        ids: Record ids, strictly ascending over the chunks of a batch except for padding. They
-            break ties between norms and prove that no record counts twice. Required with a
-            corruption and with several processes.
-    """
-
-    inputs: Any
-    targets: Any = None
-    valid: Tensor | None = None
-    ids: Tensor | None = None
-
-    def read(self) -> tuple[Any, Any]:
-        """The inputs and the targets."""
-        return self.inputs() if callable(self.inputs) else (self.inputs, self.targets)
-
-
-Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
-"""Replaces the per-example gradients of a chunk, to simulate faulty or hostile records.
-
-It draws random numbers from a torch generator that belongs to the step and is saved in checkpoints.
-No guarantee depends on this generator.
-"""
-
-
-@runtime_checkable
-class Corruption(Protocol):
-    """Makes a fraction of the records bad, such as the corruptions in `prudent.corruption`."""
-
-    @property
-    def per_record(self) -> bool:
-        """Whether what a bad record sends depends on no other record.
-
-        If not, no accounting covers the corruption.
-        """
-
-    def hook(self, records: int, device: torch.device) -> Corrupt:
-        """The function that a step calls, for a data set of `records` records."""
-
-
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """The outcome of a step, on the device. Some fields are private and must not be shown.
 
     Attributes:
@@ -157,46 +117,20 @@ class Step:
         compile: bool = False,
         processes: Processes | None = None,
     ) -> None:
-        batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
-        if batch is None:
-            raise ValueError(
-                "Expected expected_batch, from the plan or here: the sum is divided by it. It is "
-                "the sampling rate times the public number of records."
-            )
         processes = Alone() if processes is None else processes
-        if compile and processes.count > 1:
-            raise _validate.ArgumentError(
-                "compile",
-                f"False, since {processes.count} processes talk to each other within a step",
-                got=True,
-            )
-        if engine is not None and engine.recompute and compile:
-            raise ValueError(
-                "Expected recompute or compile, got both: a compiled step would draw new dropout "
-                "masks for the sum, and the norms would not bound it. Leave compile unset."
-            )
-        batch = _validate.positive(expected_batch=batch)
+        batch = divisor(plan, expected_batch)
+        device = next(model.parameters()).device
+        check_corrupt(corrupt)
+        if compile:
+            check_compilable(processes.count, engine, corrupt, device)
         # Each process divides its own part, so a different divisor would weight its records
         # differently.
         processes.check_same(plan=repr(plan), expected_batch=batch)
         model = unwrapped(model, processes)
         rest(model)
         check_mesh(model, processes.count)
-        _refuse_other_numbers(model)
+        check_parameter_types(model)
         processes.align(model)
-        device = next(model.parameters()).device
-        if isinstance(corrupt, Corruption):
-            raise _validate.ArgumentError(
-                "corrupt",
-                "a function of gradients, a Chunk and a generator",
-                shown=f"{type(corrupt).__name__}, which does not say how many records there are",
-                hint="Give corrupt.hook(records, device), or give it to fit.",
-            )
-        if corrupt is not None and compile and device.type == "cpu":
-            raise ValueError(
-                "Expected corrupt or compile on the CPU, got both: there a corruption may look at "
-                "values, which a compiled step would do only once. Leave compile unset."
-            )
         self.plan = plan
         self.model = model
         self.loss = loss
@@ -230,12 +164,12 @@ class Step:
         if self.taken >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} steps, got one more: the plan "
-                "does not pay for it. Make a plan of more steps before you begin."
+                "does not cover it. Start with a plan of more steps."
             )
 
-    def __call__(self, chunks: Sequence[Chunk]) -> Outcome:
+    def __call__(self, chunks: Sequence[Chunk]) -> StepOutcome:
         """Release one batch, given as one or more chunks ordered by record id."""
-        _check_chunks(chunks)
+        check_chunks(chunks)
         self.refuse_beyond_plan()
         self.state.begin()
         words = self.noise.test_words(self.state)
@@ -262,7 +196,8 @@ class Step:
         policy = self.plan.aggregation.trim
         batches = [self._gradients(values, chunk) for chunk in chunks]
         norms = torch.cat([batch.norms for batch in batches])
-        valid = _counted_once(_valid(chunks, [batch.norms for batch in batches]), _ids(chunks))
+        rows = valid_rows(chunks, [batch.norms for batch in batches])
+        valid = counted_once(rows, record_ids(chunks))
         trimmed = policy.records(trim)
         decision = self._decide(norms, valid, chunks, trimmed, words)
         total: Values = {}
@@ -273,13 +208,13 @@ class Step:
         losses = torch.cat([batch.losses for batch in batches]).detach()
         drawn = self.processes.summed(valid.sum())
         loss = self.processes.summed(torch.where(valid, losses, 0.0).sum())
-        outcome = Outcome(
-            decision.passed,
-            trimmed,
-            decision.noise,
-            decision.noisy_margin,
-            drawn,
-            loss / drawn.clamp_min(1),
+        outcome = StepOutcome(
+            passed=decision.passed,
+            trim=trimmed,
+            noise=decision.noise,
+            noisy_margin=decision.noisy_margin,
+            drawn=drawn,
+            loss=loss / drawn.clamp_min(1),
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
         return _Released(total, decision.noise, decision.scale, trim, outcome)
@@ -296,7 +231,7 @@ class Step:
         return self.processes.decide(
             norms,
             valid,
-            _ids(chunks),
+            record_ids(chunks),
             lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
         )
 
@@ -341,104 +276,6 @@ class Step:
             return scattered(part, parameter)
 
 
-def _refuse_other_numbers(model: nn.Module) -> None:
-    """Raise an error for parameter types in which the bounds on sums and noise would not hold."""
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad or parameter.dtype in (torch.float32, torch.float64):
-            continue
-        given = f"Expected trained parameters in float32 or float64, got {parameter.dtype} for "
-        if parameter.is_complex():
-            raise ValueError(
-                f"{given}{name!r}: of a complex noise both parts have half the variance. Train "
-                "torch.view_as_real of it, and take torch.view_as_complex in the model."
-            )
-        raise ValueError(
-            f"{given}{name!r}: rounding would let one record change the sum by more than the clip. "
-            "Keep the parameters in float32 and run the layers under torch.autocast."
-        )
-
-
-def _check_chunks(chunks: Sequence[Chunk]) -> None:
-    if isinstance(chunks, Chunk) or not chunks or not all(isinstance(c, Chunk) for c in chunks):
-        raise _validate.ArgumentError(
-            "chunks",
-            "a sequence of one Chunk(inputs, targets) or more",
-            shown="a bare Chunk" if isinstance(chunks, Chunk) else type(chunks).__name__,
-            hint="Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows.",
-        )
-    for chunk in chunks:
-        valid = chunk.valid
-        if valid is not None and (valid.dtype != torch.bool or valid.ndim != 1):
-            raise _validate.ArgumentError(
-                "valid",
-                "one boolean for each row of a chunk",
-                shown=f"{valid.dtype} of shape {tuple(valid.shape)}",
-            )
-    _check_ids(chunks)
-
-
-def _check_ids(chunks: Sequence[Chunk]) -> None:
-    """Raise an error if a batch holds a record twice or is not ordered by record id."""
-    for chunk in chunks:
-        ids, valid = chunk.ids, chunk.valid
-        if (ids is None) != (chunks[0].ids is None):
-            raise _validate.ArgumentError(
-                "ids", "in every Chunk of a batch or in none", shown="some"
-            )
-        if ids is None:
-            continue
-        shape = ids.shape if valid is None else valid.shape
-        if ids.ndim != 1 or ids.shape != shape or ids.is_floating_point():
-            raise _validate.ArgumentError(
-                "ids",
-                "one integer for each row of a chunk",
-                shown=f"{ids.dtype} of shape {tuple(ids.shape)}",
-            )
-    known = [chunk.ids for chunk in chunks if chunk.ids is not None]
-    if not known or is_capturing():  # values cannot be read during capture; see _counted_once
-        return
-    valid = _valid(chunks, known)
-    if bool((_counted_once(valid, torch.cat(known)) != valid).any()):
-        raise _validate.ArgumentError(
-            "ids",
-            "strictly ascending over the chunks of a batch",
-            shown="others",
-            why="a record that is there twice would count twice, and another order breaks "
-            "ties between gradients of one norm differently",
-            hint="Sort the batch by id, and keep one row of each.",
-        )
-
-
-def _valid(chunks: Sequence[Chunk], rows: Sequence[Tensor]) -> Tensor:
-    """A mask of the rows that are records; `rows` has one entry per row of each chunk."""
-    return torch.cat(
-        [
-            torch.ones_like(each, dtype=torch.bool) if chunk.valid is None else chunk.valid
-            for chunk, each in zip(chunks, rows, strict=True)
-        ]
-    )
-
-
-def _ids(chunks: Sequence[Chunk]) -> Tensor | None:
-    known = [chunk.ids for chunk in chunks if chunk.ids is not None]
-    return torch.cat(known) if len(known) == len(chunks) else None
-
-
-def _counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
-    """A mask of the rows that count: those whose id exceeds the ids of all counted rows before.
-
-    Guarantee:
-        The ids of counted rows are strictly ascending, so no record counts twice, on any device and
-        also in a captured graph, where no error can be raised. Batches that pass `_check_ids` keep
-        all rows.
-    """
-    if ids is None or not len(ids):
-        return valid
-    known = torch.where(valid, ids, -1)
-    before = torch.nn.functional.pad(known, (1, 0), value=-1)[:-1].cummax(0).values
-    return valid & (ids > before)
-
-
 class _Released(NamedTuple):
     """The results of a step before the noise is added.
 
@@ -454,4 +291,4 @@ class _Released(NamedTuple):
     noise: Tensor
     scale: Tensor
     trim: Tensor
-    outcome: Outcome
+    outcome: StepOutcome

@@ -116,7 +116,7 @@ def test_direct_composition_ends_where_the_tests_use_all_of_delta() -> None:
 
 
 def test_the_comparison_says_why_the_white_box_is_missing() -> None:
-    rows = {price.analysis: price for price in bounds.compare(TRAINING, 100)}
+    rows = {price.analysis: price for price in bounds.price_list(TRAINING, 100)}
     missing = rows["Rényi, white-box"]
     assert missing.epsilon is None
     assert "propose * noise_multiplier >= 4" in missing.note
@@ -124,7 +124,7 @@ def test_the_comparison_says_why_the_white_box_is_missing() -> None:
 
 
 def test_revealing_less_and_testing_cheaper_cost_less() -> None:
-    prices = [price.epsilon for price in bounds.compare(WITHIN, 100)[4:]]
+    prices = [price.epsilon for price in bounds.price_list(WITHIN, 100)[4:]]
     assert None not in prices
     assert prices == sorted(prices, reverse=True)
 

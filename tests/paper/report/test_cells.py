@@ -1,7 +1,5 @@
 """Cells: the paper's number, ours, and which of our settings stands beside them."""
 
-import pytest
-
 from prudent.paper.report.cells import best_setting, every_group, groups, plain_table
 from prudent.paper.runs.jobs import published
 from tests.paper.report.conftest import cells, row
@@ -33,14 +31,6 @@ def test_lines_hold_both_accountants(results):
     assert (line.paper.accuracy, line.rdp.mean, line.pld.mean) == (91.43, 88.0, 92.0)
     assert (line.by("rdp"), line.by("pld")) == (line.rdp, line.pld)
     assert group.line("trimmed").pld is None
-
-
-def test_a_gain_needs_both_methods(results):
-    both = groups(results(cells({"ptr": [91.0, 93.0], "trimmed": [90.0]})), 1)[0]
-    assert both.gain("pld") == pytest.approx(2.0)
-    assert both.gain("rdp") is None
-    assert both.paper_gain == pytest.approx(91.43 - 87.53)
-    assert groups(results(cells({"ptr": [91.0]})), 1)[0].gain("pld") is None
 
 
 def test_one_setting_for_a_data_set_and_not_the_luckiest_of_each_cell(results):

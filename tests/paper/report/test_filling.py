@@ -53,6 +53,7 @@ def test_one_data_set_can_be_run_without_the_others():
     assert {job.seed for job in jobs} == {0, 1}
 
 
+@pytest.mark.slow  # test_grid.py makes a run, test_pages.py a page: this one joins them
 def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
     """Five steps of the paper's PTR and TSGD+Gaussian on MNIST, through the command line."""
     chosen = [Job("mnist", "none", column, (3.0,), 0) for column in ("ptr", "trimmed")]

@@ -50,11 +50,9 @@ def test_a_refusal_shows_no_less_as_spent_than_is(ledger: Ledger, multiplier: fl
         ledger.charge(dp.GaussianDpEvent(1.0))
     refusal = caught.value
     words = str(refusal).replace(",", "").split()
-    asked, spent = float(words[words.index("asked") + 3]), float(words[words.index("spent") - 2])
-    remaining = float(words[words.index("remains.") - 1])
+    asked, spent = float(words[words.index("asked") + 3]), float(words[words.index("spent.") - 2])
     assert refusal.asked <= asked < refusal.asked * 1.01
     assert refusal.spent <= spent < refusal.spent * 1.01
-    assert refusal.remaining * 0.99 < remaining <= refusal.remaining
 
 
 def test_a_charge_beyond_the_budget_is_refused_and_leaves_no_trace(ledger: Ledger) -> None:
@@ -68,7 +66,7 @@ def test_a_charge_beyond_the_budget_is_refused_and_leaves_no_trace(ledger: Ledge
     assert error.remaining == before.remaining
     assert error.asked == pytest.approx(0.68, abs=0.02)
     assert "Gaussian noise with multiplier >=" in str(error)
-    for number in (error.asked, error.spent, error.remaining):
+    for number in (error.asked, error.spent):
         assert f"{number:.4g}" in str(error)
 
 

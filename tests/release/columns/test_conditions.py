@@ -15,7 +15,6 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from prudent.release.columns.opening import open_column  # noqa: E402
-from tests.servers import postgres_url  # noqa: E402, F401
 
 TABLE = pa.table(
     {
@@ -117,7 +116,7 @@ def test_a_row_that_makes_a_condition_fail_is_not_kept(
 
 
 @pytest.fixture(scope="module")
-def in_postgres(postgres_url: str) -> dict[str, Any]:  # noqa: F811
+def in_postgres(postgres_url: str) -> dict[str, Any]:
     psycopg = pytest.importorskip("psycopg")
     name = f"t_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_url) as connection:

@@ -35,14 +35,13 @@ from tests.release.columns.columns_suite import (  # noqa: E402
 )
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth  # noqa: E402
 from tests.release.columns.test_units import ORACLES, ROWS, expected  # noqa: E402
-from tests.servers import postgres_url  # noqa: E402, F401
 
 WORDS = ["b", "Z", "é", "a", "a", "É", "Z", None]
 FLIGHTS = ["dep_delay", "distance", "tailnum", "origin", "carrier"]
 
 
 @pytest.fixture
-def postgres_table(postgres_url: str) -> Iterator[Any]:  # noqa: F811
+def postgres_table(postgres_url: str) -> Iterator[Any]:
     """Loads columns into a table of the server; gives back its address and name."""
     psycopg = pytest.importorskip("psycopg")
     made = []
@@ -170,7 +169,7 @@ def test_flights_in_postgres(postgres_table: Any) -> None:
     check_flights(table, postgres_table(types, rows))
 
 
-def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_url: str) -> None:  # noqa: F811
+def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_url: str) -> None:
     """Count and window must be of the same data, or the margin is of neither."""
     psycopg = pytest.importorskip("psycopg")
     where = postgres_table({"x": "float8"}, [(float(x),) for x in range(10)])
@@ -195,7 +194,7 @@ def test_postgres_can_change_nothing(postgres_table: Any) -> None:
     [("SQL_ASCII", "ff", "\\xff"), ("WIN1252", "81", "\\x81"), ("LATIN1", "e9", "é")],
 )
 def test_postgres_has_an_image_of_every_text(
-    postgres_url: str,  # noqa: F811
+    postgres_url: str,
     encoding: str,
     stored: str,
     shown: str,
@@ -232,7 +231,7 @@ def test_an_unreachable_server_is_said_without_its_password(address: str) -> Non
     assert "secret" not in str(caught.value)
 
 
-def test_a_missing_table_is_said(postgres_url: str) -> None:  # noqa: F811
+def test_a_missing_table_is_said(postgres_url: str) -> None:
     with pytest.raises(SourceError, match="Could not find table 'nowhere' in the database"):
         open_column(connect=postgres_url, table="nowhere", column="x")
 

@@ -27,7 +27,6 @@ from prudent.release.columns.opening import open_column, open_groups
 from prudent.release.margins.mode import category_mode
 from prudent.release.outcome import Released
 from prudent.release.statistics import median, mode, trimmed_sum
-from tests.servers import postgres_url  # noqa: F401
 
 BUDGET: Any = {"epsilon": 2.0, "delta": 1e-6}
 VALUES = [50.0 + (i % 7) / 8 for i in range(300)]
@@ -217,7 +216,7 @@ def test_a_condition_may_not_call_functions_of_a_user() -> None:
         open_column(pa.table({"x": VALUES}), "x", where=lambda t: odd(t.x))
 
 
-def test_in_postgresql(postgres_url: str) -> None:  # noqa: F811
+def test_in_postgresql(postgres_url: str) -> None:
     """Its numbers reach far beyond doubles, where a cast is an error of the whole query."""
     psycopg = pytest.importorskip("psycopg")
     name = f"odd_{uuid.uuid4().hex}"

@@ -16,7 +16,6 @@ from prudent.release import explain, statistics
 from prudent.release.columns import queries as table_queries
 from prudent.release.columns.queries import TableColumn
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth
-from tests.servers import postgres_url  # noqa: F401
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 ROWS = 20_000
@@ -32,7 +31,7 @@ RELEASES: dict[str, Callable[[dict[str, str]], Any]] = {
 
 
 @pytest.fixture
-def make_table(postgres_url: str) -> Iterator[Callable[[int], str]]:  # noqa: F811
+def make_table(postgres_url: str) -> Iterator[Callable[[int], str]]:
     """Makes tables of evenly spaced numbers `x` from 0 to 100, and whole `y`, in the server."""
     psycopg = pytest.importorskip("psycopg")
     made = []
@@ -90,7 +89,7 @@ def told(address: str, table: str) -> list[tuple[str, int]]:
 )
 def test_little_leaves_postgres(
     make_table: Callable[[int], str],
-    postgres_url: str,  # noqa: F811
+    postgres_url: str,
     release: str,
     queries: int,
 ) -> None:
@@ -104,7 +103,7 @@ def test_little_leaves_postgres(
 @pytest.mark.usefixtures("narrowing")
 def test_a_release_that_fetches_rows_is_caught(
     make_table: Callable[[int], str],
-    postgres_url: str,  # noqa: F811
+    postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TableColumn, "order_statistics", fetch_everything)
@@ -117,7 +116,7 @@ def test_a_release_that_fetches_rows_is_caught(
 @pytest.mark.usefixtures("narrowing")
 def test_postgres_uses_an_index_on_the_column(
     make_table: Callable[[int], str],
-    postgres_url: str,  # noqa: F811
+    postgres_url: str,
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     table = make_table(100_000)
@@ -161,7 +160,7 @@ print(peak(many) - before)
 
 def test_memory_does_not_grow_with_the_rows(
     make_table: Callable[[int], str],
-    postgres_url: str,  # noqa: F811
+    postgres_url: str,
 ) -> None:
     few, many = make_table(100_000), make_table(1_000_000)
     asking = growth(MEMORY, postgres_url, few, many, "asking")

@@ -147,14 +147,14 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, seed):
     root = Path(__file__).parents[3]
     paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(seed), str(4 * seed)],
+        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(seed), str(2 * seed)],
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 3
+    assert int(done.stdout) >= 2
     train(tmp_path / "whole")
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
@@ -255,10 +255,10 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 def test_another_plan_is_refused(tmp_path):
     train(tmp_path)
     changed = Plan(sampling_rate=0.1, steps=STEPS + 1, aggregation=PLAN.aggregation)
-    with pytest.raises(ValueError, match="Expected the plan this run was begun with"):
+    with pytest.raises(ValueError, match="Expected the plan with which this run was started"):
         train(tmp_path, resume=True, plan=changed)
     quieter = Plan(sampling_rate=0.1, steps=STEPS, aggregation=PLAN.aggregation.with_noise(0.5))
-    with pytest.raises(ValueError, match="Begin anew in an empty folder"):
+    with pytest.raises(ValueError, match="Start again in an empty folder"):
         train(tmp_path, resume=True, plan=quieter)
 
 
@@ -277,7 +277,7 @@ def test_a_ledger_without_its_checkpoint_is_refused(tmp_path):
     """Beginning anew would draw other noise for steps that were paid for once."""
     train(tmp_path)
     (tmp_path / "checkpoint.pt").unlink()
-    with pytest.raises(ValueError, match="Put the checkpoint back"):
+    with pytest.raises(ValueError, match="Restore the checkpoint"):
         train(tmp_path, resume=True)
     assert charged(tmp_path)[0] == STEPS
 
@@ -296,7 +296,7 @@ def test_other_data_are_refused(tmp_path, monkeypatch, other):
     train(tmp_path)
     changed = other(*records())
     monkeypatch.setitem(globals(), "records", lambda: changed)
-    with pytest.raises(ValueError, match="Expected the train_set this run was begun with"):
+    with pytest.raises(ValueError, match="Expected the train_set with which this run was started"):
         train(tmp_path, resume=True)
 
 
@@ -324,7 +324,7 @@ def test_another_part_of_the_data_is_refused(tmp_path, monkeypatch, whole):
     train(tmp_path, plan=few)
     train(tmp_path, plan=few, resume=True)
     monkeypatch.setitem(globals(), "records", lambda: part(20))
-    with pytest.raises(ValueError, match="Expected the train_set this run was begun with"):
+    with pytest.raises(ValueError, match="Expected the train_set with which this run was started"):
         train(tmp_path, plan=few, resume=True)
 
 
@@ -396,7 +396,9 @@ def test_another_kind_of_device_is_refused(tmp_path):
     train(tmp_path)
     state = load_checkpoint(tmp_path, CPU)
     save_checkpoint(tmp_path, state | {"device": "a larger GPU"})
-    with pytest.raises(ValueError, match="Expected the kind of device this run was begun on"):
+    with pytest.raises(
+        ValueError, match="Expected the kind of device on which this run was started"
+    ):
         train(tmp_path, resume=True)
     save_checkpoint(tmp_path, state)
     train(tmp_path, resume=True)
@@ -440,7 +442,7 @@ def test_a_checkpoint_is_for_its_owner_alone(tmp_path):
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert charged(tmp_path) is None
     charge(tmp_path, PLAN, 7)
-    assert charged(tmp_path) == (7, PLAN.event_after(7))
+    assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation)
     assert json.loads((tmp_path / "ledger.json").read_text())["steps"] == 7
 
 
@@ -471,7 +473,7 @@ def test_the_format_of_a_ledger_is_written_and_compared(tmp_path):
     content = json.loads(path.read_text())
     assert content.pop("format") == checkpoint.LEDGER_FORMAT
     path.write_text(json.dumps(content))  # as a version without format numbers wrote it
-    assert charged(tmp_path) == (7, PLAN.event_after(7))
+    assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation)
     path.write_text(json.dumps({"format": checkpoint.LEDGER_FORMAT + 1, "stages": []}))
     needed = f"needs a newer version of prudent than {re.escape(prudent.__version__)}"
     with pytest.raises(ValueError, match=needed):
@@ -497,11 +499,11 @@ def test_no_flipped_bit_of_a_checkpoint_is_read(tmp_path):
     digest = range(8 * (len(content) - 60), 8 * len(content))
     for bit in (*anywhere, *digest):
         path.write_bytes(flipped(content, bit))
-        with pytest.raises(ValueError, match="digest does not fit"):
+        with pytest.raises(ValueError, match="digest does not match"):
             load_checkpoint(tmp_path, CPU)
     for size in (0, 1, 40, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
-        with pytest.raises(ValueError, match="digest does not fit"):
+        with pytest.raises(ValueError, match="digest does not match"):
             train(tmp_path, resume=True)
     path.write_bytes(content)
     train(tmp_path, resume=True)
@@ -527,7 +529,7 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
     for bit in range(8 * len(content)):
         path.write_bytes(flipped(content, bit))
         try:
-            steps, event = charged(tmp_path)
+            steps, event, _ = charged(tmp_path)
         except ValueError:
             continue
         assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)

@@ -25,12 +25,12 @@ from prudent.training import (
     accuracy,
     fit,
 )
+from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.loop.checkpoint import charged
-from prudent.training.loop.data import reader
+from prudent.training.loop.data import _reader
 from prudent.training.loop.run import TrainingRun
 from prudent.training.noise import HostNoise
-from prudent.training.step import Chunk
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.loop.files import read_metrics
 
@@ -137,11 +137,10 @@ class TestData:
         monkeypatch.setattr(HostNoise, "capturable", capturable)
         for data, captures in ((records(), capturable), (Items(*records()), False)):
             execution = Execution(cuda_graph=True)
-            options = {"lr": 0.1}
             run = TrainingRun.prepare(
-                plan_of(), network(), cross_entropy, data, torch.optim.SGD, options, execution, None
+                plan_of(), network(), cross_entropy, data, options={"lr": 0.1}, execution=execution
             )
-            assert run.captures is captures
+            assert run.updates.captures is captures
 
     @pytest.mark.parametrize("data", [5, [(1, 2), (3, 4), (5, 6)], iter([])])
     def test_other_forms_are_refused(self, data):
@@ -150,7 +149,7 @@ class TestData:
 
     def test_lengths_must_agree(self):
         inputs, targets = records()
-        with pytest.raises(ValueError, match="Expected inputs and targets of one length"):
+        with pytest.raises(ValueError, match="Expected inputs and targets of the same length"):
             train(data=(inputs, targets[:-1]))
 
 
@@ -193,7 +192,7 @@ class TestExecution:
         alive: list[int] = []
 
         def watching(*arguments):
-            count, gather = reader(*arguments)
+            count, gather = _reader(*arguments)
 
             def watched(ids):
                 alive.append(sum(batch() is not None for batch in batches))
@@ -203,7 +202,7 @@ class TestExecution:
 
             return count, watched
 
-        monkeypatch.setattr("prudent.training.loop.run.reader", watching)
+        monkeypatch.setattr("prudent.training.loop.data._reader", watching)
         found = []
         for recompute in (False, True):
             batches.clear()
@@ -279,7 +278,7 @@ class TestGuarantee:
             train(budget=1e-3, delta=1e-9)
 
     def test_a_budget_needs_its_delta(self):
-        with pytest.raises(ValueError, match="Expected delta with a budget"):
+        with pytest.raises(ValueError, match="Expected delta when budget is given"):
             train(budget=1.0)
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
@@ -299,7 +298,9 @@ class TestGuarantee:
 
     @pytest.mark.parametrize("wrong", [{"optimizer": "sgd"}, {"device": "cpu"}, {"epochs": 3}])
     def test_an_option_that_nobody_knows_is_explained(self, wrong):
-        with pytest.raises(TypeError, match=r"Expected optimizer a class.*prudent\.Execution"):
+        with pytest.raises(
+            TypeError, match=r"Expected optimizer to be a class.*prudent\.Execution"
+        ):
             train(**wrong)
 
     def test_layers_that_mix_records_are_refused(self):
@@ -370,7 +371,9 @@ def test_an_evaluation_may_return_scalars_of_any_kind(tmp_path, value):
 
 
 def test_an_evaluation_returns_numbers_by_name():
-    with pytest.raises(ValueError, match="Expected evaluate to return numbers by name, got None"):
+    with pytest.raises(
+        ValueError, match="Expected evaluate to return a mapping from names to numbers"
+    ):
         train(plan_of(1), evaluate=lambda _: None)
 
 

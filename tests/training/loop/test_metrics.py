@@ -95,7 +95,7 @@ def test_tensorboard_never_shows_private_values(tmp_path):
 
 
 def test_tensorboard_needs_a_folder():
-    with pytest.raises(ValueError, match="Expected out, a folder for the TensorBoard files"):
+    with pytest.raises(ValueError, match="Expected out to be a folder for the TensorBoard files"):
         train(tensorboard=True)
 
 

@@ -170,7 +170,7 @@ def exact_epsilon(
 
 @attrs.frozen
 class Price:
-    """One line of a comparison.
+    """One line of a price list.
 
     Attributes:
         analysis: Name of the bound.
@@ -183,7 +183,7 @@ class Price:
     note: str
 
 
-def compare(setting: Setting, steps: int) -> list[Price]:
+def price_list(setting: Setting, steps: int) -> list[Price]:
     """The ε of the same run by every analysis, and with cheaper tests."""
     count = np.array([float(steps)])
     run = setting.run(steps)

@@ -32,6 +32,11 @@ class Line:
         """Our accuracy by one of the two accountants."""
         return self.rdp if accountant == "rdp" else self.pld
 
+    @property
+    def ours(self) -> tuple[Estimate | None, Estimate | None]:
+        """Our accuracies by both accountants."""
+        return self.rdp, self.pld
+
 
 @attrs.frozen
 class Group:
@@ -63,14 +68,9 @@ class Group:
         return found
 
     @property
-    def paper_gain(self) -> float:
-        """The gain of TSGD+PTR over TSGD+Gaussian in the paper."""
-        return self.line("ptr").paper.accuracy - self.line("trimmed").paper.accuracy
-
-    def gain(self, accountant: str) -> float | None:
-        """The gain of TSGD+PTR over TSGD+Gaussian in our runs; None unless both were run."""
-        ptr, trimmed = (self.line(method).by(accountant) for method in ("ptr", "trimmed"))
-        return None if ptr is None or trimmed is None else ptr.mean - trimmed.mean
+    def methods(self) -> tuple[str, ...]:
+        """The methods of the table."""
+        return tuple(line.paper.method for line in self.lines)
 
 
 def datasets(table: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Display names and number formats of the report."""
 
-from prudent.experiments.sources import SOURCES
+from prudent.experiments.named_datasets import NAMED_DATASETS
 from prudent.paper.results import Estimate
 from prudent.paper.runs.jobs import settings
 
@@ -53,7 +53,7 @@ def substitute_note(dataset: str) -> str | None:
     data = data_behind(dataset)
     if dataset not in _PAPERS_DATA or data == _PAPERS_DATA[dataset]:
         return None
-    return f"{data}: {SOURCES[data].note}"
+    return f"{data}: {NAMED_DATASETS[data].note}"
 
 
 def dataset(name: str) -> str:
@@ -62,6 +62,11 @@ def dataset(name: str) -> str:
     if substitute_note(name) is not None:
         return f"{data_behind(name)}, a substitute for {title}"
     return title
+
+
+def short(name: str) -> str:
+    """The display name of a data set without the remark on a substitute."""
+    return data_behind(name) if substitute_note(name) is not None else dataset(name)
 
 
 def kind(name: str) -> str:

@@ -108,15 +108,7 @@ class Plots:
     wide: bool = False
 
 
-@attrs.frozen
-class Fold:
-    """Blocks that are collapsed until the reader opens them."""
-
-    title: str
-    blocks: tuple["Block", ...]
-
-
-Block = Paragraph | Bullets | Tiles | Grid | Plots | Fold
+Block = Paragraph | Bullets | Tiles | Grid | Plots
 
 
 @attrs.frozen

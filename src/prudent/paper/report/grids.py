@@ -1,135 +1,156 @@
-"""The tables as grids: the paper's number, ours, the difference, and the tuned setting."""
+"""The tables as grids: the paper's number, ours with its difference, and the tuned setting."""
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from statistics import fmean
+from collections.abc import Iterator, Sequence
+from statistics import fmean, mode
 
 from prudent.paper.report import display_names
-from prudent.paper.report.cells import Group, Line, datasets, groups
+from prudent.paper.report.cells import METHOD_ORDER, Line, datasets, groups
 from prudent.paper.report.document import Cell, Grid, Tone
 from prudent.paper.report.frontier import Frontier, Row, is_covered
-from prudent.paper.report.summary import Comparison
 from prudent.paper.results import Estimate, Reading, Results
 from prudent.paper.runs.jobs import published, settings
 
-_HEADER = (
-    "corruption",
-    "ε",
-    "method",
-    "paper",
-    "ours, RDP",
-    "difference",
-    "ours, PLD",
-    "difference",
-    "seeds",
-    "gain of PTR, PLD",
-    "tuned setting",
-    "DP-SGD, same tuning",
-)
 UNCOVERED = "†"
 
 
-def table_grids(results: Results, table: int) -> list[Grid]:
-    """One grid per data set of a table."""
-    return [table_grid(results, table, dataset) for dataset in datasets(table)]
-
-
-def table_grid(results: Results, table: int, dataset: str) -> Grid:
-    """The part of a table on one data set."""
-    here = [group for group in groups(results, table) if group.dataset == dataset]
-    setting = here[0].setting
-    notes = [
-        display_names.substitute_note(dataset),
-        f"Tuned setting: {setting}." if setting not in (None, "ours") else None,
+def table_grids(
+    results: Results,
+    table: int,
+    *,
+    methods: Sequence[str] = METHOD_ORDER,
+    standalone: bool = True,
+) -> list[Grid]:
+    """One grid per data set of a table; see `table_grid`."""
+    return [
+        table_grid(results, table, dataset, methods=methods, standalone=standalone)
+        for dataset in datasets(table)
     ]
+
+
+def table_grid(
+    results: Results,
+    table: int,
+    dataset: str,
+    *,
+    methods: Sequence[str] = METHOD_ORDER,
+    standalone: bool = True,
+) -> Grid:
+    """The part of a table on one data set.
+
+    A row holds every method at one corruption and ε. Columns that nothing was run for are left
+    out, and the note says so.
+
+    Args:
+        results: The results to show.
+        table: Number of the table, 1 to 4.
+        dataset: Name of the data set in the settings.
+        methods: The methods to show, of those in the table.
+        standalone: Whether the note describes a substitute for the paper's data; the report
+            describes it once for all tables.
+    """
+    here = [group for group in groups(results, table) if group.dataset == dataset]
+    shown = [m for m in METHOD_ORDER if m in methods and m in here[0].methods]
+    usual = _usual_seeds([cell for group in here for m in shown for cell in group.line(m).ours])
+    tuned = _usual_seeds([cell for group in here for cell in (group.best, group.rival)])
+    columns: dict[str, list[Cell]] = {}
+    for method in shown:
+        lines = [group.line(method) for group in here]
+        name = display_names.method(method)
+        columns[f"{name}, paper"] = [
+            Cell(display_names.accuracy(line.paper.accuracy)) for line in lines
+        ]
+        for accountant in ("rdp", "pld"):
+            columns[f"{name}, {accountant.upper()}"] = [
+                _against(line, accountant, usual) for line in lines
+            ]
+    if len(shown) > 1:
+        columns["tuned"] = [_estimate(group.best, usual_seeds=tuned) for group in here]
+        columns["DP-SGD, tuned"] = [_estimate(group.rival, usual_seeds=tuned) for group in here]
+    run = {name: cells for name, cells in columns.items() if any(map(_is_run, cells))}
+    notes = [
+        _seeds_note(usual, tuned if "tuned" in run else None),
+        _not_run_note([name for name in columns if name not in run])
+        if len(run) > len(shown)
+        else f"{display_names.NOT_RUN.capitalize()}.",
+        display_names.substitute_note(dataset) if standalone else None,
+        f"Tuned setting: {here[0].setting}." if here[0].setting not in (None, "ours") else None,
+    ]
+    corruptions = spans([display_names.corruption(group.corrupt) for group in here])
+    epsilons = [Cell(f"{group.epsilon:g}") for group in here]
     return Grid(
-        _HEADER,
-        tuple(
-            row
-            for _, same in itertools.groupby(here, key=lambda group: group.corrupt)
-            for row in _rows(list(same))
-        ),
-        words=3,
+        ("corruption", "ε", *run),
+        tuple(zip(corruptions, epsilons, *run.values(), strict=True)),
+        words=1,
         title=f"Table {table}: {display_names.dataset(dataset)}",
         note=" ".join(note for note in notes if note),
     )
 
 
-def _rows(same: list[Group]) -> Iterator[tuple[Cell | None, ...]]:
-    """The rows of one corruption, with its name in the first."""
-    height = sum(len(group.lines) for group in same)
-    name: Cell | None = Cell(display_names.corruption(same[0].corrupt), rows=height)
-    for group in same:
-        spans = len(group.lines)
-        epsilon: Cell | None = Cell(f"{group.epsilon:g}", rows=spans)
-        last: tuple[Cell | None, ...] = (
-            _gain(group),
-            _estimate(group.best, rows=spans),
-            _estimate(group.rival, rows=spans),
-        )
-        for line in group.lines:
-            yield (name, epsilon, *_line(line), *last)
-            name, epsilon, last = None, None, (None, None, None)
+def spans(names: Sequence[str]) -> Iterator[Cell | None]:
+    """A column of names: equal neighbours become one cell, with None in the rows it spans."""
+    for name, same in itertools.groupby(names):
+        rows = len(list(same))
+        yield Cell(name, rows=rows)
+        yield from [None] * (rows - 1)
 
 
-def _gain(group: Group) -> Cell:
-    """The gain of TSGD+PTR over TSGD+Gaussian by PLD, with those by RDP and in the paper."""
-    exact, renyi = (group.gain(name) for name in ("pld", "rdp"))
-    others = {"paper": group.paper_gain, "RDP": renyi}
-    detail = ", ".join(
-        f"{k} {display_names.difference(v)}" for k, v in others.items() if v is not None
-    )
-    text = display_names.difference(exact) or display_names.NOT_RUN
-    return Cell(text, _tone(exact, ties=False), detail, rows=len(group.lines))
+def _usual_seeds(cells: Sequence[Estimate | None]) -> int | None:
+    """The most common number of seeds; None if nothing was run."""
+    return mode(seeds) if (seeds := [cell.seeds for cell in cells if cell is not None]) else None
 
 
-def _line(line: Line) -> tuple[Cell, ...]:
-    return (
-        Cell(display_names.method(line.paper.method)),
-        Cell(display_names.accuracy(line.paper.accuracy)),
-        *_against(line, "rdp"),
-        *_against(line, "pld"),
-        Cell(_seeds(line)),
-    )
+def _seeds_note(usual: int | None, tuned: int | None) -> str | None:
+    if usual is None and tuned is None:
+        return None
+    parts = [str(usual)] if usual is not None else []
+    if tuned is not None and tuned != usual:
+        parts.append(f"{tuned} in the tuned setting")
+    return f"Seeds: {', '.join(parts)}, unless a cell says otherwise."
 
 
-def _seeds(line: Line) -> str:
-    counts = sorted({cell.seeds for cell in (line.rdp, line.pld) if cell is not None})
-    return "–".join(map(str, counts))
+def _not_run_note(names: list[str]) -> str | None:
+    return f"{display_names.NOT_RUN.capitalize()}: {'; '.join(names)}." if names else None
 
 
-def _against(line: Line, accountant: str) -> tuple[Cell, Cell]:
+def _is_run(cell: Cell) -> bool:
+    return cell.text != display_names.NOT_RUN
+
+
+def _against(line: Line, accountant: str, usual_seeds: int | None) -> Cell:
+    """Our accuracy, with its difference from the paper's."""
     ours = line.by(accountant)
     if ours is None:
         # A run has a row for each accountant unless even its first step exceeds ε.
         run = line.rdp is not None or line.pld is not None
-        text = display_names.NOT_REACHED if run else display_names.NOT_RUN
-        return Cell(text, Tone.MISSING), Cell("", Tone.MISSING)
+        return Cell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
     difference = ours.mean - line.paper.accuracy
-    return Cell(display_names.estimate(ours)), Cell(
-        display_names.difference(difference), _tone(difference)
-    )
+    detail = [display_names.difference(difference)]
+    if ours.seeds != usual_seeds:
+        detail.append(display_names.seeds(ours))
+    return Cell(display_names.estimate(ours), _tone(difference), ", ".join(detail))
 
 
 def _estimate(
-    cell: Estimate | None, *, tone: Tone = Tone.PLAIN, rows: int = 1, usual_seeds: int | None = None
+    cell: Estimate | None, *, tone: Tone = Tone.PLAIN, usual_seeds: int | None = None
 ) -> Cell:
     """The cell of an estimate; shows the number of seeds unless it is the usual one."""
     if cell is None:
-        return Cell(display_names.NOT_RUN, Tone.MISSING, rows=rows)
+        return Cell(display_names.NOT_RUN, Tone.MISSING)
     detail = "" if cell.seeds == usual_seeds else display_names.seeds(cell)
-    return Cell(display_names.estimate(cell), tone, detail, rows=rows)
+    return Cell(display_names.estimate(cell), tone, detail)
 
 
-def _tone(difference: float | None, *, ties: bool = True) -> Tone:
-    if difference is None:
-        return Tone.MISSING
-    return Tone.GOOD if difference > 0 or (ties and difference == 0) else Tone.BAD
+def _tone(difference: float) -> Tone:
+    return Tone.GOOD if difference >= 0 else Tone.BAD
 
 
 def passing_grid(results: Results) -> Grid:
-    """How often the test of TSGD+PTR passed in whole runs, and the trim at their end."""
+    """How often the test of TSGD+PTR passed in whole runs, and the trim at their end.
+
+    Rows are corruptions, columns data sets.
+    """
     runs: dict[tuple[str, str], list[list[Reading]]] = defaultdict(list)
     by_run: dict[tuple[str, str, int], list[Reading]] = defaultdict(list)
     for reading in results.readings:
@@ -137,22 +158,24 @@ def passing_grid(results: Results) -> Grid:
             by_run[reading.dataset, reading.corrupt, reading.seed].append(reading)
     for (dataset, corrupt, _), readings in by_run.items():
         runs[dataset, corrupt].append(sorted(readings, key=lambda reading: reading.steps))
-    cells = dict.fromkeys((cell.dataset, cell.corrupt) for cell in published())
     batches = {name: values["batch"] for name, values in settings()["datasets"].items()}
+    shown = [name for name in batches if any(dataset == name for dataset, _ in runs)]
+
+    def passed(dataset: str, corrupt: str) -> Cell:
+        found = runs.get((dataset, corrupt))
+        if not found:
+            return Cell("")
+        trim = fmean(run[-1].trim or 0 for run in found) / batches[dataset]
+        return Cell(f"{fmean(map(_share_passed, found)):.0%}, {trim:.0%}")
+
     return Grid(
-        ("data set", "corruption", "tests passed", "F at the end, of the batch"),
+        ("corruption", *map(display_names.short, shown)),
         tuple(
-            (
-                Cell(display_names.dataset(dataset)),
-                Cell(display_names.corruption(corrupt)),
-                Cell(f"{fmean(map(_share_passed, found)):.0%}"),
-                Cell(f"{fmean(run[-1].trim or 0 for run in found) / batches[dataset]:.0%}"),
-            )
-            for dataset in batches
-            for corrupt in (corrupt for name, corrupt in cells if name == dataset)
-            if (found := runs[dataset, corrupt])
+            (Cell(display_names.corruption(corrupt)), *(passed(name, corrupt) for name in shown))
+            for corrupt in dict.fromkeys(cell.corrupt for cell in published())
+            if any((name, corrupt) in runs for name in shown)
         ),
-        words=2,
+        title="Tests passed, and F at the end as a share of the batch",
     )
 
 
@@ -164,25 +187,6 @@ def _share_passed(run: list[Reading]) -> float:
         for start, reading in zip(before, run, strict=True)
     )
     return sum(passed) / run[-1].steps
-
-
-def exceptions_grid(comparisons: tuple[Comparison, ...], ours: str, other: str) -> Grid:
-    """The cells in which our result is lower."""
-    return Grid(
-        ("data set", "corruption", "ε", ours, other, "difference"),
-        tuple(
-            (
-                Cell(display_names.dataset(c.group.dataset)),
-                Cell(display_names.corruption(c.group.corrupt)),
-                Cell(f"{c.group.epsilon:g}"),
-                Cell("" if c.ours is None else display_names.accuracy(c.ours)),
-                Cell("" if c.other is None else display_names.accuracy(c.other)),
-                Cell(display_names.difference(c.difference), _tone(c.difference)),
-            )
-            for c in comparisons
-        ),
-        words=2,
-    )
 
 
 def frontier_grid(frontier: Frontier) -> Grid:
@@ -205,7 +209,7 @@ def frontier_grid(frontier: Frontier) -> Grid:
             filter(
                 None,
                 (
-                    f"Seeds: {frontier.usual_seeds}, where no other number is told.",
+                    f"Seeds: {frontier.usual_seeds}, unless a cell says otherwise.",
                     display_names.substitute_note(frontier.dataset),
                 ),
             )

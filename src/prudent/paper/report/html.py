@@ -10,7 +10,6 @@ from prudent.paper.report.document import (
     Bullets,
     Cell,
     Document,
-    Fold,
     Grid,
     Key,
     Paragraph,
@@ -68,9 +67,6 @@ def _block(block: Block) -> str:
             return '<div class="tiles">\n' + "\n".join(map(_tile, tiles)) + "\n</div>"
         case Grid():
             return _grid(block)
-        case Fold(title=title, blocks=blocks):
-            inside = "\n".join(map(_block, blocks))
-            return f"<details>\n<summary>{_text(title)}</summary>\n{inside}\n</details>"
         case Plots():
             return _plots(block)
 

@@ -5,7 +5,6 @@ from prudent.paper.report.document import (
     Bullets,
     Cell,
     Document,
-    Fold,
     Grid,
     Paragraph,
     Plots,
@@ -37,8 +36,6 @@ def _block(block: Block) -> str:
             return "\n".join(["| | |", "|---|---|", *lines])
         case Grid():
             return grid(block)
-        case Fold(title=title, blocks=blocks):
-            return "\n\n".join([f"### {title}", *map(_block, blocks)])
         case Plots():
             return ""
 

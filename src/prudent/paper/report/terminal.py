@@ -1,4 +1,4 @@
-"""Rendering of a table on the terminal, without the details of cells."""
+"""Rendering of a table on the terminal."""
 
 from rich import box
 from rich.console import Console
@@ -16,7 +16,7 @@ _STYLES = {
 }
 
 
-_WIDTH = 200  # wider than any table; a narrower terminal wraps lines instead of truncating numbers
+_WIDTH = 320  # wider than any table; a narrower terminal wraps lines instead of truncating numbers
 
 
 def show(grid: Grid) -> None:
@@ -42,4 +42,5 @@ def show(grid: Grid) -> None:
 def _cell(cell: Cell | None) -> Text:
     if cell is None:
         return Text()
-    return Text(cell.text, _STYLES.get(cell.tone, ""), no_wrap=True)
+    text = f"{cell.text} ({cell.detail})" if cell.detail else cell.text
+    return Text(text, _STYLES.get(cell.tone, ""), no_wrap=True)

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from prudent.training import Execution, Plan
+from prudent.training.corruption_hook import Corrupt
 from prudent.training.loop.metrics import Metrics
 from prudent.training.loop.run import TrainingRun
 from prudent.training.sampling import roomy_batch
-from prudent.training.step import Corrupt
 
 Work = Iterator[None]
 """Takes one step per item requested."""
@@ -79,9 +79,8 @@ def training(
         model,
         nn.CrossEntropyLoss(reduction="none"),
         train_set,
-        torch.optim.SGD,
-        {"lr": lr, "momentum": momentum},
-        Execution(
+        options={"lr": lr, "momentum": momentum},
+        execution=Execution(
             device=device,
             seed=seed,
             distributed=False,  # each run uses this process only, even under torchrun
@@ -89,8 +88,8 @@ def training(
             # is not.
             physical_batch=roomy_batch(len(train_set[1]), plan.sampling_rate, 3.5),
         ),
-        corrupt,
-        average,
+        corrupt=corrupt,
+        average=average,
     )
     history, step = [], 0
     for mark in marks:

@@ -16,7 +16,6 @@ from prudent.accounting._numeric import (
     Array,
     Numbers,
     expm1_minus,
-    finite,
     log1p_minus,
     orders,
 )
@@ -26,10 +25,11 @@ from prudent.paper.theory.theorems import ptr_rdp
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 
 
-def subsampled_laplace_log_moment(
-    order: ArrayLike, sampling_rate: float, scale: float, *, reverse: bool = False
-) -> Numbers:
-    """Logarithm of the moment R(a) = E_P[(M/P)^a] of P = Laplace(0), Q = Laplace(1).
+def laplace_log_moment(exponent: float, q: float, b: float) -> float:
+    """Logarithm of the moment R(e) = E_P[(M/P)^e] of P = Laplace(0), Q = Laplace(1).
+
+    M = (1-q) P + q Q is the mixture that sampling gives. The moment E_M[(P/M)^a] of the other
+    direction is R(1 - a).
 
     The privacy loss of Q against P has a point mass at both ends and is smooth between them. The
     smooth part is integrated by Gauss-Legendre panels short enough for every order, and the
@@ -37,20 +37,10 @@ def subsampled_laplace_log_moment(
     to about twelve digits even where the moment differs from one by only 10^-12.
 
     Args:
-        order: Any real order, also between zero and one or negative.
-        sampling_rate: Probability in [0, 1] that the record is in the sample.
-        scale: Laplace scale.
-        reverse: Return E_M[(P/M)^a] instead, which is R(1 - a).
+        exponent: e, any real number.
+        q: Probability in [0, 1] that the record is in the sample.
+        b: Scale of both Laplace distributions.
     """
-    a = finite(order=order)
-    q = _validate.between(0, 1, sampling_rate=sampling_rate)
-    b = _validate.positive(scale=scale)
-    exponent = 1 - a if reverse else a
-    moments = [_log_moment(float(e), q, b) for e in exponent.ravel()]
-    return np.reshape(moments, a.shape)[()]
-
-
-def _log_moment(exponent: float, q: float, b: float) -> float:
     loss, weight = _laplace_losses(exponent, b)
     excess = q * np.expm1(loss)
     power = exponent * _log_mixture(loss, q)
@@ -196,7 +186,7 @@ def _white_box_case_2(order: float, factor: float, q: float, b: float) -> float:
     cancellation.
     """
     return max(
-        _log_one_plus(_log_moment(e, q, b), math.log(factor) + _log_squared_share(e, q, b))
+        _log_one_plus(laplace_log_moment(e, q, b), math.log(factor) + _log_squared_share(e, q, b))
         for e in (order, 1 - order)
     )
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 import attrs
 
 from prudent import _validate
+from prudent._formats import check_format
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.filters import ExactFilter, Filter
@@ -14,8 +15,12 @@ from prudent.release.budget.renyi_filter import RenyiFilter
 
 _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
 
-FORMAT = 2
-"""Of the first row of a ledger. Without a number it is 1: Rényi books, add-remove neighbours."""
+FORMAT = 3
+"""Of the first row of a ledger.
+
+1, or no number: Rényi books, add-remove neighbours. 2: a Gaussian book, relations. 3: the first
+charge decides between books and addition; rows note outcomes; a ledger may be bound to data.
+"""
 
 
 @attrs.frozen
@@ -29,6 +34,7 @@ class Budget:
         relation: Which data sets are neighbours.
         orders: Of the Rényi books of an adaptive filter; None: chosen for the budget.
         format: Of the ledger.
+        data: Name of the data that the budget is for; None if that is not noted.
     """
 
     epsilon: float
@@ -37,6 +43,7 @@ class Budget:
     relation: Relation = ADD_REMOVE
     orders: tuple[float, ...] | None = None
     format: int = FORMAT
+    data: str | None = None
 
     @property
     def per_record(self) -> tuple[float, float]:
@@ -56,8 +63,14 @@ class Budget:
         """The filter that keeps the budget of one record."""
         if not self.adaptive:
             return ExactFilter(*self.per_record)
-        kind = RenyiFilter if self.format == 1 else AdaptiveFilter
-        return kind(*self.per_record, self.orders or ())
+        if self.format == 1:
+            return RenyiFilter(*self.per_record, self.orders or ())
+        return AdaptiveFilter(*self.per_record, self.orders or (), first_decides=self.format > 2)
+
+    @property
+    def notes_outcomes(self) -> bool:
+        """Whether earlier versions that read this format expect rows of outcomes."""
+        return self.format > 2
 
     def for_relation(self, epsilon: float) -> float:
         """ε for the relation, rounded up, from one for a single record."""
@@ -77,6 +90,7 @@ class Budget:
     def to_fields(self) -> dict[str, Any]:
         """What the first row of a ledger notes."""
         filter_ = self.filter()
+        bound = {} if self.data is None else {"data": self.data}
         return {
             "format": self.format,
             "epsilon": self.epsilon,
@@ -86,6 +100,7 @@ class Budget:
                 "adjacency": self.relation.adjacency.value,
                 "records": self.relation.records,
             },
+            **bound,
         }
 
     @classmethod
@@ -93,14 +108,9 @@ class Budget:
         """The budget that a first row notes, of this format or an earlier one.
 
         Raises:
-            ValueError: If the row was written by a later version.
+            NewerFormatError: If the row was written by a later version.
         """
-        number = fields.get("format", 1)
-        if number not in range(1, FORMAT + 1):
-            raise ValueError(
-                f"format {number!r}, but this version of prudent reads up to {FORMAT}: install a "
-                "later one"
-            )
+        number = check_format(fields, FORMAT, "a ledger")
         orders = fields["orders"]
         return cls(
             fields["epsilon"],
@@ -109,6 +119,7 @@ class Budget:
             Relation(**fields.get("relation", {})),
             None if orders is None else tuple(orders),
             number,
+            fields.get("data"),
         )
 
     def __str__(self) -> str:

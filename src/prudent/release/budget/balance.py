@@ -1,67 +1,14 @@
-"""Where a budget stands, and how it got there, as values to print or to store."""
+"""Where a budget stands, as a value to print or to store."""
 
-import datetime
-from typing import Any, Self
+from typing import Any
 
 import attrs
-import dp_accounting as dp
 
-from prudent._rounding import rounded_down, rounded_up
+from prudent._rounding import rounded_up
 from prudent.accounting import serialisation
 from prudent.accounting.relations import Relation
 from prudent.release.budget.filters import Room
-from prudent.release.budget.hash_chain import decoded, reading
-from prudent.release.budget.storage import LedgerError, Row
-
-
-@attrs.frozen
-class Charge:
-    """One charge, as noted.
-
-    Attributes:
-        sequence: 1 for the first.
-        time: When, in UTC.
-        label: What for, in the words of whoever charged.
-        event: What was charged.
-        delta: At which δ simple composition counts it, if that was told.
-        spent: ε of everything charged up to here, this included.
-        digest: SHA-256 over this row and, through its predecessor's, all before it.
-    """
-
-    sequence: int
-    time: datetime.datetime
-    label: str
-    event: dp.DpEvent
-    delta: float | None
-    spent: float
-    digest: str
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """The charge that a row notes."""
-        fields = decoded(row)
-        with reading(row):
-            return cls(
-                sequence=row.sequence,
-                time=datetime.datetime.fromisoformat(fields["time"]),
-                label=fields["label"],
-                event=serialisation.from_plain(fields["event"]),
-                delta=fields["delta"],
-                spent=float(fields["spent"]),
-                digest=row.digest,
-            )
-
-    def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "sequence": self.sequence,
-            "time": self.time.isoformat(),
-            "label": self.label,
-            "event": serialisation.to_plain(self.event),
-            "delta": self.delta,
-            "spent": serialisation.to_plain(self.spent),
-            "digest": self.digest,
-        }
+from prudent.release.budget.storage import LedgerError
 
 
 @attrs.frozen
@@ -82,6 +29,7 @@ class Balance:
         fits: What would still fit, as events are priced: for one record.
         charges: How many there were.
         digest: Of the last row. Kept elsewhere, it shows later whether rows were taken away.
+        data: Name of the data that the budget is for; None if the ledger is not bound to any.
     """
 
     dataset: str
@@ -96,6 +44,7 @@ class Balance:
     fits: Room
     charges: int
     digest: str
+    data: str | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -130,8 +79,7 @@ class OverBudgetError(LedgerError):
         super().__init__(
             f"Over budget: asked ε = {rounded_up(asked, 4)}, but of ε = {balance.epsilon:g} at "
             f"δ = {balance.delta:g} for {balance.dataset!r} {rounded_up(balance.spent, 4)} is "
-            f"spent and {rounded_down(balance.remaining, 4)} remains. What would fit: "
-            f"{balance.fits}{each}."
+            f"spent. What would fit: {balance.fits}{each}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

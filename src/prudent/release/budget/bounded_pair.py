@@ -5,6 +5,7 @@ losses, joined by chords. All but an accident of probability a is kept: P̃ = mi
 is the ε at δ = a. Every price below is a price of (P̃, Q), so that one accident serves all books.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -34,6 +35,7 @@ _POINTS = 400  # at which a smoothed profile is compared with that of a Gaussian
 _SLACK = 1e-9  # relative; several orders above the rounding of a profile
 _FARTHEST = 30.0  # standard deviations that are compared point by point
 _LARGEST_LOSS = 30.0  # beyond which no budget is met
+_ROUNDING = 1e-13  # of sums of up to 10⁵ masses that add up to 1
 
 
 @attrs.frozen(eq=False)
@@ -188,13 +190,63 @@ def bounded_pair(
         return None
     if largest == 0:
         return BoundedPair(np.zeros(1), np.array([1 - accident]), accident, np.zeros(1))
+    parts = _few_parts(event, accident)
+    profile = accountant.profile if parts is None else functools.partial(_product_profile, parts)
+    return _on_grid(profile, known)
+
+
+def _on_grid(profile: Callable[[Array], Array], known: Mapping[float, float]) -> BoundedPair:
+    """The pair of a profile up to the largest ε that is known, on a grid of losses."""
+    largest = max(known)
+    accident = known[largest]
     even = np.linspace(0.0, largest, _EVEN_LOSSES + 1)
     small = np.geomspace(_SMALLEST_LOSS * largest, largest, _SMALL_LOSSES)
     points = np.unique(np.concatenate([even, small, list(known)]))
     apart = np.diff(points, prepend=-math.inf) > _SMALLEST_LOSS * largest / 2
     points = points[apart | np.isin(points, list(known))]
-    values = np.minimum(accountant.profile(points), [known.get(float(x), 1.0) for x in points])
+    values = np.minimum(profile(points), [known.get(float(x), 1.0) for x in points])
     return _symmetric(points, np.maximum(0.0, values - accident), accident)
+
+
+def _few_parts(event: dp.DpEvent, accident: float) -> list[BoundedPair] | None:
+    """The pairs of an event's parts if they are two and pure but for one; else None.
+
+    Such is a release of a table, a test and a noisy value. The product of two pairs on a hundred
+    losses each takes milliseconds, where composing the parts on a fine grid takes seconds.
+    """
+    parts = [leaf for leaf, count in leaves(event) for _ in range(min(count, 3))]
+    if len(parts) != 2:
+        return None
+    pairs = []
+    for leaf in parts:
+        worst, pure = dominating(leaf), _pure_epsilon_of(leaf)
+        if worst is None:
+            return None
+        apart = 0.0 if pure < math.inf else accident
+        largest = _above(pure) if pure < math.inf else _closed_epsilon(worst, accident)
+        if not 0 < largest < _LARGEST_LOSS:
+            return None
+        pairs.append(_on_grid(functools.partial(_both_ways, worst), {largest: apart}))
+    return pairs if min(pair.accident for pair in pairs) == 0 else None
+
+
+def _both_ways(worst: Dominating, epsilons: Array) -> Array:
+    return np.maximum(worst.profile(epsilons), worst.profile(epsilons, adding=True))
+
+
+def _product_profile(parts: list[BoundedPair], epsilons: Array) -> Array:
+    """δ at each ε of two pairs that are released together, their accident included."""
+    first, second = parts
+    losses = np.add.outer(first.losses, second.losses).ravel()
+    masses = np.multiply.outer(first.masses, second.masses).ravel()
+    order = np.argsort(losses)[::-1]
+    losses, masses = losses[order], masses[order]
+    # Sums over all losses above ε: of P̃, and of Q = e^(-loss) P̃.
+    above = np.searchsorted(-losses, -epsilons)
+    of_p = np.append(0.0, np.cumsum(masses))[above]
+    of_q = np.append(0.0, np.cumsum(masses * np.exp(-losses)))[above]
+    excess = np.maximum(0.0, of_p - np.exp(epsilons) * of_q) + _ROUNDING
+    return np.asarray(excess + first.accident + second.accident)
 
 
 def _symmetric(points: Array, excess: Array, accident: float) -> BoundedPair:
@@ -247,8 +299,7 @@ def _closed_epsilon(worst: Dominating, delta: float) -> float:
     low, high = 0.0, _LARGEST_LOSS
     for _ in range(7):
         grid = np.linspace(low, high, 129)
-        above = np.maximum(worst.profile(grid), worst.profile(grid, adding=True))
-        enough = above * (1 + _SLACK) <= delta
+        enough = _both_ways(worst, grid) * (1 + _SLACK) <= delta
         if not enough[-1]:
             return math.inf
         first = int(np.argmax(enough))
@@ -270,3 +321,8 @@ def _pure_epsilon_of(leaf: dp.DpEvent) -> Fraction | float:
             return math.inf
     epsilon = PldAccountant().compose(leaf).get_epsilon(0.0)
     return Fraction(epsilon) if epsilon < math.inf else math.inf
+
+
+def _above(value: Fraction | float) -> float:
+    number = float(value)
+    return number if number >= value else math.nextafter(number, math.inf)

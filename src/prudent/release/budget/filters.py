@@ -1,7 +1,7 @@
 """Privacy filters: may one more event be charged to a budget (ε, δ)?
 
 Who asks may look at earlier answers before choosing the next event. Composition theorems for
-events fixed in advance say nothing about that; a filter does. `AdaptiveFilter` (adaptive.py) is
+events fixed in advance say nothing about that; a filter does. `AdaptiveFilter` is
 proved for events chosen in any way; `ExactFilter` is tighter, and asks for a list of events that
 was fixed before the first answer. docs/budget.md has the proofs.
 """
@@ -22,6 +22,7 @@ from prudent import _validate
 from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import PldAccountant, calibration, serialisation
 from prudent.accounting.loss_tables import Array
+from prudent.release.budget.bounded_pair import pure_epsilon
 
 State = TypeVar("State")
 
@@ -74,6 +75,17 @@ class Filter(abc.ABC, Generic[State]):
     @abc.abstractmethod
     def charged(self, state: State, event: dp.DpEvent, delta: float | None) -> State:
         """The state after one more event."""
+
+    def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:
+        """ε of an event by itself, and the δ beside it: 0 if pure, else that told or all of δ."""
+        accountant = PldAccountant()
+        if not accountant.supports(event):
+            return math.inf, self.delta
+        pure = pure_epsilon(event)
+        if pure < math.inf:
+            return float(pure), 0.0
+        at = delta or self.delta
+        return float(accountant.compose(event).get_epsilon(at)), at
 
     @abc.abstractmethod
     def spent(self, state: State) -> float:

@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import os
 import threading
-from types import TracebackType
+from collections.abc import Mapping
 from typing import Any, Self
 
 import dp_accounting as dp
@@ -19,32 +19,32 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.release.budget import creation, data_binding, offers, verification
 from prudent.release.budget.allowance import Budget
-from prudent.release.budget.balance import Balance, Charge, OverBudgetError
-from prudent.release.budget.hash_chain import (
-    ADVICE,
-    BEFORE_THE_FIRST,
-    TamperedLedgerError,
-    fields_of,
-    reading,
-    row_after,
-    tampered,
+from prudent.release.budget.balance import Balance, OverBudgetError
+from prudent.release.budget.charges import (
+    Charge,
+    ChargeDetails,
+    outcome_fields,
+    with_outcomes,
 )
+from prudent.release.budget.data_binding import SecondLedgerError
+from prudent.release.budget.hash_chain import TamperedLedgerError
+from prudent.release.budget.journal import Journal
 from prudent.release.budget.storage import LedgerError, Row, StorageError, open_store, shown
 
 __all__ = [
     "Balance",
     "Charge",
+    "ChargeDetails",
     "Ledger",
     "LedgerError",
     "OverBudgetError",
+    "SecondLedgerError",
     "StorageError",
     "TamperedLedgerError",
     "datasets",
 ]
-
-
-_VERSIONS_DIFFER = 0.01  # how much more an event may cost now than when it was noted
 
 
 class Ledger:
@@ -69,9 +69,11 @@ class Ledger:
         relation: Which data sets are neighbours; for a new ledger by default those that differ
             by adding or removing one record. For a relation at distance k a single record gets
             its share of the budget (`Relation.per_record`).
+        data: Path, address or name of the data that a new ledger is bound to.
 
     Raises:
         LedgerError: If there is no such ledger, or its budget is another.
+        SecondLedgerError: If the data are known to have a budget in another ledger.
     """
 
     def __init__(
@@ -83,38 +85,31 @@ class Ledger:
         dataset: str = "default",
         adaptive: bool | None = None,
         relation: Relation | None = None,
+        data: str | os.PathLike[str] | None = None,
     ) -> None:
-        wanted = _budget(epsilon, delta, adaptive, relation)
+        name = None if data is None else data_binding.data_name(data)
+        wanted = creation.budget(epsilon, delta, adaptive, relation, name)
         if wanted is not None:
-            _begin(location, dataset, wanted)
-        self._dataset = dataset
+            creation.begin(location, dataset, wanted)
+        self._location, self._dataset = location, dataset
         self._turn = threading.RLock()
         self._store = open_store(location, create=False)
         try:
-            rows = self._rows_from_the_first()
-            self._budget = _noted_budget(rows[0], dataset)
-            if not self._budget.is_as_asked(wanted, adaptive=adaptive, relation=relation):
+            rows = creation.rows_from_the_first(self._store, dataset)
+            self._budget = creation.noted_budget(rows[0], dataset)
+            if not self._budget.is_as_asked(
+                wanted, adaptive=adaptive, relation=relation, data=name
+            ):
                 raise LedgerError(
                     f"{self._store.location} already has a budget for {dataset!r}: {self._budget}. "
                     "Open it without a budget, or with this one."
                 )
             self._filter = self._budget.filter()
-            self._state = self._filter.opening()
-            self._last = BEFORE_THE_FIRST
-            self._follow(rows)
+            self._journal = Journal(dataset, self._filter)
+            self._journal.follow(rows)
         except BaseException:
             self._store.close()
             raise
-
-    def _rows_from_the_first(self) -> list[Row]:
-        rows = self._store.rows(self._dataset)
-        if not rows:
-            known = ", ".join(map(repr, self._store.datasets())) or "none"
-            raise LedgerError(
-                f"{self._store.location} has no budget for data set {self._dataset!r}, only for "
-                f"{known}. Create one with `prudent budget create`."
-            )
-        return rows
 
     @classmethod
     def create(
@@ -126,9 +121,17 @@ class Ledger:
         dataset: str = "default",
         adaptive: bool = True,
         relation: Relation = ADD_REMOVE,
+        data: str | os.PathLike[str] | None = None,
+        another: bool = False,
     ) -> Self:
-        """A new ledger, or a new data set in one; an error if it is already there."""
-        if not _begin(location, dataset, Budget(float(epsilon), float(delta), adaptive, relation)):
+        """A new ledger, or a new data set in one; an error if it is already there.
+
+        Takes the arguments of `Ledger`, and `another`: whether data that are known to have a budget
+        may have this one as well. Their releases are then covered by the sum of the budgets only.
+        """
+        name = None if data is None else data_binding.data_name(data)
+        budget = Budget(float(epsilon), float(delta), adaptive, relation, data=name)
+        if not creation.begin(location, dataset, budget, another=another):
             raise LedgerError(
                 f"{shown(location)} already has a budget for data set {dataset!r}, and a "
                 "budget is never changed. Open it, or choose another name."
@@ -140,47 +143,89 @@ class Ledger:
         """An existing ledger; an error if there is none."""
         return cls(location, dataset=dataset)
 
-    def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> Charge:
+    def charge(
+        self,
+        event: dp.DpEvent,
+        label: str = "",
+        *,
+        delta: float | None = None,
+        details: ChargeDetails | Mapping[str, Any] | None = None,
+    ) -> Charge:
         """Charges an event, before any data is read. On disk when this returns.
 
         Args:
             event: What will be released, for any accountant of this package.
             label: What for; public, like all of the ledger.
-            delta: The δ that the release was calibrated for, if it was: simple composition then
-                counts it as (ε, δ) with this δ. Any value is safe.
+            delta: The δ that the release was calibrated for, if it was: addition then counts it
+                as (ε, δ) with this δ. Any value is safe. A pure event needs none.
+            details: What is asked, for the history, as a `ChargeDetails` or a mapping of its
+                fields; public. Where it names the data, they must be those of this ledger.
 
         Raises:
             OverBudgetError: If it would overdraw the budget. Nothing was charged.
+            SecondLedgerError: If the data have a budget in another ledger. Nothing was charged.
             StorageError: If it is not known whether the charge is on disk. Release nothing.
         """
-        _text(label=label)
+        creation.text(label=label)
+        details = ChargeDetails.of(details)
+        self._check_data(details.data)
         if delta is not None:
             delta = _validate.between(0, 1, ends="[)", delta=delta)
         asked = self._price_alone(event, delta)
+        epsilon, at_delta = self._filter.alone(event, delta)
         with self._turn:
             self._catch_up()  # prices what others charged before they have to wait for it
             with self._store.exclusive(self._dataset):
                 self._catch_up()
-                state = self._filter.charged(self._state, event, delta)
+                state = self._journal.charged(event, delta)
                 if not self._filter.admits(state):
                     raise OverBudgetError(asked, self._balance())
-                row = self._next_row(
-                    time=_now(),
+                row = self._append(
                     label=label,
                     event=serialisation.to_plain(event),
                     delta=delta,
                     spent=serialisation.to_plain(self._spent(state)),
+                    price={"epsilon": serialisation.to_plain(epsilon), "delta": at_delta},
+                    details=details.to_plain(),
                 )
-                self._store.append(self._dataset, row)
-            self._last, self._state = row, state
+            self._catch_up()
         return Charge.of(row)
+
+    def record_outcome(self, charge: Charge, outcome: str | Mapping[str, int]) -> None:
+        """Notes what came of a charge, after its release. Costs nothing.
+
+        Whether a release answered or refused is part of what it releases, and is paid for. A
+        charge whose release crashed keeps the outcome "unknown". A ledger made by an earlier
+        version keeps no outcomes, so that this version can still read it.
+
+        Args:
+            charge: As returned by `charge`.
+            outcome: "released" or "refused", or how many of each there were among the groups.
+
+        Raises:
+            LedgerError: If the charge is not of this ledger, or its outcome is already noted.
+        """
+        fields = outcome_fields(charge, outcome)
+        if not self._budget.notes_outcomes:
+            return
+        with self._turn:
+            with self._store.exclusive(self._dataset):
+                self._catch_up()
+                rows = self._store.rows(self._dataset, charge.sequence)
+                noted = self._journal.answered.get(charge.sequence)
+                if noted is None or rows[0].digest != charge.digest:
+                    raise LedgerError(f"Charge {charge.sequence} is not one of {self!r}.")
+                if noted:
+                    raise LedgerError(f"The outcome of charge {charge.sequence} is already noted.")
+                self._append(**fields)
+            self._catch_up()
 
     def fits(self, event: dp.DpEvent, *, delta: float | None = None) -> bool:
         """Whether a charge of this event would be admitted now. Charges nothing."""
         self._price_alone(event, delta)
         with self._turn:
             self._catch_up()
-            return self._filter.admits(self._filter.charged(self._state, event, delta))
+            return self._filter.admits(self._journal.charged(event, delta))
 
     def balance(self) -> Balance:
         """Where the budget stands now."""
@@ -188,12 +233,18 @@ class Ledger:
             self._catch_up()
             return self._balance()
 
+    def offers(self) -> list[offers.Offer]:
+        """What still fits, as numbers of pure releases of some ε; each instead of the others."""
+        with self._turn:
+            self._catch_up()
+            return offers.offers(self._filter, self._journal.state)
+
     @property
     def spent(self) -> float:
         """An ε for which the events charged so far, as a list, are (ε, δ)-DP."""
         with self._turn:
             self._catch_up()
-            return self._spent(self._state)
+            return self._spent(self._journal.state)
 
     @property
     def remaining(self) -> float:
@@ -205,9 +256,14 @@ class Ledger:
         """Which data sets are neighbours."""
         return self._budget.relation
 
+    @property
+    def data(self) -> str | None:
+        """Name of the data that the ledger is bound to; None if there is none."""
+        return self._budget.data
+
     def history(self) -> list[Charge]:
-        """Every charge, the first first."""
-        return [Charge.of(row) for row in self._store.rows(self._dataset, 1)]
+        """Every charge with its outcome, oldest first."""
+        return with_outcomes(self._store.rows(self._dataset, 1))
 
     def verify(self, digest: str | None = None) -> int:
         """Reads every row, follows the hashes, and prices every charge again.
@@ -223,47 +279,33 @@ class Ledger:
             TamperedLedgerError: At the first row that is not as it was written.
         """
         rows = self._store.rows(self._dataset)
-        last, state = BEFORE_THE_FIRST, self._filter.opening()
-        for row in rows:
-            fields = fields_of(last, row, self._dataset)
-            last = row
-            if row.sequence > 0:
-                with reading(row):
-                    state = self._priced(state, fields)
-                    # Exact prices take a composition each: those on the way decide nothing.
-                    if self._budget.adaptive or row is rows[-1]:
-                        self._check_price(row, state, float(fields["spent"]))
-        if digest is not None and digest not in {row.digest for row in rows}:
-            raise TamperedLedgerError(
-                f"No row of {self._dataset!r} has the digest {digest}: rows were taken away or "
-                f"rewritten. {ADVICE}"
-            )
-        return len(rows) - 1
-
-    def _check_price(self, row: Row, state: Any, noted: float) -> None:
-        spent = self._spent(state)
-        if not noted >= spent * (1 - _VERSIONS_DIFFER):
-            raise tampered(row, f"it notes ε = {noted:g} as spent, but its events cost {spent:g}")
-        if not self._filter.admits(state):
-            raise tampered(row, "it overdraws the budget")
+        return verification.verify(rows, self._dataset, self._budget, digest)
 
     def close(self) -> None:
-        """Lets go of the database."""
+        """Closes the connection."""
         self._store.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.location!r}, dataset={self._dataset!r}, {self._budget})"
+
+    def _check_data(self, data: str | None) -> None:
+        """Refuses data that are not those of this ledger, as far as both are named."""
+        if data is None:
+            return
+        name = data_binding.data_name(data)
+        if self.data is None:
+            data_binding.check_only(name, self._location, self._dataset)
+        elif name != self.data:
+            raise LedgerError(
+                f"{self._store.location} keeps the budget of {self.data}, but the release reads "
+                f"{name}. Charge the ledger of those data."
+            )
 
     def _price_alone(self, event: dp.DpEvent, delta: float | None) -> float:
         """ε of an event by itself; also gets the price before others have to wait for it."""
@@ -273,28 +315,10 @@ class Ledger:
         return self._budget.for_relation(self._filter.spent(state))
 
     def _catch_up(self) -> None:
-        """Takes in what others have charged since; the last row known must still be there."""
-        rows = self._store.rows(self._dataset, self._last.sequence)
-        if not rows or rows[0] != self._last:
-            raise tampered(self._last, "it was taken away or changed")
-        self._follow(rows[1:])
-
-    def _follow(self, rows: list[Row]) -> None:
-        for row in rows:
-            fields = fields_of(self._last, row, self._dataset)
-            if row.sequence > 0:
-                with reading(row):
-                    self._state = self._priced(self._state, fields)
-            self._last = row
-
-    def _priced(self, state: Any, fields: dict[str, Any]) -> Any:
-        """The state after a noted charge. A row may note any sum, so none is read."""
-        return self._filter.charged(
-            state, serialisation.from_plain(fields["event"]), fields["delta"]
-        )
+        self._journal.catch_up(self._store)
 
     def _balance(self) -> Balance:
-        spent = self._spent(self._state)
+        spent = self._spent(self._journal.state)
         return Balance(
             dataset=self._dataset,
             epsilon=self._budget.epsilon,
@@ -305,61 +329,21 @@ class Ledger:
             adaptive=self._budget.adaptive,
             spent=spent,
             remaining=max(0.0, self._budget.epsilon - spent),
-            fits=self._filter.room(self._state),
-            charges=self._last.sequence,
-            digest=self._last.digest,
+            fits=self._filter.room(self._journal.state),
+            charges=len(self._journal.answered),
+            digest=self._journal.last.digest,
+            data=self.data,
         )
 
-    def _next_row(self, **fields: Any) -> Row:
-        return row_after(self._last, dataset=self._dataset, **fields)
+    def _append(self, **fields: Any) -> Row:
+        """Appends a row to the store; it counts once the transaction has ended."""
+        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        row = self._journal.next_row(time=time, **fields)
+        self._store.append(self._dataset, row)
+        return row
 
 
 def datasets(location: str | os.PathLike[str]) -> list[str]:
     """The names of the data sets that have a budget there."""
     with contextlib.closing(open_store(location, create=False)) as store:
         return store.datasets()
-
-
-def _budget(
-    epsilon: float | None,
-    delta: float | None,
-    adaptive: bool | None,
-    relation: Relation | None,
-) -> Budget | None:
-    if epsilon is None and delta is None:
-        return None
-    if epsilon is None or delta is None:
-        missing = "epsilon" if epsilon is None else "delta"
-        raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
-    return Budget(float(epsilon), float(delta), adaptive is not False, relation or ADD_REMOVE)
-
-
-def _noted_budget(first: Row, dataset: str) -> Budget:
-    fields = fields_of(BEFORE_THE_FIRST, first, dataset)
-    with reading(first):
-        return Budget.of_fields(fields)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def _begin(location: str | os.PathLike[str], dataset: str, budget: Budget) -> bool:
-    """Writes the first row of a data set, its budget; False if there already is one."""
-    if not _text(dataset=dataset) or not dataset.isprintable():
-        raise _validate.ArgumentError("dataset", "a printable name", got=dataset)
-    fields = budget.to_fields()
-    with contextlib.closing(open_store(location, create=True)) as store:
-        with store.exclusive(dataset):
-            if store.rows(dataset):
-                return False
-            row = row_after(BEFORE_THE_FIRST, dataset=dataset, time=_now(), **fields)
-            store.append(dataset, row)
-        return True
-
-
-def _text(**argument: Any) -> str:
-    ((name, value),) = argument.items()
-    if not isinstance(value, str):
-        raise _validate.ArgumentError(name, "a text", got=value)
-    return value

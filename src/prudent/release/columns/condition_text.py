@@ -130,7 +130,7 @@ def parse_condition(text: str) -> Predicate:
             raise _refused(text, what="an operation that the types of its columns lack") from None
         if not boolean:
             raise _refused(text, what="a value that is neither true nor false")
-        return found  # type: ignore[no-any-return]
+        return found
 
     return predicate
 

@@ -29,9 +29,9 @@ class Average:
         if has_shards(model):
             raise _validate.ArgumentError(
                 "average",
-                "None for a model divided by fully_shard",
+                "None for a model sharded by fully_shard",
                 got=keep,
-                why="averages are kept whole",
+                why="averages are not sharded",
             )
         self._trained: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.values = _copies(self._trained)

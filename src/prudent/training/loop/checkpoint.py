@@ -20,12 +20,14 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+import dp_accounting as dp
 import torch
 
 from prudent._formats import NewerFormatError, check_format
 from prudent._validate import ArgumentError
+from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
 
@@ -57,9 +59,9 @@ def held(folder: Path) -> Iterator[None]:
                 raise
             raise ArgumentError(
                 "out",
-                "a folder that no other run is at work in",
+                "a folder that no other run is using",
                 got=str(folder),
-                hint="Wait for that run to end, or name another folder.",
+                hint="Wait for that run to end, or choose another folder.",
             ) from error
         yield
 
@@ -93,10 +95,10 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         if end < 0 or file.read() != _SEAL + _digest(file, end):
             raise ArgumentError(
                 "out",
-                "with the checkpoint as it was written",
-                shown=f"{str(path)!r}, which is damaged, cut off, or of another version",
-                why="its digest does not fit",
-                hint="Put a copy of that same file back, or begin anew in another folder.",
+                "with an intact checkpoint",
+                shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
+                why="its digest does not match",
+                hint="Restore the file from a copy, or start again in another folder.",
             )
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
@@ -129,29 +131,43 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
     _replace(temporary, folder / _LEDGER)
 
 
-def charged(folder: Path) -> tuple[int, Any] | None:
-    """Steps paid for so far and their event; None where nothing was charged.
+class Charge(NamedTuple):
+    """What the ledger of a run records.
+
+    Attributes:
+        steps: The number of charged steps.
+        event: Their privacy event.
+        relation: The neighbouring relation of the plan.
+    """
+
+    steps: int
+    event: dp.DpEvent
+    relation: Relation
+
+
+def charged(folder: Path) -> Charge | None:
+    """What the ledger in a folder records; None if nothing was charged.
 
     Raises:
         NewerFormatError: If a later version wrote the ledger, in a format unknown to this one.
         ValueError: If the file is damaged.
     """
-    """The number of charged steps and their event; None if nothing was charged."""
     path = folder / _LEDGER
     if not path.exists():
         return None
     try:
         content = json.loads(path.read_text())
         check_format(content, LEDGER_FORMAT, f"the ledger {str(path)!r}")
-        return int(content["steps"]), from_plain(content["event"])
+        event, relation = from_plain(content["event"]), from_plain(content["relation"])
+        return Charge(int(content["steps"]), event, relation)
     except NewerFormatError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArgumentError(
             "out",
-            "with the ledger as it was written",
+            "with an intact ledger",
             shown=f"{str(path)!r}, which is damaged",
-            hint="Put a copy of that same file back, or begin anew in another folder.",
+            hint="Restore the file from a copy, or start again in another folder.",
         ) from error
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent.training.sampling import Batch
-from prudent.training.step import Outcome, Step
+from prudent.training.step import Step, StepOutcome
 
 _WARM_UP = 3
 
@@ -33,7 +33,7 @@ class CapturedStep:
 
     def __init__(
         self,
-        run: Callable[[Tensor, Tensor], Outcome],
+        run: Callable[[Tensor, Tensor], StepOutcome],
         step: Step,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -61,7 +61,7 @@ class CapturedStep:
                 self._outcome = run(self._ids, self._valid)
         self._step = step
 
-    def __call__(self, batch: Batch) -> Outcome:
+    def __call__(self, batch: Batch) -> StepOutcome:
         """Perform one update. The next call overwrites the tensors of the outcome."""
         self._ids.copy_(batch.ids)
         self._valid.copy_(batch.valid)

@@ -7,8 +7,9 @@ number.
 import functools
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
+import attrs
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -17,25 +18,56 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 from prudent._validate import ArgumentError
 from prudent.training.parallel.processes import Processes
 
+Gather = Callable[[Tensor], tuple[Any, Any]]
+"""Maps record ids of this process to inputs and targets."""
 
-def reader(
-    train_set: Any, device: torch.device, processes: Processes
-) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
-    """The total number of records, and a function from ids of this process to a batch."""
-    records, gather = _reader(train_set, device, processes)
-    if records < processes.count:
-        raise ArgumentError(
-            "train_set",
-            f"of a record or more for each of {processes.count} processes",
-            shown=f"{records} in all",
-            hint="Start fewer processes.",
+
+@attrs.frozen(kw_only=True)
+class Records:
+    """The records of a run, read by id.
+
+    Attributes:
+        count: Number of records in all processes.
+        gather: Reads a batch of records of this process.
+        on_device: Whether batches are indexed from tensors; otherwise items are read one by one on
+            the host.
+        fingerprint: Returns the fingerprint of the records, which it computes once.
+    """
+
+    count: int
+    gather: Gather
+    on_device: bool
+    fingerprint: Callable[[], str]
+
+    @classmethod
+    def of(cls, train_set: Any, device: torch.device, processes: Processes) -> Self:
+        """The records of a data set; this process reads only its own."""
+        count, gather = _reader(train_set, device, processes)
+        if count < processes.count:
+            raise ArgumentError(
+                "train_set",
+                f"with at least one record for each of the {processes.count} processes",
+                shown=f"{count} in all",
+                hint="Start fewer processes.",
+            )
+        return cls(
+            count=count,
+            gather=gather,
+            on_device=_tensors(train_set) is not None,
+            fingerprint=functools.cache(functools.partial(fingerprint, train_set)),
         )
-    return records, gather
 
-
-def is_on_device(train_set: Any) -> bool:
-    """Whether batches are indexed from tensors; otherwise items are read one by one on the host."""
-    return _tensors(train_set) is not None
+    def check_same(self, processes: Processes) -> None:
+        """Raise an error unless every process has the same records in the same order."""
+        processes.check_same(records=self.count)
+        if processes.count > 1 and len(set(processes.gathered(self.fingerprint()))) > 1:
+            raise ArgumentError(
+                "train_set",
+                "with the same records in the same order in every process",
+                shown="different ones",
+                why="a record held by two processes would count twice",
+                hint="Shuffle and split with the same seed in every process.",
+            )
 
 
 def fingerprint(train_set: Any) -> str:
@@ -69,9 +101,8 @@ def _tensors(train_set: Any) -> tuple[Any, ...] | None:
     return tuple(train_set) if isinstance(train_set, tuple | list) else None
 
 
-def _reader(
-    train_set: Any, device: torch.device, processes: Processes
-) -> tuple[int, Callable[[Tensor], tuple[Any, Any]]]:
+def _reader(train_set: Any, device: torch.device, processes: Processes) -> tuple[int, Gather]:
+    """The total number of records, and how this process reads its own."""
     tensors = _tensors(train_set)
     if tensors is not None and len(tensors) == 2:
         for leaf in pytree.tree_leaves(tensors):
@@ -79,12 +110,14 @@ def _reader(
                 raise ArgumentError(
                     "train_set",
                     "a pair (inputs, targets) of tensors",
-                    shown=f"one with {type(leaf).__name__} in it",
-                    hint="torch.as_tensor makes tensors of arrays.",
+                    shown=f"one that contains {type(leaf).__name__}",
+                    hint="torch.as_tensor converts arrays to tensors.",
                 )
         sizes = {len(leaf) for leaf in pytree.tree_leaves(tensors)}
         if len(sizes) != 1:
-            raise ValueError(f"Expected inputs and targets of one length, got {sorted(sizes)}.")
+            raise ValueError(
+                f"Expected inputs and targets of the same length, got {sorted(sizes)}."
+            )
         own = slice(processes.rank, None, processes.count)
         placed = pytree.tree_map(lambda leaf: leaf[own].to(device), tensors)
 

@@ -104,8 +104,7 @@ class Execution:
         if self.cuda_graph:
             raise _validate.ArgumentError(
                 "cuda_graph",
-                f"False or None, since {processes.count} processes talk to each other "
-                "within a step",
+                f"False or None with {processes.count} processes, which communicate within a step",
                 got=True,
             )
         return attrs.evolve(self, device=local_device(self.device), cuda_graph=False), processes

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from prudent import _validate
+from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
 from prudent.training.loop.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
 from prudent.training.loop.evaluation import Evaluate, modes_kept
@@ -19,7 +21,6 @@ from prudent.training.loop.metrics import Metrics, Recorder
 from prudent.training.loop.run import TrainingRun
 from prudent.training.parallel.sharding import rest
 from prudent.training.plan import Plan
-from prudent.training.step import Corrupt, Corruption
 
 
 @attrs.frozen
@@ -114,44 +115,30 @@ def fit(
         `plan.expected_batch` the sum is divided by the sampling rate times the number of records,
         and the relation declares this number public.
     """
-    if isinstance(corrupt, Corruption) and not corrupt.per_record and delta is not None:
-        raise _validate.ArgumentError(
-            "delta",
-            f"None with {type(corrupt).__name__}, in which bad records read the "
-            "gradients of others",
-            got=delta,
-            why="no accounting covers that, and no epsilon is shown",
-        )
+    _check_covered(corrupt, delta)
     run = TrainingRun.prepare(
-        plan, model, loss, train_set, optimizer, optimizer_options, execution, corrupt, average
+        plan,
+        model,
+        loss,
+        train_set,
+        optimizer=optimizer,
+        options=optimizer_options,
+        execution=execution,
+        corrupt=corrupt,
+        average=average,
     )
     plan, processes = _within(plan, budget, delta), run.processes
     processes.check_same(steps=plan.steps)
     every = max(1, plan.steps // 10) if evaluate_every is None else evaluate_every
     every = _validate.count(1, evaluate_every=every)
-    evaluate_at = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
+    marks = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else Path(out)
     rehearse = getattr(evaluate, "rehearse", None)
     if rehearse is not None:
         rehearse(run.model)
         rest(run.model)
     with ExitStack() as stack:
-        if folder is not None:
-            processes.first(partial(folder.mkdir, parents=True, exist_ok=True))
-            processes.first(lambda: stack.enter_context(held(folder)))
-        start = paid = 0
-        if resume:
-            start, paid = _go_on(run, folder, plan)
-        elif folder is not None and processes.first(partial(charged, folder)) is not None:
-            raise _validate.ArgumentError(
-                "out",
-                "a folder without a run",
-                shown=f"{str(folder)!r}, whose ledger would be forgotten",
-                hint="Give resume=True to go on with that run, or name another folder.",
-            )
-        if folder is not None and start == 0:
-            # A run killed before its first evaluation must also resume with the same noise.
-            _save(run, folder, 0)
+        start, paid = _open(run, plan, folder, stack, resume=resume)
         speaks = processes.rank == 0
         recorder = Recorder(
             folder if speaks else None,
@@ -162,31 +149,75 @@ def fit(
         )
         if progress and speaks and run.key.predictable:
             recorder.say("The noise is predictable: the run is seeded.")
-        with recorder:
-            step = start
-            while step < plan.steps:
-                marks = [mark for mark in evaluate_at if mark > step]
-                stop = min(plan.steps, step + every - step % every, *marks)
-                if folder is not None:
-                    processes.first(partial(charge, folder, plan, max(paid, stop)))
-                for _ in run.steps(step, stop):
-                    recorder.advance()
-                step = stop
-                shown = {}
-                if evaluate is not None:
-                    with run.shown() as shown_model, modes_kept(run.model):
-                        shown = _numbers(evaluate(shown_model))
-                rest(run.model)
-                ends = step == plan.steps
-                recorder.record(
-                    run.metrics(step, shown, delta, private=private_diagnostics, ends=ends)
-                )
-                if folder is not None:
-                    _save(run, folder, step)
-        if run.average is not None:
-            run.average.leave()
-        rate = run.pass_rate(plan.steps)
-        return Fitted(model, plan, recorder.history, rate, run.key.predictable)
+        stack.enter_context(recorder)
+        for step, stop in pairwise(_stops(start, plan.steps, every, marks)):
+            if folder is not None:
+                processes.first(partial(charge, folder, plan, max(paid, stop)))
+            for _ in run.steps(step, stop):
+                recorder.advance()
+            shown = _evaluated(run, evaluate)
+            ends = stop == plan.steps
+            recorder.record(run.metrics(stop, shown, delta, private=private_diagnostics, ends=ends))
+            if folder is not None:
+                _save(run, folder, stop)
+    if run.average is not None:
+        run.average.leave()
+    rate = run.pass_rate(plan.steps)
+    return Fitted(model, plan, recorder.history, rate, run.key.predictable)
+
+
+def _check_covered(corrupt: Corrupt | Corruption | None, delta: float | None) -> None:
+    """Raise an error if ε is to be shown for a corruption that no accounting covers."""
+    if isinstance(corrupt, Corruption) and not corrupt.per_record and delta is not None:
+        raise _validate.ArgumentError(
+            "delta",
+            f"None with {type(corrupt).__name__}",
+            got=delta,
+            why="its bad records read the gradients of others, which no accounting covers, so no "
+            "epsilon is shown",
+        )
+
+
+def _stops(start: int, end: int, every: int, marks: Collection[int]) -> list[int]:
+    """The start, and the steps after which to evaluate: multiples, marks and the end."""
+    if start >= end:
+        return [start]
+    multiples = range(start + every - start % every, end, every)
+    return sorted({start, end, *multiples, *(mark for mark in marks if start < mark < end)})
+
+
+def _evaluated(run: TrainingRun, evaluate: Evaluate | None) -> dict[str, float]:
+    """The results of an evaluation; the model's modes and shards are restored after it."""
+    shown = {}
+    if evaluate is not None:
+        with run.shown() as model, modes_kept(run.model):
+            shown = _numbers(evaluate(model))
+    rest(run.model)
+    return shown
+
+
+def _open(
+    run: TrainingRun, plan: Plan, folder: Path | None, stack: ExitStack, *, resume: bool
+) -> tuple[int, int]:
+    """Lock the folder until the stack closes; return the step to start from and the paid steps."""
+    processes = run.processes
+    if folder is not None:
+        processes.first(partial(folder.mkdir, parents=True, exist_ok=True))
+        processes.first(lambda: stack.enter_context(held(folder)))
+    start = paid = 0
+    if resume:
+        start, paid = _go_on(run, folder, plan)
+    elif folder is not None and processes.first(partial(charged, folder)) is not None:
+        raise _validate.ArgumentError(
+            "out",
+            "a folder without a run",
+            shown=f"{str(folder)!r}, whose ledger would be overwritten",
+            hint="Set resume=True to continue that run, or choose another folder.",
+        )
+    if folder is not None and start == 0:
+        # A run killed before its first evaluation must also resume with the same noise.
+        _save(run, folder, 0)
+    return start, paid
 
 
 def _save(run: TrainingRun, folder: Path, step: int) -> None:
@@ -197,7 +228,9 @@ def _save(run: TrainingRun, folder: Path, step: int) -> None:
 def _numbers(shown: Mapping[str, float]) -> dict[str, float]:
     """The results of an evaluation as plain floats, which can be written to a file."""
     if not isinstance(shown, Mapping):
-        raise _validate.ArgumentError("evaluate", "to return numbers by name", got=shown)
+        raise _validate.ArgumentError(
+            "evaluate", "to return a mapping from names to numbers", got=shown
+        )
     return {name: float(value) for name, value in shown.items()}
 
 
@@ -210,7 +243,7 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
     _validate.positive(budget=budget)
     if delta is None:
         raise _validate.ArgumentError(
-            "delta", "with a budget", why="the budget is an epsilon at that delta"
+            "delta", "when budget is given", why="the budget is an epsilon at that delta"
         )
     if plan.epsilon(delta) <= budget:
         return plan
@@ -222,29 +255,28 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     if folder is None:
         raise _validate.ArgumentError("out", "the folder to resume from", got=None)
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-    paid, event = run.processes.first(partial(charged, folder)) or (0, None)
+    paid, event, _ = run.processes.first(partial(charged, folder)) or (0, None, None)
     if paid and state is None:
         raise _validate.ArgumentError(
             "out",
             "a folder with checkpoint.pt",
-            shown=f"{str(folder)!r}, where a ledger is all that is left of a run",
-            hint="Its steps would be taken again with other noise and paid for once. Put "
-            "the checkpoint back, or name another folder.",
+            shown=f"{str(folder)!r}, which has a ledger but no checkpoint",
+            hint="Without it, charged steps would be repeated with new noise. Restore the "
+            "checkpoint, or choose another folder.",
         )
     start = run.restore(state)
     if paid > plan.steps:
         raise _validate.ArgumentError(
             "budget",
-            f"to pay for the {paid} steps that {str(folder)!r} has paid for already",
+            f"to cover the {paid} steps already charged in {str(folder)!r}",
             shown=f"one for {plan.steps}",
-            hint="Give the old budget, or a larger one.",
+            hint="Use the original budget, or a larger one.",
         )
     if event is not None and (event != plan.event_after(paid) or paid < start):
         raise _validate.ArgumentError(
             "out",
             "with the ledger of this run",
-            shown=f"{str(folder)!r}, where ledger.json does not say what the steps of its "
-            "checkpoint cost",
-            hint="Put a copy of that same file back, or begin anew in another folder.",
+            shown=f"{str(folder)!r}, whose ledger.json does not match its checkpoint",
+            hint="Restore the file from a copy, or start again in another folder.",
         )
     return start, paid

@@ -7,6 +7,7 @@ written only on request, under a separate key.
 """
 
 import json
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -125,17 +126,32 @@ class Recorder:
         path.write_text("".join(line + "\n" for line in kept))
 
 
+def last_entry(folder: Path) -> dict[str, Any]:
+    """The last complete entry that a run has written to a folder, as `Metrics.plain` made it.
+
+    Raises:
+        FileNotFoundError: If there is no file of metrics.
+        ValueError: If no entry in it is complete.
+    """
+    path = folder / "metrics.jsonl"
+    for line in reversed(path.read_text().splitlines()):
+        if math.isfinite(_step_of(line)):
+            entry: dict[str, Any] = json.loads(line)
+            return entry
+    raise ValueError(f"Expected {str(path)!r} with the metrics of a run, got no complete entry.")
+
+
 def _step_of(line: str) -> float:
     """The step of a line; infinity for a line that a kill left incomplete."""
     try:
         return float(json.loads(line)["step"])
-    except (json.JSONDecodeError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return float("inf")
 
 
 def _summary_writer(folder: Path | None) -> Any:
     if folder is None:
-        raise ValueError("Expected out, a folder for the TensorBoard files, got None.")
+        raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

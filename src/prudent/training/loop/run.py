@@ -3,75 +3,52 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import attrs
 import torch
 from torch import Tensor, nn
 
-from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.aggregation import Mean
+from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.loop.averaging import Average
-from prudent.training.loop.cuda_graph import CapturedStep, is_capturable
-from prudent.training.loop.data import fingerprint, is_on_device, reader
+from prudent.training.loop.counters import Counters
+from prudent.training.loop.data import Records
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics
+from prudent.training.loop.updates import Updates, optimizer_of
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler, device_kind
-from prudent.training.step import Chunk, Corrupt, Corruption, Outcome, Step
+from prudent.training.step import Step, StepOutcome
 
 
-@attrs.define
+@attrs.define(kw_only=True)
 class TrainingRun:
     """The state of a training run.
 
     Attributes:
-        plan: The plan as it was given, before a budget shortens it.
-        processes: The processes that execute it together.
-        model: Trained in place.
-        optimizer: Updates the model from the released gradients.
-        execution: Device, engine and similar settings.
-        key: The key of noise, tests and sampling. Secret.
-        step: Releases a batch.
-        sampler: Draws the batches.
-        gather: Maps record ids to inputs and targets.
-        data: Computes a fingerprint of the records.
-        passes: Number of passed tests so far.
-        drawn: Records drawn since the last metrics. Private.
-        losses: Sum of mean losses since the last metrics. Private.
-        captures: Whether steps are captured as a CUDA graph.
-        captured: The captured step, once there is one.
-        last: The outcome of the last step.
-        recorded: Step of the last metrics.
-        recorded_passes: Number of passed tests at the last metrics.
+        execution: Device, engine and similar settings of this process.
+        records: The records, read by id.
+        step: Releases a batch; it holds the plan, the model and the processes.
+        sampler: Draws the batches; it holds the key of noise, tests and sampling. Secret.
+        updates: Performs an update per batch; it holds the optimizer and the counters.
         average: Running average of the trained parameters, if requested.
+        last: The outcome of the last step.
     """
 
-    plan: Plan
-    processes: Processes
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
     execution: Execution
-    key: Key
+    records: Records
     step: Step
     sampler: PoissonSampler
-    gather: Callable[[Tensor], tuple[Any, Any]]
-    data: Callable[[], str]
-    passes: Tensor
-    drawn: Tensor
-    losses: Tensor
-    captures: bool = False
-    captured: CapturedStep | None = None
-    last: Outcome | None = None
-    recorded: int = 0
-    recorded_passes: float = 0.0
+    updates: Updates
     average: Average | None = None
+    last: StepOutcome | None = None
 
     @classmethod
     def prepare(
@@ -80,107 +57,83 @@ class TrainingRun:
         model: nn.Module,
         loss: Loss,
         train_set: Any,
-        optimizer: Callable[..., torch.optim.Optimizer],
+        *,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
         options: dict[str, Any],
-        execution: Execution | None,
-        corrupt: Corrupt | Corruption | None,
+        execution: Execution | None = None,
+        corrupt: Corrupt | Corruption | None = None,
         average: float | None = None,
-    ) -> "TrainingRun":
-        """A new run; see `fit` for the arguments."""
+    ) -> Self:
+        """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
         execution, processes = (Execution() if execution is None else execution).joined()
         device = execution.device
         model = unwrapped(model, processes)
         if not has_shards(model):
             model.to(device)
-        records, gather = reader(train_set, device, processes)
-        processes.check_same(plan=repr(plan), records=records)
-        data = functools.cache(functools.partial(fingerprint, train_set))
-        if processes.count > 1 and len(set(processes.gathered(data()))) > 1:
-            raise ArgumentError(
-                "train_set",
-                "of the same records in the same order in every process",
-                shown="others",
-                why="a record that two of them hold would count twice",
-                hint="Shuffle and split with the same seed in every process.",
-            )
+        records = Records.of(train_set, device, processes)
+        processes.check_same(plan=repr(plan))
+        records.check_same(processes)
         key = processes.first(execution.key)
         step = Step(
             plan,
             model,
             loss,
-            expected_batch=plan.sampling_rate * records,
+            expected_batch=plan.sampling_rate * records.count,
             engine=execution.engine_of(model, loss),
-            corrupt=corrupt.hook(records, device) if isinstance(corrupt, Corruption) else corrupt,
+            corrupt=hook_of(corrupt, records.count, device),
             key=key,
             compile=execution.compile,
             processes=processes,
         )
-        trained = [p for p in model.parameters() if p.requires_grad]
-        try:
-            chosen = optimizer(trained, **options)
-        except TypeError as error:
-            raise TypeError(
-                "Expected optimizer a class such as torch.optim.SGD, and by name its options: "
-                f"{error}. Whatever fit itself does not know is taken for one of these; device, "
-                "seed and precision belong into prudent.Execution."
-            ) from error
-        captures = (
-            execution.captures
-            and step.noise.capturable
-            and is_capturable(chosen)
-            and is_on_device(train_set)
+        updates = Updates(
+            step=step,
+            optimizer=optimizer_of(model, optimizer, options),
+            gather=records.gather,
+            counters=Counters.start(device),
+            captures=execution.captures and records.on_device,
         )
-        if captures:
-            for group in chosen.param_groups:
-                if "capturable" in group:
-                    group["capturable"] = True
         sampler = PoissonSampler(
-            records,
+            records.count,
             plan.sampling_rate,
             physical_batch=execution.physical_batch,
             key=key,
             device=device,
             processes=processes,
         )
-        if processes.rank > 0:
-            # Identically seeded processes would use the same dropout masks for different records.
-            own = key.generator(device, Purpose.DROPOUT, rank=processes.rank)
-            _default_generator(device).set_state(own.get_state())
-
-        def zero() -> Tensor:
-            return torch.zeros((), dtype=torch.float64, device=device)
-
+        _separate_dropout(key, device, processes)
         return cls(
-            plan=plan,
-            processes=processes,
-            model=model,
-            optimizer=chosen,
             execution=execution,
-            key=key,
+            records=records,
             step=step,
             sampler=sampler,
-            gather=gather,
-            data=data,
-            passes=zero(),
-            drawn=zero(),
-            losses=zero(),
-            captures=captures,
+            updates=updates,
             average=None if average is None else Average(model, average),
         )
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as it was given, before a budget shortens it."""
+        return self.step.plan
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, trained in place."""
+        return self.step.model
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that execute the plan together."""
+        return self.step.processes
+
+    @property
+    def key(self) -> Key:
+        """The key of noise, tests and sampling. Secret."""
+        return self.sampler.key
 
     def steps(self, first: int, stop: int) -> Iterator[int]:
         """Take the steps from `first` up to `stop`, yielding after each one."""
         for number in range(first, stop):
-            batch = self.sampler.batch(number)
-            if self.captures and len(batch.ids) == 1:
-                if self.captured is None:
-                    counters = (self.passes, self.drawn, self.losses)
-                    self.captured = CapturedStep(
-                        self._update, self.step, self.model, self.optimizer, batch, counters
-                    )
-                self.last = self.captured(batch)
-            else:
-                self.last = self._update(batch.ids, batch.valid)
+            self.last = self.updates(self.sampler.batch(number))
             if self.average is not None:
                 self.average.follow(number)
             yield number
@@ -191,27 +144,9 @@ class TrainingRun:
         with nullcontext() if self.average is None else self.average.shown():
             yield self.model
 
-    def _update(self, ids: Tensor, valid: Tensor) -> Outcome:
-        chunks = [
-            Chunk(*self._records(rows), valid=real, ids=rows)
-            for rows, real in zip(ids, valid, strict=True)
-        ]
-        outcome = self.step(chunks)
-        self.optimizer.step()
-        self.passes += outcome.passed
-        self.drawn += outcome.drawn
-        self.losses += outcome.loss
-        return outcome
-
-    def _records(self, rows: Tensor) -> tuple[Any, Any]:
-        """Inputs and targets, or a function that reads them if the engine recomputes."""
-        if self.step.engine.recompute:
-            return functools.partial(self.gather, rows), None
-        return self.gather(rows)
-
     def pass_rate(self, steps: int) -> float:
         """Fraction of passed tests so far."""
-        return float(self.passes) / steps if steps else 0.0
+        return float(self.updates.counters.passes) / steps if steps else 0.0
 
     def metrics(
         self,
@@ -223,30 +158,20 @@ class TrainingRun:
         ends: bool = False,
     ) -> Metrics:
         """The metrics since the last call. Only this call reads values from the device."""
-        since = max(1, step - self.recorded)
-        passes = float(self.passes)
         assert self.last is not None
+        averages = self.updates.counters.read(step)
         epsilon = self._epsilon(step, delta, exact=ends)
-        entry = Metrics(
+        return Metrics(
             step=step,
             epsilon=epsilon,
             delta=delta,
             relation=None if epsilon is None else str(self.plan.relation),
-            pass_rate=(passes - self.recorded_passes) / since,
+            pass_rate=averages.pass_rate,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
             evaluation=shown,
-            private={
-                "mean_drawn": float(self.drawn) / since,
-                "mean_loss": float(self.losses) / since,
-            }
-            if private
-            else None,
+            private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
         )
-        self.recorded, self.recorded_passes = step, passes
-        self.drawn.zero_()
-        self.losses.zero_()
-        return entry
 
     def _epsilon(self, step: int, delta: float | None, *, exact: bool) -> float | None:
         if delta is None or isinstance(self.plan.aggregation, Mean):
@@ -261,27 +186,26 @@ class TrainingRun:
 
         Complete only in the first process.
         """
-        keep = self.processes.rank == 0
-        with self.processes.watched():
+        device, processes = self.execution.device, self.processes
+        keep = processes.rank == 0
+        with processes.watched():
             model = whole_state(self.model.state_dict(), keep=keep)
-            optimizer = whole_state(self.optimizer.state_dict(), keep=keep)
+            optimizer = whole_state(self.updates.optimizer.state_dict(), keep=keep)
         return {
             "step": step,
             "plan": repr(self.plan),
             "key": self.key.secret.hex(),
             "predictable": self.key.predictable,
-            "records": self.sampler.records,
-            "data": self.data(),
-            "device": device_kind(self.execution.device),
+            "records": self.records.count,
+            "data": self.records.fingerprint(),
+            "device": device_kind(device),
             "model": model,
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),
-            "corruption": self.processes.gathered(self.step.generator.get_state()),
-            "dropout": self.processes.gathered(
-                _default_generator(self.execution.device).get_state()
-            ),
-            "reading": self.processes.gathered(torch.get_rng_state()),  # data sets may draw
-            "passes": self.passes,
+            "corruption": processes.gathered(self.step.generator.get_state()),
+            "dropout": processes.gathered(_default_generator(device).get_state()),
+            "reading": processes.gathered(torch.get_rng_state()),  # data sets may draw
+            "passes": self.updates.counters.passes,
             "averages": None if self.average is None else self.average.values,
         }
 
@@ -289,46 +213,46 @@ class TrainingRun:
         """Restore a saved state and return its step; 0 without a state."""
         if state is None:
             return 0
-        if state["plan"] != repr(self.plan):
-            raise ValueError(
-                "Expected the plan this run was begun with, got another one. Begin anew in an "
-                f"empty folder, or give the old plan: {state['plan']}"
-            )
-        if (state["records"], state["data"]) != (self.sampler.records, self.data()):
-            raise ValueError(
-                "Expected the train_set this run was begun with, got other records. The same noise "
-                "on other data could be subtracted. Begin anew in an empty folder."
-            )
-        kind = device_kind(self.execution.device)
-        if state.get("device") != kind:
-            raise ValueError(
-                f"Expected the kind of device this run was begun on, {state.get('device')}, got "
-                f"{kind}: it would round sums otherwise, and release steps that are paid for once "
-                "a second time under the same noise. Resume on the old kind, or begin anew in an "
-                "empty folder."
-            )
+        self._check_own(state)
         load_model(self.model, state["model"])
-        load_optimizer(self.optimizer, state["optimizer"])
-        self.key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
-        self.step.use(self.key)
+        load_optimizer(self.updates.optimizer, state["optimizer"])
+        key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
+        self.step.use(key)
+        self.sampler = self.sampler.with_key(key)
         self.step.state.load_state_dict(state["release"])
         device, host = self.execution.device, torch.device("cpu")
         self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
         torch.set_rng_state(self._random_state(state, Purpose.READING, host))
         _default_generator(device).set_state(self._random_state(state, Purpose.DROPOUT, device))
-        self.passes.copy_(state["passes"])
         if self.average is not None:
             self.average.restore(state["averages"])
-        self.sampler = PoissonSampler(
-            self.sampler.records,
-            self.sampler.rate,
-            physical_batch=self.sampler.physical_batch,
-            key=self.key,
-            device=self.execution.device,
-            processes=self.processes,
-        )
-        self.recorded, self.recorded_passes = int(state["step"]), float(self.passes)
-        return self.recorded
+        step = int(state["step"])
+        self.updates.counters.restore(step, state["passes"])
+        return step
+
+    def _check_own(self, state: dict[str, Any]) -> None:
+        """Raise an error unless the state is of this plan, these records and this kind of device.
+
+        Otherwise the run would release different sums with the same noise.
+        """
+        if state["plan"] != repr(self.plan):
+            raise ValueError(
+                "Expected the plan with which this run was started, got a different one. Start "
+                f"again in an empty folder, or use the original plan: {state['plan']}"
+            )
+        if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
+            raise ValueError(
+                "Expected the train_set with which this run was started, got different records: "
+                "the same noise on other data could be subtracted. Start again in an empty folder."
+            )
+        kind = device_kind(self.execution.device)
+        if state.get("device") != kind:
+            raise ValueError(
+                "Expected the kind of device on which this run was started, "
+                f"{state.get('device')}, got {kind}: it rounds sums differently, so repeated steps "
+                "would be new releases with the same noise, charged only once. Resume on the "
+                "original kind of device, or start again in an empty folder."
+            )
 
     def _random_state(
         self, state: dict[str, Any], purpose: Purpose, device: torch.device
@@ -341,6 +265,16 @@ class TrainingRun:
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()
         return self.key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
+
+
+def _separate_dropout(key: Key, device: torch.device, processes: Processes) -> None:
+    """Give every process but the first its own dropout masks.
+
+    Identically seeded processes would use the same masks for different records.
+    """
+    if processes.rank > 0:
+        own = key.generator(device, Purpose.DROPOUT, rank=processes.rank)
+        _default_generator(device).set_state(own.get_state())
 
 
 def _default_generator(device: torch.device) -> torch.Generator:

@@ -145,9 +145,9 @@ class Together(Processes):
         if ids is None:
             raise ArgumentError(
                 "ids",
-                f"in every Chunk, since {self.count} processes order their records together",
+                f"in every Chunk, because {self.count} processes order their records jointly",
                 got=None,
-                hint="Pass the ids that the sampler gives.",
+                hint="Pass the ids of the sampled batch.",
             )
         rows = self._largest(len(norms), norms.device)
         mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
@@ -283,7 +283,7 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
             "model",
             f"a DistributedDataParallel of the {processes.count} processes of the run",
             shown=f"one of {copies}",
-            hint="Pass processes=join(device), or the model inside it.",
+            hint="Pass processes=join(device), or the wrapped model itself.",
         )
     inner: nn.Module = model.module
     return inner

@@ -37,9 +37,9 @@ def check_mesh(model: nn.Module, processes: int) -> None:
         if mesh is not None and mesh.size() != processes:
             raise ArgumentError(
                 "model",
-                f"divided among the {processes} processes of the run",
+                f"sharded over the {processes} processes of the run",
                 shown=f"{mesh} for {name!r}",
-                hint="Divide it with fully_shard(model) over all of them, without tensor "
+                hint="Shard it with fully_shard(model) over all of them, without tensor "
                 "parallelism.",
             )
 

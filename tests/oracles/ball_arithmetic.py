@@ -4,7 +4,7 @@ Everything that the accountant computes from the dominating pairs of an event is
 here, by other methods and with error bounds that the arithmetic tracks: the profiles from erfc at
 128 bits, directly on both sides of zero; the distribution on a grid from their chords; the sum of
 all losses by an untilted Fourier transform. Only the pairs themselves (`domination`) are shared
-with the accountant. A verification takes seconds to minutes and needs python-flint.
+with the accountant. A verification takes seconds to minutes.
 """
 
 import math

@@ -36,7 +36,7 @@ def _either(path: Path) -> Path:
 
 
 @attrs.frozen
-class Source:
+class NamedDataset:
     """A named data set: its possible file formats and its download locations."""
 
     classes: int
@@ -92,8 +92,8 @@ _CIFAR_BINARY = Form(
     read=formats.read_cifar_binary,
 )
 
-SOURCES: dict[str, Source] = {
-    "mnist": Source(
+NAMED_DATASETS: dict[str, NamedDataset] = {
+    "mnist": NamedDataset(
         classes=10,
         note="MNIST handwritten digits (LeCun, Bottou, Bengio, Haffner, 1998).",
         forms=(_DIGITS,),
@@ -111,7 +111,7 @@ SOURCES: dict[str, Source] = {
             },
         ),
     ),
-    "fashion-mnist": Source(
+    "fashion-mnist": NamedDataset(
         classes=10,
         note="Fashion-MNIST (Xiao, Rasul, Vollgraf, 2017).",
         forms=(_DIGITS,),
@@ -125,7 +125,7 @@ SOURCES: dict[str, Source] = {
             },
         ),
     ),
-    "emnist-letters": Source(
+    "emnist-letters": NamedDataset(
         classes=26,
         note="EMNIST Letters, both cases merged (Cohen, Afshar, Tapson, van Schaik, 2017).",
         forms=(_LETTERS["emnist-letters"],),
@@ -137,7 +137,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
     ),
-    "emnist-az": Source(
+    "emnist-az": NamedDataset(
         classes=26,
         note=(
             "A substitute for EMNIST Letters, not that split: 127,648 different letters from other "
@@ -147,7 +147,7 @@ SOURCES: dict[str, Source] = {
         ),
         forms=(_LETTERS["emnist-az"],),
     ),
-    "cifar10": Source(
+    "cifar10": NamedDataset(
         classes=10,
         note="CIFAR-10 (Krizhevsky, 2009).",
         forms=(

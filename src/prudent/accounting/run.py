@@ -1,0 +1,126 @@
+"""The parameters of many sampled releases as one value, with its price and its calibration."""
+
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
+
+import attrs
+import dp_accounting as dp
+
+from prudent import _validate
+from prudent.accounting.calibration import Accountant, Search, solve
+from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
+from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
+
+Parameter: TypeAlias = Literal[
+    "noise_multiplier", "steps", "test_scale", "failure", "propose", "sampling_rate"
+]
+"""What can be solved for; the scale is that of the test."""
+
+_SEARCHES: dict[str, Search] = {
+    "noise_multiplier": Search(safe=1e4, unsafe=1e-2, guess=1.0),
+    "steps": Search(safe=1, unsafe=1e9, guess=1000, whole=True),
+    "test_scale": Search(safe=1e4, unsafe=1e-2, guess=2.0),
+    "failure": Search(safe=1e-30, unsafe=0.499, guess=1e-8),
+    "propose": Search(safe=1.0, unsafe=1e-2, guess=0.3),
+    "sampling_rate": Search(safe=1e-9, unsafe=1.0, guess=0.01),
+}
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """Many sampled runs of one mechanism: all parameters that its privacy cost depends on.
+
+    Attributes:
+        sampling_rate: Probability with which each record enters a step, independently.
+        steps: The number of steps.
+        noise_multiplier: σ₁/GS(f₁).
+        test: The private test; None means the plain Gaussian mechanism.
+        propose: τ/GS(f₂); unused without a test.
+        failure: The largest probability with which a margin of 0 passes; unused without a test.
+        reveals: What an observer learns about the test. By default the branch of a monotone
+            margin, such as that of the trimmed sum, as in a training plan.
+        relation: The neighbouring relation.
+    """
+
+    sampling_rate: float = 1.0
+    steps: int = 1
+    noise_multiplier: float = 1.0
+    test: MarginTest | None = None
+    propose: float = 0.5
+    failure: float = 1e-8
+    reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
+    relation: Relation = ADD_REMOVE
+
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, partial(_validate.between, 0, 1), "sampling_rate")
+        _validate.fields(self, check_relation, "relation")
+        _validate.fields(self, _validate.count, "steps")
+        _validate.fields(self, _validate.positive, "noise_multiplier")
+        _ = self.event  # its constructor validates the remaining fields
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of all steps, for any accountant."""
+        release: dp.DpEvent = dp.GaussianDpEvent(self.noise_multiplier)
+        if self.test is not None:
+            release = ProposeTestReleaseDpEvent(
+                self.noise_multiplier, self.propose, self.test, self.failure, None, self.reveals
+            )
+        sampled = dp.PoissonSampledDpEvent(self.sampling_rate, release)
+        return dp.SelfComposedDpEvent(sampled, self.steps)
+
+    def epsilon(self, delta: float, accountant: Accountant = PldAccountant) -> float:
+        """The ε at which the run is (ε, δ)-DP for its neighbouring relation."""
+        return epsilon_of(self.event, delta, self.relation, accountant)
+
+    def replace(self, parameter: Parameter, value: float) -> "Run":
+        """Return a copy with one parameter changed."""
+        if parameter == "test_scale":
+            if self.test is None:
+                raise _validate.ArgumentError("test", "a test, whose scale to change", got=None)
+            return attrs.evolve(self, test=attrs.evolve(self.test, scale=value))
+        if parameter == "steps":
+            return attrs.evolve(self, steps=int(value))
+        change: dict[str, Any] = {parameter: value}
+        return attrs.evolve(self, **change)
+
+    def calibrate(
+        self,
+        parameter: Parameter = "noise_multiplier",
+        *,
+        epsilon: float,
+        delta: float,
+        accountant: Accountant = PldAccountant,
+    ) -> "Run":
+        """A copy with one parameter solved: the least noise, the most steps, and so on.
+
+        The present value of that parameter is ignored.
+
+        Args:
+            parameter: The parameter to solve for. Noise, test scale and proposal are made as small
+                as the target allows; steps, failure and sampling rate as large as it allows.
+            epsilon: Target ε, > 0.
+            delta: Target δ, in (0, 1).
+            accountant: Which accountant prices the run.
+
+        Returns:
+            The run with that parameter solved; its ε at `delta` is at most `epsilon`.
+
+        Raises:
+            UnreachableTargetError: If no allowed value meets the target.
+        """
+        _validate.one_of(get_args(Parameter), parameter=parameter)
+        if self.test is None and parameter in ("test_scale", "failure", "propose"):
+            raise _validate.ArgumentError("test", f"a test, to solve for {parameter}", got=None)
+        value = solve(
+            lambda x: self.replace(parameter, x).event,
+            _SEARCHES[parameter],
+            epsilon=epsilon,
+            delta=delta,
+            accountant=accountant,
+            relation=self.relation,
+            name=parameter,
+        )
+        return self.replace(parameter, value)

@@ -1,0 +1,210 @@
+"""`prudent certify run`: what bad records can leave of the accuracy of a training run."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prudent._rounding import rounded_up
+from prudent._validate import ArgumentError
+from prudent.cli import options
+from prudent.cli.display import echo, neutral
+
+if TYPE_CHECKING:
+    import dp_accounting as dp
+
+    from prudent.accounting import Certificate, Relation
+
+_CONDITIONS = (
+    "The expectation is over the randomness of training (batches and noise), on this test set.",
+    "Bad records may be chosen with knowledge of everything but that randomness; no seed may be "
+    "known to their author.",
+    "Nothing is said about faults that change gradients after they are clipped, or about other "
+    "test sets.",
+)
+_ONE_RUN = (
+    "This is the accuracy of one run: one draw of a random number, not its expectation, which it "
+    "does not bound usefully. The certificates hold if the expectation is as large. To drop the "
+    "condition, train several times on the same data and give all folders."
+)
+
+
+def read_counts(text: str | list[int]) -> list[int]:
+    """Parses a comma-separated list of whole numbers, as typer wants it."""
+    if not isinstance(text, str):
+        return text
+    return [options.read_whole_number(part.strip()) for part in text.split(",")]
+
+
+def run(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Folder of a run (--out of prudent train, out= of fit). Several: independent runs "
+            "of one plan on the same data.",
+            show_default=False,
+        ),
+    ],
+    records: Annotated[
+        Any,
+        typer.Option(metavar="A,B,…", parser=read_counts, help="Certify each number of records."),
+    ] = "1,5,10,20",
+    relation: Annotated[
+        options.RelationName | None,
+        typer.Option(
+            metavar="NAME",
+            help="How a bad record may differ: add-remove, zero-out or replace-one. "
+            "\\[that of the run]",
+        ),
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", help="Which result of the evaluation, within 0 and 1.")
+    ] = "accuracy",
+    above: Annotated[
+        float | None,
+        options.number("Also find the largest number of records that leaves more than this."),
+    ] = None,
+    confidence: Annotated[
+        float, options.number("Of the expected accuracy that several runs prove.")
+    ] = 0.95,
+    as_json: options.Json = False,
+) -> None:
+    r"""Bound the expected accuracy of a training run from below, if some records are bad.
+
+    Privacy limits what k records can do to the expected accuracy, whatever
+    they are. The bound is exact for k records of DP-SGD, and by group
+    privacy for Propose-Test-Release. It reads metrics.jsonl and ledger.json
+    of the run, no data and no weights, and costs no privacy.
+
+    [b]Examples[/b]
+
+    $ prudent certify run runs/dpsgd --records 5,10,20
+
+    Ten runs, so that nothing about the expectation is assumed:
+    $ prudent certify run runs/dpsgd-* --records 5 --confidence 0.99 --json
+    """
+    from prudent.accounting import Certifier, Relation
+
+    event, ran_under = _one_plan(folders)
+    entries = _entries(folders)
+    results = [
+        _result(entry, metric, folder) for entry, folder in zip(entries, folders, strict=True)
+    ]
+    runs = len(results) if len(results) > 1 else None
+    mean = sum(results) / len(results)
+    certifier = Certifier(event, ran_under if relation is None else Relation(relation))
+    found = [
+        certifier.certificate(accuracy=mean, records=count, runs=runs, confidence=confidence)
+        for count in records
+    ]
+    expected = found[0].expected
+    most = None if above is None else certifier.withstands(accuracy=expected, above=above)
+    if as_json:
+        plain = _plain(found, metric, len(results), entries[0], above, most)
+        typer.echo(json.dumps(plain, allow_nan=False))
+    else:
+        _show(found, metric, entries[0], above, most)
+
+
+def _one_plan(folders: list[Path]) -> "tuple[dp.DpEvent, Relation]":
+    """The event and relation that all runs share."""
+    from prudent.training.loop.checkpoint import charged
+
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ArgumentError("folders", "each named once", shown="one of them twice")
+    charges = []
+    for folder in folders:
+        charge = charged(folder)
+        if charge is None:
+            raise ArgumentError(
+                "folders", "with the ledger.json of a run", shown=f"{str(folder)!r} without one"
+            )
+        charges.append(charge)
+    if any(charge != charges[0] for charge in charges):
+        raise ArgumentError(
+            "folders",
+            "with runs of one plan",
+            shown="different ledgers",
+            why="only runs of one plan have one expected accuracy",
+        )
+    return charges[0].event, charges[0].relation
+
+
+def _entries(folders: list[Path]) -> list[dict[str, Any]]:
+    """The last metrics of each run, which must not be copies of one run."""
+    from prudent.training.loop.metrics import last_entry
+
+    texts = {(folder / "metrics.jsonl").read_text() for folder in folders}
+    if len(texts) < len(folders):
+        raise ArgumentError(
+            "folders",
+            "with independent runs",
+            shown="two with the same metrics",
+            why="copies of one run, or runs with one seed, count as one",
+        )
+    return [last_entry(folder) for folder in folders]
+
+
+def _result(entry: dict[str, Any], metric: str, folder: Path) -> float:
+    """The result of the last evaluation of a run."""
+    value = entry.get(metric)
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ArgumentError(
+            "metric",
+            f"a result in [0, 1] of the last evaluation in {str(folder)!r}",
+            got=metric,
+            hint="Give fit an evaluation, such as evaluate=prudent.training.accuracy(…).",
+        )
+    return float(value)
+
+
+def _plain(
+    found: "list[Certificate]",
+    metric: str,
+    runs: int,
+    entry: dict[str, Any],
+    above: float | None,
+    most: int | None,
+) -> dict[str, Any]:
+    """What `--json` prints."""
+    first = found[0]
+    return {
+        "metric": metric,
+        "accuracy": first.accuracy,
+        "runs": runs,
+        "expected": first.expected,
+        "expected_is_assumed": first.runs is None,
+        "confidence": first.confidence,
+        "epsilon": entry.get("epsilon"),
+        "delta": entry.get("delta"),
+        "relation": first.relation.adjacency.value,
+        "method": first.method.value,
+        "certificates": [{"records": one.records, "at_least": one.at_least} for one in found],
+        "withstands": None if most is None else {"above": above, "records": most},
+        "conditions": [*([_ONE_RUN] if first.runs is None else []), *_CONDITIONS],
+    }
+
+
+def _show(
+    found: "list[Certificate]",
+    metric: str,
+    entry: dict[str, Any],
+    above: float | None,
+    most: int | None,
+) -> None:
+    first = found[0]
+    count = 1 if first.runs is None else first.runs
+    echo(f"{neutral(metric)} {first.accuracy:.6g}, {'one run' if count == 1 else f'{count} runs'}")
+    if entry.get("epsilon") is not None:
+        price = f"({rounded_up(entry['epsilon'])}, {entry['delta']:g})-DP"
+        echo(f"{price} for {neutral(entry.get('relation'))}")
+    for one in found:
+        echo(one.sentence)
+    if most is not None:
+        echo(f"More than {above:g} is left by up to {most:,} bad records.")
+    if first.runs is None:
+        echo(_ONE_RUN)
+    for condition in _CONDITIONS:
+        echo(condition)

@@ -1,0 +1,102 @@
+"""Which data a budget is for, so that a second ledger for the same data is noticed.
+
+A ledger can be bound to data by name: a path, the address of a table, or any name that is agreed
+on. Names are public. There is no fingerprint of the content: a hash in a public ledger would let
+anyone who guesses the records check the guess, and no noise would stand in between.
+
+A list of bound ledgers is kept for each user, in the file that `PRUDENT_LEDGERS` names or else in
+the user's data folder; a team shares one by setting `PRUDENT_LEDGERS`. It is a help against
+mistakes: whoever wants a second budget can have one, by asking for it or without this list.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from prudent._redaction import without_password
+from prudent.release.budget.storage import LedgerError, is_postgres
+
+_LIST = "PRUDENT_LEDGERS"
+
+
+class SecondLedgerError(LedgerError):
+    """The data already have a budget elsewhere.
+
+    Attributes:
+        data: The name of the data.
+        location: Where their ledger is.
+        dataset: Under which name it keeps their budget.
+    """
+
+    def __init__(self, data: str, location: str, dataset: str) -> None:
+        self.data, self.location, self.dataset = data, location, dataset
+        super().__init__(
+            f"{data} already has a budget: data set {dataset!r} in {location}. Two budgets for the "
+            "same data add up, and neither knows of the other. Charge that one; or, to allow both, "
+            "create this one with another=True (--another)."
+        )
+
+    def __reduce__(self) -> tuple[type["SecondLedgerError"], tuple[str, str, str]]:
+        return SecondLedgerError, (self.data, self.location, self.dataset)
+
+
+def data_name(data: str | os.PathLike[str]) -> str:
+    """The public name of data: a file by its full path, an address without its password."""
+    text = os.fspath(data)
+    if "://" in text:
+        return without_password(text)
+    path = Path(text)
+    return str(path.resolve()) if path.exists() else text
+
+
+def place(location: str | os.PathLike[str]) -> str:
+    """The name of a ledger's place in the list: a full path, or an address without password."""
+    text = os.fspath(location)
+    return without_password(text) if is_postgres(text) else str(Path(text).resolve())
+
+
+def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
+    """Refuses data for which the list knows another ledger that is still there.
+
+    Raises:
+        SecondLedgerError: If there is one.
+    """
+    here = place(location), dataset
+    for known in _listed(data):
+        if known == here:
+            return
+    for where, name in _listed(data):
+        if is_postgres(where) or Path(where).exists():
+            raise SecondLedgerError(data, where, name)
+
+
+def remember(data: str, location: str | os.PathLike[str], dataset: str) -> None:
+    """Puts a ledger on the list. Does nothing if the list cannot be written."""
+    line = json.dumps({"data": data, "ledger": place(location), "dataset": dataset}) + "\n"
+    path = _list_path()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+
+
+def _listed(data: str) -> list[tuple[str, str]]:
+    try:
+        lines = _list_path().read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line cut off by a crash
+            entry = json.loads(line)
+            if entry["data"] == data:
+                found.append((str(entry["ledger"]), str(entry["dataset"])))
+    return found
+
+
+def _list_path() -> Path:
+    if given := os.environ.get(_LIST):
+        return Path(given)
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "prudent" / "ledgers.jsonl"
