@@ -35,11 +35,12 @@ from prudent import _validate
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.lattice import FloatArray, check_bounds
+from prudent.release.lattice import FloatArray, Lattice, check_bounds
 from prudent.release.noise import Noise
 from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.selection.quantile import ExponentialQuantile
 from prudent.release.selection.sampler import Decay, choose, rate
+from prudent.release.selection.uniform import UniformMeasure
 
 _DEPTH = 10.0  # k, the number of records that should lie outside, times ε of the radius
 _USUAL = 2.0**10  # the radius around zero that the prior prefers
@@ -51,6 +52,16 @@ _SPREAD = Fraction(2)  # length of the range of the changes of distances, in rec
 def base_measure(scale: Scale) -> Measure:
     """The values that a private quantile of a column with this scale may take."""
     return LatticeMeasure(scale.lattice()) if scale.whole else DoubleMeasure()
+
+
+def measure_between(ends: tuple[float, float], scale: Scale) -> Measure:
+    """The values between two ends, public or released, that a private quantile may take."""
+    if not scale.whole:
+        unit = max(math.ldexp(ends[1] - ends[0], -20), math.ldexp(max(map(abs, ends)), -50))
+        return UniformMeasure(Lattice.for_unit(unit, ends))
+    lattice = scale.lattice()
+    low, high = lattice.steps(ends).tolist()
+    return UniformMeasure(attrs.evolve(lattice, low=min(low, high - 1), high=high))
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -188,9 +199,7 @@ class Clipping:
             return []
         if self.centre is None:
             return [self.radius.event]
-        # A choice of range ε/k per record has range ε for a unit of k records.
-        centre = ExponentialMechanismDpEvent(self.centre.epsilon * self.radius.records)
-        return [centre, self.radius.event]
+        return [for_units(self.centre.event, self.radius.records), self.radius.event]
 
     def ends(self, column: Column, noise: Noise) -> tuple[float, float]:
         """Return the bounds; if they are private, read the records and release them."""
@@ -199,6 +208,24 @@ class Clipping:
             return self.given
         centre = 0.0 if self.centre is None else self.centre.release(column, noise).value
         radius = self.radius.release(column, centre, noise)
-        # Narrower than that, the doubles around the centre would be too coarse for a lattice.
-        radius = max(radius, math.ldexp(abs(centre), -40))
-        return centre - radius, centre + radius
+        return around(centre, radius)
+
+
+def around(centre: float, radius: float) -> tuple[float, float]:
+    """The ends of an interval, of at least the width that the doubles at its centre resolve."""
+    radius = max(radius, math.ldexp(abs(centre), -40))
+    return centre - radius, centre + radius
+
+
+def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:
+    """The event of choices whose ε is per record, for a unit of several records.
+
+    Along a chain of added records the ranges of log-ratios add up, so a choice of range ε/k per
+    record has range ε for a unit of k records.
+    """
+    match event:
+        case ExponentialMechanismDpEvent():
+            return ExponentialMechanismDpEvent(event.epsilon * records)
+        case dp.ComposedDpEvent():
+            return dp.ComposedDpEvent([for_units(each, records) for each in event.events])
+    raise ValueError(f"Expected choices, got {event!r}.")

@@ -6,13 +6,17 @@ Each call calibrates a mechanism to (ε, δ), checks that the column exists, cha
 only then reads the data. The result, `Released` or `Refused`, may be published.
 """
 
+from prudent.release.statistics.histograms import histogram
 from prudent.release.statistics.moments import count, mean, sum, variance
 from prudent.release.statistics.most_frequent import mode
 from prudent.release.statistics.quantiles import iqr, median, quantile
+from prudent.release.statistics.summaries import describe
 from prudent.release.statistics.trimmed import trimmed_mean, trimmed_sum
 
 __all__ = [
     "count",
+    "describe",
+    "histogram",
     "iqr",
     "mean",
     "median",
