@@ -11,10 +11,14 @@ from prudent.accounting import RdpAccountant as RdpAccountant
 from prudent.release import Ledger as Ledger
 from prudent.release import Refused as Refused
 from prudent.release import Released as Released
+from prudent.release import count as count
+from prudent.release import describe as describe
 from prudent.release import iqr as iqr
+from prudent.release import mean as mean
 from prudent.release import median as median
 from prudent.release import mode as mode
 from prudent.release import quantile as quantile
+from prudent.release import quantiles as quantiles
 from prudent.release import trimmed_mean as trimmed_mean
 from prudent.training import AdaptiveTrim as AdaptiveTrim
 from prudent.training import Execution as Execution

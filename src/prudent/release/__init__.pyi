@@ -7,8 +7,10 @@ from prudent.release.columns.column import ArrayColumn as ArrayColumn
 from prudent.release.columns.column import Column as Column
 from prudent.release.columns.opening import open_column as open_column
 from prudent.release.columns.opening import open_groups as open_groups
+from prudent.release.description import Description as Description
 from prudent.release.explanation import Question as Question
 from prudent.release.explanation import explain as explain
+from prudent.release.histogram import Histogram as Histogram
 from prudent.release.lattice import Lattice as Lattice
 from prudent.release.margins.checking import UnsafeMarginError as UnsafeMarginError
 from prudent.release.margins.checking import check_margin as check_margin
@@ -22,12 +24,15 @@ from prudent.release.outcome import Branch as Branch
 from prudent.release.outcome import Outcome as Outcome
 from prudent.release.outcome import Refused as Refused
 from prudent.release.outcome import Released as Released
+from prudent.release.partitions import PartitionSelection as PartitionSelection
 from prudent.release.preview import Preview as Preview
 from prudent.release.proposal import ProposalSearch as ProposalSearch
 from prudent.release.proposal import search_quantile as search_quantile
 from prudent.release.proposal import suggest_proposal as suggest_proposal
 from prudent.release.statistics import certify_quantile as certify_quantile
 from prudent.release.statistics import count as count
+from prudent.release.statistics import describe as describe
+from prudent.release.statistics import histogram as histogram
 from prudent.release.statistics import iqr as iqr
 from prudent.release.statistics import mean as mean
 from prudent.release.statistics import median as median

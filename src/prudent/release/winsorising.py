@@ -24,6 +24,7 @@ because only k records stand between the right radius and the largest one.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -34,13 +35,14 @@ from prudent import _validate
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.lattice import FloatArray, check_bounds
+from prudent.release.lattice import FloatArray, Lattice, check_bounds
 from prudent.release.noise import Noise
 from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.selection.quantile import ExponentialQuantile
 from prudent.release.selection.sampler import Decay, choose, rate
+from prudent.release.selection.uniform import UniformMeasure
 
-_DEPTH = 12.0  # k, the number of records that should lie outside, times ε of the radius
+_DEPTH = 10.0  # k, the number of records that should lie outside, times ε of the radius
 _USUAL = 2.0**10  # the radius around zero that the prior prefers
 _LARGEST_PART = 4  # around zero, at most one record in so many should lie outside
 _FAR = 50.0  # loss of weight from which on all radii weigh the same: a probability of 1e-21
@@ -50,6 +52,16 @@ _SPREAD = Fraction(2)  # length of the range of the changes of distances, in rec
 def base_measure(scale: Scale) -> Measure:
     """The values that a private quantile of a column with this scale may take."""
     return LatticeMeasure(scale.lattice()) if scale.whole else DoubleMeasure()
+
+
+def measure_between(ends: tuple[float, float], scale: Scale) -> Measure:
+    """The values between two ends, public or released, that a private quantile may take."""
+    if not scale.whole:
+        unit = max(math.ldexp(ends[1] - ends[0], -20), math.ldexp(max(map(abs, ends)), -50))
+        return UniformMeasure(Lattice.for_unit(unit, ends))
+    lattice = scale.lattice()
+    low, high = lattice.steps(ends).tolist()
+    return UniformMeasure(attrs.evolve(lattice, low=min(low, high - 1), high=high))
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -82,11 +94,16 @@ class PrivateRadius:
         """k: the number of records that should lie outside."""
         return math.ceil(_DEPTH * self.records / self.epsilon)
 
-    @property
+    @cached_property
     def radii(self) -> FloatArray:
         """The radii to choose from, in ascending order."""
-        octaves = 2.0 ** np.arange(0 if self.whole else -40, 52 if self.whole else 64)
+        octaves = 2.0 ** np.arange(0 if self.whole else -32, 48)
         return np.sort(np.concatenate([octaves, 1.5 * octaves]))
+
+    @cached_property
+    def _decay(self) -> Decay:
+        speed = rate(self.epsilon / self.records, _SPREAD)
+        return Decay(speed, math.ceil(_FAR / speed), self.part)
 
     def release(self, column: Column, centre: float, noise: Noise) -> float:
         """Release a radius around the centre, which must be public or released."""
@@ -107,8 +124,7 @@ class PrivateRadius:
         distances = [
             max(0, here * part - k, k - there) for here, there in zip(outside, wider, strict=True)
         ]
-        speed = rate(self.epsilon / self.records, _SPREAD)
-        decay = Decay(speed, math.ceil(_FAR / speed), part).weights(distances)
+        decay = self._decay.weights(distances)
         return [prior * weight for prior, weight in zip(self._prior(centre), decay, strict=True)]
 
     def _outside_of(self, column: Column, centre: float) -> list[int]:
@@ -121,11 +137,14 @@ class PrivateRadius:
         return (column.count() - inside).tolist()
 
     def _prior(self, centre: float) -> list[int]:
-        """A mass for each radius that falls with the cube of the octaves from the usual one."""
+        """A mass for each radius, by its distance in octaves from the usual one.
+
+        It falls faster for larger radii: they may be wrong by far more.
+        """
         radii = self.radii
         usual = abs(centre) / 4 if centre else _USUAL
-        octaves = np.abs(np.log2(radii / min(max(usual, radii[0]), radii[-1])))
-        return [round(2**30 / (1 + far) ** 3) for far in octaves.tolist()]
+        octaves = np.log2(radii / min(max(usual, radii[0]), radii[-1])).tolist()
+        return [round(2**30 / (1 + abs(far)) ** (3 if far > 0 else 1)) for far in octaves]
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -180,9 +199,7 @@ class Clipping:
             return []
         if self.centre is None:
             return [self.radius.event]
-        # A choice of range ε/k per record has range ε for a unit of k records.
-        centre = ExponentialMechanismDpEvent(self.centre.epsilon * self.radius.records)
-        return [centre, self.radius.event]
+        return [for_units(self.centre.event, self.radius.records), self.radius.event]
 
     def ends(self, column: Column, noise: Noise) -> tuple[float, float]:
         """Return the bounds; if they are private, read the records and release them."""
@@ -191,6 +208,24 @@ class Clipping:
             return self.given
         centre = 0.0 if self.centre is None else self.centre.release(column, noise).value
         radius = self.radius.release(column, centre, noise)
-        # Narrower than that, the doubles around the centre would be too coarse for a lattice.
-        radius = max(radius, math.ldexp(abs(centre), -40))
-        return centre - radius, centre + radius
+        return around(centre, radius)
+
+
+def around(centre: float, radius: float) -> tuple[float, float]:
+    """The ends of an interval, of at least the width that the doubles at its centre resolve."""
+    radius = max(radius, math.ldexp(abs(centre), -40))
+    return centre - radius, centre + radius
+
+
+def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:
+    """The event of choices whose ε is per record, for a unit of several records.
+
+    Along a chain of added records the ranges of log-ratios add up, so a choice of range ε/k per
+    record has range ε for a unit of k records.
+    """
+    match event:
+        case ExponentialMechanismDpEvent():
+            return ExponentialMechanismDpEvent(event.epsilon * records)
+        case dp.ComposedDpEvent():
+            return dp.ComposedDpEvent([for_units(each, records) for each in event.events])
+    raise ValueError(f"Expected choices, got {event!r}.")

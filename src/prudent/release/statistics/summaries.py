@@ -1,0 +1,219 @@
+"""A private summary of a column: count, mean, deviation, quartiles and tails in one release."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Unpack
+
+import attrs
+import dp_accounting as dp
+
+from prudent.release import request
+from prudent.release.additive import AdditiveMechanism, shares_of
+from prudent.release.columns.column import Column
+from prudent.release.columns.scales import Scale
+from prudent.release.description import Description
+from prudent.release.margins.quantile import HALF, rational
+from prudent.release.moment_sums import Moment, MomentSpread
+from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.outcome import Branch, Released
+from prudent.release.preview import Preview
+from prudent.release.request import Prepared, statistic
+from prudent.release.selection.measure import Measure
+from prudent.release.selection.quantile import CONFIDENCE, ExponentialQuantile, Selected
+from prudent.release.selection.quantiles import ExponentialQuantiles
+from prudent.release.statistics.moments import CountOptions, released_moments
+from prudent.release.winsorising import (
+    PrivateRadius,
+    around,
+    base_measure,
+    for_units,
+    measure_between,
+)
+
+PROBABILITIES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
+"""The quantiles of a description, by default."""
+
+MEDIAN_SHARE, RADIUS_SHARE, QUANTILE_SHARE = 0.25, 0.15, 0.35
+"""Fractions of ε for the median, the interval around it, and all other quantiles.
+
+The rest is for the noise of the sums.
+"""
+
+_INTERVAL_SHARE = 0.25  # of the ε of a quantile
+_WIDER = 1.5  # other quantiles are sought within so many radii of the median
+
+
+@attrs.frozen
+class FixedSpread:
+    """An interval that was released with its value; see `outcome.Spread`.
+
+    Attributes:
+        ends: The ends of the interval.
+        confidence: Its confidence.
+    """
+
+    ends: tuple[Any, Any]
+    confidence: float
+
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
+        """See `outcome.Spread`: the released interval, unless more confidence is asked for."""
+        if confidence > self.confidence:
+            raise ValueError(
+                f"Expected confidence at most {self.confidence:g}, got {confidence:g}: the "
+                "interval was released with the value."
+            )
+        return self.ends
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Plan:
+    """How ε is divided among the parts of a description.
+
+    Attributes:
+        median: The mechanism of the median.
+        radius: The mechanism of the radius around the median, to which values are clipped.
+        others: The mechanism of the other quantiles, before the values they may take are known;
+            None if there are none.
+        sums: The mechanism of the moments.
+    """
+
+    median: ExponentialQuantile
+    radius: PrivateRadius
+    others: ExponentialQuantiles | None
+    sums: AdditiveMechanism
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of one description; the values of a measure do not change it."""
+        chosen = [self.median.event] if self.others is None else [self.median.event, self.others.event]
+        return dp.ComposedDpEvent(
+            [
+                for_units(dp.ComposedDpEvent(chosen), self.radius.records),
+                self.radius.event,
+                self.sums.event,
+            ]
+        )
+
+
+@statistic(CountOptions)
+def describe(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    ps: Sequence[Any] = PROBABILITIES,
+    **options: Unpack[CountOptions],
+) -> Description | Preview:
+    """Release a summary of a column: count, mean, deviation, quartiles and tails, without bounds.
+
+    First comes the median, for 25 % of ε; then an interval around it that few records lie outside
+    of, for 15 %; then the other quantiles, for 35 %, which are easily found near that interval; and
+    the sums of the values clipped to it, for 25 %, from which count, mean and deviation follow.
+
+    Args:
+        data: See `median`.
+        column: See `median`.
+        ps: The probabilities of the quantiles, in ascending order; the median is always released.
+        **options: See `CountOptions`; the law is that of the noise of the sums.
+
+    Returns:
+        `Description`; with `by`, a dictionary with one per group.
+    """
+    law = options.get("law", Law.LAPLACE)
+    AdditiveMechanism.calibrate(options["epsilon"], options.get("delta"), law)  # checks them
+
+    def prepare(records: Column) -> Prepared:
+        plan = _plan(records, ps, options, law)
+
+        def answer(records: Column, noise: Noise | None) -> Any:
+            return _described(plan, records, SecureNoise() if noise is None else noise)
+
+        preview = Preview(
+            statistic="description",
+            mechanism=f"exponential, {law.value}",
+            epsilon=options["epsilon"],
+            delta=0.0 if law is Law.LAPLACE else options["delta"] or 0.0,
+            event=plan.event,
+        )
+        return Prepared(preview=preview, answer=answer)
+
+    return request.release(prepare, data, column, options)  # type: ignore[return-value]
+
+
+def _plan(records: Column, ps: Sequence[Any], options: CountOptions, law: Law) -> Plan:
+    units, measure = records.contribution.records, base_measure(records.scale)
+    others = [p for p in ps if rational(p) != HALF]
+    shares = MEDIAN_SHARE, RADIUS_SHARE, QUANTILE_SHARE if others else 0.0
+    median, radius, rest, sums = shares_of(options["epsilon"], *shares)
+    return Plan(
+        median=ExponentialQuantile(HALF, median / units, measure),
+        radius=PrivateRadius(epsilon=radius, records=units, whole=records.scale.whole),
+        others=ExponentialQuantiles(others, rest / units, measure, _INTERVAL_SHARE)
+        if others
+        else None,
+        sums=AdditiveMechanism.calibrate(sums, options.get("delta"), law),
+    )
+
+
+def _described(plan: Plan, records: Column, noise: Noise) -> Description:
+    median = plan.median.release(records, noise)
+    radius = plan.radius.release(records, median.value, noise)
+    ends = around(median.value, radius)
+    found = [(HALF, median, plan.median.measure)]
+    if plan.others is not None:
+        near = measure_between(around(median.value, _WIDER * radius), records.scale)
+        others = attrs.evolve(plan.others, measure=near)
+        for p, each in zip(others.ps, others.release(records, noise), strict=True):
+            found.append((p, each, near))
+    moments = released_moments(2, ends, records, plan.sums, noise)
+
+    def moment(which: Moment) -> Released:
+        spread = MomentSpread(moments, which, records.scale)
+        return Released(
+            spread.value,
+            Branch.ROBUST,
+            spread.deviation,
+            moments.spacing,
+            plan.event,
+            plan.sums.law.value,
+            spread,
+        )
+
+    low, high = map(records.scale.value, ends)
+    return Description(
+        count=moment("count"),
+        mean=moment("mean"),
+        deviation=moment("deviation"),
+        quantiles=_ordered(found, records.scale, plan.event),
+        event=plan.event,
+        mechanism=f"exponential, {plan.sums.law.value}",
+        notes=(
+            f"For the mean and the deviation, values were clipped to [{low}, {high}], a private "
+            "interval around the median; their intervals do not cover what clipping changes.",
+            "A quantile without an interval is too uncertain for one.",
+        ),
+    )
+
+
+def _ordered(
+    found: Sequence[tuple[Fraction, Selected, Measure]], scale: Scale, event: dp.DpEvent
+) -> dict[str, Released]:
+    """The quantiles in ascending order, each in an interval that holds it.
+
+    The median is the most accurate of them, so the others are moved to its side.
+    """
+    middle = found[0][1].value
+    found = sorted(found, key=lambda each: each[0])
+    released = {}
+    for p, selected, measure in found:
+        move = min if p < HALF else max
+        value = selected.value if p == HALF else move(selected.value, middle)
+        spread = None
+        if selected.interval is not None and selected.interval_indices is not None:
+            first, last = selected.interval_indices
+            if measure.low < first and last < measure.high:  # beyond an end, values were moved to it
+                low, high = min(selected.interval[0], value), max(selected.interval[1], value)
+                spread = FixedSpread((scale.value(low), scale.value(high)), CONFIDENCE)
+        released[f"{float(p):.12g}"] = Released(
+            scale.value(value), Branch.SELECTED, 0.0, 0.0, event, "exponential", spread
+        )
+    return released

@@ -1,0 +1,99 @@
+"""Histograms: one record in one bin, edges that are round, and pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+
+from prudent.accounting import PldAccountant
+from prudent.release.noise import ReproducibleNoise
+from prudent.release.statistics import histogram
+from prudent.release.statistics.histograms import round_edges
+from tests.oracles.multisets import data_sets, neighbours, records
+from tests.release.recording import Book, Silence
+
+SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 5_000)
+
+
+def exact(values: list[int], edges: list[float]) -> list[int]:
+    noise = Silence()
+    found = histogram(np.array(values, float), edges=edges, epsilon=0.8, noise=noise)
+    ((_, scale, _),) = noise.drawn
+    assert 0.8 * (1 - 1e-9) <= 1 / scale <= 0.8
+    return [found.below, *found.counts, found.above]
+
+
+@pytest.mark.parametrize("edges", [[0, 4], [1, 2, 3], [0.5, 3.5], [5, 6]])
+def test_a_record_changes_one_bin_by_one(edges: list[float]) -> None:
+    found = {each: exact(records(each), edges) for each in data_sets(3)}
+    for each in data_sets(2):
+        assert sum(found[each]) == sum(each)
+        for near in neighbours(each):
+            changes = [abs(a - b) for a, b in zip(found[each], found[near], strict=True)]
+            assert sorted(changes)[-2:] == [0, 1]
+
+
+def test_bins_are_those_of_numpy() -> None:
+    values, edges = [0, 1, 1, 2, 3, 3, 4], [1, 2, 3]
+    assert exact(values, edges)[1:-1] == np.histogram(values, edges)[0].tolist()
+
+
+def test_without_edges_round_ones_cover_the_data() -> None:
+    found = histogram(SAMPLE, epsilon=2.0, noise=ReproducibleNoise(0))
+    assert (found.epsilon, found.delta) == (2.0, 0.0)
+    assert PldAccountant().compose(found.event).get_epsilon(0.0) <= 2.0 * (1 + 1e-9)
+    assert 8 <= len(found.counts) <= 42
+    assert all(edge == round(edge, 1) for edge in found.edges)
+    assert abs(sum(found.counts) + found.below + found.above - 5_000) < 100
+    assert found.below + found.above < 200
+
+
+def test_the_distribution_function_is_monotone_and_near_the_truth() -> None:
+    found = histogram(SAMPLE, epsilon=1.0, noise=ReproducibleNoise(4))
+    fractions = np.array(found.cdf())
+    assert np.all(np.diff(fractions) >= 0)
+    truth = [np.mean(SAMPLE < edge) for edge in found.edges]
+    assert np.max(np.abs(fractions - truth)) < 0.02
+
+
+@pytest.mark.parametrize("edges", [[1], [], [2, 1], [1, 1], [0, np.inf], ["a", "b"], 3])
+def test_edges_that_are_none_are_refused_before_anything_is_charged(edges: object) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected"):
+        histogram(SAMPLE, edges=edges, epsilon=1.0, ledger=book)
+    assert not book.charges
+
+
+@pytest.mark.parametrize("bounds", [(0.013, 0.92), (-5.0, 1e6), (1e9, 1e9 + 30), (-1e-9, 1e-9)])
+@pytest.mark.parametrize("whole", [False, True])
+def test_round_edges_cover_an_interval(bounds: tuple[float, float], whole: bool) -> None:
+    edges = round_edges(*bounds, 20, whole=whole)
+    assert edges[0] <= bounds[0] < bounds[1] <= edges[-1]
+    assert 2 <= len(edges) <= 25
+    assert all(edge == int(edge) for edge in edges) or not whole
+
+
+def test_a_picture_is_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = histogram(SAMPLE, epsilon=1.0)
+    for name, start in (("bins.svg", b"<?xml"), ("bins.png", b"\x89PNG")):
+        found.plot(tmp_path / name)
+        found.plot(tmp_path / f"cdf-{name}", cumulative=True)
+        assert (tmp_path / name).read_bytes().startswith(start)
+        assert (tmp_path / f"cdf-{name}").read_bytes().startswith(start)
+
+
+def test_it_is_shown_in_text_json_and_html() -> None:
+    found = histogram(SAMPLE, edges=[80, 100, 120], epsilon=1.0)
+    assert any("80 to 100" in line for line in found.lines())
+    assert found.plain()["counts"] == list(found.counts)
+    assert "80 to 100" in found._repr_html_()
+
+
+def test_dates_have_edges_of_their_own_type() -> None:
+    days = np.datetime64("2024-01-01") + np.arange(2_000) % 100
+    found = histogram(days, edges=["2024-01-01", "2024-02-01", "2024-05-01"], epsilon=5.0)
+    assert str(found.edges[1]) == "2024-02-01"
+    assert abs(found.counts[0] - 620) < 20
