@@ -30,7 +30,9 @@ class Union(AdaptiveFilter):
 
 def careless(epsilon: float, delta: float) -> tuple[dp.DpEvent, float]:
     """A release that may reveal everything with all of its δ, and that δ."""
-    return ProposeTestReleaseMechanism.calibrate(propose=1.0, epsilon=epsilon, delta=delta, failure=delta / SPARE).event, delta
+    return ProposeTestReleaseMechanism.calibrate(
+        propose=1.0, epsilon=epsilon, delta=delta, failure=delta / SPARE
+    ).event, delta
 
 
 def worst_delta(filter_: Filter, unit: float, steps: list[int], reveal: float) -> float:
@@ -132,7 +134,7 @@ def test_no_accident_is_set_aside_in_vain() -> None:
     """After the simple book is full, Gaussian noise leaves the accidents to others."""
     filter_ = AdaptiveFilter(1.0, 1e-6)
     noise = dp.GaussianDpEvent(100.0), 1e-8
-    median = calibrated(propose=1.0, epsilon=0.02, delta=5e-9).event, 5e-9
+    median = ProposeTestReleaseMechanism.calibrate(propose=1.0, epsilon=0.02, delta=5e-9).event, 5e-9
     assert admitted(filter_, [noise, median] * 150) > 250
 
 
