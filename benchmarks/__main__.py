@@ -5,7 +5,8 @@ python -m benchmarks
 The rest are named by hand: `benchmarks.mnist_accuracy` (a GPU), `benchmarks.tables speed
 --rows 100000000` (a gigabyte of disk), `benchmarks.warehouses measure` (servers of their own, and
 five gigabytes), `benchmarks.step_speed --device cuda`, `benchmarks.communication` (cores of its
-own), `benchmarks.keystream --device cuda`, `benchmarks.federated` (the extra `federated`).
+own), `benchmarks.keystream --device cuda`, `benchmarks.federated` (the extra `federated`),
+`benchmarks.budgets --write` (minutes, for a table of the docs).
 """
 
 import subprocess
