@@ -10,13 +10,25 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
-from prudent.release.baseline import exponential_quantile
 from prudent.release.columns import images
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.failures import UNREADABLE, SourceError, withheld
 from prudent.release.outcome import Released
 from prudent.release.proposal import search_quantile
-from prudent.release.statistics import iqr, median, mode, trimmed_mean, trimmed_sum
+from prudent.release.statistics import (
+    certify_quantile,
+    count,
+    describe,
+    histogram,
+    iqr,
+    mean,
+    median,
+    mode,
+    quantiles,
+    trimmed_mean,
+    trimmed_sum,
+    variance,
+)
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 
@@ -47,7 +59,7 @@ class Broken(ArrayColumn):
         raise self.error
 
     count = order_statistics = counts_below = frequencies = leaders = _raise
-    sum_between = counts_of = most_frequent = _raise
+    sum_between = counts_of = most_frequent = clipped_sum = clipped_squares = _raise
 
 
 RELEASES: dict[str, Any] = {
@@ -57,7 +69,15 @@ RELEASES: dict[str, Any] = {
     "mode": lambda column: mode(column, **COST),
     "mode, list": lambda column: mode(column, categories=[1.0, 2.0], **COST),
     "mode of numbers": lambda column: mode(column, propose=1.0, **COST),
-    "exponential": lambda column: exponential_quantile(column, epsilon=1.0, bounds=(0, 1)),
+    "exponential": lambda column: median(column, epsilon=1.0),
+    "exponential, range": lambda column: iqr(column, epsilon=1.0),
+    "exponential, several": lambda column: quantiles(column, ps=[0.1, 0.9], epsilon=1.0),
+    "count": lambda column: count(column, epsilon=1.0),
+    "mean": lambda column: mean(column, epsilon=1.0),
+    "variance": lambda column: variance(column, epsilon=1.0, bounds=(0, 9)),
+    "describe": lambda column: describe(column, epsilon=1.0),
+    "histogram": lambda column: histogram(column, epsilon=1.0),
+    "certificate": lambda column: certify_quantile(column, high=3.0, epsilon=1.0),
     "search": lambda column: search_quantile(column, proposals=[1.0], **COST),
 }
 

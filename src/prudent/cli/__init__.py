@@ -55,7 +55,7 @@ def _prudent(
     $ prudent budget create budget.db --epsilon 1 --delta 1e-6
 
     $ prudent release median salaries.parquet --column salary \
-        --propose 500 --epsilon 0.3 --delta 1e-7 --ledger budget.db
+        --epsilon 0.3 --ledger budget.db
 
     [b]What a training run costs[/b]
 

@@ -1,6 +1,7 @@
 """How `prudent release` asks for a statistic and prints what came of it."""
 
 import contextlib
+import datetime
 import functools
 import inspect
 import json
@@ -19,15 +20,24 @@ if TYPE_CHECKING:
 REFUSED, OVER_BUDGET = 3, 4
 
 
-def read_bounds(text: str | tuple[float, float]) -> tuple[float, float]:
-    """Parses `low,high`, as typer wants it."""
+def read_bounds(text: str | tuple[Any, Any]) -> tuple[Any, Any]:
+    """Parses `low,high`, two numbers or two dates, as typer wants it."""
     if isinstance(text, tuple):
         return text
     try:
-        low, high = map(float, text.split(","))
+        low, high = map(_number_or_date, text.split(","))
     except ValueError:
         raise typer.BadParameter(f"expected two numbers low,high, got {text!r}.") from None
     return low, high
+
+
+def _number_or_date(text: str) -> float | str:
+    """A number, or the text of a date, which the type of the column parses."""
+    try:
+        return float(text)
+    except ValueError:
+        datetime.datetime.fromisoformat(text.strip())  # raises if it is none
+        return text.strip()
 
 
 @attrs.frozen(kw_only=True)
@@ -77,6 +87,14 @@ class Request:
             "number of rows to keep of each. \\[mean]",
         ),
     ] = None
+    read_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="What the texts of a CSV column are: number, integer, decimal(2), date, "
+            "timestamp, or duration in seconds. \\[number]",
+        ),
+    ] = None
     by: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Release for each group of this column; costs once."),
@@ -116,7 +134,7 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
-        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds")
+        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds", "read_as")
         given = {name: getattr(self, name) for name in names}
         given["per_unit"] = _rule(self.per_unit)
         given["groups"] = "private" if self.groups == "private" else listed(self.groups)
@@ -164,8 +182,21 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
     return add
 
 
-def answer(request: Request, statistic: str, **own: Any) -> None:
-    """Release, print what came of it, and end with the exit status that says so."""
+def answer(
+    request: Request,
+    statistic: str,
+    *,
+    draw: Callable[[Any], None] | None = None,
+    **own: Any,
+) -> None:
+    """Release, print what came of it, and end with the exit status that says so.
+
+    Args:
+        request: The options of every release.
+        statistic: The name of the library's function.
+        draw: Draws what was released.
+        **own: The options of this statistic.
+    """
     import prudent.release
     from prudent.release.budget.ledger import OverBudgetError
 
@@ -187,6 +218,8 @@ def answer(request: Request, statistic: str, **own: Any) -> None:
             _print_json({"status": "over budget", "value": None, "epsilon": request.epsilon})
         complain(error)
         raise typer.Exit(OVER_BUDGET) from None
+    if draw is not None:
+        draw(outcome)
     _print(request, outcome)
     if request.ledger is None:
         complain("No --ledger: nobody keeps count of what releases cost.")
@@ -284,4 +317,15 @@ def _print_json(plain: dict[str, Any]) -> None:
     from prudent.accounting import ADD_REMOVE
 
     whole = plain | {"relation": options.plain(ADD_REMOVE)}
-    echo(json.dumps(options.plain(whole), allow_nan=False, default=str))
+    echo(json.dumps(_plain_value(whole), allow_nan=False, default=str))
+
+
+def _plain_value(value: Any) -> Any:
+    """A value of a column as JSON holds it: dates as ISO 8601, durations in seconds."""
+    if isinstance(value, dict):
+        return {str(name): _plain_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_value(each) for each in value]
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime.date) else options.plain(value)

@@ -1,5 +1,6 @@
 """`prudent release`: private numbers of a column, in a file, a database or a warehouse."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,11 +30,10 @@ TestedPropose = Annotated[
 
 
 Certify = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TOLERANCE",
-        help="Also prove, for a fifth of ε, how many records must be added or removed before the "
-        "statistic is further than this from the answer.",
+    float | None,
+    options.number(
+        "Also prove, for a fifth of ε, how many records must be added or removed before the "
+        "statistic is further than this from the answer."
     ),
 ]
 
@@ -58,7 +58,7 @@ def median(request: Request, propose: Propose = None, certify: Certify = None) -
     $ prudent release median salaries.parquet --column salary --propose 500 \
         --epsilon 0.3 --delta 1e-7 --by city --groups Oslo,Bergen --json
     """
-    answer(request, "median", propose=propose, certify=_tolerance(certify))
+    answer(request, "median", propose=propose, certify=certify)
 
 
 @_command
@@ -75,7 +75,7 @@ def quantile(
     $ prudent release quantile trips.parquet --column minutes --p 0.9 \
         --epsilon 0.5 --ledger budget.db
     """
-    answer(request, "quantile", p=p, propose=propose, certify=_tolerance(certify))
+    answer(request, "quantile", p=p, propose=propose, certify=certify)
 
 
 @_command
@@ -96,7 +96,7 @@ def quantiles(
 
 
 @_command
-def iqr(request: Request, propose: Propose = None) -> None:
+def iqr(request: Request, propose: Propose = None, certify: Certify = None) -> None:
     r"""Release the interquartile range, the spread of the middle half.
 
     [b]Example[/b]
@@ -104,7 +104,7 @@ def iqr(request: Request, propose: Propose = None) -> None:
     $ prudent release iqr salaries.parquet --column salary \
         --epsilon 0.5 --ledger budget.db
     """
-    answer(request, "iqr", propose=propose)
+    answer(request, "iqr", propose=propose, certify=certify)
 
 
 @_command
@@ -163,6 +163,43 @@ def describe(request: Request) -> None:
 
 
 @_command
+def histogram(
+    request: Request,
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            help="Edges of the bins, from public knowledge. Without them 40 % of ε finds some.",
+        ),
+    ] = None,
+    bins: Annotated[int, options.whole_number("How many bins to aim at, without --edges.")] = 20,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
+    ] = None,
+) -> None:
+    r"""Release how many records are in each bin, and draw them.
+
+    [b]Example[/b]
+
+    $ prudent release histogram trips.parquet --column fare --epsilon 0.5 \
+        --out fares.svg
+    """
+    from prudent import _validate
+
+    if out is not None:
+        _validate.one_of((".png", ".svg", ".pdf"), out=out.suffix)
+        if request.by is not None:
+            raise _validate.ArgumentError("out", "without --by", shown="both")
+    answer(
+        request,
+        "histogram",
+        draw=None if out is None else lambda released: released.plot(out),
+        edges=listed(edges),
+        bins=bins,
+    )
+
+
+@_command
 def trimmed_mean(
     request: Request,
     trim: Annotated[
@@ -181,7 +218,7 @@ def trimmed_mean(
     $ prudent release trimmed-mean salaries.parquet --column salary \
         --trim 100 --propose 30 --epsilon 0.5 --delta 1e-7 --bounds 0,1000000
     """
-    answer(request, "trimmed_mean", trim=trim, propose=propose, certify=_tolerance(certify))
+    answer(request, "trimmed_mean", trim=trim, propose=propose, certify=certify)
 
 
 @_command
@@ -198,6 +235,7 @@ def mode(
             "most frequent value is released as it is, or not at all."
         ),
     ] = None,
+    certify: Certify = None,
 ) -> None:
     r"""Release the most frequent value.
 
@@ -206,7 +244,8 @@ def mode(
     $ prudent release mode trips.parquet --column payment \
         --epsilon 0.5 --delta 1e-7 --ledger budget.db
     """
-    answer(request, "mode", categories=_typed_categories(request, categories), propose=propose)
+    typed = _typed_categories(request, categories)
+    answer(request, "mode", categories=typed, propose=propose, certify=certify)
 
 
 @_command
@@ -224,11 +263,6 @@ def certify(
         --epsilon 0.1 --ledger budget.db
     """
     answer(request, "certify_quantile", p=p, low=low, high=high)
-
-
-def _tolerance(text: str | None) -> float | None:
-    """A tolerance: a number in the unit of the data."""
-    return None if text is None else options.read_number(text)
 
 
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:

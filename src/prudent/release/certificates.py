@@ -42,7 +42,8 @@ class Certificate:
     """A proof of how many bad records a statistic withstands; it may be published.
 
     Attributes:
-        low: Lower end of the interval, a value of the column's type; for a category, the category.
+        low: Lower end of the interval, a value of the column's type; for a category, the category;
+            None if there is no lower end.
         high: Upper end.
         needed: At least this many records must be added or removed before the statistic lies
             outside the interval; 0 certifies nothing.
@@ -75,13 +76,20 @@ class Certificate:
         }
 
     def __str__(self) -> str:
-        ends = (
+        return (
+            f"At least {self.needed:,} records must be added or removed before it "
+            f"{self._leaves()} (confidence {self.confidence:.3g})."
+        )
+
+    def _leaves(self) -> str:
+        low, high = (
             f"{end:.6g}" if isinstance(end, float) else str(end) for end in (self.low, self.high)
         )
-        return (
-            f"At least {self.needed:,} records must be added or removed before it leaves "
-            f"[{', '.join(ends)}] (confidence {self.confidence:.3g})."
-        )
+        if self.low is None:
+            return f"exceeds {high}"
+        if self.high is None:
+            return f"is below {low}"
+        return f"is no longer {low}" if low == high else f"leaves [{low}, {high}]"
 
 
 @attrs.frozen(kw_only=True)

@@ -270,17 +270,14 @@ class ProposeTestReleaseMechanism:
 
     @property
     def _reason(self) -> str:
-        """The message of a refusal, which is the same for all data."""
-        far = (
-            ""
-            if self.lattice.bounded or not self.propose
-            else (
-                f" Without bounds, an answer beyond ±{self.lattice.reach:.3g} is refused as well."
-            )
-        )
+        """What failed, in one sentence that is the same for all data."""
+        moves = "move it by more than the proposal" if self.propose else "replace the answer"
+        far = ""
+        if self.propose and not self.lattice.bounded:
+            far = f", or it is beyond ±{self.lattice.reach / self.propose:.2g} proposals"
         return (
-            f"The noisy margin did not exceed {self.threshold} records. Propose more, spend more, "
-            f"or release from more data; asking again costs again.{far}"
+            f"The noisy margin did not exceed {self.threshold:,} records: a few records more or "
+            f"less might {moves}{far}."
         )
 
     def spread(self, scale: float) -> NoiseSpread:

@@ -176,16 +176,19 @@ class Released:
 
     def lines(self) -> list[str]:
         """The answer in words, one line or more."""
+        tested = self.mechanism == "propose-test-release"
+        how = f"{self.mechanism}, {self.branch.value} branch" if tested else self.mechanism
+        certified = [] if self.certificate is None else [str(self.certificate)]
+        if self.intervals is not None:
+            known = zip(self.value, self.intervals, strict=True)
+            each = [f"{value} ({how}{_between(ends)})" for value, ends in known]
+            return [*each, *self.notes]
+        error = ""
         if self.spread is not None:
-            low, high = self.interval(self._confidence)
-            error = f", {self._confidence:.0%} interval {_short(low)} to {_short(high)}"
+            error = _between(self.interval(self._confidence), f" {self._confidence:.0%}")
         elif self.noise_scale:
             error = f", noise of standard deviation {self.noise_scale:.4g}"
-        else:
-            error = ""
-        branch = "" if self.branch is Branch.SELECTED else f", {self.branch.value} branch"
-        certified = [] if self.certificate is None else [str(self.certificate)]
-        return [f"{self.value} ({self.mechanism}{branch}{error})", *certified, *self.notes]
+        return [f"{self.value} ({how}{error})", *certified, *self.notes]
 
     def plain(self) -> dict[str, Any]:
         """The answer as JSON holds it."""
@@ -208,7 +211,8 @@ class Released:
 
     def _values(self) -> dict[str, Any]:
         if self.intervals is not None:
-            return {"values": list(self.value), "intervals": list(map(list, self.intervals))}
+            intervals = [None if each is None else list(each) for each in self.intervals]
+            return {"values": list(self.value), "intervals": intervals}
         interval = None if self.spread is None else list(self.interval(self._confidence))
         return {"value": self.value, "interval": interval}
 
@@ -257,6 +261,12 @@ class Refused:
 
 
 Outcome: TypeAlias = Released | Refused
+
+
+def _between(ends: tuple[Any, Any] | None, confidence: str = "") -> str:
+    if ends is None:
+        return ""
+    return f",{confidence} interval {_short(ends[0])} to {_short(ends[1])}"
 
 
 def _short(number: Any) -> str:

@@ -33,6 +33,7 @@ from prudent.release.additive import shares_of
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import Certificate, DistanceRelease
 from prudent.release.columns.column import ArrayColumn, Column, Kind
+from prudent.release.columns.contributions import PerUnit
 from prudent.release.failures import withheld
 from prudent.release.noise import Law, Noise
 from prudent.release.outcome import Outcome, Refused, Released
@@ -115,19 +116,25 @@ class TableOptions(TypedDict, total=False):
     Attributes:
         unit: The column that identifies the privacy unit of a row; see
             `columns.opening.open_column`.
+        per_unit: What the rows of a unit become: "mean", "median", "min", "max", "sum", "count", or
+            a number k of rows to keep, at the price of k records.
         by: The column to group by. One value is released per group, at the price of one release.
         groups: The public list of groups; required with `by`. Or "private": the groups are those
             that a private choice finds to have enough records, which needs `delta`, and costs a
             third of ε.
-        where: Which rows to keep, as a function of one row.
+        where: Which rows to keep, as a function of one row or as text: "year = 2024".
+        read_as: What the texts of a CSV file or the values of a list are: "date", "integer",
+            "decimal(2)", "timestamp", "duration"; None means numbers.
         connect: The address of a database, instead of `data`.
         table: The name of the table in that database.
     """
 
     unit: str | None
+    per_unit: PerUnit | None
     by: str | None
     groups: Sequence[Hashable] | Literal["private"] | None
-    where: Callable[[Any], Any] | None
+    where: Callable[[Any], Any] | str | None
+    read_as: str | None
     connect: str | None
     table: str | None
 
@@ -261,11 +268,12 @@ def release(
         kind: Whether the statistic needs numbers or categories.
     """
     opened = open_records(data, column, options, kind)
-    prepared = prepare(next(iter(opened.values())) if isinstance(opened, dict) else opened)
+    one = next(iter(opened.values())) if isinstance(opened, dict) else opened
+    prepared = prepare(one)
     preview, certification = prepared.preview, prepared.certification
     if certification is not None:
-        event = dp.ComposedDpEvent([preview.event, certification.mechanism.event])
-        preview = attrs.evolve(preview, epsilon=options["epsilon"], event=event)
+        check_certifiable(one)
+        preview = _with_certificate(preview, certification.mechanism, options["epsilon"])
     if options.get("dry_run"):
         return preview
     charged = charge(options.get("ledger"), preview, data, column, options)
@@ -276,7 +284,7 @@ def release(
         if certification is not None and isinstance(outcome, Released):
             found = withheld(certification.certificate, records, outcome.value, noise)
             outcome = attrs.evolve(outcome, certificate=found, event=preview.event)
-        if records.contribution.unit is not None and isinstance(outcome, Released):
+        if records.contribution.unit is not None and not isinstance(outcome, Refused):
             outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
         return attrs.evolve(outcome, epsilon=preview.epsilon, delta=preview.delta)
 
@@ -289,6 +297,32 @@ def release(
     found = answer(opened)
     charged([found])
     return found
+
+
+def check_certifiable(records: Column) -> None:
+    """Refuse to certify records of which a unit has several: its distance would change by more."""
+    if records.contribution.records > 1:
+        raise _validate.ArgumentError(
+            "per_unit",
+            "one value per unit for a certificate",
+            got=records.contribution.per_unit,
+            why="a certificate counts units, and the distance is in records",
+            hint="Give a rule such as per_unit='mean', or leave the certificate out.",
+        )
+
+
+def _with_certificate(preview: Preview, mechanism: DistanceRelease, epsilon: float) -> Preview:
+    """The preview of a value and its certificate, which are charged together."""
+    note = (
+        f"The certificate costs ε = {mechanism.epsilon:.4g} of it, and counts about "
+        f"{mechanism.slack:,} records too few, to be on the safe side."
+    )
+    return attrs.evolve(
+        preview,
+        epsilon=epsilon,
+        event=dp.ComposedDpEvent([preview.event, mechanism.event]),
+        notes=(*preview.notes, note),
+    )
 
 
 def without_certificate(options: OptionsType) -> tuple[OptionsType, DistanceRelease | None]:
@@ -383,6 +417,7 @@ def open_records(
         if source.get(name) is not None
     }
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
+        read_as = asked.pop("read_as", None)
         if asked:
             raise ValueError(
                 f"Expected a table for {', '.join(sorted(asked))}, got values without names. "
@@ -390,7 +425,7 @@ def open_records(
             )
         if isinstance(data, ArrayColumn):
             return data.checked(kind)
-        return data if isinstance(data, Column) else ArrayColumn.of(data, kind)
+        return data if isinstance(data, Column) else ArrayColumn.of(data, kind, read_as)
     from prudent.release.columns import opening  # needs ibis, which arrays do not
 
     if "groups" in asked and "by" not in asked:

@@ -21,7 +21,7 @@ import duckdb
 import ibis
 import pyarrow as pa
 
-from prudent.release import exponential_quantile, search_quantile
+from prudent.release import search_quantile
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.columns.opening import open_column, open_groups
 from prudent.release.margins.mode import category_mode
@@ -145,7 +145,7 @@ def test_what_a_column_cannot_hold_costs_nothing() -> None:
 def test_a_misspelt_option_is_refused() -> None:
     """`units=` left unread would protect rows where persons were meant."""
     with pytest.raises(TypeError, match="units"):
-        exponential_quantile(VALUES, epsilon=1.0, bounds=(0, 100), units="person")  # type: ignore[call-arg]
+        median(VALUES, epsilon=1.0, bounds=(0, 100), units="person")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="units"):
         search_quantile(VALUES, proposals=[1], units="person", **BUDGET)
     with pytest.raises(TypeError, match="unit"):

@@ -13,6 +13,15 @@ from prudent.release.margins.quantile import RobustValue
 from prudent.release.request import Answer, Certification, Options, Prepared, statistic
 from prudent.release.statistics import tested
 
+_OF_CATEGORIES = (
+    "Spend a larger ε, merge categories that mean the same, or release the count of each "
+    "category instead: two of them may be equally frequent."
+)
+_OF_NUMBERS = (
+    "Propose more, spend a larger ε, or leave the proposal out: the most frequent number is then "
+    "released as a category."
+)
+
 
 @statistic(Options, kind=lambda given: _kind(given.get("propose")))
 def mode(
@@ -56,14 +65,26 @@ def mode(
             if certifies is not None:
                 certification = Certification(mechanism=certifies, distance=distance)
             return tested.prepared(
-                "mode", mechanism, measure_category, price, records, certification=certification
+                "mode",
+                mechanism,
+                measure_category,
+                price,
+                records,
+                certification=certification,
+                advice=_OF_CATEGORIES,
             )
         mechanism = tested.calibrate(price, propose, scale=records.scale)
         certification = tested.certification(
             certifies, options.get("certify"), mechanism, measure, records.scale
         )
         return tested.prepared(
-            "mode", mechanism, measure, price, records, certification=certification
+            "mode",
+            mechanism,
+            measure,
+            price,
+            records,
+            certification=certification,
+            advice=_OF_NUMBERS,
         )
 
     def distance(records: Column, value: Any) -> tuple[int, Any, Any]:

@@ -31,6 +31,11 @@ from prudent.release.request import (
 )
 from prudent.release.statistics import selected, tested
 
+_ADVICE = (
+    "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
+    "more, or spend a larger ε."
+)
+
 
 @statistic(Options)
 def median(
@@ -91,7 +96,13 @@ def quantile(
             return selected.prepared_quantile(name, exact, price, records, certification)
         mechanism = tested.calibrate(price, propose, scale=records.scale)
         return tested.prepared(
-            name, mechanism, measure, price, records, certification=certification
+            name,
+            mechanism,
+            measure,
+            price,
+            records,
+            certification=certification,
+            advice=_ADVICE,
         )
 
     return request.release(prepare, data, column, options)
@@ -156,6 +167,7 @@ def iqr(
             records,
             difference=True,
             certification=certification,
+            advice=_ADVICE,
         )
 
     return request.release(prepare, data, column, options)
@@ -205,17 +217,22 @@ def certify_quantile(
     def prepare(records: Column) -> Prepared:
         scale = records.scale
         ends = (
-            -math.inf if low is None else scale.number(low),
-            math.inf if high is None else scale.number(high),
+            -math.inf if low is None else tested.converted("low", scale.number, low),
+            math.inf if high is None else tested.converted("high", scale.number, high),
         )
-        if records.contribution.records > 1 or not ends[0] <= ends[1] or ends == _EVERYTHING:
+        request.check_certifiable(records)
+        if not ends[0] <= ends[1] or ends == _EVERYTHING:
             raise _validate.ArgumentError(
-                "low", "and high, with low <= high and one value per unit", got=(low, high)
+                "low",
+                "at most high, and at least one of the two",
+                shown=f"low={low!r} and high={high!r}",
+                hint="They are the ends of the interval that is certified.",
             )
 
         def answer(records: Column, noise: Noise | None) -> Outcome:
             distance = quantile_distance(records, exact, *ends)
-            found = mechanism.release(distance, low, high, noise=noise)
+            shown = [None if math.isinf(end) else scale.value(end) for end in ends]
+            found = mechanism.release(distance, *shown, noise=noise)
             return Released(
                 found.needed,
                 Branch.ROBUST,

@@ -15,7 +15,7 @@ from prudent.release.margins import mode as modes
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.noise import Law, Noise
-from prudent.release.outcome import Outcome, Released, ScaledSpread
+from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Budget, Certification, Prepared
 
@@ -56,7 +56,16 @@ def calibrate(
 
 def proposal(propose: Any, scale: Scale) -> float:
     """The proposal as a number of units of the scale."""
-    return _validate.positive(propose=propose if _is_plain(scale) else scale.length(propose))
+    length = propose if _is_plain(scale) else converted("propose", scale.length, propose)
+    return _validate.positive(propose=length)
+
+
+def converted(name: str, convert: Callable[[Any], float], value: Any) -> float:
+    """An argument as a number; an error carries the name of the argument."""
+    try:
+        return convert(value)
+    except _validate.ArgumentError as error:
+        raise _validate.ArgumentError(name, error.allowed, got=value) from None
 
 
 def bounds(options: Budget, scale: Scale) -> tuple[float, float] | None:
@@ -68,7 +77,7 @@ def bounds(options: Budget, scale: Scale) -> tuple[float, float] | None:
         low, high = given
     except (TypeError, ValueError):
         raise _validate.ArgumentError("bounds", "a pair (low, high)", got=given) from None
-    return scale.number(low), scale.number(high)
+    return converted("bounds", scale.number, low), converted("bounds", scale.number, high)
 
 
 def required_delta(options: Budget) -> float:
@@ -111,6 +120,7 @@ def prepared(
     *,
     difference: bool = False,
     certification: Certification | None = None,
+    advice: str,
     notes: tuple[str, ...] = (),
 ) -> Prepared:
     """Return the release of what `measure` measures, in the type of the column.
@@ -123,6 +133,7 @@ def prepared(
         records: A column of that type; none of its records is read here.
         difference: Whether the statistic is a difference of values, such as a range.
         certification: How to certify a released value, if that is asked for.
+        advice: What would help after a refusal; see `advised`.
         notes: What public facts already decide.
     """
     if records.contribution.records > 1:
@@ -140,10 +151,19 @@ def prepared(
 
     def answer(records: Column, noise: Noise | None) -> Outcome:
         outcome = modes.read(mechanism.release(records, measured, noise=noise))
-        return _displayed(outcome, scale, difference)
+        return advised(_displayed(outcome, scale, difference), advice)
 
     public = attrs.evolve(preview(name, mechanism, options), notes=notes)
     return Prepared(preview=public, answer=answer, certification=certification)
+
+
+def advised(outcome: Outcome, advice: str) -> Outcome:
+    """Add to a refusal what would help, which depends on the statistic but not on the data."""
+    if not isinstance(outcome, Refused):
+        return outcome
+    return attrs.evolve(
+        outcome, reason=f"{outcome.reason} {advice} Asking again, even for the same, costs again."
+    )
 
 
 def certification(
@@ -177,7 +197,8 @@ def certification(
 
 def tolerance_of(certify: Any, scale: Scale) -> float:
     """The tolerance of a certificate as a number of units of the scale."""
-    return _validate.non_negative(certify=certify if _is_plain(scale) else scale.length(certify))
+    length = certify if _is_plain(scale) else converted("certify", scale.length, certify)
+    return _validate.non_negative(certify=length)
 
 
 def _is_plain(scale: Scale) -> bool:

@@ -23,6 +23,12 @@ from prudent.release.statistics import tested
 _MOST_TRIMMED = 2**48  # records; larger than any table, and small enough that ranks fit 64 bits
 _FAR = 2.0**19  # bound on the norm of a vector, in proposals, when no public bound is given
 
+_OF_MEANS = (
+    "Trim more records at each end, propose more, or release the mean, which needs no proposal "
+    "and never refuses."
+)
+_OF_SUMS = "Trim more vectors, propose a larger norm, or spend a larger ε."
+
 
 @statistic(Options)
 def trimmed_mean(
@@ -78,6 +84,7 @@ def trimmed_mean(
             price,
             records,
             certification=certification,
+            advice=_OF_MEANS,
             notes=_decided(trim, mechanism),
         )
 
@@ -149,6 +156,7 @@ def trimmed_sum(
     note = request.charge(options.get("ledger"), preview)
     found = withheld(mechanism.release, rows, measure, everything, noise=options.get("noise"))
     note([found])
+    found = tested.advised(found, _OF_SUMS)
     return attrs.evolve(found, epsilon=preview.epsilon, delta=preview.delta)
 
 
