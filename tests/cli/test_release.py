@@ -81,8 +81,11 @@ def test_json_has_its_keys(run: Run, files: Path) -> None:
     answer = json.loads(out)
     assert status == 0
     assert list(answer) == [
-        "status", "value", "branch", "noise_scale", "epsilon", "delta", "relation",
+        "status", "value", "interval", "mechanism", "branch", "noise_scale", "epsilon", "delta",
+        "notes", "relation",
     ]  # fmt: skip
+    assert answer["mechanism"] == "propose-test-release"
+    assert answer["interval"][0] < answer["value"] < answer["interval"][1]
     assert answer["relation"] == {"kind": "Relation", "adjacency": "add-remove", "records": 1}
     assert answer["status"] == "released"
     assert answer["branch"] == "robust"
@@ -114,6 +117,177 @@ def test_every_statistic_is_released(run: Run, files: Path, arguments: list[str]
         assert isinstance(answer["value"], float)
 
 
+def test_a_median_needs_no_proposal_and_no_delta(run: Run, files: Path) -> None:
+    asked = ["median", str(files / "t.parquet"), "--column", "x", "--epsilon", "0.3"]
+    status, out, _ = run(*asked, "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert (answer["status"], answer["mechanism"]) == ("released", "exponential")
+    assert (answer["epsilon"], answer["delta"]) == (0.3, 0)
+    low, high = answer["interval"]
+    assert low <= answer["value"] <= high
+    assert abs(answer["value"] - np.median(SAMPLE)) < 0.5
+    status, out, _ = run(*asked)
+    assert "(exponential, 95% interval " in out
+    assert "(0.3, 0)-DP for adding or removing one record" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "truth", "near"),
+    [
+        (["quantile", "--p", "0.9"], np.quantile(SAMPLE, 0.9), 0.5),
+        (["iqr"], np.diff(np.quantile(SAMPLE, [0.25, 0.75]))[0], 0.5),
+        (["count"], 4000, 40),
+        (["sum", "--bounds", "0,100"], SAMPLE.sum(), 2000),
+        (["sum"], SAMPLE.sum(), 5000),
+        (["mean"], 50.0, 1.0),
+        (["mean", "--bounds", "0,100"], 50.0, 1.0),
+        (["variance"], 1.0, 1.0),
+        (["median", "--where", "city = 'Bergen' OR x > 51"], np.nan, 0),
+        (["mean", "--unit", "who", "--per-unit", "max"], 50.56, 1.0),
+        (["count", "--unit", "who", "--per-unit", "2"], 4000, 80),
+    ],
+)
+def test_what_needs_no_delta(run: Run, files: Path, arguments, truth, near) -> None:
+    given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1", "--json"]
+    status, out, err = run(*arguments, *given)
+    assert status == 0, err
+    answer = json.loads(out)
+    assert (answer["status"], answer["epsilon"], answer["delta"]) == ("released", 1.0, 0)
+    assert np.isnan(truth) or abs(answer["value"] - truth) < near
+    assert len(answer["interval"]) == 2
+    if "--per-unit" in arguments:
+        assert answer["notes"][0].startswith("Each who counts with")
+
+
+def test_several_quantiles(run: Run, files: Path) -> None:
+    given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "2"]
+    status, out, _ = run("quantiles", *given, "--ps", "0.25,1/2,0.75", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["mechanism"] == "exponential"
+    np.testing.assert_allclose(answer["values"], np.quantile(SAMPLE, [0.25, 0.5, 0.75]), atol=0.3)
+    assert len(answer["intervals"]) == 3
+    status, out, _ = run("quantiles", *given, "--ps", "0.25,0.5")
+    assert out.count("(exponential") == 2
+
+
+def test_a_description(run: Run, files: Path) -> None:
+    given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "2"]
+    status, out, _ = run("describe", *given, "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert {"count", "mean", "deviation", "quantiles", "intervals"} <= answer.keys()
+    assert abs(answer["quantiles"]["0.5"] - 50) < 1
+    status, out, _ = run("describe", *given)
+    assert out.startswith("count")
+    assert "0.5-quantile" in out
+
+
+def test_a_histogram_and_its_picture(run: Run, files: Path, tmp_path: Path) -> None:
+    given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1"]
+    picture = tmp_path / "picture.svg"
+    edges = ["--edges", "46,49,50,51,54"]
+    status, out, err = run("histogram", *given, *edges, "--out", str(picture), "--json")
+    assert status == 0, err
+    answer = json.loads(out)
+    counted, _ = np.histogram(SAMPLE, [46, 49, 50, 51, 54])
+    np.testing.assert_allclose(answer["counts"], counted, atol=20)
+    assert "<svg" in picture.read_text()
+    status, out, _ = run("histogram", *given, "--bins", "8")
+    assert status == 0
+    assert "█" in out
+    for wrong, line in (
+        (["--out", "a.txt"], "--out: expected one of"),
+        (["--out", "a.svg", "--by", "city", "--groups", "Oslo"], "--out: expected without --by"),
+        (["--edges", "2,1"], "--edges: expected two or more values in ascending order"),
+        (["--bins", "0"], "--bins: expected"),
+    ):
+        status, out, err = run("histogram", *given, *wrong)
+        assert (status, out) == (2, "")
+        assert err.startswith(line)
+
+
+def test_private_groups(run: Run, files: Path, tmp_path: Path) -> None:
+    book = str(tmp_path / "budget.db")
+    Ledger.create(book, epsilon=2.0, delta=1e-5).close()
+    given = [str(files / "t.parquet"), "--column", "x", "--by", "city", "--groups", "private"]
+    status, out, err = run(
+        "median", *given, "--epsilon", "1", "--ledger", book, "--json", *COST[2:]
+    )
+    assert (status, err) == (0, "")
+    answer = json.loads(out)
+    assert sorted(answer["groups"]) == ["Bergen", "Oslo"]
+    assert (answer["epsilon"], answer["delta"]) == (1.0, 1e-6)
+    with Ledger.open(book) as ledger:
+        (charge,) = ledger.history()
+        assert charge.details["groups"] == "private"
+    status, out, err = run("median", *given, "--epsilon", "1")
+    assert (status, out) == (2, "")
+    assert err.startswith("--delta: expected for private groups")
+
+
+def test_a_certificate(run: Run, files: Path) -> None:
+    given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1"]
+    status, out, _ = run("median", *given, "--certify", "0.5", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    found = answer["certificate"]
+    assert found["withstands"] == found["needed"] - 1 > 500
+    assert answer["epsilon"] == 1.0
+    status, out, _ = run("median", *given, "--certify", "0.5")
+    assert "records must be added or removed before it leaves [" in out
+    status, out, _ = run("certify", *given, "--high", "51")
+    assert status == 0
+    assert "before it exceeds 51" in out
+    status, out, _ = run("mode", *given, *COST[2:], "--column", "city", "--certify", "0")
+    assert "before it is no longer Oslo" in out
+    status, out, err = run("certify", *given)
+    assert (status, out) == (2, "")
+    assert err.startswith("--low: expected at most high, and at least one of the two")
+
+
+def test_a_dry_run(run: Run, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_queries, "_answer", lambda _: pytest.fail("read in a dry run"))
+    book = str(tmp_path / "budget.db")
+    Ledger.create(book, epsilon=0.001, delta=1e-9).close()  # would not allow the release
+    given = [str(files / "t.parquet"), "--ledger", book, "--dry-run"]
+    status, out, err = run("median", *given, "--column", "x", "--epsilon", "0.5")
+    assert status == 0
+    assert out.startswith("median by exponential: ε = 0.5\nrank: within ")
+    assert "Nothing was read or charged" in err
+    status, out, err = run("median", *given, *MEDIAN, "--json")
+    assert (status, err) == (0, "")
+    preview = json.loads(out)
+    assert (preview["status"], preview["mechanism"]) == ("preview", "propose-test-release")
+    assert preview["threshold"] > 0
+    tight = ["--column", "x", "--trim", "3", "--propose", "1", *COST]
+    status, out, _ = run("trimmed-mean", *given, *tight)
+    assert "It will almost surely be refused" in out
+    with Ledger.open(book) as ledger:
+        assert not ledger.history()
+
+
+def test_dates(run: Run, tmp_path: Path) -> None:
+    days = np.datetime64("2024-03-01") + np.arange(2000) % 40
+    (tmp_path / "d.csv").write_text("d\n" + "\n".join(map(str, days)))
+    pa.parquet.write_table(pa.table({"d": days}), tmp_path / "d.parquet")
+    for file, read_as in (("d.parquet", []), ("d.csv", ["--read-as", "date"])):
+        given = [str(tmp_path / file), "--column", "d", "--epsilon", "2", *read_as]
+        status, out, err = run("median", *given, "--json")
+        assert status == 0, err
+        assert json.loads(out)["value"][:8] == "2024-03-"
+        status, out, err = run(
+            "median", *given, "--bounds", "2024-01-01,2024-12-31", "--certify", "2"
+        )
+        assert status == 0, err
+        assert "before it leaves [2024-03-" in out
+        status, out, _ = run("iqr", *given, "--json")
+        assert json.loads(out)["value"] % 86400 == 0  # whole days, in seconds
+    status, out, err = run("certify", *given, "--high", "never")
+    assert err.startswith("--high: expected a date, got 'never'")
+
+
 def test_the_answer_is_that_of_an_array(
     run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,9 +304,14 @@ def test_a_refusal_exits_with_3_and_costs_the_same(run: Run, files: Path, tmp_pa
     arguments = ["median", str(files / "few.parquet"), *MEDIAN, "--ledger", book]
     status, out, err = run(*arguments, "--json")
     assert status == 3
-    assert json.loads(out) == {
+    answer = json.loads(out)
+    (note,) = answer.pop("notes")
+    assert "Leave the proposal out" in note
+    assert answer == {
         "status": "refused",
         "value": None,
+        "interval": None,
+        "mechanism": "propose-test-release",
         "branch": None,
         "noise_scale": None,
         "epsilon": 0.5,
@@ -209,6 +388,18 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["iqr", "T", "--column", "x", "--propose", "1e-9", *COST], "--propose: expected at least"),
         (["median", "T", *MEDIAN, "--bounds", "0,1e15"], "--bounds: expected within"),
         (["trimmed-mean", "T", *MEDIAN, "--trim", "-1"], "--trim: expected"),
+        (["median", "T", "--column", "x", *COST[:2], "--propose", "1"], "--delta: expected for a"),
+        (["median", "T", *MEDIAN, "--per-unit", "2"], "--per-unit: expected only with unit"),
+        (["median", "T", *MEDIAN, "--unit", "who", "--per-unit", "2"],
+         "--per-unit: expected one value per unit for a release that is tested first"),
+        (["median", "T", "--column", "x", *COST[:2], "--unit", "who", "--per-unit", "2", "--certify",
+          "1"], "--per-unit: expected one value per unit for a certificate"),
+        (["median", "T", *MEDIAN, "--unit", "who", "--per-unit", "best"], "--per-unit: expected one of"),
+        (["median", "T", *MEDIAN, "--certify", "-1"], "--certify: expected"),
+        (["iqr", "T", "--column", "x", *COST[:2], "--certify", "1"], "--certify: expected with"),
+        (["median", "T", *MEDIAN, "--where", "x = max(x)"], "--where: expected"),
+        (["median", "T", *MEDIAN, "--where", "y = 1"], "--where: expected"),
+        (["quantiles", "T", "--column", "x", *COST[:2], "--ps", "0.5,2"], "--ps: expected"),
         (["mode", "T", "--column", "n", *COST, "--categories", "a"], "--categories: expected of"),
         (["median", "--connect", "postgres://me:secret@127.0.0.1:1/d", "--table", "t", *MEDIAN],
          "Could not connect"),
@@ -238,12 +429,18 @@ WORDS = st.sampled_from(
 OPTIONS = st.one_of(
     st.tuples(st.sampled_from(["--propose", "--epsilon", "--delta", "--p", "--trim"]), NUMBERS),
     st.tuples(st.sampled_from(["--column", "--unit", "--by", "--groups", "--categories"]), WORDS),
-    st.tuples(st.sampled_from(["--bounds"]), NUMBERS),
+    st.tuples(st.sampled_from(["--bounds", "--certify", "--ps", "--high", "--edges"]), NUMBERS),
+    st.tuples(st.sampled_from(["--where", "--per-unit", "--read-as"]), WORDS),
     st.tuples(st.sampled_from(["--table", "--connect", "--dataset"]), WORDS),
     st.sampled_from([("--json",), ("--nothing",), ("x",)]),
 )
 STATISTICS = {
     "median": ["--propose", "0.5"],
+    "quantiles": ["--ps", "0.5"],
+    "mean": [],
+    "describe": [],
+    "histogram": [],
+    "certify": ["--low", "0.5"],
     "quantile": ["--propose", "0.5", "--p", "0.25"],
     "iqr": ["--propose", "0.5"],
     "trimmed-mean": ["--propose", "0.5", "--trim", "1"],

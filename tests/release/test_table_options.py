@@ -1,0 +1,185 @@
+"""Units, conditions and types of a table: what is protected, what is refused, at what price."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa  # noqa: E402
+import pyarrow.csv  # noqa: E402
+import pyarrow.parquet  # noqa: E402
+
+from prudent._validate import ArgumentError  # noqa: E402
+from prudent.accounting import PldAccountant  # noqa: E402
+from prudent.release import statistics  # noqa: E402
+from prudent.release.noise import ReproducibleNoise  # noqa: E402
+from tests.release.recording import Book  # noqa: E402
+
+SAMPLE = np.random.default_rng(3).normal(50.0, 10.0, 2000)
+TABLE = pa.table(
+    {
+        "x": SAMPLE,
+        "who": np.arange(2000) // 4,
+        "city": np.where(np.arange(2000) % 3 == 0, "Oslo", "Bergen"),
+        "yes": SAMPLE > 50,
+    }
+)
+TESTED: Any = {"propose": 2.0, "delta": 1e-6}
+
+NUMERIC: dict[str, Any] = {
+    "median": statistics.median,
+    "quantile": functools.partial(statistics.quantile, p=0.9),
+    "quantiles": functools.partial(statistics.quantiles, ps=[0.5]),
+    "iqr": statistics.iqr,
+    "sum": statistics.sum,
+    "mean": statistics.mean,
+    "variance": statistics.variance,
+    "describe": statistics.describe,
+    "histogram": statistics.histogram,
+    "certificate": functools.partial(statistics.certify_quantile, high=9.0),
+    "trimmed mean": functools.partial(statistics.trimmed_mean, trim=5, **TESTED),
+    "mode of numbers": functools.partial(statistics.mode, **TESTED),
+}
+
+
+# --- one person, several rows ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["median", "quantile", "quantiles", "iqr"])
+def test_several_rows_of_a_unit_share_its_epsilon(name: str) -> None:
+    """Each unit has four rows, so four of them are all: the answer is that of a fourth of ε."""
+    ask, units = NUMERIC[name], {"unit": "who", "per_unit": 4}
+    of_units = ask(TABLE, "x", **units, epsilon=2.0, noise=ReproducibleNoise(3))
+    of_rows = ask(SAMPLE, epsilon=0.5, noise=ReproducibleNoise(3))
+    assert of_units.value == of_rows.value
+    assert (of_units.epsilon, of_units.delta) == (2.0, 0.0)
+    assert PldAccountant().compose(of_units.event).get_epsilon(1e-12) <= 2 * (1 + 1e-6)
+    preview = ask(TABLE, "x", **units, epsilon=2.0, dry_run=True)
+    assert preview.rank_error == ask(SAMPLE, epsilon=0.5, dry_run=True).rank_error
+    assert "at most 4 of its values" in of_units.notes[0]
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "histogram"])
+def test_several_rows_of_a_unit_get_noise_for_as_many(name: str) -> None:
+    bounds: Any = {"edges": [0, 50, 100]} if name == "histogram" else {"bounds": (0, 100)}
+    deviations = [
+        ask_noise(NUMERIC[name](TABLE, "x", **bounds, unit="who", epsilon=1.0, per_unit=k))
+        for k in (1, 4)
+    ]
+    # With one row per unit a mean has a fourth of the records, and so four times the noise.
+    assert deviations[1] == pytest.approx((1 if name == "mean" else 4) * deviations[0], rel=0.1)
+
+
+def ask_noise(outcome: Any) -> float:
+    return outcome.spread.deviation if hasattr(outcome, "edges") else outcome.noise_scale
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TESTED,
+        {"certify": 1.0},
+        {"certify": 1.0, **TESTED},
+    ],
+)
+def test_a_proposal_or_a_certificate_needs_one_value_per_unit(options: dict[str, Any]) -> None:
+    """Margins and distances change by as many records as a unit has; their noise is for one."""
+    book = Book()
+    with pytest.raises(ArgumentError) as caught:
+        statistics.median(TABLE, "x", unit="who", per_unit=4, epsilon=1.0, **options, ledger=book)
+    assert caught.value.argument == "per_unit"
+    assert book.charges == []
+    statistics.median(TABLE, "x", unit="who", per_unit="max", epsilon=1.0, **options, ledger=book)
+    assert len(book.charges) == 1
+
+
+def test_an_interval_is_certified_with_one_value_per_unit_only() -> None:
+    book = Book()
+    ask = functools.partial(statistics.certify_quantile, TABLE, "x", high=60.0, unit="who")
+    with pytest.raises(ArgumentError, match="one value per unit"):
+        ask(per_unit=4, epsilon=1.0, ledger=book)
+    assert book.charges == []
+    assert 100 < ask(per_unit="median", epsilon=1.0).value < 500
+
+
+@pytest.mark.parametrize("name", ["mean", "describe", "histogram"])
+def test_what_was_done_to_the_rows_is_said(name: str) -> None:
+    outcome = getattr(statistics, name)(TABLE, "x", unit="who", per_unit="sum", epsilon=1.0)
+    assert outcome.notes[0] == "Each who counts with the sum of its values."
+
+
+# --- columns without numbers ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("sources")
+    pa.parquet.write_table(TABLE, folder / "t.parquet")
+    with pytest.importorskip("duckdb").connect(str(folder / "t.duckdb")) as database:
+        database.execute(f"CREATE TABLE t AS FROM '{folder / 't.parquet'}'")
+    return {
+        "parquet": {"data": str(folder / "t.parquet")},
+        "duckdb": {"data": str(folder / "t.duckdb"), "table": "t"},
+        "arrow": {"data": TABLE},
+        "ibis": {"data": ibis.memtable(TABLE)},
+        "pandas": {"data": TABLE.to_pandas().astype({"city": "string"})},
+        "polars": {"data": pytest.importorskip("polars").from_arrow(TABLE)},
+        "lazy": {"data": pytest.importorskip("polars").from_arrow(TABLE).lazy()},
+    }
+
+
+@pytest.mark.parametrize("column", ["city", "yes"])
+@pytest.mark.parametrize(
+    "source", ["parquet", "duckdb", "arrow", "ibis", "pandas", "polars", "lazy"]
+)
+def test_text_and_truth_values_are_refused_free_of_charge(sources, source, column) -> None:
+    book = Book()
+    with pytest.raises(ArgumentError) as caught:
+        statistics.median(**sources[source], column=column, epsilon=1.0, ledger=book)
+    assert caught.value.argument == "column"
+    assert book.charges == []
+    for values in (TABLE[column].to_numpy(zero_copy_only=False), sources["pandas"]["data"][column]):
+        with pytest.raises(ValueError, match="numbers"):
+            statistics.median(values, epsilon=1.0, ledger=book)
+    assert book.charges == []
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+@pytest.mark.parametrize("column", ["city", "yes"])
+def test_no_statistic_of_numbers_takes_them(name: str, column: str) -> None:
+    book = Book()
+    with pytest.raises(ArgumentError):
+        NUMERIC[name](TABLE, column, epsilon=1.0, ledger=book)
+    with pytest.raises(ArgumentError):
+        NUMERIC[name](TABLE, column, epsilon=1.0, dry_run=True)
+    assert book.charges == []
+
+
+def test_text_in_a_csv_file_is_no_value(tmp_path: Path) -> None:
+    """Its type is in its records alone, so nothing but an answer may tell: that it is nowhere."""
+    pa.csv.write_csv(TABLE, tmp_path / "t.csv")
+    released = statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0)
+    low, high = released.interval()  # type: ignore[union-attr]
+    assert high - low > 1e6
+    assert statistics.count(str(tmp_path / "t.csv"), "city", epsilon=5.0).value < 20  # type: ignore[union-attr]
+    with pytest.raises(ArgumentError, match="Text and truth values have no numbers"):
+        statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0, read_as="text")
+
+
+# --- conditions -----------------------------------------------------------------------------------
+
+
+def test_a_condition_may_be_text() -> None:
+    noise = ReproducibleNoise
+    text = statistics.median(
+        TABLE, "x", where="city = 'Oslo' AND x < 60", epsilon=1.0, noise=noise(1)
+    )
+    function = statistics.median(
+        TABLE, "x", where=lambda t: (t.city == "Oslo") & (t.x < 60), epsilon=1.0, noise=noise(1)
+    )
+    assert text == function
