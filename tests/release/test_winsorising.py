@@ -39,9 +39,7 @@ def range_of_losses(radius: PrivateRadius, centre: float) -> float:
 
 @pytest.mark.parametrize("part", [1, 4])
 @pytest.mark.parametrize(("epsilon", "centre"), [(0.5, 0.0), (4.0, 2.0), (20.0, 1.0)])
-def test_the_radius_is_private_on_every_neighbour(
-    epsilon: float, centre: float, part: int
-) -> None:
+def test_the_radius_is_private_on_every_neighbour(epsilon: float, centre: float, part: int) -> None:
     radius = PrivateRadius(epsilon=epsilon, whole=True, part=part)
     assert range_of_losses(radius, centre) <= epsilon * (1 + 1e-12)
 

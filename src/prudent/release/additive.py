@@ -104,8 +104,13 @@ def shares_of(epsilon: float, *shares: float) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _least_gaussian(epsilon: float, delta: float) -> float:
-    target = {"epsilon": epsilon * (1 - SLACK), "delta": delta * (1 - SLACK)}
-    return solve(dp.GaussianDpEvent, _SEARCH, **target, name="noise_multiplier")
+    return solve(
+        dp.GaussianDpEvent,
+        _SEARCH,
+        epsilon=epsilon * (1 - SLACK),
+        delta=delta * (1 - SLACK),
+        name="noise_multiplier",
+    )
 
 
 @attrs.frozen

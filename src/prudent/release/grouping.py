@@ -53,7 +53,10 @@ def private_groups(function: Callable[..., Any], bound: Bound, kind: Kind) -> An
     if delta is None:
         raise _missing("delta", "for private groups")
     choosing, rest = shares_of(_validate.positive(epsilon=given["epsilon"]), SELECTION_SHARE)
-    given |= {"epsilon": rest, "delta": delta / 2}  # a test may need one; what is left is for groups
+    given |= {
+        "epsilon": rest,
+        "delta": delta / 2,
+    }  # a test may need one; what is left is for groups
     opened = open_private_groups(data, column, by=bound.arguments["by"], kind=kind, **table)
     ledger, dry_run = given.pop("ledger", None), given.pop("dry_run", False)
     preview = function(opened.whole(), dry_run=True, **given)

@@ -69,7 +69,7 @@ class MomentSums:
     @cached_property
     def _whole(self) -> int:
         """D**d: what the contributions of one record add up to."""
-        return self.lattice.diameter**self.degree
+        return int(self.lattice.diameter**self.degree)
 
     @cached_property
     def _shift(self) -> int:
@@ -109,9 +109,7 @@ class MomentSums:
         """Return what noisy sums tell of the column, given the scale of their noise in steps."""
         step = self.step
         # One step for the rounding of the sums, and one for that of the noise.
-        region = NoiseRegion(
-            tuple(each * step for each in noisy), law, scale * step, 2 * step
-        )
+        region = NoiseRegion(tuple(each * step for each in noisy), law, scale * step, 2 * step)
         ends = self.lattice.value(self.lattice.low), self.lattice.value(self.lattice.high)
         return Moments(region, ends, self.lattice.spacing)
 
@@ -185,8 +183,10 @@ class Moments:
 
     def _value(self, fraction: float) -> float:
         low, high = self.ends
-        return low + fraction * (high - low) if fraction < 0.5 else high - (1 - fraction) * (
-            high - low
+        return (
+            low + fraction * (high - low)
+            if fraction < 0.5
+            else high - (1 - fraction) * (high - low)
         )
 
     @property
@@ -224,7 +224,6 @@ class Moments:
             max(0.0, lower * self.width**2 - rounding),
             min(largest, max(0.0, upper) * self.width**2 + rounding),
         )
-
 
     @property
     def deviation(self) -> float:

@@ -56,7 +56,7 @@ def test_what_is_released_is_near_the_truth(
     assert isinstance(released, Released)
     assert abs(released.value - TRUTH[statistic]) < CLOSE[statistic]
     low, high = released.interval(0.999)
-    assert low <= TRUTH[statistic] + 1 and high >= TRUTH[statistic] - 1
+    assert low - 1 <= TRUTH[statistic] <= high + 1
     assert low <= released.value <= high
     assert released.mechanism == law.value
     assert (released.epsilon, released.delta) == (2.0, 1e-6 if law is Law.GAUSSIAN else 0.0)
@@ -94,9 +94,7 @@ def noise_and_value(statistic: Callable[..., Any], values: list[int], **given: A
 @pytest.mark.parametrize("bounds", [(0, 4), (1, 3), (-1, 2)])
 def test_counts_and_sums_have_noise_for_what_a_neighbour_changes(bounds: tuple[int, int]) -> None:
     for statistic, given in ((count, {}), (sum, {"bounds": bounds})):
-        found = {
-            each: noise_and_value(statistic, records(each), **given) for each in data_sets(4)
-        }
+        found = {each: noise_and_value(statistic, records(each), **given) for each in data_sets(4)}
         worst = max(
             abs(found[each][0] - found[near][0]) / found[each][1]
             for each in data_sets(3)

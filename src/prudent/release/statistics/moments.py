@@ -85,7 +85,9 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
                 spread,
             )
 
-        return Prepared(preview=_preview("count", mechanism, options, mechanism.event, spread), answer=answer)
+        return Prepared(
+            preview=_preview("count", mechanism, options, mechanism.event, spread), answer=answer
+        )
 
     return request.release(prepare, data, column, options, kind="categories")
 
@@ -131,9 +133,7 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
         if clipping.given is not None:
             total = ClippedTotal.between(clipping.given, records.contribution.records)
             spread = total.spread(mechanism)
-        return Prepared(
-            preview=_preview("sum", mechanism, options, event, spread), answer=answer
-        )
+        return Prepared(preview=_preview("sum", mechanism, options, event, spread), answer=answer)
 
     return request.release(prepare, data, column, options)
 
@@ -237,9 +237,7 @@ def _event(clipping: Clipping, mechanism: AdditiveMechanism) -> dp.DpEvent:
     return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
 
 
-def _notes(
-    ends: tuple[float, float], records: Column, clipping: Clipping
-) -> tuple[str, ...]:
+def _notes(ends: tuple[float, float], records: Column, clipping: Clipping) -> tuple[str, ...]:
     low, high = (records.scale.value(end) for end in ends)
     how = "private bounds" if clipping.private else "as given"
     return (

@@ -85,7 +85,9 @@ class Plan:
     @property
     def event(self) -> dp.DpEvent:
         """The privacy event of one description; the values of a measure do not change it."""
-        chosen = [self.median.event] if self.others is None else [self.median.event, self.others.event]
+        chosen = (
+            [self.median.event] if self.others is None else [self.median.event, self.others.event]
+        )
         return dp.ComposedDpEvent(
             [
                 for_units(dp.ComposedDpEvent(chosen), self.radius.records),
@@ -210,7 +212,9 @@ def _ordered(
         spread = None
         if selected.interval is not None and selected.interval_indices is not None:
             first, last = selected.interval_indices
-            if measure.low < first and last < measure.high:  # beyond an end, values were moved to it
+            if (
+                measure.low < first and last < measure.high
+            ):  # beyond an end, values were moved to it
                 low, high = min(selected.interval[0], value), max(selected.interval[1], value)
                 spread = FixedSpread((scale.value(low), scale.value(high)), CONFIDENCE)
         released[f"{float(p):.12g}"] = Released(
