@@ -204,6 +204,7 @@ class Certifier:
 
     event: dp.DpEvent
     relation: Relation = ADD_REMOVE
+    _known: dict[int, TradeOff] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         check_relation(relation=self.relation)
@@ -294,12 +295,13 @@ class Certifier:
     def _bound(self, expected: float, records: int) -> float:
         if records == 0:
             return expected
-        relation = self._at(records)
         if self.method is Method.GROUP:
-            return self._single.after_many(expected, relation.distance)[0]
-        apart = event_at_distance(self.event, relation)
-        assert apart is not None
-        return TradeOff.of(apart).after(expected)
+            return self._single.after_many(expected, self._at(records).distance)[0]
+        if records not in self._known:
+            apart = event_at_distance(self.event, self._at(records))
+            assert apart is not None
+            self._known[records] = TradeOff.of(apart)
+        return self._known[records].after(expected)
 
     def _at(self, records: int) -> Relation:
         return Relation(self.relation.adjacency, records)
