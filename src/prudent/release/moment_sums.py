@@ -69,7 +69,7 @@ class MomentSums:
     @cached_property
     def _whole(self) -> int:
         """D**d: what the contributions of one record add up to."""
-        return self.lattice.diameter**self.degree
+        return int(self.lattice.diameter**self.degree)
 
     @cached_property
     def _shift(self) -> int:

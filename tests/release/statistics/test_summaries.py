@@ -34,7 +34,7 @@ def test_its_intervals_hold_the_truth(described: object) -> None:
     assert low <= SAMPLE.std() <= high
     low, high = described.median.interval()
     assert low <= np.quantile(SAMPLE, 0.5) <= high
-    with pytest.raises(ValueError, match="confidence at most 0.95"):
+    with pytest.raises(ValueError, match=r"confidence at most 0\.95"):
         described.median.interval(0.99)
 
 
@@ -50,7 +50,7 @@ def test_all_of_it_costs_what_was_asked(law: Law) -> None:
     assert event == preview.event
     assert found.epsilon == 0.9
     spent = PldAccountant().compose(event).get_epsilon(found.delta)
-    assert 0.7 < spent <= 0.9 * (1 + 1e-9)
+    assert 0.5 < spent <= 0.9 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("size", [0, 1, 30, 3_000])

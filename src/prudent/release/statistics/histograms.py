@@ -1,5 +1,6 @@
 """A private histogram: noisy counts of the records in each of several bins."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Unpack
@@ -105,7 +106,7 @@ def _counts(records: Column, edges: Sequence[float]) -> list[int]:
     """The number of records below, in each bin, and above; one record changes one of them by 1."""
     beyond = np.array([*edges[:-1], math.nextafter(edges[-1], math.inf)])
     upto = records.counts_below(beyond).tolist()
-    return np.diff([0, *upto, records.count()]).tolist()
+    return [last - first for first, last in itertools.pairwise([0, *upto, records.count()])]
 
 
 def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
@@ -114,7 +115,7 @@ def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
         numbers = [scale.number(edge) for edge in edges]
     except TypeError:
         numbers = []
-    ascending = all(one < other for one, other in zip(numbers, numbers[1:], strict=False))
+    ascending = all(one < other for one, other in itertools.pairwise(numbers))
     finite = all(map(math.isfinite, numbers))
     if not 2 <= len(numbers) <= _MOST_BINS + 1 or not ascending or not finite:
         raise _validate.ArgumentError("edges", "two or more values in ascending order", got=edges)
