@@ -91,6 +91,24 @@ class ScaledSpread:
 
 
 @attrs.frozen
+class CountSpread:
+    """The spread of a noisy count: an interval of whole numbers, none below zero.
+
+    Attributes:
+        number: The count as it was drawn, perhaps negative.
+        spread: The spread of its noise.
+    """
+
+    number: int
+    spread: NoiseSpread
+
+    def interval(self, value: Any, confidence: float) -> tuple[int, int]:
+        """See `Spread`. A whole number in an interval is between the whole numbers in it."""
+        low, high = self.spread.interval(self.number, confidence)
+        return max(0, math.ceil(low)), max(0, math.floor(high))
+
+
+@attrs.frozen
 class ReleasedInterval:
     """An interval that was released together with the value.
 
@@ -183,7 +201,8 @@ class Released:
             error = f", noise of standard deviation {self.noise_scale:.4g}"
         else:
             error = ""
-        branch = "" if self.branch is Branch.SELECTED else f", {self.branch.value} branch"
+        tested = self.mechanism == "propose-test-release"
+        branch = f", {self.branch.value} branch" if tested else ""
         certified = [] if self.certificate is None else [str(self.certificate)]
         return [f"{self.value} ({self.mechanism}{branch}{error})", *certified, *self.notes]
 

@@ -17,7 +17,7 @@ from prudent.release.clipped_total import ClippedTotal
 from prudent.release.columns.column import Column
 from prudent.release.moment_sums import Moment, Moments, MomentSpread, MomentSums, fine_lattice
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, NoiseSpread, Released, ScaledSpread
+from prudent.release.outcome import Branch, CountSpread, NoiseSpread, Released, ScaledSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
 from prudent.release.winsorising import Clipping
@@ -82,7 +82,7 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
                 1.0,
                 mechanism.event,
                 mechanism.law.value,
-                spread,
+                CountSpread(noisy, spread),
             )
 
         return Prepared(

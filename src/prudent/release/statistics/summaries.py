@@ -15,7 +15,7 @@ from prudent.release.description import Description
 from prudent.release.margins.quantile import HALF, rational
 from prudent.release.moment_sums import Moment, MomentSpread
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, Released
+from prudent.release.outcome import Branch, Released, ReleasedInterval, ScaledSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
 from prudent.release.selection.measure import Measure
@@ -41,28 +41,6 @@ The rest is for the noise of the sums.
 
 _INTERVAL_SHARE = 0.25  # of the ε of a quantile
 _WIDER = 1.5  # other quantiles are sought within so many radii of the median
-
-
-@attrs.frozen
-class FixedSpread:
-    """An interval that was released with its value; see `outcome.Spread`.
-
-    Attributes:
-        ends: The ends of the interval.
-        confidence: Its confidence.
-    """
-
-    ends: tuple[Any, Any]
-    confidence: float
-
-    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
-        """See `outcome.Spread`: the released interval, unless more confidence is asked for."""
-        if confidence > self.confidence:
-            raise ValueError(
-                f"Expected confidence at most {self.confidence:g}, got {confidence:g}: the "
-                "interval was released with the value."
-            )
-        return self.ends
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -216,7 +194,8 @@ def _ordered(
                 measure.low < first and last < measure.high
             ):  # beyond an end, values were moved to it
                 low, high = min(selected.interval[0], value), max(selected.interval[1], value)
-                spread = FixedSpread((scale.value(low), scale.value(high)), CONFIDENCE)
+                ends = ReleasedInterval(low, high, CONFIDENCE)
+                spread = ScaledSpread(value, ends, scale)
         released[f"{float(p):.12g}"] = Released(
             scale.value(value), Branch.SELECTED, 0.0, 0.0, event, "exponential", spread
         )
