@@ -148,7 +148,7 @@ def error(ask: Callable[[], float], exact: float, runs: int) -> float:
     """The median error over runs; infinite if the tool fails on the data."""
     try:
         return float(np.median([abs(ask() - exact) for _ in range(runs)]))
-    except RuntimeError:  # diffprivlib's quantile of some columns: its probabilities are not numbers
+    except RuntimeError:  # diffprivlib on some columns: its probabilities are not numbers
         return float("inf")
 
 
