@@ -21,6 +21,7 @@ from prudent.release.noise import Law as Law
 from prudent.release.noise import ReproducibleNoise as ReproducibleNoise
 from prudent.release.noise import SecureNoise as SecureNoise
 from prudent.release.outcome import Branch as Branch
+from prudent.release.outcome import Groups as Groups
 from prudent.release.outcome import Outcome as Outcome
 from prudent.release.outcome import Refused as Refused
 from prudent.release.outcome import Released as Released

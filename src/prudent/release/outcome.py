@@ -3,6 +3,7 @@
 import enum
 import html
 import math
+from collections.abc import Hashable
 from statistics import NormalDist
 from typing import Any, Protocol, TypeAlias
 
@@ -276,6 +277,32 @@ class Refused:
 
 
 Outcome: TypeAlias = Released | Refused
+
+
+class Groups(dict[Hashable, Outcome]):
+    """The outcomes of several groups, by group; a dictionary that can be shown as a table."""
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row per group: value, low, high, status."""
+        import pandas as pd
+
+        rows = [{"group": group, **_row(outcome)} for group, outcome in self.items()]
+        return pd.DataFrame(rows, columns=["group", "value", "low", "high", "status"])
+
+    def _repr_html_(self) -> str:
+        """The outcomes for a notebook."""
+        rows = "".join(
+            f"<tr><td>{html.escape(str(group))}</td><td>{html.escape(outcome.lines()[0])}</td></tr>"
+            for group, outcome in self.items()
+        )
+        return f"<table><tr><th>group</th><th>answer</th></tr>{rows}</table>"
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    plain = outcome.plain()
+    low, high = plain.get("interval") or (None, None)
+    value = plain.get("value", plain.get("values"))
+    return {"value": value, "low": low, "high": high, "status": plain["status"]}
 
 
 def _short(number: Any) -> str:

@@ -36,10 +36,10 @@ from prudent.release.columns.column import ArrayColumn, Column, Kind
 from prudent.release.columns.contributions import PerUnit
 from prudent.release.failures import withheld
 from prudent.release.noise import Law, Noise
-from prudent.release.outcome import Outcome, Refused, Released
+from prudent.release.outcome import Groups, Outcome, Refused, Released
 from prudent.release.preview import Preview
 
-Answer: TypeAlias = Outcome | dict[Hashable, Outcome] | Preview
+Answer: TypeAlias = Outcome | Groups | Preview
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])
 OptionsType = TypeVar("OptionsType", bound=Mapping[str, Any])
 
@@ -290,7 +290,7 @@ def release(
     if isinstance(opened, dict):
         # A unit is in one group only, so all groups together cost as much as one (parallel
         # composition).
-        answers = {group: answer(records) for group, records in opened.items()}
+        answers = Groups({group: answer(records) for group, records in opened.items()})
         charged(answers.values())
         return answers
     found = answer(opened)
