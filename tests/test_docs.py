@@ -86,6 +86,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/scaling.md": lambda: learning() | salaries(),
     "docs/tables.md": salaries,
     "docs/training.md": learning,
+    "docs/certify-training.md": learning,
     "docs/extending.md": lambda: learning() | salaries(),
     "docs/corruption.md": learning,
     "docs/opacus.md": opacus,

@@ -70,10 +70,10 @@ def gaussian_laws(records, rate, sigma, steps):
     ("records", "rate", "sigma"), [(1, 0.5, 1.0), (3, 0.2, 1.0), (4, 0.6, 3.0)]
 )
 def test_sampled_gaussians_lose_what_the_worst_function_loses(records, rate, sigma, steps):
-    event = sampled(rate, dp.GaussianDpEvent(sigma), steps)
+    certifier = Certifier(sampled(rate, dp.GaussianDpEvent(sigma), steps))
     present, absent = gaussian_laws(records, rate, sigma, steps)
     for value in VALUES:
-        found = certificate(event, accuracy=value, records=records)
+        found = certifier.certificate(accuracy=value, records=records)
         worst = min(neyman_pearson(value, absent, present), neyman_pearson(value, present, absent))
         assert found.method is Method.EXACT
         assert worst - 2e-3 <= found.at_least <= worst + 1e-6  # the grid cuts off 6e-7
@@ -109,10 +109,11 @@ def test_a_wrong_direction_or_an_inverted_factor_would_be_caught():
 @pytest.mark.parametrize("steps", [1, 9])
 def test_gaussian_noise_on_all_data_has_a_closed_form(relation, steps):
     event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(10.0), steps)
+    certifier = Certifier(event, relation)
     for value, records in itertools.product(VALUES, (1, 4)):
         shift = Relation(relation.adjacency, records).distance * math.sqrt(steps) / 10.0
         exact = special.ndtr(special.ndtri(value) - shift)
-        found = certificate(event, accuracy=value, records=records, relation=relation)
+        found = certifier.certificate(accuracy=value, records=records)
         assert exact - 1e-4 <= found.at_least <= exact + 1e-12
 
 
@@ -194,11 +195,8 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE_ONE])
 def test_more_bad_records_leave_less(name, relation):
-    event = PLANS[name]
-    found = [
-        certificate(event, accuracy=0.97, records=k, relation=relation).at_least
-        for k in (0, 1, 2, 9)
-    ]
+    certifier = Certifier(PLANS[name], relation)
+    found = [certifier.certificate(accuracy=0.97, records=k).at_least for k in (0, 1, 2, 9)]
     assert found[0] == 0.97
     assert all(later < earlier for earlier, later in itertools.pairwise(found))
     assert found[-1] >= 0
@@ -255,11 +253,10 @@ def test_a_majority_withstands_many_records_under_much_noise():
 
 @pytest.mark.parametrize(("name", "relation"), [("gaussian", ADD_REMOVE), ("ptr", REPLACE_ONE)])
 def test_the_number_withstood_is_the_largest(name, relation):
-    event = PLANS[name]
-    most = withstands(event, accuracy=0.97, above=0.7, relation=relation)
+    certifier = Certifier(PLANS[name], relation)
+    most = certifier.withstands(accuracy=0.97, above=0.7)
     inside, outside = (
-        certificate(event, accuracy=0.97, records=k, relation=relation).at_least
-        for k in (most, most + 1)
+        certifier.certificate(accuracy=0.97, records=k).at_least for k in (most, most + 1)
     )
     assert inside > 0.7 >= outside
 

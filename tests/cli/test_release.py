@@ -221,7 +221,7 @@ def test_private_groups(run: Run, files: Path, tmp_path: Path) -> None:
     assert (answer["epsilon"], answer["delta"]) == (1.0, 1e-6)
     with Ledger.open(book) as ledger:
         (charge,) = ledger.history()
-        assert charge.details["groups"] == "private"
+        assert charge.details.groups == "private"
     status, out, err = run("median", *given, "--epsilon", "1")
     assert (status, out) == (2, "")
     assert err.startswith("--delta: expected for private groups")
@@ -392,9 +392,12 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["median", "T", *MEDIAN, "--per-unit", "2"], "--per-unit: expected only with unit"),
         (["median", "T", *MEDIAN, "--unit", "who", "--per-unit", "2"],
          "--per-unit: expected one value per unit for a release that is tested first"),
-        (["median", "T", "--column", "x", *COST[:2], "--unit", "who", "--per-unit", "2", "--certify",
-          "1"], "--per-unit: expected one value per unit for a certificate"),
-        (["median", "T", *MEDIAN, "--unit", "who", "--per-unit", "best"], "--per-unit: expected one of"),
+        (["median", "T", "--column", "x", *COST[:2], "--unit", "who", "--per-unit", "2",
+          "--certify", "1"], "--per-unit: expected one value per unit for a certificate"),
+        (["median", "T", *MEDIAN, "--unit", "who", "--per-unit", "best"],
+         "--per-unit: expected one of"),
+        (["count", "T", "--column", "x", *COST, "--bounds", "0,9"],
+         "--bounds: expected for another statistic, got one for a count"),
         (["median", "T", *MEDIAN, "--certify", "-1"], "--certify: expected"),
         (["iqr", "T", "--column", "x", *COST[:2], "--certify", "1"], "--certify: expected with"),
         (["median", "T", *MEDIAN, "--where", "x = max(x)"], "--where: expected"),

@@ -45,8 +45,8 @@ def test_every_statistic(run: Run, arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["range", "--spread", "1"], "STATISTIC: expected one of median, quantile, iqr, mean"),
-        (["median"], "--spread: expected or quantiles or shape, exactly one of them"),
+        (["range", "--spread", "1"], "STATISTIC: expected one of iqr, mean, median, quantile"),
+        (["median"], "--spread: expected unless quantiles or shape is given, got none of the three"),
         (["median", "--shape", "round"], "--shape: expected one of"),
         (["median", "--quantiles", "3,4"], "--quantiles: expected P=VALUE"),
         (["median", "--quantiles", "0.1=3"], "--quantiles: expected two or more values"),

@@ -72,7 +72,9 @@ def test_a_release_asks_what_was_explained(
         lambda query: (sent.append(str(ibis.to_sql(query))), fetch(query))[1],
     )
     statistic(table, "x", **own, **COST)
-    assert [without_numbers(each.sql) for each in explained] == list(map(without_numbers, sent))
+    if "unit" not in own:  # its grouping is explained in every query, and computed once
+        assert [without_numbers(each.sql) for each in explained] == list(map(without_numbers, sent))
+    assert len(explained) == len(sent)
     assert len(sent) == queries
     assert all("READ" in each.plan or "SCAN" in each.plan for each in explained)
 

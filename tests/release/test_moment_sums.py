@@ -78,7 +78,7 @@ def test_gaussian_noise_meets_its_target() -> None:
     mechanism = AdditiveMechanism.calibrate(0.5, 1e-6, Law.GAUSSIAN)
     spent = PldAccountant().compose(mechanism.event).get_epsilon(1e-6)
     assert 0.499 < spent <= 0.5
-    with pytest.raises(ValueError, match="Expected delta with law=Law.GAUSSIAN"):
+    with pytest.raises(ValueError, match=r"Expected delta with law=Law\.GAUSSIAN"):
         AdditiveMechanism.calibrate(0.5, None, Law.GAUSSIAN)
 
 

@@ -56,7 +56,7 @@ def test_a_higher_confidence_than_was_released_is_refused() -> None:
     released = statistics.median(SAMPLE, epsilon=2.0, confidence=0.9)
     assert isinstance(released, Released)
     assert released.interval(0.5) == released.interval(0.9)
-    with pytest.raises(ValueError, match="at most 0.9, for which the interval was released"):
+    with pytest.raises(ValueError, match=r"at most 0\.9, for which the interval was released"):
         released.interval(0.95)
     assert "90% interval" in released.lines()[0]
 

@@ -1,5 +1,6 @@
 """The choice of private groups: exactly (ε, δ)-DP, and the best there is."""
 
+import itertools
 from fractions import Fraction
 
 import mpmath
@@ -24,7 +25,7 @@ def violations(selection: PartitionSelection, chances: list[int]) -> int:
     ratio, delta = at_most_e_to_the(selection.epsilon), Fraction(selection.delta)
     found = 0
     kept = [Fraction(each, ONE) for each in (*chances, ONE, ONE)]
-    for one, other in zip(kept, kept[1:], strict=False):
+    for one, other in itertools.pairwise(kept):
         for p, q in ((one, other), (other, one), (1 - one, 1 - other), (1 - other, 1 - one)):
             found += p > ratio * q + delta
     return found
@@ -44,7 +45,7 @@ def test_a_chance_that_is_too_large_is_noticed() -> None:
     selection = PartitionSelection(epsilon=1.0, delta=1e-6)
     chances = list(selection.chances)
     for place in (1, 5, len(chances) // 2, len(chances) - 2):
-        more = chances[:place] + [chances[place] + ONE // 10**20] + chances[place + 1 :]
+        more = [*chances[:place], chances[place] + ONE // 10**20, *chances[place + 1 :]]
         assert violations(selection, more) > 0
 
 

@@ -71,7 +71,7 @@ for _name in (
 # --- signatures -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in statistics.__all__])
+@pytest.mark.parametrize("name", statistics.__all__)
 def test_a_signature_names_every_option(name: str) -> None:
     parameters = inspect.signature(getattr(statistics, name)).parameters
     kinds = {each.kind for each in parameters.values()}

@@ -127,15 +127,20 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "duckdb": {"data": str(folder / "t.duckdb"), "table": "t"},
         "arrow": {"data": TABLE},
         "ibis": {"data": ibis.memtable(TABLE)},
-        "pandas": {"data": TABLE.to_pandas().astype({"city": "string"})},
+        "pandas": {"data": TABLE.to_pandas()},
         "polars": {"data": pytest.importorskip("polars").from_arrow(TABLE)},
         "lazy": {"data": pytest.importorskip("polars").from_arrow(TABLE).lazy()},
     }
 
 
-@pytest.mark.parametrize("column", ["city", "yes"])
 @pytest.mark.parametrize(
-    "source", ["parquet", "duckdb", "arrow", "ibis", "pandas", "polars", "lazy"]
+    ("source", "column"),
+    [
+        (source, column)
+        for source in ("parquet", "duckdb", "arrow", "ibis", "pandas", "polars", "lazy")
+        for column in ("city", "yes")
+        if (source, column) != ("pandas", "city")  # objects, which are read as in a CSV file
+    ],
 )
 def test_text_and_truth_values_are_refused_free_of_charge(sources, source, column) -> None:
     book = Book()
@@ -143,9 +148,13 @@ def test_text_and_truth_values_are_refused_free_of_charge(sources, source, colum
         statistics.median(**sources[source], column=column, epsilon=1.0, ledger=book)
     assert caught.value.argument == "column"
     assert book.charges == []
-    for values in (TABLE[column].to_numpy(zero_copy_only=False), sources["pandas"]["data"][column]):
-        with pytest.raises(ValueError, match="numbers"):
-            statistics.median(values, epsilon=1.0, ledger=book)
+
+
+@pytest.mark.parametrize("column", ["city", "yes"])
+def test_arrays_of_text_and_truth_values_are_refused_as_well(column: str) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="numbers"):
+        statistics.median(np.array(TABLE[column].to_pylist()), epsilon=1.0, ledger=book)
     assert book.charges == []
 
 
@@ -166,7 +175,6 @@ def test_text_in_a_csv_file_is_no_value(tmp_path: Path) -> None:
     released = statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0)
     low, high = released.interval()  # type: ignore[union-attr]
     assert high - low > 1e6
-    assert statistics.count(str(tmp_path / "t.csv"), "city", epsilon=5.0).value < 20  # type: ignore[union-attr]
     with pytest.raises(ArgumentError, match="Text and truth values have no numbers"):
         statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0, read_as="text")
 

@@ -202,8 +202,7 @@ def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
         return plain, plain, 0.0
     if isinstance(event, ApproximateDpEvent):
         # Without its accident it is randomised response, which is symmetric.
-        pair = approximate_pair(event.epsilon, 0.0)
-        split = renyi_divergence(pair, orders, rate)
+        split = renyi_divergence(approximate_pair(event.epsilon, 0.0), orders, rate)
         plain = np.full_like(split, np.inf) if event.delta and rate else split
         return plain, split, rate * event.delta
     parts = additive_parts(event)

@@ -16,9 +16,9 @@ H(Q‖P). Then for every ε ≥ 0
 for every t. Integrating, a ≤ e^ε E_Q g + δ(ε), which is the first bound. The same for 1 - g with P
 and Q exchanged is 1 - E_Q g ≤ e^ε (1 - a) + δ'(ε), the second. ∎
 
-Every ε gives a valid bound; the best one over all losses of a discrete privacy-loss distribution is
-used. For that distribution it is the Neyman-Pearson bound, so nothing better follows from it. The
-distribution dominates the mechanism at every ε, so nothing is extrapolated.
+Every ε gives a valid bound; the best one is used, over a fine selection of the losses of a discrete
+privacy-loss distribution. Over all losses it is the Neyman-Pearson bound: nothing better follows
+from that distribution. It dominates the mechanism at every ε, so nothing is extrapolated.
 
 **Which direction is which.** If records are added, P is the law without them and Q the law with
 them; if records are removed, it is the other way round. A certificate is the lesser of both bounds.
@@ -26,7 +26,9 @@ them; if records are removed, it is the other way round. A certificate is the le
 **Several records.** Two ways to a bound for k records:
 
 * *Exact for k records*: the dominating pairs of `group_pairs` are composed. For Poisson-sampled
-  Gaussian noise the worst records attain them: k records whose gradients all point one way.
+  Gaussian noise the worst records attain them: k records whose gradients all point one way. Fewer
+  records are covered, because a record may contribute nothing; some added and some removed are
+  covered by replace-one.
 * *Group privacy*: a chain of data sets leads from the data to the changed data, each one record
   from the next. A lower bound at one link is the starting point of the next, because both bounds
   above increase with a. So k records cost k applications of the bound for one record, whose laws
@@ -204,6 +206,7 @@ class Certifier:
 
     event: dp.DpEvent
     relation: Relation = ADD_REMOVE
+    _known: dict[int, TradeOff] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         check_relation(relation=self.relation)
@@ -294,12 +297,13 @@ class Certifier:
     def _bound(self, expected: float, records: int) -> float:
         if records == 0:
             return expected
-        relation = self._at(records)
         if self.method is Method.GROUP:
-            return self._single.after_many(expected, relation.distance)[0]
-        apart = event_at_distance(self.event, relation)
-        assert apart is not None
-        return TradeOff.of(apart).after(expected)
+            return self._single.after_many(expected, self._at(records).distance)[0]
+        if records not in self._known:
+            apart = event_at_distance(self.event, self._at(records))
+            assert apart is not None
+            self._known[records] = TradeOff.of(apart)
+        return self._known[records].after(expected)
 
     def _at(self, records: int) -> Relation:
         return Relation(self.relation.adjacency, records)

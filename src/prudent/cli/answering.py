@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import attrs
 import typer
 
+from prudent._validate import ArgumentError
 from prudent.cli import options
 from prudent.cli.display import complain, echo, neutral
 
@@ -91,8 +92,8 @@ class Request:
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="What the texts of a CSV column are: number, integer, decimal(2), date, "
-            "timestamp, or duration in seconds. \\[number]",
+            help="The type of a column of text, as in a CSV file: number, integer, decimal(2), "
+            "date, timestamp or duration. \\[number]",
         ),
     ] = None
     by: Annotated[
@@ -134,14 +135,10 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
-        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds", "read_as")
+        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds", "where", "read_as")
         given = {name: getattr(self, name) for name in names}
         given["per_unit"] = _rule(self.per_unit)
         given["groups"] = "private" if self.groups == "private" else listed(self.groups)
-        if self.where is not None:
-            from prudent.release.columns.condition_text import parse_condition
-
-            given["where"] = parse_condition(self.where)
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -197,13 +194,14 @@ def answer(
         draw: Draws what was released.
         **own: The options of this statistic.
     """
-    import prudent.release
+    from prudent.release import statistics
     from prudent.release.budget.ledger import OverBudgetError
 
     if request.source is None and request.connect is None:
         raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
     given = request.options() | {name: value for name, value in own.items() if value is not None}
-    ask = getattr(prudent.release, statistic)
+    ask = getattr(statistics, statistic)
+    _check_taken(given, ask)
     if request.explain:
         _explain(request, ask, given)
         return
@@ -226,6 +224,15 @@ def answer(
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
     if not any(_is_released(each) for each in outcomes):
         raise typer.Exit(REFUSED)
+
+
+def _check_taken(given: Mapping[str, Any], ask: Callable[..., Any]) -> None:
+    """Refuse an option that this statistic does not take, such as bounds for a count."""
+    taken = inspect.signature(ask).parameters
+    for name in given:
+        if name not in taken:
+            title = ask.__name__.replace("_", " ")
+            raise ArgumentError(name, "for another statistic", shown=f"one for a {title}")
 
 
 def listed(text: str | None) -> list[str] | None:

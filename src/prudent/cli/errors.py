@@ -33,6 +33,7 @@ _FLAGS = {
     "sampling_probability": "--sampling-rate",
     "scale": "--test",
     "source": "FILE",
+    "statistic": "STATISTIC",
     "target_delta": "--delta",
 }
 

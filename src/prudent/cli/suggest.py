@@ -8,6 +8,16 @@ import typer
 from prudent.cli import options
 from prudent.cli.display import echo
 
+_LARGEST = 10_000_000  # records to rehearse on
+
+
+def _read_count(text: str | int) -> int:
+    """Parses a number of records that can be made up in memory."""
+    count = options.read_whole_number(text)
+    if not 1 <= count <= _LARGEST:
+        raise typer.BadParameter(f"expected in [1, {_LARGEST:g}], got {text}.")
+    return count
+
 
 def _read_quantiles(text: str | dict[float, float]) -> dict[float, float]:
     """Parses `0.1=3,0.5=10,0.9=40`, as typer wants it."""
@@ -23,7 +33,10 @@ def suggest(
     statistic: Annotated[
         str, typer.Argument(metavar="STATISTIC", help="median, quantile, iqr or mean.")
     ],
-    count: Annotated[int, options.whole_number("How many records you expect.")],
+    count: Annotated[
+        int,
+        typer.Option(metavar="COUNT", parser=_read_count, help="How many records you expect."),
+    ],
     epsilon: Annotated[float, options.number("ε of the release.")],
     delta: Annotated[float, options.number("δ of a release that is tested.")] = 1e-6,
     spread: Annotated[
@@ -62,7 +75,6 @@ def suggest(
     from prudent.release import suggestion
     from prudent.release.comparison import SHAPES
 
-    _validate.between(1, 10_000_000, count=count)
     if shape is not None:
         _validate.one_of(SHAPES, shape=shape)
     found = suggestion.suggest(

@@ -189,7 +189,9 @@ def _shape(
     given = [each for each in (spread, quantiles, shape) if each is not None]
     if len(given) != 1:
         raise _validate.ArgumentError(
-            "spread", "or quantiles or shape, exactly one of them", shown=f"{len(given)} of them"
+            "spread",
+            "unless quantiles or shape is given",
+            shown=f"{len(given) or 'none'} of the three",
         )
     if shape is not None:
         return shape

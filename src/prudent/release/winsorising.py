@@ -134,7 +134,8 @@ class PrivateRadius:
             highs = np.nextafter(centre + radii, math.inf)
         below = column.counts_below(np.concatenate([lows, highs]))
         inside = below[len(radii) :] - below[: len(radii)][::-1]
-        return (column.count() - inside).tolist()
+        count = column.count()
+        return [count - each for each in inside.tolist()]
 
     def _prior(self, centre: float) -> list[int]:
         """A mass for each radius, by its distance in octaves from the usual one.

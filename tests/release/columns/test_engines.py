@@ -125,6 +125,16 @@ def check_same_releases(
     same(statistics.trimmed_mean, trim=40, propose=8.0, bounds=(-60.0, 600.0))
     same(statistics.mode, propose=4.0)
     same(statistics.mode, words[1], column=words[0])
+    # Without a proposal the answer is one of the values that the column's type can hold.
+    whole = values[~np.isnan(values)].astype(np.int64)
+    cost.pop("delta")
+    same(statistics.median, whole)
+    same(statistics.quantile, whole, p="9/10", certify=3.0)
+    same(statistics.quantiles, whole, ps=["1/4", "1/2", "3/4"])
+    same(statistics.iqr, whole)
+    same(statistics.mean, whole)
+    same(statistics.mean, whole, bounds=(-60.0, 600.0))
+    same(statistics.variance, whole)
 
 
 def test_the_same_releases_from_duckdb() -> None:

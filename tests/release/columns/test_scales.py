@@ -151,8 +151,8 @@ def test_a_text_file_is_read_as_it_is_declared(tmp_path: Path) -> None:
     for column, name, expected in [
         ("day", "date", [datetime.date(2024, 2, 29), datetime.date.max]),  # infinity is a date
         ("at", "timestamp", [datetime.datetime(2024, 2, 29, 12, 0, 0, 1)]),
-        ("amount", "decimal(2)", [Decimal("7.05")]),
-        ("for", "duration", [datetime.timedelta(seconds=1.5)]),
+        ("amount", "decimal(2)", [Decimal("7.05"), Decimal("Infinity")]),
+        ("for", "duration", [datetime.timedelta.min, datetime.timedelta(seconds=1.5)]),
     ]:
         assert shown(open_column(tmp_path / "t.csv", column, read_as=name)) == expected
     for name in ("text", "boolean", "decimal(99)", "decimal"):

@@ -34,7 +34,7 @@ def test_its_intervals_hold_the_truth(described: object) -> None:
     assert low <= SAMPLE.std() <= high
     low, high = described.median.interval()
     assert low <= np.quantile(SAMPLE, 0.5) <= high
-    with pytest.raises(ValueError, match="confidence at most 0.95"):
+    with pytest.raises(ValueError, match=r"confidence at most 0\.95"):
         described.median.interval(0.99)
 
 
@@ -50,7 +50,7 @@ def test_all_of_it_costs_what_was_asked(law: Law) -> None:
     assert event == preview.event
     assert found.epsilon == 0.9
     spent = PldAccountant().compose(event).get_epsilon(found.delta)
-    assert 0.7 < spent <= 0.9 * (1 + 1e-9)
+    assert 0.5 < spent <= 0.9 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("size", [0, 1, 30, 3_000])
@@ -72,3 +72,17 @@ def test_other_quantiles_can_be_asked_for() -> None:
     found = describe(SAMPLE, ps=["1/10", 0.9], epsilon=2.0, noise=ReproducibleNoise(0))
     assert list(found.quantiles) == ["0.1", "0.5", "0.9"]
     assert list(describe(SAMPLE, ps=[0.5], epsilon=2.0).quantiles) == ["0.5"]
+
+
+def test_an_epsilon_too_small_for_all_its_parts_is_refused() -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected epsilon"):
+        describe(SAMPLE, epsilon=0.005, ledger=book)
+    assert not book.charges
+
+
+def test_the_names_are_functions_of_the_package_whatever_was_imported() -> None:
+    import prudent.release
+
+    names = ("count", "describe", "histogram", "mean", "sum", "variance")
+    assert all(callable(getattr(prudent.release, name)) for name in names)

@@ -1,5 +1,6 @@
 """A private histogram: noisy counts of the records in each of several bins."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Unpack
@@ -9,15 +10,15 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import AdditiveMechanism, shares_of
+from prudent.release.additive import shares_of
+from prudent.release.bin_counts import Histogram
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.histogram import Histogram
 from prudent.release.noise import Law, Noise, SecureNoise
 from prudent.release.outcome import NoiseSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
-from prudent.release.statistics.moments import CountOptions
+from prudent.release.statistics.moments import CountOptions, additive
 from prudent.release.winsorising import Clipping
 
 CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.2
@@ -54,7 +55,7 @@ def histogram(
     """
     bins = int(_validate.between(1, _MOST_BINS, bins=_validate.count(1, bins=bins)))
     law = options.get("law", Law.LAPLACE)
-    AdditiveMechanism.calibrate(options["epsilon"], options.get("delta"), law)  # checks them
+    additive(options)  # checks them
 
     def prepare(records: Column) -> Prepared:
         numbers = None if edges is None else _given(edges, records.scale)
@@ -62,7 +63,7 @@ def histogram(
             options["epsilon"], *((0.0, 0.0) if numbers else (CENTRE_SHARE, RADIUS_SHARE))
         )
         clipping = None if numbers else Clipping.privately(records, centre, radius)
-        mechanism = AdditiveMechanism.calibrate(rest, options.get("delta"), law)
+        mechanism = additive(options, rest)
         parts = [*([] if clipping is None else clipping.events), mechanism.event]
         event = parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
         sensitivity = records.contribution.records
@@ -105,7 +106,7 @@ def _counts(records: Column, edges: Sequence[float]) -> list[int]:
     """The number of records below, in each bin, and above; one record changes one of them by 1."""
     beyond = np.array([*edges[:-1], math.nextafter(edges[-1], math.inf)])
     upto = records.counts_below(beyond).tolist()
-    return np.diff([0, *upto, records.count()]).tolist()
+    return [last - first for first, last in itertools.pairwise([0, *upto, records.count()])]
 
 
 def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
@@ -114,7 +115,7 @@ def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
         numbers = [scale.number(edge) for edge in edges]
     except TypeError:
         numbers = []
-    ascending = all(one < other for one, other in zip(numbers, numbers[1:], strict=False))
+    ascending = all(one < other for one, other in itertools.pairwise(numbers))
     finite = all(map(math.isfinite, numbers))
     if not 2 <= len(numbers) <= _MOST_BINS + 1 or not ascending or not finite:
         raise _validate.ArgumentError("edges", "two or more values in ascending order", got=edges)

@@ -128,8 +128,10 @@ def quantiles(
             "certify", "for one quantile at a time", got=options["certify"]
         )
 
+    exact = [tested.converted("ps", margin.rational, p) for p in ps]
+
     def prepare(records: Column) -> Prepared:
-        return selected.prepared_quantiles(ps, options, records)
+        return selected.prepared_quantiles(exact, options, records)
 
     return request.release(prepare, data, column, options)
 
