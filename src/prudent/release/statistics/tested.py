@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -18,6 +18,8 @@ from prudent.release.noise import Law, Noise
 from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Budget, Certification, Prepared
+
+Number = TypeVar("Number")
 
 Measure = Callable[[Column, Lattice, int, int], RobustValue]
 """Returns the value and its margin for a sensitivity in steps of the lattice, up to a cap."""
@@ -60,7 +62,7 @@ def proposal(propose: Any, scale: Scale) -> float:
     return _validate.positive(propose=length)
 
 
-def converted(name: str, convert: Callable[[Any], float], value: Any) -> float:
+def converted(name: str, convert: Callable[[Any], Number], value: Any) -> Number:
     """An argument as a number; an error carries the name of the argument."""
     try:
         return convert(value)
