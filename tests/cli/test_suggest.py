@@ -46,7 +46,7 @@ def test_every_statistic(run: Run, arguments: list[str]) -> None:
     ("arguments", "line"),
     [
         (["range", "--spread", "1"], "STATISTIC: expected one of iqr, mean, median, quantile"),
-        (["median"], "--spread: expected unless quantiles or shape is given, got none of the three"),
+        (["median"], "--spread: expected unless quantiles or shape is given, got none of the"),
         (["median", "--shape", "round"], "--shape: expected one of"),
         (["median", "--quantiles", "3,4"], "--quantiles: expected P=VALUE"),
         (["median", "--quantiles", "0.1=3"], "--quantiles: expected two or more values"),

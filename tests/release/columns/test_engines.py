@@ -433,7 +433,7 @@ def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.Monkey
     frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
     monkeypatch.setattr(table_queries, "FEW", 50)
     check_flights(table, {"source": frame})
-    delayed = frame.withColumnRenamed("dep_delay", "x")
+    delayed = frame.withColumn("x", frame["dep_delay"].cast("bigint"))
     carriers = table["carrier"].to_pylist()
     check_same_releases({"data": delayed}, delays(table), ("carrier", carriers))
     gc.collect()
