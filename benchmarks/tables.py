@@ -3,9 +3,9 @@
     python -m benchmarks.tables --rows 100000000
 
 It writes a Parquet file of log-normal doubles into a temporary folder, asks DuckDB for
-`quantile_disc(x, 0.5)` and this package for a private median, with and without a proposal, each in a
-process of its own and in turns, and deletes the file. Time starts when the engine is loaded; memory
-is the largest resident set of the process. Errors beside peers: `benchmarks.table_accuracy`.
+`quantile_disc(x, 0.5)` and this package for a private median, with and without a proposal, each in
+a process of its own and in turns, and deletes the file. Time starts when the engine is loaded;
+memory is the largest resident set of the process. Errors beside peers: `benchmarks.table_accuracy`.
 """
 
 import argparse
