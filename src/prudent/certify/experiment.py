@@ -1,8 +1,8 @@
 """Certified accuracy of a data set beside what attacks achieve, as one value and one picture."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -85,9 +85,12 @@ class Stored:
         return whole_vectors(self(np.arange(len(self._records))))
 
 
+Part: TypeAlias = tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]
+"""Records, and their labels from 0 on."""
+
+
 def run(
-    train: tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]],
-    test: tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]],
+    read: Callable[[], tuple[Part, Part]],
     *,
     features: str | FeatureMap,
     classes: int,
@@ -103,8 +106,7 @@ def run(
     public data. What the classifier released is private.
 
     Args:
-        train: Records and labels 0 to classes − 1.
-        test: Records and labels of the queries.
+        read: Reads the training and the test records; called after the charge.
         features: As for `CertifiedClassifier`.
         classes: The number of classes.
         epsilon: ε.
@@ -121,9 +123,13 @@ def run(
         BrokenCertificateError: If an attack changed a prediction that was certified against it.
     """
     mapped = feature_map(features)
-    stored, shown = Stored(mapped, train[0]), Stored(mapped, test[0])
     same = RepeatedNoise(noise)
-    model = CertifiedClassifier(stored, classes, epsilon, delta, ledger=ledger, noise=same)
+    if ledger is not None:
+        event = CertifiedClassifier(mapped, classes, epsilon, delta).event
+        ledger.charge(event, f"certified classifier on {mapped.name} features", delta=delta)
+    train, test = read()
+    stored, shown = Stored(mapped, train[0]), Stored(mapped, test[0])
+    model = CertifiedClassifier(stored, classes, epsilon, delta, noise=same)
     model.fit(np.arange(len(train[1])), train[1])
 
     queries, truth = shown.whole()[0], test[1]
