@@ -164,8 +164,10 @@ def test_attacks_on_sums_are_the_same_as_training_on_the_poisoned_records() -> N
     members = Records(whole_vectors(rows)[0], labels)
     added = Records(members.vectors[:7], (labels[:7] + 1) % 4)
     clean = members.fitted(like, noise).released_
-    both = Records(np.concatenate([members.vectors, added.vectors]),
-                   np.concatenate([members.classes, added.classes]))
+    both = Records(
+        np.concatenate([members.vectors, added.vectors]),
+        np.concatenate([members.classes, added.classes]),
+    )
     assert (both.fitted(like, noise).released_ == clean + added.sums(4)).all()
 
 

@@ -110,9 +110,7 @@ def test_a_recipe_makes_the_same_network_again() -> None:
 def test_letters_are_drawn_class_by_class() -> None:
     pictures = torch.from_numpy(images(40) / 255.0).float()
     labels = torch.arange(40) % 4
-    draw = training.Letters(
-        pictures, labels, glyphs.Hand.seeded(1), warped=0.5, jitter=1.0
-    )
+    draw = training.Letters(pictures, labels, glyphs.Hand.seeded(1), warped=0.5, jitter=1.0)
     batch = draw(6, 5)
     assert batch.shape == (30, 28, 28)
     assert 0 <= batch.min() <= batch.max() <= 1 + 1e-6

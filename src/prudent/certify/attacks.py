@@ -179,9 +179,7 @@ class _Search:
         order = np.argsort(gaps, kind="stable")
         return order[gaps[order] >= 0]
 
-    def parts(
-        self, weak: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    def parts(self, weak: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """Each class with its weak queries."""
         for target in range(self.classes):
             part = weak[self.truth[weak] == target]

@@ -221,9 +221,7 @@ class CertifiedClassifier:
         labels, radii = self.predict_with_radius(X)
         right = labels == np.asarray(y)
         return {
-            _validate.count(records=k): float(np.mean(right & (radii >= k)))
-            if len(right)
-            else 0.0
+            _validate.count(records=k): float(np.mean(right & (radii >= k))) if len(right) else 0.0
             for k in records
         }
 

@@ -86,9 +86,9 @@ def _slanted(lines: Tensor, hand: Hand) -> Tensor:
     cos, sin = torch.cos(angle), torch.sin(angle)
     turn = torch.stack([cos, -sin, sin, cos], -1).view(count, 2, 2)
     stretch = torch.exp(0.2 * hand.normal(count))
-    skew = torch.stack(
-        [stretch, shear, torch.zeros_like(shear), torch.ones_like(shear)], -1
-    ).view(count, 2, 2)
+    skew = torch.stack([stretch, shear, torch.zeros_like(shear), torch.ones_like(shear)], -1).view(
+        count, 2, 2
+    )
     return torch.einsum("nspd,nde->nspe", lines, skew @ turn)
 
 
