@@ -105,7 +105,7 @@ def scattered(seed: int, size: int, classes: int = 4, width: int = 12) -> tuple[
 
 def test_ten_thousand_attacks_change_no_certified_prediction_and_some_others() -> None:
     rows, labels = scattered(1, 400)
-    queries, truth = scattered(2, 100)
+    queries, _ = scattered(2, 100)
     noise = RepeatedNoise(ReproducibleNoise(3))
     model = CertifiedClassifier("vectors:12", 4, epsilon=8.0, noise=noise).fit(rows, labels)
     vectors, _ = whole_vectors(queries)
@@ -248,10 +248,10 @@ class Refusing:
     """A ledger without budget."""
 
     def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> None:
-        raise OverBudgetErrorOfATest
+        raise NoBudgetError
 
 
-class OverBudgetErrorOfATest(ValueError):
+class NoBudgetError(ValueError):
     pass
 
 
@@ -267,7 +267,7 @@ class Unread:
 
 def test_the_ledger_is_charged_before_the_records_are_read() -> None:
     model = CertifiedClassifier("vectors:2", 2, ledger=Refusing())
-    with pytest.raises(OverBudgetErrorOfATest):
+    with pytest.raises(NoBudgetError):
         model.fit(Unread(), Unread())  # type: ignore[arg-type]
 
 

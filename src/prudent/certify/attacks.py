@@ -167,7 +167,7 @@ class _Search:
 
     @property
     def classes(self) -> int:
-        return self.scores.shape[1]
+        return int(self.scores.shape[1])
 
     def accuracy(self, scores: Whole) -> float:
         return float(np.mean(scores.argmax(axis=1) == self.truth))

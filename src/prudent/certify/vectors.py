@@ -34,7 +34,7 @@ def whole_vectors(values: npt.ArrayLike) -> tuple[Whole, npt.NDArray[np.bool_]]:
         that failed the check would become zero.
     """
     rows = np.asarray(values, dtype=np.float64)
-    finite = np.isfinite(rows).all(axis=1)
+    finite: npt.NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
     rows = np.where(finite[:, None], rows, 0.0).clip(min=0.0)
     # Entries beyond 2 make a row too long in any case, and cast to no integer when they are huge.
     whole = np.floor(LENGTH * rows.clip(max=2.0)).astype(np.int64)

@@ -44,7 +44,7 @@ def certify(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Fit a private classifier and certify its predictions against bad records.
+    r"""Fit a private classifier and certify its predictions against bad records.
 
     The sums of public features over each class are released once, with
     (ε, δ). Every prediction then withstands a number of inserted or removed
@@ -54,7 +54,7 @@ def certify(
 
     [b]Example[/b]
 
-    $ prudent certify --dataset mnist --features letters --epsilon 0.3 \\
+    $ prudent certify --dataset mnist --features letters --epsilon 0.3 \
         --delta 1e-6 --out runs/certify
     """
     if context.invoked_subcommand is not None:

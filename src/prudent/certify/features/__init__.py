@@ -70,7 +70,7 @@ def feature_map(features: str | FeatureMap) -> FeatureMap:
     raise ArgumentError("features", f"one of {', '.join(NAMES)} or a FeatureMap", got=features)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _network(name: str) -> FeatureMap:
     from prudent.certify.features.network import shipped
 

@@ -103,10 +103,10 @@ def _drawn(lines: Tensor, used: Tensor, hand: Hand) -> Tensor:
     points = points - centre + _SIDE / 2 + 0.5 * hand.normal(len(points), 1, 2)
     points = torch.where(inked, points, _FAR).view_as(lines)
     starts, ends = points[:, :, :-1].flatten(1, 2), points[:, :, 1:].flatten(1, 2)
-    parts = zip(starts.split(_AT_ONCE), ends.split(_AT_ONCE), strict=True)
+    parts = zip(torch.split(starts, _AT_ONCE), torch.split(ends, _AT_ONCE), strict=True)
     distance = torch.cat([_distance(start, end) for start, end in parts])
     width = 0.7 + 0.9 * hand.uniform(len(points), 1)
-    return torch.sigmoid((width - distance) / 0.35).unflatten(1, (_SIDE, _SIDE))
+    return torch.sigmoid((width - distance) / 0.35).view(-1, _SIDE, _SIDE)
 
 
 def _distance(starts: Tensor, ends: Tensor) -> Tensor:

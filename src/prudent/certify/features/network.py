@@ -106,7 +106,7 @@ class Network:
     @property
     def width(self) -> int:
         """The number of features."""
-        return self.layers[-1].weight.shape[1]
+        return int(self.layers[-1].weight.shape[1])
 
     def __call__(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
         """The features of each image; NaN for an image that is not finite."""

@@ -44,7 +44,8 @@ def morlet(side: int, scale: int, turn: int) -> Complex:
     deviation, frequency = 0.8 * 2**scale, 0.75 * math.pi / 2**scale
     wave = gabor(side, deviation, angle, frequency, 4 / ANGLES)
     envelope = gabor(side, deviation, angle, 0.0, 4 / ANGLES)
-    return wave - envelope * (wave.sum() / envelope.sum())
+    mean: complex = wave.sum() / envelope.sum()
+    return wave - envelope * mean
 
 
 def low_pass(side: int, scale: int = SCALES) -> Real:
@@ -62,7 +63,7 @@ def _wavelets() -> Floats:
 @functools.cache
 def _averages(step: int) -> Floats:
     """Matrix from an image sampled every `step` pixels to its averages in the 7 × 7 cells."""
-    response = fft.ifft2(_sampled_spectrum(fft.fft2(low_pass(_PADDED)).real, step)).real
+    response: Real = fft.ifft2(_sampled_spectrum(fft.fft2(low_pass(_PADDED)).real, step)).real
     side = _PADDED // step
     kept = np.arange(_EDGE, _EDGE + SIDE, 4) // step
     rows = [np.roll(response, (r, c), (0, 1)).ravel() for r in kept for c in kept]
@@ -71,16 +72,17 @@ def _averages(step: int) -> Floats:
     return matrix
 
 
-def _sampled_spectrum(spectrum: npt.NDArray[np.generic], step: int) -> npt.NDArray[np.generic]:
+def _sampled_spectrum(spectrum: Real, step: int) -> Real:
     """The spectrum of a filter for images sampled every `step` pixels: its low frequencies."""
     if step == 1:
         return spectrum
     side = spectrum.shape[-1] // step
     low = np.r_[: side // 2, spectrum.shape[-1] - side // 2 : spectrum.shape[-1]]
-    return spectrum[np.ix_(low, low)]
+    sampled: Real = spectrum[np.ix_(low, low)]
+    return sampled
 
 
-def _moduli(spectrum: npt.NDArray[np.generic], wavelets: Floats, step: int) -> Floats:
+def _moduli(spectrum: npt.NDArray[np.complexfloating], wavelets: Floats, step: int) -> Floats:
     """|x ∗ ψ| sampled every `step` pixels, for each image and wavelet."""
     product = spectrum[:, None] * wavelets
     if step > 1:  # sampling an image folds its spectrum
