@@ -6,19 +6,20 @@ attack can try thousands of changes without training; `experiment` then trains o
 records, with the same noise, and compares all predictions.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from prudent.certify.classifier import HALF, CertifiedClassifier, scores_of
-from prudent.certify.features import Vectors
-from prudent.certify.vectors import LENGTH, Whole
+from prudent.certify.classifier import MOVE, CertifiedClassifier, constant_of, scores_of
+from prudent.certify.features import FeatureMap
+from prudent.certify.vectors import LENGTH, Pairing, Whole
 from prudent.release.noise import Law, Noise, SecureNoise
 
-_POOL = 200
+_POOL = 100
 
 
 class RepeatedNoise:
@@ -43,27 +44,47 @@ class RepeatedNoise:
         return self._drawn[key]
 
 
+class Stored:
+    """Vectors of records that were computed beforehand: a record is the number of its row.
+
+    Args:
+        like: The map that computed them.
+        vectors: On the lattice, (records, width).
+    """
+
+    def __init__(self, like: FeatureMap, vectors: sparse.csr_array) -> None:
+        self.name, self.width, self.digest = like.name, like.width, like.digest
+        self.pairing, self.vectors = like.pairing, vectors
+
+    def records(self, rows: npt.NDArray[np.generic]) -> npt.ArrayLike:
+        """The vectors with these numbers."""
+        dense: Whole = self.vectors[rows.astype(np.int64)].toarray()
+        return dense / LENGTH
+
+    queries = records
+
+
 @attrs.frozen(eq=False)
 class Records:
     """Records as lattice vectors, with the index of the class of each."""
 
-    vectors: Whole
+    vectors: sparse.csr_array
     classes: npt.NDArray[np.int64]
 
-    def sums(self, classes: int) -> Whole:
+    def sums(self, classes: int, pairing: Pairing) -> Whole:
         """The sums that these records add to the released ones."""
-        sums = np.zeros((classes, self.vectors.shape[1] + 1), dtype=np.int64)
-        np.add.at(sums[:, :-1], self.classes, self.vectors)
-        np.add.at(sums[:, -1], self.classes, HALF)
-        return sums
+        shape = classes, len(self.classes)
+        ones = np.ones(len(self.classes), dtype=np.int64)
+        member = sparse.csr_array((ones, (self.classes, np.arange(shape[1]))), shape=shape)
+        counts = np.bincount(self.classes, minlength=classes) * constant_of(pairing)
+        return np.column_stack([(member @ self.vectors).toarray(), counts])
 
-    def fitted(self, like: CertifiedClassifier, noise: Noise) -> CertifiedClassifier:
-        """A classifier trained on these records, with the budget of another."""
+    def fitted(self, like: CertifiedClassifier, features: FeatureMap, noise: Noise) -> Whole:
+        """What a classifier trained on these records releases, with the budget of another."""
+        stored = Stored(features, self.vectors)
         classes = len(like.classes_)
-        model = CertifiedClassifier(
-            Vectors(self.vectors.shape[1]), classes, like.epsilon, like.delta, noise=noise
-        )
-        return model.fit(self.vectors / LENGTH, self.classes)
+        model = CertifiedClassifier(stored, classes, like.epsilon, like.delta, noise=noise)
+        return model.fit(np.arange(len(self.classes)), self.classes).released_
 
 
 @attrs.frozen(eq=False)
@@ -83,116 +104,125 @@ class Attack:
     def __len__(self) -> int:
         return len(self.inserted.classes) + len(self.removed)
 
+    def sums(self, target: "Target") -> Whole:
+        """What the attack adds to the released sums."""
+        classes, pairing = len(target.released), target.pairing
+        removed = target.records
+        gone = Records(removed.vectors[self.removed], removed.classes[self.removed])
+        return self.inserted.sums(classes, pairing) - gone.sums(classes, pairing)
+
     def applied(self, records: Records) -> Records:
         """The poisoned records."""
         kept = np.ones(len(records.classes), dtype=bool)
         kept[self.removed] = False
         return Records(
-            np.concatenate([records.vectors[kept], self.inserted.vectors]),
+            sparse.vstack([records.vectors[kept], self.inserted.vectors], format="csr"),
             np.concatenate([records.classes[kept], self.inserted.classes]),
         )
 
 
-def best_attacks(
-    records: Records, released: Whole, queries: Whole, truth: npt.NDArray[np.int64], k: int
-) -> Iterator[Attack]:
-    """The most harmful attack of each kind with k records.
+@attrs.frozen(eq=False)
+class Target:
+    """What an attack knows: everything.
 
-    Args:
+    Attributes:
         records: The records of the fit.
         released: What it released.
         queries: The vectors of the queries.
+        images: Vectors that the queries would have as records.
         truth: The index of the right class of each query.
-        k: How many records may be inserted or removed.
+        pairing: Of the feature map.
+    """
+
+    records: Records
+    released: Whole
+    queries: Whole
+    images: sparse.csr_array
+    truth: npt.NDArray[np.int64]
+    pairing: Pairing
+
+    @property
+    def scores(self) -> Whole:
+        """The scores at the queries."""
+        return scores_of(self.queries, self.released, self.pairing)
+
+
+def best_attacks(target: Target, k: int) -> Iterator[Attack]:
+    """The most harmful attack of each kind with k records.
 
     | kind | what is done |
     | --- | --- |
     | copies | k copies of one query, named as another class; all are valid inputs |
-    | vector | k times the mean vector of weak queries of a class, named as another class |
+    | mixture | k queries of a class with small radii, named as another class |
     | nothing | k zero vectors, named as a class: they lower its score at every query |
-    | removal | the k records most similar to weak queries of their class are removed |
+    | removal | the k records of a class most similar to weak queries of it are removed |
     """
-    scores = scores_of(queries, released)
-    search = _Search(scores, queries, truth, k)
-    weak = search.weakest()
+    scores = target.scores
+    weak = _weakest(scores, target.truth)
+    groups = [weak[target.truth[weak] == each] for each in range(scores.shape[1])]
+    groups = [group[: max(20, len(group) // 5)] for group in groups if len(group)]
     none = np.zeros(0, dtype=np.int64)
 
-    pool = queries[weak[:: max(1, len(weak) // _POOL)][:_POOL]]
-    vector, target = search.best(pool)
-    yield Attack("copies", _copies(vector, target, k), none)
+    pool = target.images[weak[:: max(1, len(weak) // _POOL)][:_POOL]]
+    index, name = _best(target, scores, pool, k)
+    yield Attack("copies", _repeated(pool[[index]], name, k), none)
 
-    parts = dict(search.parts(weak))
-    means = np.stack([queries[part].mean(axis=0) for part in parts.values()])
-    lengths = np.sqrt(np.square(means).sum(axis=1, keepdims=True))
-    vectors = np.floor(means * (LENGTH * (1 - 2.0**-30) / np.maximum(lengths, 1))).astype(np.int64)
-    vector, target = search.best(vectors)
-    yield Attack("vector", _copies(vector, target, k), none)
+    means = sparse.csr_array([target.images[group].mean(axis=0) for group in groups])
+    index, name = _best(target, scores, means, k)
+    yield Attack("mixture", _repeated(target.images[groups[index]], name, k), none)
 
-    zero = np.zeros_like(queries[:1])
-    vector, target = search.best(zero)
-    yield Attack("nothing", _copies(vector, target, k), none)
+    zero = sparse.csr_array((1, target.images.shape[1]), dtype=np.int64)
+    index, name = _best(target, scores, zero, k)
+    yield Attack("nothing", _repeated(zero, name, k), none)
 
-    aims = zip(parts, vectors, strict=True)
-    yield Attack("removal", _copies(zero[0], 0, 0), _removal(records, search, aims, k))
+    yield Attack("removal", _repeated(zero, 0, 0), _removal(target, scores, groups, k))
 
 
-def _copies(vector: Whole, target: int, k: int) -> Records:
-    return Records(np.repeat(vector[None], k, axis=0), np.full(k, target))
+def _weakest(scores: Whole, truth: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Indices of queries that are predicted right, the smallest gap first."""
+    ranked = np.sort(scores, axis=1)
+    gaps = np.where(scores.argmax(axis=1) == truth, ranked[:, -1] - ranked[:, -2], -1)
+    order = np.argsort(gaps, kind="stable")
+    return order[gaps[order] >= 0]
+
+
+def _repeated(vectors: sparse.csr_array, name: int, k: int) -> Records:
+    """k records, taken from the rows in turn."""
+    return Records(vectors[np.arange(k) % vectors.shape[0]], np.full(k, name, dtype=np.int64))
+
+
+def _accuracy(scores: npt.NDArray[Any], truth: npt.NDArray[np.int64]) -> float:
+    return float(np.mean(scores.argmax(axis=1) == truth))
+
+
+def _best(
+    target: Target, scores: Whole, vectors: sparse.csr_array, k: int
+) -> tuple[int, int]:
+    """The row of vectors, and the class to name it as, of which k copies do most harm."""
+    moves = k * ((vectors @ target.queries.T.astype(np.float64)) - MOVE)
+    best, found = np.inf, (0, 0)
+    for index, row in enumerate(moves):
+        for name in range(scores.shape[1]):
+            moved = scores.astype(np.float64)
+            moved[:, name] += row
+            if (accuracy := _accuracy(moved, target.truth)) < best:
+                best, found = accuracy, (index, name)
+    return found
 
 
 def _removal(
-    records: Records, search: "_Search", aims: Iterable[tuple[int, Whole]], k: int
+    target: Target, scores: Whole, groups: list[npt.NDArray[np.int64]], k: int
 ) -> npt.NDArray[np.int64]:
     """Of all classes, the removal of k records similar to its weak queries that does most harm."""
-    worst, chosen = search.accuracy(search.scores), np.zeros(0, dtype=np.int64)
-    for target, vector in aims:
-        members = np.flatnonzero(records.classes == target)
-        alike = records.vectors[members] @ vector
+    worst, chosen = _accuracy(scores, target.truth), np.zeros(0, dtype=np.int64)
+    for group in groups:
+        name = target.truth[group[0]]
+        members = np.flatnonzero(target.records.classes == name)
+        alike = target.records.vectors[members] @ target.queries[group].mean(axis=0)
         removed = members[np.argsort(-alike, kind="stable")[:k]]
-        gone = Records(records.vectors[removed], records.classes[removed])
-        moved = search.scores - scores_of(search.queries, gone.sums(search.classes))
-        if (accuracy := search.accuracy(moved)) < worst:
+        gone = Records(target.records.vectors[removed], target.records.classes[removed])
+        sums = gone.sums(scores.shape[1], target.pairing)
+        moved = scores - scores_of(target.queries, sums, target.pairing)
+        if (accuracy := _accuracy(moved, target.truth)) < worst:
             worst, chosen = accuracy, removed
     return chosen
-
-
-@attrs.frozen(eq=False)
-class _Search:
-    """Scores at the queries, and what k copies of one vector would make of them."""
-
-    scores: Whole
-    queries: Whole
-    truth: npt.NDArray[np.int64]
-    k: int
-
-    @property
-    def classes(self) -> int:
-        return int(self.scores.shape[1])
-
-    def accuracy(self, scores: Whole) -> float:
-        return float(np.mean(scores.argmax(axis=1) == self.truth))
-
-    def weakest(self) -> npt.NDArray[np.int64]:
-        """Indices of queries that are predicted right, the smallest gap first."""
-        ranked = np.sort(self.scores, axis=1)
-        gaps = np.where(self.scores.argmax(axis=1) == self.truth, ranked[:, -1] - ranked[:, -2], -1)
-        order = np.argsort(gaps, kind="stable")
-        return order[gaps[order] >= 0]
-
-    def parts(self, weak: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        """Each class with its weak queries."""
-        for target in range(self.classes):
-            part = weak[self.truth[weak] == target]
-            yield target, part[: max(20, len(part) // 10)] if len(part) else weak
-
-    def best(self, vectors: Whole) -> tuple[Whole, int]:
-        """The vector, and the class to name it as, of which k copies do most harm."""
-        moves = self.k * (self.queries @ vectors.T - LENGTH * HALF)
-        best, found = np.inf, (vectors[0], 0)
-        for column, vector in zip(moves.T, vectors, strict=True):
-            for target in range(self.classes):
-                moved = self.scores.copy()
-                moved[:, target] += column
-                if (accuracy := self.accuracy(moved)) < best:
-                    best, found = accuracy, (vector, target)
-        return found

@@ -1,40 +1,41 @@
 """A private classifier whose predictions come with the number of bad records they withstand.
 
-A public map φ turns each record z into a vector of non-negative entries and length at most 1. The
-vectors (φ(z), 1/2) of each class are added up, and the sums are released once with Gaussian noise:
-S_c for the first part, and H_c, half the number of records in the class, for the last entry. The
-score of class c at a query x is
+A public map turns each record z into a vector u(z), and each query x into a vector q(x), such that
+0 <= ⟨q(x), u(z)⟩ <= 1 for all x and z: the similarity of the query and the record. Two pairings do
+this (`vectors`): non-negative vectors of Euclidean length at most 1; and records that cast votes,
+weighed by queries. The vectors (u(z), β) of each class are added up, β > 0 a constant, and the sums
+are released once with Gaussian noise: S_c, and last H_c, which is β times the number of records.
+The score of class c at a query x is
 
-    ⟨φ(x), S_c⟩ − H_c,
+    ⟨q(x), S_c⟩ − H_c/(2β),
 
-half the sum of 2⟨φ(x), φ(z)⟩ − 1 over the records z of the class, and noise. The prediction is the
-class of the largest score.
+the sum over the records z of the class of ⟨q(x), u(z)⟩ − 1/2, and noise. The class with the largest
+score is predicted.
 
 Theorem. Let g be the difference between the two largest scores at x, and let r < 2g. With the same
-noise, the prediction at x is the same for all data sets that differ from the given one by r
+noise, the prediction at x is the same for every data set that differs from the given one by r
 inserted or removed records, whatever these records are.
 
-Proof. Both vectors are non-negative and at most 1 long, so 0 <= ⟨φ(x), φ(z)⟩ <= 1 (Cauchy and
-Schwarz). A record inserted into class c, or removed from it, moves the score of c by
-±(⟨φ(x), φ(z)⟩ − 1/2), at most 1/2 in size, and no other score. So r records, n_c of them in class c,
-change the difference between the scores of the predicted class a and any class b by at most
+Proof. A record inserted into class c, or removed from it, moves the score of c by
+±(⟨q(x), u(z)⟩ − 1/2), at most 1/2 in size, and no other score. So r records, n_c of them in class
+c, change the difference between the scores of the predicted class a and any class b by at most
 n_a/2 + n_b/2 <= r/2 < g. It stays positive. ∎
 
 The largest whole number below 2g is ⌈2g⌉ − 1, the radius. A changed record is one removed and one
 inserted, and counts twice. The radius is a function of what was released, so it costs nothing and
-may be published, for any number of queries. It is sharp when φ(x) has length 1: ⌈2g⌉ copies of x,
-named as the second class, bring a tie or a change.
+may be published, for any number of queries. It is sharp where some record has similarity 1 with the
+query: ⌈2g⌉ copies of it, named as the second class, bring a tie or a change.
 
-The half is what makes the radius twice that of the plain sum, in which a record moves a score by
-⟨φ(x), φ(z)⟩, up to 1, and never takes away from one: here records unlike the query count against
-their class as much as those like it count for it.
+The half doubles the radius of the plain sum of similarities, in which a record moves a score by up
+to 1 but can only add to it: here a record unlike the query counts against its class as much as one
+like it counts for it. No rule can do better than the size of two classes: whoever can remove one
+class and insert it under the name of another can exchange their names.
 
-Everything is computed with whole numbers, in steps of 1/LENGTH: `vectors`.
+Everything is computed with whole numbers, in steps of 1/LENGTH.
 """
 
 import functools
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,21 +50,15 @@ from prudent._formats import check_format
 from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Search, solve
 from prudent.certify.features import FeatureMap, feature_map
-from prudent.certify.vectors import LENGTH, Whole, in_chunks
+from prudent.certify.vectors import LENGTH, Pairing, Whole, in_chunks
 from prudent.release.failures import withheld
 from prudent.release.noise import SLACK, Law, Noise, SecureNoise
 
 FORMAT = 1
 """Format number of saved classifiers."""
 
-HALF = LENGTH // 2
-"""Last entry of a record's vector, in steps."""
-
 MOVE = LENGTH * LENGTH // 2
 """How far one record can move the difference between two scores, in units of a whole score."""
-
-SENSITIVITY = LENGTH * math.sqrt(1.25) * (1 + 2.0**-40)
-"""Upper bound on the length of (φ(z), 1/2), √1.25, in steps."""
 
 _NOISE = Search(safe=1e6, unsafe=1e-2, guess=5.0)
 
@@ -84,8 +79,8 @@ class CertifiedClassifier:
     """A classifier by released class sums, with an (ε, δ) guarantee and a radius per prediction.
 
     Guarantee:
-        `fit` is (epsilon, delta)-DP when one record is added or removed: the sums have L2
-        sensitivity at most √1.25, because a record is in one class sum only, and exact rounded
+        `fit` is (epsilon, delta)-DP when one record is added or removed: a record is in one class
+        sum only, so the L2 sensitivity of all sums is the length of its vector, and exact rounded
         Gaussian noise of the calibrated scale is added. Everything else is post-processing. This
         holds if `features` maps each record by itself and was not made from the records.
 
@@ -110,7 +105,7 @@ class CertifiedClassifier:
     Attributes:
         classes_: The labels, as an array.
         released_: The noisy sums, one row per class, in steps; the last column is that of the
-            halves. Public after `fit`.
+            constant. Public after `fit`.
         noise_multiplier_: Noise deviation over sensitivity.
     """
 
@@ -159,7 +154,7 @@ class CertifiedClassifier:
             label = f"certified classifier on {self._map.name} features"
             self.ledger.charge(self.event, label, delta=self.delta)
         sums = withheld(self._sums, X, y)
-        scale = self.noise_multiplier_ * SENSITIVITY
+        scale = self.noise_multiplier_ * sensitivity(self._map.pairing)
         draws = (self.noise or SecureNoise()).of_value(Law.GAUSSIAN, scale, sums.size)
         self.released_ = sums + np.array(draws, dtype=np.int64).reshape(sums.shape)
         return self
@@ -170,11 +165,12 @@ class CertifiedClassifier:
         if labels.shape != records.shape[:1]:
             raise ValueError
         sums = np.zeros((len(self.classes_), self._map.width + 1), dtype=np.int64)
-        for rows, vectors, finite in in_chunks(self._map, records):
+        for rows, values in in_chunks(self._map.records, records):
+            vectors, finite = self._map.pairing.records(values)
             for index, label in enumerate(self.classes_.tolist()):
                 members = vectors[finite & np.asarray(labels[rows] == label, dtype=bool)]
                 sums[index, :-1] += members.sum(axis=0)
-                sums[index, -1] += HALF * len(members)
+                sums[index, -1] += constant_of(self._map.pairing) * len(members)
         return sums
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803
@@ -197,8 +193,9 @@ class CertifiedClassifier:
             raise NotFittedError("Expected a fitted classifier. Call fit first.")
         queries = np.asarray(X)
         scores = np.zeros((len(queries), len(self.classes_)), dtype=np.int64)
-        for rows, vectors, _ in in_chunks(self._map, queries):
-            scores[rows] = scores_of(vectors, self.released_)
+        for rows, values in in_chunks(self._map.queries, queries):
+            vectors = self._map.pairing.queries(values)
+            scores[rows] = scores_of(vectors, self.released_, self._map.pairing)
         return scores
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:  # noqa: N803
@@ -280,13 +277,28 @@ class CertifiedClassifier:
         return found
 
 
-def scores_of(vectors: Whole, released: Whole) -> Whole:
-    """Scores ⟨φ(x), S_c⟩ − H_c times LENGTH², exactly: a sum of int64 that cannot overflow.
+def constant_of(pairing: Pairing) -> int:
+    """The last entry of a record's vector, in steps."""
+    return round(LENGTH * pairing.constant)
 
-    Partial sums are at most Σ|q||S| <= LENGTH·‖S‖; with 2¹⁶ steps that is below 2⁶² for sums of up
-    to 2³⁰ records.
+
+def sensitivity(pairing: Pairing) -> float:
+    """Upper bound on the length of a record's vector, in steps."""
+    return LENGTH * pairing.length * (1 + 2.0**-40)
+
+
+def scores_of(vectors: Whole, released: Whole, pairing: Pairing) -> Whole:
+    """Scores times LENGTH², exactly: no sum of int64 overflows below 2³⁰ records.
+
+    Each record adds at most LENGTH² to the sum of absolute values of the products.
     """
-    return vectors @ released[:, :-1].T - LENGTH * released[:, -1]
+    sums, last = released[:, :-1].T, MOVE // constant_of(pairing)
+    largest = LENGTH * int(np.abs(released[:, :-1]).sum(axis=1).max())
+    if largest < 1 << 53:  # then float64 is exact too, and many times faster
+        products = (vectors.astype(np.float64) @ sums.astype(np.float64)).astype(np.int64)
+    else:
+        products = vectors @ sums
+    return products - last * released[:, -1]
 
 
 def decided(scores: Whole) -> tuple[Whole, Whole]:

@@ -7,11 +7,18 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from prudent.certify.attacks import Records, RepeatedNoise, best_attacks
-from prudent.certify.classifier import CertifiedClassifier, LedgerLike, decided, scores_of
+from prudent.certify.attacks import Records, RepeatedNoise, Target, best_attacks
+from prudent.certify.classifier import (
+    CertifiedClassifier,
+    LedgerLike,
+    calibrated_noise,
+    decided,
+)
 from prudent.certify.features import FeatureMap, feature_map
-from prudent.certify.vectors import LENGTH, Whole, in_chunks, whole_vectors
+from prudent.certify.vectors import in_chunks
+from prudent.release.failures import withheld
 from prudent.release.noise import Noise
 
 RECORDS = (0, 100, 500, 1000, 2000)
@@ -64,27 +71,6 @@ class Result:
         }
 
 
-class Stored:
-    """A feature map applied to fixed records beforehand: its records are their row numbers."""
-
-    def __init__(self, features: FeatureMap, records: npt.NDArray[np.generic]) -> None:
-        self.name, self.width, self.digest = features.name, features.width, features.digest
-        self._map, self._records = features, records
-        self._rows: npt.NDArray[np.float64] | None = None
-
-    def __call__(self, rows: npt.NDArray[np.generic]) -> npt.ArrayLike:
-        """The features of the records with these numbers; all are computed on the first call."""
-        if self._rows is None:
-            self._rows = np.zeros((len(self._records), self.width))
-            for part, vectors, finite in in_chunks(self._map, self._records):
-                self._rows[part] = np.where(finite[:, None], vectors / LENGTH, np.nan)
-        return self._rows[rows.astype(np.int64)]
-
-    def whole(self) -> tuple[Whole, npt.NDArray[np.bool_]]:
-        """All records on the lattice, and which have finite features."""
-        return whole_vectors(self(np.arange(len(self._records))))
-
-
 Part: TypeAlias = tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]
 """Records, and their labels from 0 on."""
 
@@ -116,8 +102,7 @@ def run(
         noise: Source of randomness; None uses the operating system's.
 
     Returns:
-        The fitted classifier, to be saved (it holds the features of `train`; load it for other
-        queries), and the result.
+        The fitted classifier, and the result.
 
     Raises:
         BrokenCertificateError: If an attack changed a prediction that was certified against it.
@@ -128,22 +113,25 @@ def run(
         event = CertifiedClassifier(mapped, classes, epsilon, delta).event
         ledger.charge(event, f"certified classifier on {mapped.name} features", delta=delta)
     train, test = read()
-    stored, shown = Stored(mapped, train[0]), Stored(mapped, test[0])
-    model = CertifiedClassifier(stored, classes, epsilon, delta, noise=same)
-    model.fit(np.arange(len(train[1])), train[1])
-
-    queries, truth = shown.whole()[0], test[1]
-    labels, radii = decided(scores_of(queries, model.released_))
-    right = labels == truth
-    vectors, finite = stored.whole()
-    usable = finite & (train[1] >= 0) & (train[1] < classes)
+    usable = (train[1] >= 0) & (train[1] < classes)
+    vectors, finite = withheld(lambda: _mapped(mapped, train[0]))
+    usable &= finite
     members = Records(vectors[usable], train[1][usable])
-    attacks = {
-        k: _attacked(members, model, same, queries, truth, (labels, radii), k) for k in records
-    }
+    budget = CertifiedClassifier(mapped, classes, epsilon, delta)
+    released = members.fitted(budget, mapped, same)
+    queries = np.concatenate(
+        [mapped.pairing.queries(values) for _, values in in_chunks(mapped.queries, test[0])]
+    )
+    images, _ = _mapped(mapped, test[0])
+    target = Target(members, released, queries, images, test[1], mapped.pairing)
+    labels, radii = decided(target.scores)
+    right = labels == test[1]
+    attacks = {k: _attacked(target, budget, mapped, same, k) for k in records}
+    budget.released_ = released
+    budget.noise_multiplier_ = calibrated_noise(epsilon, delta)
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
-    return model, Result(
+    return budget, Result(
         accuracy=float(np.mean(right)),
         certified={k: float(np.mean(right & (radii >= k))) for k in records},
         attacked={k: min(found.values()) for k, found in attacks.items()},
@@ -155,26 +143,43 @@ def run(
     )
 
 
+def _mapped(
+    features: FeatureMap, records: npt.NDArray[np.generic]
+) -> tuple[sparse.csr_array, npt.NDArray[np.bool_]]:
+    """Vectors of records, most of whose entries may be zero, and which records are finite."""
+    rows = [
+        features.pairing.records(values) for _, values in in_chunks(features.records, records)
+    ]
+    vectors = sparse.vstack([sparse.csr_array(row) for row, _ in rows], format="csr")
+    return vectors, np.concatenate([finite for _, finite in rows])
+
+
 def _attacked(
-    members: Records,
-    model: CertifiedClassifier,
-    noise: Noise,
-    queries: Whole,
-    truth: npt.NDArray[np.int64],
-    predicted: tuple[npt.NDArray[np.int64], Whole],
-    k: int,
+    target: Target, like: CertifiedClassifier, features: FeatureMap, noise: Noise, k: int
 ) -> dict[str, float]:
-    """Accuracy after each attack with k records, trained anew with the same noise."""
-    labels, radii = predicted
+    """Accuracy after each attack with k records; after the worst one trained anew.
+
+    Sums are whole numbers, so what an attack makes of them is known without training. The worst
+    attack is trained nevertheless, from the poisoned records and with the same noise.
+    """
+    labels, radii = decided(target.scores)
     if k == 0:
-        return {"none": float(np.mean(labels == truth))}
-    found = {}
-    for attack in best_attacks(members, model.released_, queries, truth, k):
-        poisoned = attack.applied(members).fitted(model, noise)
-        now, _ = decided(scores_of(queries, poisoned.released_))
+        return {"none": float(np.mean(labels == target.truth))}
+    found: dict[str, float] = {}
+    worst = None
+    for attack in best_attacks(target, k):
+        released = target.released + attack.sums(target)
+        now, _ = decided(attrs.evolve(target, released=released).scores)
         if (now != labels)[radii >= len(attack)].any():
             raise BrokenCertificateError(f"{attack.name} with {len(attack)} records")
-        found[attack.name] = float(np.mean(now == truth))
+        found[attack.name] = float(np.mean(now == target.truth))
+        if found[attack.name] == min(found.values()):
+            worst = attack, released
+    if worst is not None:
+        attack, released = worst
+        trained = attack.applied(target.records).fitted(like, features, noise)
+        if not np.array_equal(trained, released):
+            raise BrokenCertificateError(f"{attack.name}: sums are not those of training")
     return found
 
 

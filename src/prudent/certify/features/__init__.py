@@ -6,18 +6,22 @@
 | `glyphs` | images 28 × 28 | the same network, trained on synthetic glyphs only |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
-A `FeatureMap` of your own is any callable from an array of records to an array with one row per
-record. Row i must be a function of record i alone. Entries below 0 count as 0 and rows longer than
-1 are shortened, so split a signed feature into its positive and its negative part: `rectified`.
+A map of your own is a `Vectors` with a function from an array of records to an array with one row
+per record; row i must be a function of record i alone. Entries below 0 count as 0 and rows longer
+than 1 are shortened, so split a signed feature into its positive and negative part: `rectified`.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Protocol
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.certify.vectors import Euclidean, Pairing
 
 NETWORKS = ("letters", "glyphs")
 NAMES = (*NETWORKS, "vectors:D")
@@ -25,12 +29,13 @@ NAMES = (*NETWORKS, "vectors:D")
 
 
 class FeatureMap(Protocol):
-    """A public map from records to vectors.
+    """A public map from records and queries to vectors.
 
     Attributes:
         name: A name for messages and saved files.
         width: The number of entries of a vector.
         digest: Changes whenever the map does; saved files are checked against it.
+        pairing: How the vectors are rounded, and why their inner products are in [0, 1].
     """
 
     @property
@@ -42,20 +47,49 @@ class FeatureMap(Protocol):
     @property
     def digest(self) -> str: ...  # noqa: D102
 
-    def __call__(self, records: npt.NDArray[np.generic], /) -> npt.ArrayLike:
-        """The vectors of the records, one per row."""
+    @property
+    def pairing(self) -> Pairing: ...  # noqa: D102
+
+    def records(self, records: npt.NDArray[np.generic], /) -> npt.ArrayLike:
+        """The vectors of records, one per row."""
+        ...
+
+    def queries(self, queries: npt.NDArray[np.generic], /) -> npt.ArrayLike:
+        """The vectors of queries, one per row."""
         ...
 
 
+def _flat(records: npt.NDArray[np.generic]) -> npt.ArrayLike:
+    return records.reshape(len(records), -1)
+
+
+@attrs.frozen(eq=False)
 class Vectors:
-    """Records that already are vectors: the map that changes nothing."""
+    """Vectors of non-negative numbers, of Euclidean length at most 1, for records and queries alike.
 
-    def __init__(self, width: int) -> None:
-        self.width, self.name, self.digest = width, f"vectors:{width}", ""
+    Attributes:
+        width: The number of entries.
+        function: From records to vectors, one per row; by default records are vectors already.
+        name: As for `FeatureMap`.
+        digest: As for `FeatureMap`.
+    """
 
-    def __call__(self, records: npt.NDArray[np.generic]) -> npt.ArrayLike:
-        """The records, one per row."""
-        return records.reshape(len(records), self.width)
+    width: int
+    function: Callable[[npt.NDArray[np.generic]], npt.ArrayLike] = _flat
+    name: str = attrs.field(default=attrs.Factory(lambda own: f"vectors:{own.width}", True))
+    digest: str = ""
+    pairing: Pairing = Euclidean()
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(1, width=self.width)
+
+    def records(self, records: npt.NDArray[np.generic]) -> npt.ArrayLike:
+        """The vectors of records."""
+        return self.function(records)
+
+    def queries(self, queries: npt.NDArray[np.generic]) -> npt.ArrayLike:
+        """The vectors of queries."""
+        return self.function(queries)
 
 
 def feature_map(features: str | FeatureMap) -> FeatureMap:
