@@ -195,9 +195,7 @@ def _accuracy(scores: npt.NDArray[Any], truth: npt.NDArray[np.int64]) -> float:
     return float(np.mean(scores.argmax(axis=1) == truth))
 
 
-def _best(
-    target: Target, scores: Whole, vectors: sparse.csr_array, k: int
-) -> tuple[int, int]:
+def _best(target: Target, scores: Whole, vectors: sparse.csr_array, k: int) -> tuple[int, int]:
     """The row of vectors, and the class to name it as, of which k copies do most harm."""
     moves = k * ((vectors @ target.queries.T.astype(np.float64)) - MOVE)
     best, found = np.inf, (0, 0)
