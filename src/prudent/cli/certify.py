@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli import options
+from prudent.cli import certify_run, options
 from prudent.cli.display import complain, echo
 
 if TYPE_CHECKING:
     from prudent.certify.experiment import Part, Result
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+app.command("run")(certify_run.run)
 
 
 @app.callback()
