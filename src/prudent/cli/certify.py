@@ -61,14 +61,16 @@ def certify(
     if context.invoked_subcommand is not None:
         return
     from prudent.certify import experiment
-    from prudent.experiments.sources import SOURCES
+    from prudent.experiments.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
     with _budget(ledger) as book:
         model, result = experiment.run(
             lambda: _parts(dataset),
             features=features,
-            classes=SOURCES[dataset].classes if dataset in SOURCES else _classes(dataset),
+            classes=NAMED_DATASETS[dataset].classes
+            if dataset in NAMED_DATASETS
+            else _classes(dataset),
             epsilon=epsilon,
             delta=delta,
             ledger=book,
