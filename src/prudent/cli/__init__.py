@@ -12,7 +12,18 @@ from typing import Annotated, Any
 import typer
 
 import prudent
-from prudent.cli import budget, compare, demo, errors, paper, pricing, release, suggest, train
+from prudent.cli import (
+    budget,
+    certify,
+    compare,
+    demo,
+    errors,
+    paper,
+    pricing,
+    release,
+    suggest,
+    train,
+)
 from prudent.cli.display import complain
 
 _HELP = ["-h", "--help"]
@@ -33,6 +44,7 @@ app.command()(compare.compare)
 app.add_typer(release.app, name="release")
 app.add_typer(budget.app, name="budget")
 app.add_typer(paper.app, name="paper")
+app.add_typer(certify.app, name="certify")
 
 
 def _print_version(wanted: bool) -> None:
