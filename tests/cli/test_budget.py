@@ -16,7 +16,7 @@ from prudent.accounting.relations import Adjacency
 from prudent.cli import options
 from prudent.cli.budget import app
 from prudent.release.budget.ledger import Ledger
-from prudent.release.calibration import calibrated
+from prudent.release.mechanism import ProposeTestReleaseMechanism
 
 
 def run(*arguments: object) -> Result:
@@ -78,7 +78,8 @@ def test_history_has_one_line_for_each_charge(tmp_path: Path) -> None:
     path = tmp_path / "budget.db"
     details = {"statistic": "median", "column": "pay", "mechanism": "ptr", "proposal": 500.0}
     with Ledger(path, epsilon=1.0, delta=1e-6) as opened:
-        event = calibrated(propose=500.0, epsilon=0.1, delta=1e-7).event
+        mechanism = ProposeTestReleaseMechanism.calibrate(propose=500.0, epsilon=0.1, delta=1e-7)
+        event = mechanism.event
         asked = {**details, "groups": ["a", "b"], "unit": "person", "epsilon": 0.1}
         charge = opened.charge(event, "median of pay", delta=1e-7, details=asked)
         opened.record_outcome(charge, {"released": 1, "refused": 1})
