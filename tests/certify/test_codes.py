@@ -1,4 +1,4 @@
-"""Codes of images: exact products, statistics of glyphs, and the map that comes with the package."""
+"""Codes of images: exact products, statistics of glyphs, and the map in the package."""
 
 from pathlib import Path
 
