@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release import moment_sums
-from prudent.release.additive import AdditiveMechanism, NoiseRegion, shares_of
-from prudent.release.clipped_total import ClippedTotal
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
-from prudent.release.moment_sums import Moments, MomentSums, fine_lattice
 from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.sums import moment_sums
+from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, shares_of
+from prudent.release.sums.clipped_total import ClippedTotal
+from prudent.release.sums.moment_sums import Moments, MomentSums, fine_lattice
 from tests.oracles.multisets import data_sets, neighbours, records
 
 LATTICES = [Lattice(0, 0, 4), Lattice(0, 1, 3), Lattice(-1, -3, 7), Lattice(0, -2, 2)]

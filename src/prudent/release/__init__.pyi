@@ -1,6 +1,5 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
-from prudent.release.bin_counts import Histogram as Histogram
 from prudent.release.budget.ledger import Ledger as Ledger
 from prudent.release.budget.ledger import OverBudgetError as OverBudgetError
 from prudent.release.certificates import Certificate as Certificate
@@ -46,3 +45,4 @@ from prudent.release.statistics import trimmed_sum as trimmed_sum
 from prudent.release.statistics import variance as variance
 from prudent.release.suggestion import Suggestion as Suggestion
 from prudent.release.suggestion import suggest as suggest
+from prudent.release.sums.bin_counts import Histogram as Histogram

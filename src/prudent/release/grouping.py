@@ -13,12 +13,12 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import shares_of
 from prudent.release.columns.column import Column, Kind
 from prudent.release.failures import withheld
 from prudent.release.noise import SecureNoise
 from prudent.release.outcome import Groups
 from prudent.release.partitions import PartitionSelection
+from prudent.release.sums.additive import shares_of
 
 SELECTION_SHARE = 1 / 3
 """The fraction of ε that the choice of private groups costs; the rest is for each statistic.

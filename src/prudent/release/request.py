@@ -29,7 +29,6 @@ import numpy as np
 from prudent import _validate
 from prudent._redaction import redacted
 from prudent.accounting import MarginTest
-from prudent.release.additive import shares_of
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import Certificate, DistanceRelease
 from prudent.release.columns.column import ArrayColumn, Column, Kind
@@ -38,6 +37,7 @@ from prudent.release.failures import withheld
 from prudent.release.noise import Law, Noise
 from prudent.release.outcome import Groups, Outcome, Refused, Released
 from prudent.release.preview import Preview
+from prudent.release.sums.additive import shares_of
 
 Answer: TypeAlias = Outcome | Groups | Preview
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])

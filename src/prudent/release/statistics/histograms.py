@@ -10,8 +10,6 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import shares_of
-from prudent.release.bin_counts import Histogram
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Law, Noise, SecureNoise
@@ -19,7 +17,9 @@ from prudent.release.outcome import NoiseSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
 from prudent.release.statistics.moments import CountOptions, additive
-from prudent.release.winsorising import Clipping
+from prudent.release.sums.additive import shares_of
+from prudent.release.sums.bin_counts import Histogram
+from prudent.release.sums.winsorising import Clipping
 
 CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.2
 """Fractions of ε that private edges cost, if none are given; the rest is for the counts."""

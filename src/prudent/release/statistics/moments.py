@@ -1,8 +1,8 @@
 """Private counts, sums, means and variances, by noise on exact sums of clipped values.
 
 With public bounds the values are clipped to them. Without, the bounds are two private quantiles,
-and a part of ε pays for them; see `prudent.release.winsorising`. Nothing is tested, so nothing is
-refused, and with Laplace noise there is no δ.
+and a part of ε pays for them; see `prudent.release.sums.winsorising`. Nothing is tested, so nothing
+is refused, and with Laplace noise there is no δ.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import (
+from prudent.release.columns.column import Column
+from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.outcome import Branch, CountSpread, NoiseSpread, Released, ScaledSpread
+from prudent.release.preview import Preview
+from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
+from prudent.release.sums.additive import (
     LARGEST_EPSILON,
     SMALLEST_EPSILON,
     AdditiveMechanism,
     shares_of,
 )
-from prudent.release.clipped_total import ClippedTotal
-from prudent.release.columns.column import Column
-from prudent.release.moment_sums import Moment, Moments, MomentSpread, MomentSums, fine_lattice
-from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, CountSpread, NoiseSpread, Released, ScaledSpread
-from prudent.release.preview import Preview
-from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
-from prudent.release.winsorising import Clipping
+from prudent.release.sums.clipped_total import ClippedTotal
+from prudent.release.sums.moment_sums import Moment, Moments, MomentSpread, MomentSums, fine_lattice
+from prudent.release.sums.winsorising import Clipping
 
 CENTRE_SHARE, RADIUS_SHARE = 0.45, 0.25
 """Fractions of ε that private bounds cost, if none are given; the rest is for the noise."""
@@ -151,7 +151,7 @@ def mean(data: Any = None, column: str | None = None, **options: Unpack[MomentOp
         data: See `median`.
         column: See `median`.
         **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
-            around the median; see `prudent.release.winsorising`.
+            around the median; see `prudent.release.sums.winsorising`.
     """
     return _moment("mean", 1, data, column, options)
 
@@ -166,7 +166,7 @@ def variance(
         data: See `median`.
         column: See `median`.
         **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
-            around the median; see `prudent.release.winsorising`.
+            around the median; see `prudent.release.sums.winsorising`.
     """
     return _moment("variance", 2, data, column, options)
 

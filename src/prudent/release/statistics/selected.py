@@ -19,7 +19,11 @@ from prudent.release.selection.quantiles import ExponentialQuantiles, Exponentia
 from prudent.release.statistics.tested import bounds
 
 _MEANINGLESS = ("fallback", "test", "failure")
-_TOO_FEW = "The interval is all values: there are too few records for this ε."
+_TOO_FEW = "The interval says little: there are too few records for this ε."
+_USELESS = 1e6  # width of an interval, relative to the value, from which on it says little
+
+_SEVERAL_SHARE = 0.25
+"""Fraction of ε for the intervals of several quantiles, which each get a small part of it."""
 
 
 def prepared_quantile(
@@ -63,6 +67,7 @@ def prepared_quantiles(ps: Sequence[Any], options: Options, records: Column) -> 
         ps,
         _per_record(options, records),
         measure_of(records.scale, options),
+        interval_share=_SEVERAL_SHARE,
         confidence=options.get("confidence", 0.95),
     )
     event = attrs.evolve(mechanism, epsilon=options["epsilon"]).event
@@ -79,7 +84,7 @@ def prepared_quantiles(ps: Sequence[Any], options: Options, records: Column) -> 
             0.0,
             event,
             "exponential",
-            notes=(_TOO_FEW,) if any(one.whole for one in found) else (),
+            notes=(_TOO_FEW,) if any(map(_says_little, found)) else (),
             intervals=intervals,
         )
 
@@ -156,6 +161,14 @@ def _per_record(options: Options, records: Column) -> float:
     return options["epsilon"] / records.contribution.records
 
 
+def _says_little(found: Selected) -> bool:
+    """Whether the interval is all values, or so wide that it may as well be."""
+    if found.whole or found.interval is None:
+        return found.whole
+    low, high = found.interval
+    return high - low > _USELESS * max(1.0, abs(found.value))
+
+
 def _released(found: Selected, scale: Scale, confidence: float, event: Any) -> Released:
     spread = None
     if found.interval is not None:
@@ -169,5 +182,5 @@ def _released(found: Selected, scale: Scale, confidence: float, event: Any) -> R
         event,
         "exponential",
         spread,
-        notes=(_TOO_FEW,) if found.whole else (),
+        notes=(_TOO_FEW,) if _says_little(found) else (),
     )

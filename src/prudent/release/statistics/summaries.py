@@ -9,12 +9,10 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.description import Description
 from prudent.release.margins.quantile import HALF, rational
-from prudent.release.moment_sums import Moment, MomentSpread
 from prudent.release.noise import Law, Noise, SecureNoise
 from prudent.release.outcome import Branch, Released, ReleasedInterval, ScaledSpread
 from prudent.release.preview import Preview
@@ -23,7 +21,9 @@ from prudent.release.selection.measure import Measure
 from prudent.release.selection.quantile import CONFIDENCE, ExponentialQuantile, Selected
 from prudent.release.selection.quantiles import ExponentialQuantiles
 from prudent.release.statistics.moments import CountOptions, additive, released_moments
-from prudent.release.winsorising import (
+from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
+from prudent.release.sums.moment_sums import Moment, MomentSpread
+from prudent.release.sums.winsorising import (
     PrivateRadius,
     around,
     base_measure,

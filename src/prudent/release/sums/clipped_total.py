@@ -4,10 +4,10 @@ import math
 
 import attrs
 
-from prudent.release.additive import AdditiveMechanism
 from prudent.release.columns.column import Column
 from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.outcome import NoiseSpread
+from prudent.release.sums.additive import AdditiveMechanism
 
 _BITS = 31  # the sensitivity is 2**31 to 2**32 steps, so rounding a record is negligible
 

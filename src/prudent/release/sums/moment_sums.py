@@ -25,11 +25,11 @@ from typing import Any, Literal
 
 import attrs
 
-from prudent.release.additive import NoiseRegion
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.noise import Law
+from prudent.release.sums.additive import NoiseRegion
 
 Moment = Literal["count", "mean", "variance", "deviation"]
 

@@ -42,7 +42,7 @@ from prudent.release.selection.quantile import ExponentialQuantile
 from prudent.release.selection.sampler import Decay, choose, rate
 from prudent.release.selection.uniform import UniformMeasure
 
-_DEPTH = 10.0  # k, the number of records that should lie outside, times ε of the radius
+_DEPTH = 16.0  # k, the number of records that should lie outside, times ε of the radius
 _USUAL = 2.0**10  # the radius around zero that the prior prefers
 _LARGEST_PART = 4  # around zero, at most one record in so many should lie outside
 _FAR = 50.0  # loss of weight from which on all radii weigh the same: a probability of 1e-21
