@@ -22,8 +22,9 @@ MAY_IMPORT = {
     **{room: GROUND | {"accounting"} for room in WORKERS},
     "federated": GROUND | {"accounting", "training"},
     "experiments": GROUND | WORKERS | {"accounting"},
+    "certify": GROUND | WORKERS | {"accounting", "experiments"},
     "paper": GROUND | WORKERS | {"accounting", "experiments", "prudent"},
-    "cli": GROUND | WORKERS | {"accounting", "experiments", "paper", "prudent"},
+    "cli": GROUND | WORKERS | {"accounting", "certify", "experiments", "paper", "prudent"},
     "__init__": GROUND | WORKERS | {"accounting"},
     "__main__": {"cli"},
 }

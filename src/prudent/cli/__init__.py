@@ -12,7 +12,19 @@ from typing import Annotated, Any
 import typer
 
 import prudent
-from prudent.cli import budget, compare, demo, errors, paper, pricing, release, suggest, train
+from prudent.cli import (
+    budget,
+    certify,
+    certify_run,
+    compare,
+    demo,
+    errors,
+    paper,
+    pricing,
+    release,
+    suggest,
+    train,
+)
 from prudent.cli.display import complain
 
 _HELP = ["-h", "--help"]
@@ -33,6 +45,8 @@ app.command()(compare.compare)
 app.add_typer(release.app, name="release")
 app.add_typer(budget.app, name="budget")
 app.add_typer(paper.app, name="paper")
+certify.app.command("run")(certify_run.run)
+app.add_typer(certify.app, name="certify")
 
 
 def _print_version(wanted: bool) -> None:

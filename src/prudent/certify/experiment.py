@@ -1,0 +1,213 @@
+"""Certified accuracy of a data set beside what attacks achieve, as one value and one picture."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from prudent.certify.attacks import Records, RepeatedNoise, Target, best_attacks
+from prudent.certify.classifier import (
+    CertifiedClassifier,
+    LedgerLike,
+    calibrated_noise,
+    decided,
+)
+from prudent.certify.features import FeatureMap, feature_map
+from prudent.certify.vectors import in_chunks
+from prudent.release.failures import withheld
+from prudent.release.noise import Noise
+
+RECORDS = (0, 100, 500, 1000, 2000)
+"""Numbers of bad records for which certified accuracy is reported."""
+
+
+class BrokenCertificateError(AssertionError):
+    """A certified prediction changed: the proof or the code is wrong. Please report it."""
+
+
+@attrs.frozen
+class Result:
+    """What a classifier certifies, and what attacks made of it. Fractions, not percent.
+
+    Attributes:
+        accuracy: Accuracy on the test records.
+        certified: For each number of bad records, the accuracy that is proved.
+        attacked: For each number of bad records, the accuracy after the worst attack tried.
+        attacks: For each number of bad records, the accuracy after each attack.
+        median_radius: Median over the test records of the radius; that of a wrong prediction
+            counts as −1.
+        curve: Certified accuracy at many numbers of records, for the picture.
+        epsilon: ε of the release.
+        delta: δ of the release.
+    """
+
+    accuracy: float
+    certified: dict[int, float]
+    attacked: dict[int, float]
+    attacks: dict[int, dict[str, float]]
+    median_radius: float
+    curve: list[tuple[int, float]]
+    epsilon: float
+    delta: float
+
+    def plain(self) -> dict[str, Any]:
+        """The result in percent, as JSON holds it."""
+
+        def percent(values: dict[Any, float]) -> dict[str, float]:
+            return {str(name): round(100 * value, 3) for name, value in values.items()}
+
+        return {
+            "accuracy": round(100 * self.accuracy, 3),
+            "certified": percent(self.certified),
+            "median_radius": self.median_radius,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "attacked": percent(self.attacked),
+            "attacks": {str(k): percent(found) for k, found in self.attacks.items()},
+        }
+
+
+Part: TypeAlias = tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]
+"""Records, and their labels from 0 on."""
+
+
+def run(
+    read: Callable[[], tuple[Part, Part]],
+    *,
+    features: str | FeatureMap,
+    classes: int,
+    epsilon: float,
+    delta: float,
+    records: Sequence[int] = RECORDS,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+) -> tuple[CertifiedClassifier, Result]:
+    """Fit on the training records, certify the test records, attack, and compare.
+
+    Attacks, and accuracy on the test records, are computed without noise: this is an experiment on
+    public data. What the classifier released is private.
+
+    Args:
+        read: Reads the training and the test records; called after the charge.
+        features: As for `CertifiedClassifier`.
+        classes: The number of classes.
+        epsilon: ε.
+        delta: δ.
+        records: Numbers of bad records.
+        ledger: Charged before the records are read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Returns:
+        The fitted classifier, and the result.
+
+    Raises:
+        BrokenCertificateError: If an attack changed a prediction that was certified against it.
+    """
+    mapped = feature_map(features)
+    same = RepeatedNoise(noise)
+    if ledger is not None:
+        event = CertifiedClassifier(mapped, classes, epsilon, delta).event
+        ledger.charge(event, f"certified classifier on {mapped.name} features", delta=delta)
+    train, test = read()
+    usable = (train[1] >= 0) & (train[1] < classes)
+    vectors, finite = withheld(lambda: _mapped(mapped, train[0]))
+    usable &= finite
+    members = Records(vectors[usable], train[1][usable])
+    budget = CertifiedClassifier(mapped, classes, epsilon, delta)
+    released = members.fitted(budget, mapped, same)
+    queries = np.concatenate(
+        [mapped.pairing.queries(values) for _, values in in_chunks(mapped.queries, test[0])]
+    )
+    images, _ = _mapped(mapped, test[0])
+    target = Target(members, released, queries, images, test[1], mapped.pairing)
+    labels, radii = decided(target.scores)
+    right = labels == test[1]
+    attacks = {k: _attacked(target, budget, mapped, same, k) for k in records}
+    budget.released_ = released
+    budget.noise_multiplier_ = calibrated_noise(epsilon, delta)
+    reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
+    points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
+    return budget, Result(
+        accuracy=float(np.mean(right)),
+        certified={k: float(np.mean(right & (radii >= k))) for k in records},
+        attacked={k: min(found.values()) for k, found in attacks.items()},
+        attacks=attacks,
+        median_radius=float(np.median(np.where(right, radii, -1))),
+        curve=[(k, float(np.mean(right & (radii >= k)))) for k in points],
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+def _mapped(
+    features: FeatureMap, records: npt.NDArray[np.generic]
+) -> tuple[sparse.csr_array, npt.NDArray[np.bool_]]:
+    """Vectors of records, most of whose entries may be zero, and which records are finite."""
+    rows = [features.pairing.records(values) for _, values in in_chunks(features.records, records)]
+    vectors = sparse.vstack([sparse.csr_array(row) for row, _ in rows], format="csr")
+    return vectors, np.concatenate([finite for _, finite in rows])
+
+
+def _attacked(
+    target: Target, like: CertifiedClassifier, features: FeatureMap, noise: Noise, k: int
+) -> dict[str, float]:
+    """Accuracy after each attack with k records; after the worst one trained anew.
+
+    Sums are whole numbers, so what an attack makes of them is known without training. The worst
+    attack is trained nevertheless, from the poisoned records and with the same noise.
+    """
+    labels, radii = decided(target.scores)
+    if k == 0:
+        return {"none": float(np.mean(labels == target.truth))}
+    found: dict[str, float] = {}
+    worst = None
+    for attack in best_attacks(target, k):
+        released = target.released + attack.sums(target)
+        now, _ = decided(attrs.evolve(target, released=released).scores)
+        if (now != labels)[radii >= len(attack)].any():
+            raise BrokenCertificateError(f"{attack.name} with {len(attack)} records")
+        found[attack.name] = float(np.mean(now == target.truth))
+        if found[attack.name] == min(found.values()):
+            worst = attack, released
+    if worst is not None:
+        attack, released = worst
+        trained = attack.applied(target.records).fitted(like, features, noise)
+        if not np.array_equal(trained, released):
+            raise BrokenCertificateError(f"{attack.name}: sums are not those of training")
+    return found
+
+
+def plot(result: Result, title: str, path: Path) -> None:
+    """Draw certified accuracy against the number of bad records, beside the attacks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    counts, certified = zip(*result.curve, strict=True)
+    shares = [100 * value for value in certified]
+    axes.plot(counts, shares, color="#0072B2", label="certified: no k records can do worse")
+    axes.fill_between(counts, shares, color="#0072B2", alpha=0.12)
+    tried = sorted(result.attacked.items())
+    axes.plot(
+        [k for k, _ in tried],
+        [100 * value for _, value in tried],
+        color="#D55E00",
+        marker="o",
+        linestyle="--",
+        label="after the worst attack tried",
+    )
+    axes.set_xlabel("bad records inserted or removed")
+    axes.set_ylabel("accuracy on test records, %")
+    axes.set_ylim(0, 100)
+    axes.set_xlim(0, counts[-1])
+    axes.set_title(f"{title}, ({result.epsilon:g}, {result.delta:g})-DP")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="lower left")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,163 @@
+"""`prudent certify`: a private classifier, and how many bad records its predictions withstand."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prudent.cli import options
+from prudent.cli.display import complain, echo
+
+if TYPE_CHECKING:
+    from prudent.certify.experiment import Part, Result
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+
+
+@app.callback()
+def certify(
+    context: typer.Context,
+    dataset: Annotated[
+        str, typer.Option(metavar="NAME", help="A data set of prudent train.")
+    ] = "mnist",
+    features: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The public feature map: letters, glyphs or scattering for images of 28 × 28, "
+            "resnet18 for colour images, vectors:D for D numbers per record.",
+        ),
+    ] = "letters",
+    epsilon: Annotated[float, options.number("ε of the one release.")] = 1.0,
+    delta: Annotated[float, options.number("δ of the one release.")] = 1e-6,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the classifier and the picture.")
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Budget to charge before the data is read.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        options.whole_number("Repeatable noise, for rehearsals: whoever knows it can subtract it."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    r"""Fit a private classifier and certify its predictions against bad records.
+
+    The sums of public features over each class are released once, with
+    (ε, δ). Every prediction then withstands a number of inserted or removed
+    records that is read off the released sums. Attacks that know everything,
+    the noise included, poison the records, and the classifier is trained
+    again: a certified prediction that changed would end the command.
+
+    [b]Example[/b]
+
+    $ prudent certify --dataset mnist --features letters --epsilon 0.3 \
+        --delta 1e-6 --out runs/certify
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from prudent.certify import experiment
+    from prudent.release.noise import ReproducibleNoise
+
+    with _budget(ledger) as book:
+        model, result = experiment.run(
+            lambda: _parts(dataset),
+            features=features,
+            classes=_classes(dataset),
+            epsilon=epsilon,
+            delta=delta,
+            ledger=book,
+            noise=None if seed is None else ReproducibleNoise(seed),
+        )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        model.save(out / "classifier.npz")
+        experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
+        (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
+    if as_json:
+        echo(json.dumps(result.plain()))
+    else:
+        _show(result, out)
+    if seed is not None:
+        complain(f"--seed {seed}: the noise is predictable. Leave it out for a private release.")
+
+
+def _budget(ledger: str | None) -> Any:
+    from prudent.release.budget.ledger import Ledger
+
+    return contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
+
+
+def _parts(dataset: str) -> "tuple[Part, Part]":
+    from prudent.experiments.datasets import load
+
+    found = load(dataset)
+    train = found.train_features.numpy(), found.train_labels.numpy()
+    return train, (found.test_features.numpy(), found.test_labels.numpy())
+
+
+def _classes(dataset: str) -> int:
+    """The public number of classes; an archive holds it beside the records."""
+    import numpy as np
+
+    from prudent._validate import ArgumentError
+    from prudent.experiments.datasets import NAMES
+    from prudent.experiments.named_datasets import NAMED_DATASETS
+
+    if dataset in NAMED_DATASETS:
+        return NAMED_DATASETS[dataset].classes
+    path = Path(dataset.removeprefix("npz:"))
+    if not dataset.startswith("npz:"):
+        raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=dataset)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {dataset!r}.")
+    with np.load(path, allow_pickle=False) as archive:
+        if "classes" not in archive:
+            raise ValueError(f"Expected {path} to hold classes, the number of classes.")
+        return int(archive["classes"])
+
+
+def _show(result: "Result", out: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"({result.epsilon:g}, {result.delta:g})-DP: accuracy on test records"
+    table = Table(title=title)
+    for name in ("bad records", "certified", "after the worst attack"):
+        table.add_column(name, justify="right")
+    for k, certified in result.certified.items():
+        table.add_row(f"{k:,}", f"{certified:.2%}", f"{result.attacked[k]:.2%}")
+    console = Console()
+    console.print(table)
+    console.print(f"Half of the predictions withstand {result.median_radius:,.0f} records or more.")
+    console.print("Certified is proved, for any records. Attacks show what happened, not what can.")
+    if out is not None:
+        console.print(f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}")
+
+
+@app.command("train-features")
+def train_features(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="letters or glyphs.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The weight file to write.")],
+    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
+    steps: Annotated[
+        int | None, options.whole_number("Fewer steps than the recipe's, for a trial.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make the weights of a feature map again: a minute on a GPU, hours on a CPU.
+
+    [b]Example[/b]
+
+    $ prudent certify train-features letters --out letters.npz --device cuda
+    """
+    from prudent.certify.features.training import make
+
+    story = make(name, out, device=device, steps=steps)
+    if as_json:
+        echo(json.dumps(story))
+    else:
+        echo(f"{out}: loss {story['loss']:g} after {story['steps']} steps on {story['data']}")

@@ -1,0 +1,102 @@
+"""`prudent certify`: what is printed and written, and one line for what is wrong."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prudent.certify import CertifiedClassifier
+from prudent.certify.experiment import BrokenCertificateError
+from prudent.release.budget.ledger import Ledger
+from tests.cli.conftest import prudent
+
+pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    centres = draw.random((3, 10)) ** 3
+
+    def part(size: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = draw.integers(3, size=size)
+        rows = (centres[labels] + 0.1 * draw.standard_normal((size, 10))).clip(0)
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+    (x, y), (tx, ty) = part(3000), part(200)
+    y[5], x[7, 2] = 99, np.nan  # a label that is no class, and a broken record
+    path = tmp_path / "small.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=tx, y_test=ty, classes=3)
+    return path
+
+
+def test_a_run_prints_its_certificates_and_keeps_the_classifier(
+    archive: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with Ledger(tmp_path / "b.db", epsilon=2.0, delta=1e-5) as ledger:
+        answer = prudent(
+            *("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10"),
+            *("--epsilon", "1", "--delta", "1e-6", "--ledger", str(tmp_path / "b.db")),
+            *("--out", str(out), "--json"),
+        )
+        assert (answer.status, answer.err) == (0, "")
+        found = json.loads(answer.out)
+        assert len(ledger.history()) == 1
+    assert set(found) >= {"accuracy", "certified", "median_radius", "epsilon", "delta"}
+    assert list(found["certified"]) == ["0", "100", "500", "1000", "2000"]
+    assert found["accuracy"] == found["certified"]["0"] > 90
+    for k, certified in found["certified"].items():
+        assert certified <= found["attacked"][k]
+    assert found["attacked"]["2000"] < found["accuracy"]
+    assert (out / "certified.png").stat().st_size > 10_000
+    model = CertifiedClassifier.load(out / "classifier.npz")
+    with np.load(archive) as data:
+        assert 100 * model.score(data["x_test"], data["y_test"]) == pytest.approx(found["accuracy"])
+
+
+def test_a_seed_repeats_and_says_that_it_is_not_private(archive: Path) -> None:
+    flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10", "--seed", "3")
+    one, two = prudent(*flags), prudent(*flags)
+    assert one.status == 0
+    assert one.out == two.out
+    assert "predictable" in one.err
+
+
+def test_a_certified_prediction_that_changes_ends_the_run(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prudent.certify import experiment
+
+    def boastful(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        winners, radii = experiment_decided(scores)
+        return winners, 3 * radii + 500
+
+    experiment_decided = experiment.decided
+    monkeypatch.setattr(experiment, "decided", boastful)
+    with pytest.raises(BrokenCertificateError):
+        data = np.load(archive)
+        experiment.run(
+            lambda: ((data["x_train"], data["y_train"]), (data["x_test"], data["y_test"])),
+            features="vectors:10",
+            classes=3,
+            epsilon=1.0,
+            delta=1e-6,
+        )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--features", "digits"), "--features"),
+        (("--epsilon", "0"), "--epsilon"),
+        (("--dataset", "nothing"), "--dataset"),
+        (("--dataset", "npz:missing.npz"), "exists"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(flags: tuple[str, str], message: str) -> None:
+    answer = prudent("certify", *flags)
+    assert (answer.status, answer.out) == (2, "")
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
