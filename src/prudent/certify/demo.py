@@ -1,0 +1,74 @@
+"""The demo: private training methods side by side, and a classifier with certified predictions."""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from prudent.certify import experiment
+from prudent.certify.experiment import Part, Result
+from prudent.certify.features import FeatureMap
+from prudent.experiments import demo, picture
+from prudent.experiments.datasets import load
+from prudent.experiments.experiment import Experiment
+
+
+@attrs.frozen
+class Demo:
+    """What the demo found.
+
+    Attributes:
+        rows: One row per training method: key, title, accuracy, epsilon, noise_multiplier,
+            pass_rate, curve.
+        certified: Certified accuracy of a classifier on the same data, before any corruption.
+    """
+
+    rows: list[dict[str, Any]]
+    certified: Result
+
+    def plain(self) -> dict[str, Any]:
+        """The demo as JSON holds it; accuracies of runs are fractions, certified ones percent."""
+        return {"runs": self.rows, "certified": self.certified.plain()}
+
+
+def run_demo(
+    common: Experiment,
+    out: Path,
+    *,
+    features: str | FeatureMap = "letters",
+    epsilon: float = 0.3,
+    delta: float = 1e-6,
+    workers: int | None = None,
+) -> Demo:
+    """Train by every method, certify a classifier, and save a table and a picture.
+
+    Args:
+        common: What all training runs share: data, corruption, (ε, δ), steps.
+        out: Folder for `demo.csv`, `demo.svg` and the training runs.
+        features: The public feature map of the certified classifier.
+        epsilon: ε of the certified classifier.
+        delta: δ of the certified classifier.
+        workers: Training runs at a time; None means one per core.
+    """
+    rows = demo.run_demo(common, out, workers)
+    found = load(common.dataset)
+    parts: tuple[Part, Part] = (
+        (found.train_features.numpy(), found.train_labels.numpy()),
+        (found.test_features.numpy(), found.test_labels.numpy()),
+    )
+    _, certified = experiment.run(
+        lambda: parts, features=features, classes=found.classes, epsilon=epsilon, delta=delta
+    )
+    done = Demo(rows, certified)
+    draw(done, common, out / "demo.svg")
+    return done
+
+
+def draw(done: Demo, common: Experiment, path: Path) -> None:
+    """Draw certified accuracy against bad records, and accuracy against ε, beside each other."""
+    figure, (left, right) = picture.panels(2)
+    experiment.draw(done.certified, left)
+    guarantee = f"({done.certified.epsilon:g}, {done.certified.delta:g})-DP"
+    left.set_title(f"{common.dataset.upper()}, {guarantee}: proved for any bad records")
+    demo.draw(done.rows, common, right)
+    picture.save(figure, path)
