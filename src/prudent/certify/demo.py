@@ -66,9 +66,8 @@ def run_demo(
 
 def draw(done: Demo, common: Experiment, path: Path) -> None:
     """Draw certified accuracy against bad records, and accuracy against ε, beside each other."""
-    figure, (left, right) = picture.panels(2)
-    experiment.draw(done.certified, left)
     guarantee = f"({done.certified.epsilon:g}, {done.certified.delta:g})-DP"
-    left.set_title(f"{common.dataset.upper()}, {guarantee}: proved for any bad records")
-    demo.draw(done.rows, common, right)
-    picture.save(figure, path)
+    with picture.panels(2, path) as (left, right):
+        experiment.draw(done.certified, left)
+        left.set_title(f"{common.dataset.upper()}, {guarantee}: proved for any bad records")
+        demo.draw(done.rows, common, right)

@@ -1,12 +1,13 @@
 """Pictures as SVG that are readable on light and on dark pages."""
 
+import contextlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _INK = "#0f1e2d"  # no line has this colour; the saved file replaces it by that of the reader
 _SCHEME = (
@@ -36,23 +37,19 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def panels(count: int) -> "tuple[Figure, list[Axes]]":
-    """An empty figure with panels side by side, to be drawn on and given to `save`."""
+@contextlib.contextmanager
+def panels(count: int, path: Path) -> "Iterator[list[Axes]]":
+    """Panels side by side to draw on; at the end they are written to an SVG file.
+
+    Text and axes take the colour of the reader's scheme, lines keep their own.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(5.2 * count, 4.2), layout="constrained")
-        axes = figure.subplots(1, count, squeeze=False)
-    return figure, list(axes[0])
-
-
-def save(figure: "Figure", path: Path) -> None:
-    """Write a figure of `panels` as SVG, in the colours of the reader's scheme."""
-    import matplotlib as mpl
-
     drawn = io.StringIO()
     with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(5.2 * count, 4.2), layout="constrained")
+        yield list(figure.subplots(1, count, squeeze=False)[0])
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     head, opening, rest = drawn.getvalue().partition("<svg ")
     tag, closing, body = rest.partition(">")
