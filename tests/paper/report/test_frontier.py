@@ -1,5 +1,7 @@
 """The worst attack is the worst of those that were run, by who attacks, and no more is claimed."""
 
+from pathlib import Path
+
 import pytest
 
 from prudent.paper.report.document import Tone
@@ -189,3 +191,31 @@ def test_what_the_essay_says_of_bad_gradients_follows_from_the_table(measured):
     paper = [row.least for row in gradients.at(0.1) if not row.column.startswith("ours")]
     assert max(tuned) < min(paper)
     assert all(row.least < 26 for row in gradients.at(0.3))
+
+
+def test_what_the_readme_says_follows_from_the_tables(measured):
+    records, gradients = measured
+    text = (Path(__file__).resolve().parents[3] / "README.md").read_text("utf-8")
+    said = " ".join(text.split())
+
+    def least(frontier, column):
+        kept = [row.least for row in frontier.rows if row.column == column]
+        return "{:.1f}, {:.1f} and {:.1f} %".format(*kept)
+
+    best = [records.best(ratio) for ratio in records.ratios]
+    assert best == [row.least for row in records.rows if row.column == "ours-dpsgd"]
+    assert f"keeps the most, {least(records, 'ours-dpsgd')}, and TSGD+PTR" in said
+    assert f"with it {least(records, 'ours')}." in said
+    assert (len(records.kinds), len(gradients.kinds)) == (6, 8)
+    assert "the worst of six attacks" in said
+    assert "the worst of eight attacks" in said
+    tenth, fifth = (
+        {row.column: row.success["backdoor"].mean for row in records.at(ratio)}
+        for ratio in (0.1, 0.2)
+    )
+    assert {f"{tenth[column]:.0f}" for column in ("ours", "ours-dpsgd")} == {"99"}
+    assert f"in {min(fifth.values()):.0f} to {max(fifth.values()):.1f} % against" in said
+    best = [gradients.best(ratio) for ratio in gradients.ratios]
+    assert "leaves {:.0f}, {:.0f} and {:.0f} % at best".format(*best) in said
+    tuned = max(row.least for row in gradients.rows if row.column.startswith("ours"))
+    assert f"at most {tuned:.0f} % with our tuning" in said
