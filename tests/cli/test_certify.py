@@ -75,8 +75,8 @@ def test_a_certified_prediction_that_changes_ends_the_run(
 
     experiment_decided = experiment.decided
     monkeypatch.setattr(experiment, "decided", boastful)
+    data = np.load(archive)
     with pytest.raises(BrokenCertificateError):
-        data = np.load(archive)
         experiment.run(
             lambda: ((data["x_train"], data["y_train"]), (data["x_test"], data["y_test"])),
             features="vectors:10",

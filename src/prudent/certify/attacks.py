@@ -187,7 +187,7 @@ def _weakest(scores: Whole, truth: npt.NDArray[np.int64]) -> npt.NDArray[np.int6
 
 
 def _repeated(vectors: sparse.csr_array, name: int, k: int) -> Records:
-    """k records, taken from the rows in turn."""
+    """As many as k records, taken from the rows in turn."""
     return Records(vectors[np.arange(k) % vectors.shape[0]], np.full(k, name, dtype=np.int64))
 
 

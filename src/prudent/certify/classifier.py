@@ -111,7 +111,7 @@ class CertifiedClassifier:
 
     def __init__(
         self,
-        features: "str | FeatureMap" = "letters",
+        features: "str | FeatureMap" = "scattering",
         classes: int | Sequence[Any] = 10,
         epsilon: float = 1.0,
         delta: float = 1e-6,

@@ -26,10 +26,10 @@ def certify(
         str,
         typer.Option(
             metavar="NAME",
-            help="The public feature map: letters, glyphs or scattering for images of 28 × 28, "
-            "resnet18 for colour images, vectors:D for D numbers per record.",
+            help="The public feature map: scattering for images of 28 × 28, vectors:D for D "
+            "numbers per record.",
         ),
-    ] = "letters",
+    ] = "scattering",
     epsilon: Annotated[float, options.number("ε of the one release.")] = 1.0,
     delta: Annotated[float, options.number("δ of the one release.")] = 1e-6,
     out: Annotated[
@@ -54,8 +54,8 @@ def certify(
 
     [b]Example[/b]
 
-    $ prudent certify --dataset mnist --features letters --epsilon 0.3 \
-        --delta 1e-6 --out runs/certify
+    $ prudent certify --dataset mnist --epsilon 1 --delta 1e-6 \
+        --out runs/certify
     """
     if context.invoked_subcommand is not None:
         return
@@ -138,26 +138,18 @@ def _show(result: "Result", out: Path | None) -> None:
         console.print(f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}")
 
 
-@app.command("train-features")
-def train_features(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="letters or glyphs.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The weight file to write.")],
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
-    steps: Annotated[
-        int | None, options.whole_number("Fewer steps than the recipe's, for a trial.")
-    ] = None,
+@app.command("make-features")
+def make_features(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
     as_json: options.Json = False,
 ) -> None:
-    """Make the weights of a feature map again: a minute on a GPU, hours on a CPU.
+    """Make the map `scattering` again, from synthetic glyphs. Reads no data; takes minutes.
 
     [b]Example[/b]
 
-    $ prudent certify train-features letters --out letters.npz --device cuda
+    $ prudent certify make-features --out scattering.npz
     """
-    from prudent.certify.features.training import make
+    from prudent.certify.features.codes import make
 
-    story = make(name, out, device=device, steps=steps)
-    if as_json:
-        echo(json.dumps(story))
-    else:
-        echo(f"{out}: loss {story['loss']:g} after {story['steps']} steps on {story['data']}")
+    story = make(out)
+    echo(json.dumps(story) if as_json else f"Wrote {out}.")

@@ -2,13 +2,12 @@
 
 | name | records | what the map is |
 | --- | --- | --- |
-| `letters` | images 28 × 28 | a network trained on public letters and on synthetic glyphs |
-| `glyphs` | images 28 × 28 | the same network, trained on synthetic glyphs only |
+| `scattering` | images 28 × 28 | scattering coefficients, with statistics of synthetic glyphs |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
 A map of your own is a `Vectors` with a function from an array of records to an array with one row
 per record; row i must be a function of record i alone. Entries below 0 count as 0 and rows longer
-than 1 are shortened, so split a signed feature into its positive and negative part: `rectified`.
+than 1 are shortened, so split signed features into positive and negative parts (`voting.rectified`).
 """
 
 import functools
@@ -23,8 +22,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.vectors import Euclidean, Pairing
 
-NETWORKS = ("letters", "glyphs")
-NAMES = (*NETWORKS, "vectors:D")
+NAMES = ("scattering", "vectors:D")
 """The names that `feature_map` accepts."""
 
 
@@ -65,7 +63,7 @@ def _flat(records: npt.NDArray[np.generic]) -> npt.ArrayLike:
 
 @attrs.frozen(eq=False)
 class Vectors:
-    """Vectors of non-negative numbers, of Euclidean length at most 1, for records and queries alike.
+    """Non-negative vectors of Euclidean length at most 1, for records and queries alike.
 
     Attributes:
         width: The number of entries.
@@ -78,7 +76,7 @@ class Vectors:
     function: Callable[[npt.NDArray[np.generic]], npt.ArrayLike] = _flat
     name: str = attrs.field(default=attrs.Factory(lambda own: f"vectors:{own.width}", True))
     digest: str = ""
-    pairing: Pairing = Euclidean()
+    pairing: Pairing = attrs.field(factory=Euclidean)
 
     def __attrs_post_init__(self) -> None:
         _validate.count(1, width=self.width)
@@ -99,19 +97,13 @@ def feature_map(features: str | FeatureMap) -> FeatureMap:
     kind, _, width = features.partition(":")
     if kind == "vectors" and width.isdecimal() and int(width) > 0:
         return Vectors(int(width))
-    if features in NETWORKS:
-        return _network(features)
+    if features == "scattering":
+        return _scattering()
     raise ArgumentError("features", f"one of {', '.join(NAMES)} or a FeatureMap", got=features)
 
 
 @functools.cache
-def _network(name: str) -> FeatureMap:
-    from prudent.certify.features.network import shipped
+def _scattering() -> FeatureMap:
+    from prudent.certify.features.codes import shipped
 
-    return shipped(name)
-
-
-def rectified(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Signed features as non-negative ones: the positive parts, then the negative parts."""
-    rows = np.asarray(values, dtype=np.float64)
-    return np.concatenate([rows.clip(min=0), (-rows).clip(min=0)], axis=1)
+    return shipped("scattering")
