@@ -1,13 +1,14 @@
 """The demo: private training methods side by side, and a classifier with certified predictions."""
 
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import attrs
+from rich.console import Console
 
 from prudent.certify import experiment
 from prudent.certify.experiment import Part, Result
-from prudent.certify.features import FeatureMap
 from prudent.experiments import demo, picture
 from prudent.experiments.datasets import load
 from prudent.experiments.experiment import Experiment
@@ -35,33 +36,41 @@ def run_demo(
     common: Experiment,
     out: Path,
     *,
-    features: str | FeatureMap = "letters",
-    epsilon: float = 0.3,
+    features: str = "scattering",
+    epsilon: float = 1.0,
     delta: float = 1e-6,
     workers: int | None = None,
 ) -> Demo:
-    """Train by every method, certify a classifier, and save a table and a picture.
+    """Train by every method, certify a classifier beside it, and save a table and a picture.
 
     Args:
         common: What all training runs share: data, corruption, (ε, δ), steps.
         out: Folder for `demo.csv`, `demo.svg` and the training runs.
-        features: The public feature map of the certified classifier.
+        features: Name of the public feature map of the certified classifier.
         epsilon: ε of the certified classifier.
         delta: δ of the certified classifier.
         workers: Training runs at a time; None means one per core.
     """
-    rows = demo.run_demo(common, out, workers)
-    found = load(common.dataset)
+    with multiprocessing.get_context("spawn").Pool(1) as aside:  # ended if training fails
+        pending = aside.apply_async(certified, (common.dataset, features, epsilon, delta))
+        rows = demo.run_demo(common, out, workers)
+        with Console(stderr=True).status("certified predictions"):
+            done = Demo(rows, pending.get())
+    draw(done, common, out / "demo.svg")
+    return done
+
+
+def certified(dataset: str, features: str, epsilon: float, delta: float) -> Result:
+    """What a classifier on a data set, without corruption, certifies and attacks achieve."""
+    found = load(dataset)
     parts: tuple[Part, Part] = (
         (found.train_features.numpy(), found.train_labels.numpy()),
         (found.test_features.numpy(), found.test_labels.numpy()),
     )
-    _, certified = experiment.run(
+    _, result = experiment.run(
         lambda: parts, features=features, classes=found.classes, epsilon=epsilon, delta=delta
     )
-    done = Demo(rows, certified)
-    draw(done, common, out / "demo.svg")
-    return done
+    return result
 
 
 def draw(done: Demo, common: Experiment, path: Path) -> None:

@@ -48,7 +48,7 @@ def demo(
     First every training method on data with a tenth of the labels wrong, with
     the same (ε, δ), priced by the same accountant. This is a small run: at full
     size each method trains for thousands of steps (an hour on a laptop, a
-    minute on a GPU). Then a classifier from one private release, (0.3, 1e-6)-DP,
+    minute on a GPU). Then a classifier from one private release, (1, 1e-6)-DP,
     and how many bad records its predictions are proved to withstand.
 
     [b]Example[/b]
