@@ -54,8 +54,12 @@ def load():
 
 
 def glyph_images(classes, copies, variation):
-    source = (ROOT / "glyphs.py").read_text().replace("import attrs\n", "").replace(
-        "@attrs.frozen(eq=False)\nclass Hand:", "@_dataclass\nclass Hand:")
+    source = (
+        (ROOT / "glyphs.py")
+        .read_text()
+        .replace("import attrs\n", "")
+        .replace("@attrs.frozen(eq=False)\nclass Hand:", "@_dataclass\nclass Hand:")
+    )
     module = types.ModuleType("glyphs")
     import dataclasses
 
@@ -89,7 +93,8 @@ def bent(x, jitter):
     skew[:, 0, 1] = 0.2 * jitter * torch.randn(n, device=DEVICE)
     shift = 0.06 * jitter * torch.randn(n, 2, 1, device=DEVICE)
     grid = functional.affine_grid(
-        torch.cat([turned @ skew, shift], 2), (n, 1, 28, 28), align_corners=False)
+        torch.cat([turned @ skew, shift], 2), (n, 1, 28, 28), align_corners=False
+    )
     bend = 0.05 * jitter * torch.randn(n, 2, 5, 5, device=DEVICE)
     field = functional.interpolate(bend, (28, 28), mode="bicubic", align_corners=True)
     return functional.grid_sample(x, grid + field.permute(0, 2, 3, 1), align_corners=False)
@@ -104,10 +109,17 @@ class Net(nn.Module):
             return [nn.Conv2d(i, o, 3, padding=pad, bias=False), nn.BatchNorm2d(o), nn.ReLU()]
 
         self.body = nn.Sequential(
-            *conv(1, a, 1), nn.MaxPool2d(2),
-            *conv(a, b, 1), *(conv(b, b, 1) if deep else []), nn.MaxPool2d(2),
-            *conv(b, c, 0), *conv(c, d, 0), nn.Flatten(), nn.Dropout(drop),
-            nn.Linear(9 * d, WIDTH, bias=False), nn.BatchNorm1d(WIDTH),
+            *conv(1, a, 1),
+            nn.MaxPool2d(2),
+            *conv(a, b, 1),
+            *(conv(b, b, 1) if deep else []),
+            nn.MaxPool2d(2),
+            *conv(b, c, 0),
+            *conv(c, d, 0),
+            nn.Flatten(),
+            nn.Dropout(drop),
+            nn.Linear(9 * d, WIDTH, bias=False),
+            nn.BatchNorm1d(WIDTH),
         )
         self.drop, self.cosine = nn.Dropout(drop), cosine
         self.head = nn.Linear(WIDTH, classes)
@@ -115,21 +127,30 @@ class Net(nn.Module):
     def forward(self, x):
         f = functional.relu(self.body(x))
         if self.cosine:
-            return self.cosine * functional.normalize(f, dim=1) @ functional.normalize(
-                self.head.weight, dim=1).T
+            return (
+                self.cosine
+                * functional.normalize(f, dim=1)
+                @ functional.normalize(self.head.weight, dim=1).T
+            )
         return self.head(self.drop(f))
 
 
 def train(x, y, config):
     torch.manual_seed(1)
     classes = int(y.max()) + 1
-    net = Net(classes, config.get("channels", (32, 64, 128, 128)), config.get("deep", False),
-              config.get("drop", 0.2), config.get("cosine", 0)).to(DEVICE)
+    net = Net(
+        classes,
+        config.get("channels", (32, 64, 128, 128)),
+        config.get("deep", False),
+        config.get("drop", 0.2),
+        config.get("cosine", 0),
+    ).to(DEVICE)
     net = net.to(memory_format=torch.channels_last)
     steps, rate = config["steps"], 4e-3
     optimiser = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=5e-2, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, rate, total_steps=steps, pct_start=0.15)
+        optimiser, rate, total_steps=steps, pct_start=0.15
+    )
     began = time.time()
     for _ in range(steps):
         rows = torch.randint(len(x), (512,), device=DEVICE)
@@ -137,7 +158,8 @@ def train(x, y, config):
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
             logits = net(images)
         loss = functional.cross_entropy(
-            logits.float(), y[rows], label_smoothing=config.get("smooth", 0.0))
+            logits.float(), y[rows], label_smoothing=config.get("smooth", 0.0)
+        )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -220,8 +242,13 @@ def report(label, phi, data, noise, out):
         h = value if name.startswith("ramp") else (lambda c: c)
         held = curve(sums_of(h, u[:50000], y[:50000], u[50000:]), y[:50000], y[50000:], noise)
         test = curve(sums_of(h, u, y, t), y, ty, noise)
-        print(f"{label:24s} {name:18s} held", *(f"{k}:{v}" for k, v in held.items()),
-              "| test", *(test[k] for k in (0, 1000, 2000, 4000)), flush=True)
+        print(
+            f"{label:24s} {name:18s} held",
+            *(f"{k}:{v}" for k, v in held.items()),
+            "| test",
+            *(test[k] for k in (0, 1000, 2000, 4000)),
+            flush=True,
+        )
         out[f"{label} / {name}"] = {"held": held, "test": test}
 
 
@@ -281,13 +308,19 @@ def main():
                 continue
             report(f"{name} {kind}", phi, data, noise, results)
         net.head = nn.Identity()
-        np.savez_compressed(out / f"{name}.npz", **{
-            k: v.half().cpu().numpy() for k, v in net.state_dict().items() if v.ndim})
+        np.savez_compressed(
+            out / f"{name}.npz",
+            **{k: v.half().cpu().numpy() for k, v in net.state_dict().items() if v.ndim},
+        )
         if name in ("letters", "glyphs"):
-            np.savez_compressed(out / f"features-{name}.npz", **{
-                k: (16 * v.relu()).round().clamp(0, 255).byte().cpu().numpy()
-                for k, v in (("digits", digits), ("test", test), ("public", raw[:30000]))
-            }, labels=y[part][:30000].cpu().numpy())
+            np.savez_compressed(
+                out / f"features-{name}.npz",
+                **{
+                    k: (16 * v.relu()).round().clamp(0, 255).byte().cpu().numpy()
+                    for k, v in (("digits", digits), ("test", test), ("public", raw[:30000]))
+                },
+                labels=y[part][:30000].cpu().numpy(),
+            )
         (out / "results.json").write_text(json.dumps(results, indent=1))
     print("all", round(time.time() - began))
 

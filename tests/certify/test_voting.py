@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from prudent.certify import CertifiedClassifier
-from prudent.certify.features.voting import SCALE, Voting, rounded
+from prudent.certify.features.voting import LANDMARK_SCALE, SCALE, Voting, rectified, rounded
+from prudent.certify.vectors import LENGTH
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -14,12 +15,13 @@ def unit(rows: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def voting() -> Voting:
     landmarks = np.random.default_rng(0).standard_normal((400, 20))
-    return Voting("test", "", unit, rounded(landmarks).reshape(4, 100, 20), low=0.1, high=0.5)
+    tables = rounded(landmarks, LANDMARK_SCALE).reshape(4, 100, 20)
+    return Voting("test", "", unit, tables, low=0.1, high=0.5, share=0.25)
 
 
 def test_a_record_votes_for_the_nearest_landmark_of_each_table(voting: Voting) -> None:
     rows = np.random.default_rng(1).standard_normal((50, 20))
-    votes = voting.records(rows).reshape(50, 4, 100)
+    votes = voting.records(rows)[:, 40:].reshape(50, 4, 100)
     whole = rounded(unit(rows)).astype(np.int64)
     for row, vote in zip(whole, votes, strict=True):
         products = voting.landmarks.astype(np.int64) @ row
@@ -32,7 +34,8 @@ def test_codes_are_whole_and_short_so_that_products_are_exact() -> None:
     codes = rounded(np.random.default_rng(2).standard_normal((300, 50)) * 1e5)
     assert (codes == np.trunc(codes)).all()
     lengths = np.square(codes.astype(np.float64)).sum(axis=1)
-    assert lengths.max() <= SCALE**2 < 1 << 24
+    assert lengths.max() <= SCALE**2
+    assert SCALE * LANDMARK_SCALE < 1 << 24
     assert lengths.min() > 0.98 * SCALE**2
     assert not rounded(np.zeros((1, 3))).any()
 
@@ -41,7 +44,21 @@ def test_weights_follow_the_cosine_between_their_bounds(voting: Voting) -> None:
     queries = np.random.default_rng(3).standard_normal((30, 20))
     cosines = unit(queries) @ unit(voting.landmarks.reshape(400, 20)).T
     wanted = ((cosines - 0.1) / 0.4).clip(0, 1)
-    np.testing.assert_allclose(voting.queries(queries), wanted, atol=0.02)
+    found = voting.queries(queries)
+    np.testing.assert_allclose(found[:, 40:], wanted, atol=0.04)
+    np.testing.assert_allclose(found[:, :40], rectified(unit(queries)))
+
+
+def test_the_similarity_is_the_mixture_of_cosine_and_votes(voting: Voting) -> None:
+    rows = np.random.default_rng(6).standard_normal((40, 20))
+    records, queries = voting.records(rows), voting.queries(rows)
+    cosines = queries[:, :40] @ records[:, :40].T
+    wanted = 0.25 * cosines + 0.75 * queries[:, 40:] @ records[:, 40:].T
+    vectors, _ = voting.pairing.records(records)
+    found = voting.pairing.queries(queries) @ vectors.T / LENGTH**2
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
+    assert found.min() >= 0
+    assert found.max() <= 1
 
 
 def test_a_record_that_cannot_be_read_has_no_votes_and_changes_no_other(voting: Voting) -> None:

@@ -113,7 +113,8 @@ class Votes:
     def queries(self, values: npt.ArrayLike) -> Whole:
         """Round the entries of each row to [0, 1]."""
         rows, _ = _cleaned(values)
-        return np.floor(LENGTH * rows.clip(max=1.0)).astype(np.int64)
+        whole: Whole = np.floor(LENGTH * rows.clip(max=1.0)).astype(np.int64)
+        return whole
 
 
 @attrs.frozen

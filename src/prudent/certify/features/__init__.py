@@ -7,7 +7,7 @@
 
 A map of your own is a `Vectors` with a function from an array of records to an array with one row
 per record; row i must be a function of record i alone. Entries below 0 count as 0 and rows longer
-than 1 are shortened, so split signed features into positive and negative parts (`voting.rectified`).
+than 1 are shortened; `voting.rectified` makes signed features non-negative.
 """
 
 import functools

@@ -71,9 +71,8 @@ class LinearCode:
         """Codes of images: bytes, or numbers in [0, 1]; NaN for an image that is not finite."""
         images = records.reshape(len(records), SIDE, SIDE)
         finite = np.isfinite(images).all(axis=(1, 2))
-        if images.dtype == np.uint8:
-            images = images / np.float32(255)
-        clean = np.clip(np.where(finite[:, None, None], images, 0), 0, 1)
+        unit = np.float32(255 if images.dtype == np.uint8 else 1)
+        clean = np.clip(np.where(finite[:, None, None], images, 0) / unit, 0, 1)
         codes = (coefficients(clean) @ self.weights.astype(np.float32)).astype(np.float64)
         codes = codes * self.gains + self.offsets
         codes /= np.maximum(np.sqrt(np.square(codes).sum(axis=1)), 1e-9)[:, None]

@@ -33,7 +33,8 @@ def rounded(codes: npt.ArrayLike, scale: int = SCALE) -> Floats:
     """Codes as whole numbers, rounded towards zero, of length at most `scale`."""
     rows = np.asarray(codes, dtype=np.float64)
     norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
-    return np.trunc(rows * (scale * (1 - 2.0**-30) / np.maximum(norms, 1e-12))).astype(np.float32)
+    whole = np.trunc(rows * (scale * (1 - 2.0**-30) / np.maximum(norms, 1e-12)))
+    return np.asarray(whole, dtype=np.float32)
 
 
 def rectified(codes: npt.ArrayLike) -> Real:
@@ -80,7 +81,7 @@ class Voting:
     def records(self, records: npt.NDArray[np.generic]) -> Real:
         """Codes of records, and their votes."""
         codes = np.asarray(self.code(records))
-        finite = np.isfinite(codes).all(axis=1)
+        finite = np.asarray(np.isfinite(codes).all(axis=1))
         products = self._products(np.where(finite[:, None], codes, 0.0))
         tables, each = self.landmarks.shape[:2]
         votes = np.zeros((len(codes), tables, each))
