@@ -203,7 +203,7 @@ def draw(result: Result, axes: "Axes") -> None:
     axes.set_ylabel("accuracy on clean test data, %")
     axes.set_ylim(0, 100)
     axes.set_xlim(0, counts[-1])
-    axes.legend(loc="lower left", frameon=False, fontsize=8)
+    axes.legend(loc="upper right", frameon=False, fontsize=8)
 
 
 def plot(result: Result, title: str, path: Path) -> None:

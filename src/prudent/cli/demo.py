@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PASSED = (
     "Test passed: in that share of the steps the private test found that one record moves the "
     "trimmed sum little, and the step had half the noise. More is trimmed after a failed test and "
-    "less after a passed one, in equal steps, which holds the share near one half by design."
+    "less after a passed one, in equal steps, which drives the share towards one half by design."
 )
 _BAD_RECORDS = (
     "All four are equally private. On bad records DP-SGD is hard to beat, and the test buys back "

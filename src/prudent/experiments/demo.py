@@ -132,6 +132,6 @@ def draw(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:
     axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
     axes.set_ylabel("accuracy on clean test data, %")
     kind, _, ratio = common.corrupt.partition(":")
-    fault = f"{kind}s wrong in {float(ratio):.0%} of the records" if ratio else "nothing wrong"
-    axes.set_title(f"Private training on {common.dataset.upper()}, {fault}")
+    fault = f"{float(ratio):.0%} of the records bad ({kind})" if ratio else "no bad records"
+    axes.set_title(f"{common.dataset.upper()}, private training, {fault}")
     axes.legend(loc="lower right", fontsize=8)
