@@ -14,7 +14,7 @@ _SCHEME = (
     "<style>svg { color: #1f2328 } "
     "@media (prefers-color-scheme: dark) { svg { color: #e6edf3 } }</style>"
 )
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "axes.edgecolor": _INK,
     "axes.facecolor": "none",
     "axes.grid": True,
