@@ -20,7 +20,8 @@ from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.bounded_pair import pure_epsilon
 from prudent.release.budget.filters import ExactFilter, Filter
 from prudent.release.budget.renyi_filter import RenyiFilter
-from prudent.release.calibration import calibrated
+from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.selection.quantile import ExponentialQuantile
 
 EPSILON, DELTA = 1.0, 1e-6
 ORDERS = (24.0, 6.656854249492381, 12.0, 46.0, 92.0)  # that suit this budget
@@ -35,14 +36,22 @@ def pure(epsilon: float) -> Release:
     return DiscreteLaplaceDpEvent(epsilon, 1), 0.0
 
 
+def selected(epsilon: float) -> Release:
+    return ExponentialQuantile("1/2", epsilon).event, 0.0
+
+
 def median(epsilon: float, delta: float) -> Release:
-    return calibrated(propose=1.0, epsilon=epsilon, delta=delta).event, delta
+    return ProposeTestReleaseMechanism.calibrate(
+        propose=1.0, epsilon=epsilon, delta=delta
+    ).event, delta
 
 
 def careless(epsilon: float, delta: float) -> Release:
     """May reveal everything with (nearly) all of its δ rather than half of it."""
     failure = delta * (1 - 2**-19)
-    return calibrated(propose=1.0, epsilon=epsilon, delta=delta, failure=failure).event, delta
+    return ProposeTestReleaseMechanism.calibrate(
+        propose=1.0, epsilon=epsilon, delta=delta, failure=failure
+    ).event, delta
 
 
 ROWS: list[tuple[str, list[Release]]] = [
@@ -52,6 +61,8 @@ ROWS: list[tuple[str, list[Release]]] = [
     ("Laplace noise, multiplier 100", [(dp.LaplaceDpEvent(100.0), None)]),
     ("any pure release, (0.1, 0)", [pure(0.1)]),
     ("any pure release, (0.02, 0)", [pure(0.02)]),
+    ("median without a proposal, (0.1, 0)", [selected(0.1)]),
+    ("median without a proposal, (0.02, 0)", [selected(0.02)]),
     ("median with a proposal, (0.2, 2·10⁻⁷)", [median(0.2, 2e-7)]),
     ("median with a proposal, (0.1, 10⁻⁷)", [median(0.1, 1e-7)]),
     ("median with a proposal, (0.02, 5·10⁻⁹)", [median(0.02, 5e-9)]),

@@ -87,6 +87,8 @@ def test_ranges_add_up_over_several_records() -> None:
     several = epsilon_of(dp.SelfComposedDpEvent(event, 10), 1e-6, Relation(records=3))
     triple = PldAccountant().compose(ExponentialMechanismDpEvent(3 * 0.1), 10)
     assert several == pytest.approx(triple.get_epsilon(1e-6), rel=1e-9)
+    sampled = dp.PoissonSampledDpEvent(0.1, event)
+    assert 0.01 < epsilon_of(sampled, 1e-6, Relation("replace-one", records=3)) < 0.6
     replaced = PldAccountant(dp.NeighboringRelation.REPLACE_ONE)
     assert not replaced.supports(event)
 

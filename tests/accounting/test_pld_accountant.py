@@ -629,4 +629,4 @@ def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
     accountant = PldAccountant(value_discretization_interval=1e-3).compose(event, 600)
     epsilons = np.array([0.03, 0.2]) * (1 if sigma > 1 else 20)
     deltas = [accountant.get_delta(epsilon) for epsilon in epsilons]
-    assert accountant.profile(epsilons) == pytest.approx(deltas, rel=1e-3)
+    assert accountant.profile(epsilons) == pytest.approx(deltas, rel=5e-3)

@@ -242,7 +242,8 @@ def _sampled(bounds: _Bounds, records: int, rate: float, *, replaced: bool) -> D
     )
     share = np.exp(outer - inner)
     either = some * ((1 - share) * mixed.profile(inner) + share * swapped.profile(inner))
-    return Dominating((BoundPair.of(outer, either, either),))
+    outer, first = np.unique(outer, return_index=True)  # rounding may have made two of them equal
+    return Dominating((BoundPair.of(outer, either[first], either[first]),))
 
 
 def _mean(pairs: list[BoundPair], weights: Array) -> BoundPair:

@@ -36,6 +36,10 @@ class RepeatedNoise:
         """See `Noise`."""
         return self._source.of_test(test)
 
+    def integer(self, bound: int) -> int:
+        """See `Noise`."""
+        return self._source.integer(bound)
+
     def of_value(self, law: Law, scale: float, size: int) -> list[int]:
         """See `Noise`."""
         key = law, scale, size

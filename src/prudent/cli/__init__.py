@@ -15,7 +15,6 @@ import prudent
 from prudent.cli import (
     budget,
     certify,
-    certify_run,
     compare,
     demo,
     errors,
@@ -45,7 +44,6 @@ app.command()(compare.compare)
 app.add_typer(release.app, name="release")
 app.add_typer(budget.app, name="budget")
 app.add_typer(paper.app, name="paper")
-certify.app.command("run")(certify_run.run)
 app.add_typer(certify.app, name="certify")
 
 

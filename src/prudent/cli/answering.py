@@ -77,6 +77,14 @@ class Request:
             "number of rows to keep of each. \\[mean]",
         ),
     ] = None
+    read_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="The type of a column of text, as in a CSV file: number, integer, decimal(2), "
+            "date, timestamp or duration. \\[number]",
+        ),
+    ] = None
     by: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Release for each group of this column; costs once."),
@@ -116,14 +124,10 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
-        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds")
+        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds", "where", "read_as")
         given = {name: getattr(self, name) for name in names}
         given["per_unit"] = _rule(self.per_unit)
         given["groups"] = "private" if self.groups == "private" else listed(self.groups)
-        if self.where is not None:
-            from prudent.release.columns.condition_text import parse_condition
-
-            given["where"] = parse_condition(self.where)
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli import options
+from prudent.cli import certify_run, options
 from prudent.cli.display import complain, echo
 
 if TYPE_CHECKING:
     from prudent.certify.experiment import Part, Result
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+app.command("run")(certify_run.run)
 
 
 @app.callback()
@@ -60,13 +61,16 @@ def certify(
     if context.invoked_subcommand is not None:
         return
     from prudent.certify import experiment
+    from prudent.experiments.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
     with _budget(ledger) as book:
         model, result = experiment.run(
             lambda: _parts(dataset),
             features=features,
-            classes=_classes(dataset),
+            classes=NAMED_DATASETS[dataset].classes
+            if dataset in NAMED_DATASETS
+            else _classes(dataset),
             epsilon=epsilon,
             delta=delta,
             ledger=book,
@@ -100,15 +104,12 @@ def _parts(dataset: str) -> "tuple[Part, Part]":
 
 
 def _classes(dataset: str) -> int:
-    """The public number of classes; an archive holds it beside the records."""
+    """The number of classes of an archive, which is public and stands in it beside the records."""
     import numpy as np
 
     from prudent._validate import ArgumentError
     from prudent.experiments.datasets import NAMES
-    from prudent.experiments.named_datasets import NAMED_DATASETS
 
-    if dataset in NAMED_DATASETS:
-        return NAMED_DATASETS[dataset].classes
     path = Path(dataset.removeprefix("npz:"))
     if not dataset.startswith("npz:"):
         raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=dataset)

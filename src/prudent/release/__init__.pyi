@@ -1,5 +1,6 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
+from prudent.release.bin_counts import Histogram as Histogram
 from prudent.release.budget.ledger import Ledger as Ledger
 from prudent.release.budget.ledger import OverBudgetError as OverBudgetError
 from prudent.release.certificates import Certificate as Certificate
@@ -10,7 +11,6 @@ from prudent.release.columns.opening import open_groups as open_groups
 from prudent.release.description import Description as Description
 from prudent.release.explanation import Question as Question
 from prudent.release.explanation import explain as explain
-from prudent.release.histogram import Histogram as Histogram
 from prudent.release.lattice import Lattice as Lattice
 from prudent.release.margins.checking import UnsafeMarginError as UnsafeMarginError
 from prudent.release.margins.checking import check_margin as check_margin
@@ -21,6 +21,7 @@ from prudent.release.noise import Law as Law
 from prudent.release.noise import ReproducibleNoise as ReproducibleNoise
 from prudent.release.noise import SecureNoise as SecureNoise
 from prudent.release.outcome import Branch as Branch
+from prudent.release.outcome import Groups as Groups
 from prudent.release.outcome import Outcome as Outcome
 from prudent.release.outcome import Refused as Refused
 from prudent.release.outcome import Released as Released

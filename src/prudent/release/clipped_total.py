@@ -9,7 +9,7 @@ from prudent.release.columns.column import Column
 from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.outcome import NoiseSpread
 
-_BITS = 32  # the sensitivity is 2**32 to 2**33 steps, so rounding a record is negligible
+_BITS = 31  # the sensitivity is 2**31 to 2**32 steps, so rounding a record is negligible
 
 
 @attrs.frozen

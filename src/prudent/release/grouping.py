@@ -17,6 +17,7 @@ from prudent.release.additive import shares_of
 from prudent.release.columns.column import Column, Kind
 from prudent.release.failures import withheld
 from prudent.release.noise import SecureNoise
+from prudent.release.outcome import Groups
 from prudent.release.partitions import PartitionSelection
 
 SELECTION_SHARE = 1 / 3
@@ -78,10 +79,12 @@ def private_groups(function: Callable[..., Any], bound: Bound, kind: Kind) -> An
     noise = SecureNoise() if given.get("noise") is None else given["noise"]
     kept = withheld(lambda: selection.select(opened.counts(), noise))
     price = {"epsilon": whole.epsilon, "delta": whole.delta, "event": whole.event}
-    answers = {
-        group: attrs.evolve(function(records, **given), **price)
-        for group, records in withheld(opened.columns, kept).items()
-    }
+    answers = Groups(
+        {
+            group: attrs.evolve(function(records, **given), **price)
+            for group, records in withheld(opened.columns, kept).items()
+        }
+    )
     note(answers.values())
     return answers
 
@@ -121,7 +124,7 @@ def proposal_per_group(function: Callable[..., Any], bound: Bound, kind: Kind) -
     if dry_run:
         return preview
     note = request.charge(ledger, preview, data, column, table)
-    answers = {group: ask(group, records) for group, records in opened.items()}
+    answers = Groups({group: ask(group, records) for group, records in opened.items()})
     note(answers.values())
     return answers
 

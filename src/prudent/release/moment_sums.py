@@ -33,11 +33,11 @@ from prudent.release.noise import Law
 
 Moment = Literal["count", "mean", "variance", "deviation"]
 
-_BITS = 32  # a width is 2**32 to 2**33 steps, and so is the sensitivity: rounding is negligible
+_BITS = 31  # a width is 2**31 to 2**32 steps, and so is the sensitivity: rounding is negligible
 
 
 def fine_lattice(bounds: tuple[float, float]) -> Lattice:
-    """Return the lattice between bounds that are about 2**32 steps apart.
+    """Return the lattice between bounds that are about 2**31 steps apart.
 
     Far from zero it is coarser, as the doubles themselves are.
     """

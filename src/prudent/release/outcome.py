@@ -3,6 +3,7 @@
 import enum
 import html
 import math
+from collections.abc import Hashable
 from statistics import NormalDist
 from typing import Any, Protocol, TypeAlias
 
@@ -88,6 +89,24 @@ class ScaledSpread:
         low, high = self.spread.interval(self.number, confidence)
         show = self.scale.difference if self.difference else self.scale.value
         return show(low), show(high)
+
+
+@attrs.frozen
+class CountSpread:
+    """The spread of a noisy count: an interval of whole numbers, none below zero.
+
+    Attributes:
+        number: The count as it was drawn, perhaps negative.
+        spread: The spread of its noise.
+    """
+
+    number: int
+    spread: NoiseSpread
+
+    def interval(self, value: Any, confidence: float) -> tuple[int, int]:
+        """See `Spread`. A whole number in an interval is between the whole numbers in it."""
+        low, high = self.spread.interval(self.number, confidence)
+        return max(0, math.ceil(low)), max(0, math.floor(high))
 
 
 @attrs.frozen
@@ -183,7 +202,8 @@ class Released:
             error = f", noise of standard deviation {self.noise_scale:.4g}"
         else:
             error = ""
-        branch = "" if self.branch is Branch.SELECTED else f", {self.branch.value} branch"
+        tested = self.mechanism == "propose-test-release"
+        branch = f", {self.branch.value} branch" if tested else ""
         certified = [] if self.certificate is None else [str(self.certificate)]
         return [f"{self.value} ({self.mechanism}{branch}{error})", *certified, *self.notes]
 
@@ -257,6 +277,32 @@ class Refused:
 
 
 Outcome: TypeAlias = Released | Refused
+
+
+class Groups(dict[Hashable, Outcome]):
+    """The outcomes of several groups, by group; a dictionary that can be shown as a table."""
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row per group: value, low, high, status."""
+        import pandas as pd
+
+        rows = [{"group": group, **_row(outcome)} for group, outcome in self.items()]
+        return pd.DataFrame(rows, columns=["group", "value", "low", "high", "status"])
+
+    def _repr_html_(self) -> str:
+        """The outcomes for a notebook."""
+        rows = "".join(
+            f"<tr><td>{html.escape(str(group))}</td><td>{html.escape(outcome.lines()[0])}</td></tr>"
+            for group, outcome in self.items()
+        )
+        return f"<table><tr><th>group</th><th>answer</th></tr>{rows}</table>"
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    plain = outcome.plain()
+    low, high = plain.get("interval") or (None, None)
+    value = plain.get("value", plain.get("values"))
+    return {"value": value, "low": low, "high": high, "status": plain["status"]}
 
 
 def _short(number: Any) -> str:

@@ -33,12 +33,13 @@ from prudent.release.additive import shares_of
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import Certificate, DistanceRelease
 from prudent.release.columns.column import ArrayColumn, Column, Kind
+from prudent.release.columns.contributions import PerUnit
 from prudent.release.failures import withheld
 from prudent.release.noise import Law, Noise
-from prudent.release.outcome import Outcome, Refused, Released
+from prudent.release.outcome import Groups, Outcome, Refused, Released
 from prudent.release.preview import Preview
 
-Answer: TypeAlias = Outcome | dict[Hashable, Outcome] | Preview
+Answer: TypeAlias = Outcome | Groups | Preview
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])
 OptionsType = TypeVar("OptionsType", bound=Mapping[str, Any])
 
@@ -113,21 +114,27 @@ class TableOptions(TypedDict, total=False):
     """The table to read, and which of its records.
 
     Attributes:
-        unit: The column that identifies the privacy unit of a row; see
-            `columns.opening.open_column`.
+        unit: The column that identifies the privacy unit of a row. All rows of a unit are then
+            protected together; without it, every row by itself.
+        per_unit: What a unit with several rows counts as: "mean" (the default), "median", "min",
+            "max", "sum", "count", or a number of rows to keep of each; see `columns.contributions`.
         by: The column to group by. One value is released per group, at the price of one release.
         groups: The public list of groups; required with `by`. Or "private": the groups are those
             that a private choice finds to have enough records, which needs `delta`, and costs a
             third of ε.
-        where: Which rows to keep, as a function of one row.
+        where: Which rows to keep: a function of one row, or a condition such as "year = 2024".
+        read_as: The type of a column of text, as in a CSV file: "number" (the default), "integer",
+            "decimal(2)", "date", "timestamp" or "duration".
         connect: The address of a database, instead of `data`.
         table: The name of the table in that database.
     """
 
     unit: str | None
+    per_unit: PerUnit | None
     by: str | None
     groups: Sequence[Hashable] | Literal["private"] | None
-    where: Callable[[Any], Any] | None
+    where: Callable[[Any], Any] | str | None
+    read_as: str | None
     connect: str | None
     table: str | None
 
@@ -283,7 +290,7 @@ def release(
     if isinstance(opened, dict):
         # A unit is in one group only, so all groups together cost as much as one (parallel
         # composition).
-        answers = {group: answer(records) for group, records in opened.items()}
+        answers = Groups({group: answer(records) for group, records in opened.items()})
         charged(answers.values())
         return answers
     found = answer(opened)
@@ -383,6 +390,7 @@ def open_records(
         if source.get(name) is not None
     }
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
+        read_as = None if isinstance(data, Column) else asked.pop("read_as", None)
         if asked:
             raise ValueError(
                 f"Expected a table for {', '.join(sorted(asked))}, got values without names. "
@@ -390,7 +398,7 @@ def open_records(
             )
         if isinstance(data, ArrayColumn):
             return data.checked(kind)
-        return data if isinstance(data, Column) else ArrayColumn.of(data, kind)
+        return data if isinstance(data, Column) else ArrayColumn.of(data, kind, read_as)
     from prudent.release.columns import opening  # needs ibis, which arrays do not
 
     if "groups" in asked and "by" not in asked:

@@ -134,7 +134,8 @@ def test_no_accident_is_set_aside_in_vain() -> None:
     """After the simple book is full, Gaussian noise leaves the accidents to others."""
     filter_ = AdaptiveFilter(1.0, 1e-6)
     noise = dp.GaussianDpEvent(100.0), 1e-8
-    median = ProposeTestReleaseMechanism.calibrate(propose=1.0, epsilon=0.02, delta=5e-9).event, 5e-9
+    calibrate = ProposeTestReleaseMechanism.calibrate
+    median = calibrate(propose=1.0, epsilon=0.02, delta=5e-9).event, 5e-9
     assert admitted(filter_, [noise, median] * 150) > 250
 
 

@@ -24,7 +24,6 @@ from prudent.release.columns.private_groups import (  # noqa: E402
     open_private_groups,
 )
 from prudent.release.failures import SourceError  # noqa: E402
-from tests.servers import postgres_url  # noqa: E402, F401
 
 INF = math.inf
 UNITS: dict[str, list[float]] = {
@@ -45,18 +44,23 @@ UNITS: dict[str, list[float]] = {
 ROWS = [(name, x) for name, values in UNITS.items() for x in values]
 
 
-def quantum(values: list[float]) -> Fraction:
-    """The power of two that a unit's values are rounded to, by exact integers."""
-    size = max(Fraction(2) ** -900, *(min(abs(Fraction(x)), Fraction(2) ** 1000) for x in values))
-    exponent = -2000
-    exponent = next(e for e in range(1001, -1002, -1) if Fraction(2) ** e <= size)
-    return Fraction(2) ** (exponent + len(values).bit_length() - 1 + 2 - 52)
+QUANTUM = Fraction(1, 2**40)
 
 
-def total(values: list[float]) -> tuple[int, Fraction]:
-    unit, limit = quantum(values), Fraction(2) ** 1000
-    inside = (max(-limit, min(limit, Fraction(x))) for x in values)
-    return sum(math.floor(x / unit + Fraction(1, 2)) for x in inside), unit
+def total(values: list[float]) -> float:
+    """The sum in quanta of 2**-40, from exact sums of limbs of 26 bits, put together in doubles."""
+    limit, limbs = Fraction(2) ** 64, [0, 0, 0, 0]
+    for x in values:
+        rest = max(-limit, min(limit, Fraction(x))) / QUANTUM
+        for place in (3, 2, 1):
+            limb = math.floor(rest / 2 ** (26 * place))
+            limbs[place] += limb
+            rest -= limb * 2 ** (26 * place)
+        limbs[0] += math.floor(rest + Fraction(1, 2))
+    found = float(limbs[3])
+    for place in (2, 1, 0):
+        found = found * 2.0**26 + limbs[place]
+    return found
 
 
 def infinite(values: list[float]) -> float | None:
@@ -70,8 +74,7 @@ def mean(values: list[float]) -> float | None:
         return values[0]
     if infinite(values) != 0.0:
         return infinite(values)
-    steps, unit = total(values)
-    return float(Fraction(steps / len(values)) * unit)
+    return total(values) / len(values) * float(QUANTUM)
 
 
 def added(values: list[float]) -> float | None:
@@ -79,8 +82,7 @@ def added(values: list[float]) -> float | None:
         return values[0]
     if infinite(values) != 0.0:
         return infinite(values)
-    steps, unit = total(values)
-    return float(max(-(Fraction(2) ** 1000), min(Fraction(2) ** 1000, steps * unit)))
+    return total(values) * float(QUANTUM)
 
 
 def evenly(count: int) -> Callable[[list[float]], list[float]]:
@@ -142,7 +144,7 @@ def test_a_mean_in_the_order_of_the_rows_would_differ() -> None:
 
 
 @pytest.fixture(scope="module")
-def in_postgres(postgres_url: str) -> dict[str, Any]:  # noqa: F811
+def in_postgres(postgres_url: str) -> dict[str, Any]:
     psycopg = pytest.importorskip("psycopg")
     name = f"t_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_url) as connection:
@@ -162,7 +164,7 @@ def test_postgresql_agrees(how: Any, in_postgres: dict[str, Any]) -> None:
 def test_postgresql_keeps_the_units_and_needs_no_permission_for_it(
     in_postgres: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
-    postgres_url: str,  # noqa: F811
+    postgres_url: str,
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     column = open_column(**in_postgres, column="x", unit="who")

@@ -11,6 +11,8 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.columns.contributions import Contribution
+from prudent.release.moment_sums import MomentSums, fine_lattice
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.outcome import Released
 from prudent.release.preview import Preview
@@ -166,3 +168,36 @@ def test_the_same_seed_gives_the_same_answer_in_an_engine() -> None:
         given = {"epsilon": 1.0, "noise": ReproducibleNoise(8)}
         one = statistic(frame, "x", **given)
         assert one == statistic(SAMPLE[:2_000], **given | {"noise": ReproducibleNoise(8)})
+
+
+class Several(ArrayColumn):
+    """A column to which one person may contribute three values."""
+
+    @property
+    def contribution(self) -> Contribution:
+        return Contribution(unit="person", per_unit=3)
+
+
+@pytest.mark.parametrize(("statistic", "degree"), [(mean, 1), (variance, 2)])
+@pytest.mark.parametrize("column", [ArrayColumn, Several])
+def test_moments_have_noise_for_the_sensitivity_of_their_sums(
+    statistic: Callable[..., Any], degree: int, column: type[ArrayColumn]
+) -> None:
+    records = 3 if column is Several else 1
+    sums = MomentSums(degree, fine_lattice((0.0, 200.0)), records)
+    noise = Silence()
+    statistic(column(SAMPLE), bounds=(0, 200), epsilon=0.7, noise=noise)
+    ((law, scale, size),) = noise.drawn
+    assert (law, size) == (Law.LAPLACE, degree + 1)
+    assert 0.7 * (1 - 1e-9) <= sums.sensitivity / Fraction(scale) <= Fraction(0.7)
+    # Three records weigh three times as much as one, in records.
+    assert float(scale) * sums.step == pytest.approx(records / 0.7)
+
+
+@ALL
+def test_several_values_of_a_person_cost_as_much_as_one(statistic: Callable[..., Any]) -> None:
+    given = {"epsilon": 0.9, "dry_run": True}
+    one, several = (statistic(column(SAMPLE), **given) for column in (ArrayColumn, Several))
+    for preview in (one, several):
+        spent = PldAccountant().compose(preview.event).get_epsilon(0.0)
+        assert 0.9 * (1 - 1e-9) <= spent <= 0.9 * (1 + 1e-9)

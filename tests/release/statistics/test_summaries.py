@@ -72,3 +72,17 @@ def test_other_quantiles_can_be_asked_for() -> None:
     found = describe(SAMPLE, ps=["1/10", 0.9], epsilon=2.0, noise=ReproducibleNoise(0))
     assert list(found.quantiles) == ["0.1", "0.5", "0.9"]
     assert list(describe(SAMPLE, ps=[0.5], epsilon=2.0).quantiles) == ["0.5"]
+
+
+def test_an_epsilon_too_small_for_all_its_parts_is_refused() -> None:
+    book = Book()
+    with pytest.raises(ValueError, match="Expected epsilon"):
+        describe(SAMPLE, epsilon=0.005, ledger=book)
+    assert not book.charges
+
+
+def test_the_names_are_functions_of_the_package_whatever_was_imported() -> None:
+    import prudent.release
+
+    names = ("count", "describe", "histogram", "mean", "sum", "variance")
+    assert all(callable(getattr(prudent.release, name)) for name in names)

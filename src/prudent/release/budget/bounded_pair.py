@@ -19,6 +19,7 @@ from scipy import special
 from prudent.accounting import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     PldAccountant,
@@ -313,6 +314,8 @@ def _pure_epsilon_of(leaf: dp.DpEvent) -> Fraction | float:
             return 1 / Fraction(leaf.noise_multiplier)
         case LaplaceTest() | DiscreteLaplaceTest():
             return 1 / Fraction(leaf.scale)
+        case ExponentialMechanismDpEvent():
+            return Fraction(leaf.epsilon)
         case DiscreteLaplaceDpEvent():
             return Fraction(leaf.noise_parameter) * Fraction(leaf.sensitivity)
         case dp.GaussianDpEvent() | GaussianTest() | DiscreteGaussianTest():

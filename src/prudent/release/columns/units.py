@@ -2,8 +2,8 @@
 
 Guarantee: what is kept of a unit is a function of the rows of that unit alone, the same on every
 engine and in any order of the rows. Sums of doubles depend on their order, so none is rounded on
-the way: every value of a unit is first rounded to a multiple of a power of two, chosen from the
-unit's own rows such that all sums are whole multiples below 2**53 and therefore exact.
+the way: every value is first rounded to a multiple of a public power of two and split into whole
+numbers that are so small that doubles add them exactly.
 
 With groups, a unit counts only in the group that holds most of its rows (the first in order among
 ties), and only with its rows there.
@@ -19,10 +19,10 @@ from prudent.release.columns.contributions import Contribution
 from prudent.release.columns.dialects import double
 from prudent.release.columns.scales import INTEGER, Scale
 
-_LARGEST, _SMALLEST = 1000, -900  # exponents of two: within them no product leaves the doubles
 _BITS = 52
 _LIMB = 2.0**26
-_SPARE = 60
+_LIMBS = 4
+_QUANTUM, _FARTHEST = 2.0**-40, 2.0**64  # as for the doubles that an answer may be
 
 
 def per_unit(rows: ir.Table, contribution: Contribution, scale: Scale | None) -> ir.Table:
@@ -122,30 +122,31 @@ def _whole_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
 
 
 def _rounded_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
-    """Sums of doubles, each clipped to ±2**1000 and rounded to a quantum of its unit.
+    """Sums of doubles, each clipped to ±2**64 and rounded to a multiple of 2**-40.
 
-    If a unit has n rows of size at most M, the quantum is the power of two for which n M / quantum
-    is about 2**52: the sum is a whole number of quanta, and the rounding of each value is at most
-    about M n / 2**52.
+    Each is split into four limbs of 26 bits, which doubles add exactly in any order, for up to
+    2**27 rows of a unit. One grouping does it all.
     """
-    shapes = rows.group_by(keys).aggregate(
-        rows=lambda t: t.count(), low=lambda t: t.value.min(), high=lambda t: t.value.max()
+    tiny = rows.value.abs() < double(_QUANTUM / 4)  # a quotient might underflow: an error
+    inside = ibis.ifelse(tiny, double(0.0), _clipped(rows.value, _FARTHEST))
+    rest = inside * double(1 / _QUANTUM)
+    limbs = {}
+    for place in range(_LIMBS - 1, 0, -1):
+        size = double(_LIMB**place)
+        limbs[f"limb{place}"] = (rest / size).floor().cast("float64")
+        rest = rest - limbs[f"limb{place}"] * size
+    limbs["limb0"] = _nearest(rest)
+    split = rows.mutate(**limbs)
+    sums = split.group_by(keys).aggregate(
+        rows=lambda t: t.count(),
+        low=lambda t: t.value.min(),
+        high=lambda t: t.value.max(),
+        **{name: split[name].sum() for name in limbs},
     )
-    ends = (_clipped(end, 2.0**_LARGEST).abs() for end in (shapes.low, shapes.high))
-    size = ibis.greatest(*ends)
-    shapes = shapes.mutate(
-        of_size=_exponent(ibis.greatest(size, double(2.0**_SMALLEST))),
-        of_rows=_exponent(shapes.rows.cast("float64")),
-    )
-    quantum = _power_of_two(shapes.of_size + shapes.of_rows + double(2.0 - _BITS))
-    shapes = shapes.select(*keys, "rows", "low", "high", quantum=quantum)
-    joined = rows.join(shapes, list(keys)).select("value", "quantum", *keys)
-    inside = _clipped(joined.value, 2.0**_LARGEST)
-    tiny = inside.abs() < joined.quantum / double(4.0)  # its quotient might underflow: an error
-    steps = _nearest(ibis.ifelse(tiny, double(0.0), inside) / joined.quantum)
-    totals = joined.mutate(steps=steps).group_by(keys).aggregate(total=lambda t: t.steps.sum())
-    # A second join costs less than carrying four more columns through the grouping.
-    return shapes.join(totals, list(keys)).select(*shapes.columns, "total")
+    total: ir.Value = sums[f"limb{_LIMBS - 1}"]
+    for place in range(_LIMBS - 2, -1, -1):
+        total = total * double(_LIMB) + sums[f"limb{place}"]
+    return sums.mutate(total=total, quantum=double(_QUANTUM))
 
 
 def _mean(sums: ir.Table) -> ir.Value:
@@ -154,10 +155,8 @@ def _mean(sums: ir.Table) -> ir.Value:
 
 
 def _sum(sums: ir.Table) -> ir.Value:
-    """The sum, clipped to ±2**1000, computed on a smaller scale where it cannot overflow."""
-    small = sums.total * (sums.quantum * double(2.0**-_SPARE))
-    inside = _clipped(small, 2.0 ** (_LARGEST - _SPARE)) * double(2.0**_SPARE)
-    return ibis.ifelse(sums.rows == 1, sums.low, _with_infinities(sums, inside))
+    total = sums.total * sums.quantum
+    return ibis.ifelse(sums.rows == 1, sums.low, _with_infinities(sums, total))
 
 
 def _with_infinities(sums: ir.Table, finite: ir.Value) -> ir.Value:
@@ -169,21 +168,6 @@ def _with_infinities(sums: ir.Table, finite: ir.Value) -> ir.Value:
         (low, double(-math.inf)),
         else_=finite,
     )
-
-
-def _exponent(number: ir.Value) -> ir.Value:
-    """The largest e with 2**e <= number; exact, because the rounding of a logarithm is mended."""
-    near = (number.ln() / double(math.log(2.0))).floor().cast("float64")
-    power = _power_of_two(near)
-    return ibis.cases(
-        (power > number, near - double(1.0)),
-        (power * double(2.0) <= number, near + double(1.0)),
-        else_=near,
-    )
-
-
-def _power_of_two(exponent: ir.Value) -> ir.Value:
-    return (double(2.0) ** exponent).cast("float64")
 
 
 def _nearest(number: ir.Value) -> ir.Value:

@@ -10,15 +10,15 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import AdditiveMechanism, shares_of
+from prudent.release.additive import shares_of
+from prudent.release.bin_counts import Histogram
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.histogram import Histogram
 from prudent.release.noise import Law, Noise, SecureNoise
 from prudent.release.outcome import NoiseSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
-from prudent.release.statistics.moments import CountOptions
+from prudent.release.statistics.moments import CountOptions, additive
 from prudent.release.winsorising import Clipping
 
 CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.2
@@ -55,7 +55,7 @@ def histogram(
     """
     bins = int(_validate.between(1, _MOST_BINS, bins=_validate.count(1, bins=bins)))
     law = options.get("law", Law.LAPLACE)
-    AdditiveMechanism.calibrate(options["epsilon"], options.get("delta"), law)  # checks them
+    additive(options)  # checks them
 
     def prepare(records: Column) -> Prepared:
         numbers = None if edges is None else _given(edges, records.scale)
@@ -63,7 +63,7 @@ def histogram(
             options["epsilon"], *((0.0, 0.0) if numbers else (CENTRE_SHARE, RADIUS_SHARE))
         )
         clipping = None if numbers else Clipping.privately(records, centre, radius)
-        mechanism = AdditiveMechanism.calibrate(rest, options.get("delta"), law)
+        mechanism = additive(options, rest)
         parts = [*([] if clipping is None else clipping.events), mechanism.event]
         event = parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
         sensitivity = records.contribution.records

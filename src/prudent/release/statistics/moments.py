@@ -12,12 +12,17 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import AdditiveMechanism, shares_of
+from prudent.release.additive import (
+    LARGEST_EPSILON,
+    SMALLEST_EPSILON,
+    AdditiveMechanism,
+    shares_of,
+)
 from prudent.release.clipped_total import ClippedTotal
 from prudent.release.columns.column import Column
 from prudent.release.moment_sums import Moment, Moments, MomentSpread, MomentSums, fine_lattice
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, NoiseSpread, Released, ScaledSpread
+from prudent.release.outcome import Branch, CountSpread, NoiseSpread, Released, ScaledSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
 from prudent.release.winsorising import Clipping
@@ -64,7 +69,7 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
     Returns:
         `Released` with a whole number of at least 0; with `by`, a dictionary with one per group.
     """
-    mechanism = _mechanism(options)
+    mechanism = additive(options)
     if column is None:
         column = options.get("unit") or options.get("by")
 
@@ -82,7 +87,7 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
                 1.0,
                 mechanism.event,
                 mechanism.law.value,
-                spread,
+                CountSpread(noisy, spread),
             )
 
         return Prepared(
@@ -212,12 +217,12 @@ def released_moments(
     return sums.moments(noisy, mechanism.scale(sums.sensitivity), mechanism.law)
 
 
-def _mechanism(options: Mapping[str, Any], epsilon: float | None = None) -> AdditiveMechanism:
-    return AdditiveMechanism.calibrate(
-        options["epsilon"] if epsilon is None else epsilon,
-        options.get("delta"),
-        options.get("law", Law.LAPLACE),
-    )
+def additive(options: CountOptions, epsilon: float | None = None) -> AdditiveMechanism:
+    """Return the mechanism of these options, checked; `epsilon` is a part of theirs."""
+    whole = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=options["epsilon"])
+    part = whole if epsilon is None else epsilon
+    law = options.get("law", Law.LAPLACE)
+    return AdditiveMechanism.calibrate(part, options.get("delta"), law)
 
 
 def _parts(
@@ -226,10 +231,10 @@ def _parts(
     """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
     bounds = options.get("bounds")
     if bounds is not None:
-        return Clipping.to(bounds, records.scale), _mechanism(options)
-    _mechanism(options)  # checks ε, δ and the law
+        return Clipping.to(bounds, records.scale), additive(options)
+    additive(options)  # checks ε, δ and the law
     centre, radius, rest = shares_of(options["epsilon"], *shares)
-    return Clipping.privately(records, centre, radius), _mechanism(options, rest)
+    return Clipping.privately(records, centre, radius), additive(options, rest)
 
 
 def _event(clipping: Clipping, mechanism: AdditiveMechanism) -> dp.DpEvent:

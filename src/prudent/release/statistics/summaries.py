@@ -7,21 +7,22 @@ from typing import Any, Unpack
 import attrs
 import dp_accounting as dp
 
+from prudent import _validate
 from prudent.release import request
-from prudent.release.additive import AdditiveMechanism, shares_of
+from prudent.release.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.description import Description
 from prudent.release.margins.quantile import HALF, rational
 from prudent.release.moment_sums import Moment, MomentSpread
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, Released
+from prudent.release.outcome import Branch, Released, ReleasedInterval, ScaledSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
 from prudent.release.selection.measure import Measure
 from prudent.release.selection.quantile import CONFIDENCE, ExponentialQuantile, Selected
 from prudent.release.selection.quantiles import ExponentialQuantiles
-from prudent.release.statistics.moments import CountOptions, released_moments
+from prudent.release.statistics.moments import CountOptions, additive, released_moments
 from prudent.release.winsorising import (
     PrivateRadius,
     around,
@@ -39,30 +40,9 @@ MEDIAN_SHARE, RADIUS_SHARE, QUANTILE_SHARE = 0.25, 0.15, 0.35
 The rest is for the noise of the sums.
 """
 
+_SMALLEST_EPSILON = 0.01  # below, the parts of ε are too small for the exponential mechanism
 _INTERVAL_SHARE = 0.25  # of the ε of a quantile
 _WIDER = 1.5  # other quantiles are sought within so many radii of the median
-
-
-@attrs.frozen
-class FixedSpread:
-    """An interval that was released with its value; see `outcome.Spread`.
-
-    Attributes:
-        ends: The ends of the interval.
-        confidence: Its confidence.
-    """
-
-    ends: tuple[Any, Any]
-    confidence: float
-
-    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
-        """See `outcome.Spread`: the released interval, unless more confidence is asked for."""
-        if confidence > self.confidence:
-            raise ValueError(
-                f"Expected confidence at most {self.confidence:g}, got {confidence:g}: the "
-                "interval was released with the value."
-            )
-        return self.ends
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -115,16 +95,18 @@ def describe(
         data: See `median`.
         column: See `median`.
         ps: The probabilities of the quantiles, in ascending order; the median is always released.
-        **options: See `CountOptions`; the law is that of the noise of the sums.
+        **options: See `CountOptions`; `epsilon` is at least 0.01, and the law is that of the noise
+            of the sums.
 
     Returns:
         `Description`; with `by`, a dictionary with one per group.
     """
     law = options.get("law", Law.LAPLACE)
-    AdditiveMechanism.calibrate(options["epsilon"], options.get("delta"), law)  # checks them
+    additive(options)  # checks them
+    _validate.between(_SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=options["epsilon"])
 
     def prepare(records: Column) -> Prepared:
-        plan = _plan(records, ps, options, law)
+        plan = _plan(records, ps, options)
 
         def answer(records: Column, noise: Noise | None) -> Any:
             return _described(plan, records, SecureNoise() if noise is None else noise)
@@ -141,7 +123,7 @@ def describe(
     return request.release(prepare, data, column, options)  # type: ignore[return-value]
 
 
-def _plan(records: Column, ps: Sequence[Any], options: CountOptions, law: Law) -> Plan:
+def _plan(records: Column, ps: Sequence[Any], options: CountOptions) -> Plan:
     units, measure = records.contribution.records, base_measure(records.scale)
     others = [p for p in ps if rational(p) != HALF]
     shares = MEDIAN_SHARE, RADIUS_SHARE, QUANTILE_SHARE if others else 0.0
@@ -152,7 +134,7 @@ def _plan(records: Column, ps: Sequence[Any], options: CountOptions, law: Law) -
         others=ExponentialQuantiles(others, rest / units, measure, _INTERVAL_SHARE)
         if others
         else None,
-        sums=AdditiveMechanism.calibrate(sums, options.get("delta"), law),
+        sums=additive(options, sums),
     )
 
 
@@ -216,7 +198,8 @@ def _ordered(
                 measure.low < first and last < measure.high
             ):  # beyond an end, values were moved to it
                 low, high = min(selected.interval[0], value), max(selected.interval[1], value)
-                spread = FixedSpread((scale.value(low), scale.value(high)), CONFIDENCE)
+                ends = ReleasedInterval(low, high, CONFIDENCE)
+                spread = ScaledSpread(value, ends, scale)
         released[f"{float(p):.12g}"] = Released(
             scale.value(value), Branch.SELECTED, 0.0, 0.0, event, "exponential", spread
         )
