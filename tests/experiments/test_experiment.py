@@ -79,7 +79,7 @@ def test_a_sampling_rate_from_the_data_makes_their_number_public():
     assert public.plan(990) == public.plan(1010)
     assert public.plan(990).relation == ADD_REMOVE
     assert attrs.evolve(FIXED, relation=REPLACE_ONE).plan(1000).relation == REPLACE_ONE
-    with pytest.raises(ValueError, match="Expected public_size with a relation of adding or"):
+    with pytest.raises(ValueError, match="Expected public_size when the relation adds or removes"):
         attrs.evolve(FIXED, relation=ADD_REMOVE)
 
 

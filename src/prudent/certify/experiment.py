@@ -112,15 +112,15 @@ def run(
     """
     mapped = feature_map(features)
     same = RepeatedNoise(noise)
+    budget = CertifiedClassifier(mapped, classes, epsilon, delta)
     if ledger is not None:
-        event = CertifiedClassifier(mapped, classes, epsilon, delta).event
-        ledger.charge(event, f"certified classifier on {mapped.name} features", delta=delta)
+        label = f"certified classifier on {mapped.name} features"
+        ledger.charge(budget.event, label, delta=delta)
     train, test = read()
     usable = (train[1] >= 0) & (train[1] < classes)
     vectors, finite = withheld(lambda: _mapped(mapped, train[0]))
     usable &= finite
     members = Records(vectors[usable], train[1][usable])
-    budget = CertifiedClassifier(mapped, classes, epsilon, delta)
     released = members.fitted(budget, mapped, same)
     queries = np.concatenate(
         [mapped.pairing.queries(values) for _, values in in_chunks(mapped.queries, test[0])]
