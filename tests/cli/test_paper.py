@@ -66,7 +66,7 @@ def test_the_comparison_names_a_bad_flag(run: Command, flag: str) -> None:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     path = tmp_path / "results.csv"
-    row = "mnist,none,ptr,,0,3.0,pld,100,1.1,92.5,0.5,64"
+    row = "mnist,none,ptr,,0,3.0,pld,100,1.1,92.5,0.5,64,"
     path.write_text(f"{','.join(COLUMNS)}\n{row}\n")
     return path
 
@@ -169,7 +169,12 @@ def test_the_frontier_is_shown_from_the_shipped_results(run: Command) -> None:
     rows = json.loads(run("paper", "frontier", "--json").out)
     assert {row["ratio"] for row in rows} == {0.1, 0.2, 0.3}
     assert {row["method"] for row in rows} >= {"dpsgd", "ptr", "ours"}
-    assert "every run at ε = 3" in run("paper", "frontier").out
+    assert {row["attacker"] for row in rows} == {"records", "gradients"}
+    assert all(("success" in row) == (row["attack"] == "backdoor") for row in rows)
+    told = run("paper", "frontier").out
+    assert told.index("Bad records: MNIST, every run at ε = 3") < told.index("Bad gradients: MNIST")
+    assert "backdoor: success" in told
+    assert told.endswith("measured, not guaranteed.\n")
 
 
 def test_every_conversion_is_compared(run: Command) -> None:

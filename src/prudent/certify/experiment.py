@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -20,6 +20,9 @@ from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.vectors import in_chunks
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported."""
@@ -181,18 +184,12 @@ def _attacked(
     return found
 
 
-def plot(result: Result, title: str, path: Path) -> None:
+def draw(result: Result, axes: "Axes") -> None:
     """Draw certified accuracy against the number of bad records, beside the attacks."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
     counts, certified = zip(*result.curve, strict=True)
     shares = [100 * value for value in certified]
-    axes.plot(counts, shares, color="#0072B2", label="certified: no k records can do worse")
-    axes.fill_between(counts, shares, color="#0072B2", alpha=0.12)
+    axes.plot(counts, shares, color="#2F8FD0", label="certified: no such records can do worse")
+    axes.fill_between(counts, shares, color="#2F8FD0", alpha=0.15)
     tried = sorted(result.attacked.items())
     axes.plot(
         [k for k, _ in tried],
@@ -203,11 +200,22 @@ def plot(result: Result, title: str, path: Path) -> None:
         label="after the worst attack tried",
     )
     axes.set_xlabel("bad records inserted or removed")
-    axes.set_ylabel("accuracy on test records, %")
+    axes.set_ylabel("accuracy on clean test data, %")
     axes.set_ylim(0, 100)
     axes.set_xlim(0, counts[-1])
+    axes.legend(loc="upper right", frameon=False, fontsize=8)
+
+
+def plot(result: Result, title: str, path: Path) -> None:
+    """Save the drawing of a result."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    draw(result, axes)
     axes.set_title(f"{title}, ({result.epsilon:g}, {result.delta:g})-DP")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower left")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

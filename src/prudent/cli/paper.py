@@ -82,10 +82,11 @@ def report(
 ) -> None:
     """Write all results to one self-contained HTML page.
 
-    First how many cells are at least as good as the paper's, and which are
-    not; then its tables with ours beside, accuracy against ε, the private
-    test over time, the worst attack, the figures, and what was chosen where
-    the paper is silent. Every number is computed from the results.
+    First what is proved about bad records, and what survived attacks; how
+    many cells are at least as good as the paper's, and which are not; then
+    its tables with ours beside, accuracy against ε, the private test over
+    time, every attack, the figures, and what was chosen where the paper is
+    silent. Every number is computed from the results.
 
     [b]Examples[/b]
 

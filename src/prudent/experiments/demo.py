@@ -1,4 +1,4 @@
-"""The demo: several private training methods side by side on partly corrupted data."""
+"""The training part of the demo: several private methods side by side on corrupted data."""
 
 import csv
 import multiprocessing
@@ -7,7 +7,7 @@ import shutil
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from prudent._validate import ArgumentError
 from prudent.accounting import LaplaceTest
 from prudent.experiments.experiment import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _EVALUATIONS = 12
 
@@ -50,7 +53,7 @@ def entries(common: Experiment) -> list[Entry]:
 
 
 def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[dict[str, Any]]:
-    """Train every entry, one per core at a time, and save a table and a plot.
+    """Train every entry, one per core at a time, and save a table.
 
     Returns:
         One row per entry: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
@@ -80,7 +83,6 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
         writer = csv.DictWriter(file, [name for name in rows[0] if name != "curve"])
         writer.writeheader()
         writer.writerows({k: v for k, v in row.items() if k != "curve"} for row in rows)
-    plot(rows, common, out / "demo.png")
     return rows
 
 
@@ -113,25 +115,23 @@ def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -
             time.sleep(0.5)
 
 
-def plot(rows: list[dict[str, Any]], common: Experiment, path: Path) -> None:
-    """Plot accuracy on clean test data against the ε spent so far."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
-    colours = ("#0072B2", "#56B4E9", "#E69F00", "#555555")  # colour-blind safe
+def draw(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:
+    """Draw accuracy on clean test data against the ε spent so far."""
+    colours = ("#2F8FD0", "#7CC4EE", "#E08A00", "#8C8C8C")  # colour-blind safe
     for row, colour, marker in zip(rows, colours, "os^D", strict=True):
         epsilons, accuracies = zip(*row["curve"], strict=True)
         label = f"{row['title']}: {row['accuracy']:.1%}"
-        axes.plot(epsilons, [100 * a for a in accuracies], color=colour, marker=marker, label=label)
+        axes.plot(
+            epsilons,
+            [100 * accuracy for accuracy in accuracies],
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=label,
+        )
     axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
     axes.set_ylabel("accuracy on clean test data, %")
     kind, _, ratio = common.corrupt.partition(":")
-    fault = f"{float(ratio):.0%} of the {kind}s wrong" if ratio else "nothing wrong"
-    axes.set_title(f"{common.dataset.upper()}, {fault}")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower right")
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    fault = f"{float(ratio):.0%} of the records bad ({kind})" if ratio else "no bad records"
+    axes.set_title(f"{common.dataset.upper()}, private training, {fault}")
+    axes.legend(loc="lower right", fontsize=8)

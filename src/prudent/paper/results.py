@@ -114,28 +114,27 @@ class Results:
     readings: tuple[Reading, ...]
     small: bool = False
     _cells: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)
+    _successes: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)
 
     @_cells.default
     def _(self) -> dict[CellKey, Estimate]:
-        accuracies: dict[CellKey, list[float]] = defaultdict(list)
-        for reading in self.readings:
-            # A calibrated run fills only the cell of its target ε, for which its noise was solved.
-            if reading.target in (None, reading.epsilon):
-                key = (
-                    reading.dataset,
-                    reading.corrupt,
-                    reading.column,
-                    reading.epsilon,
-                    reading.accountant,
-                )
-                accuracies[key].append(reading.accuracy)
-        return {key: Estimate.over(values) for key, values in accuracies.items()}
+        return _estimates((reading, reading.accuracy) for reading in self.readings)
+
+    @_successes.default
+    def _(self) -> dict[CellKey, Estimate]:
+        return _estimates((reading, reading.success) for reading in self.readings)
 
     def cell(
         self, dataset: str, corrupt: str, column: str, epsilon: float, accountant: str = "pld"
     ) -> Estimate | None:
         """The accuracy of a method at an ε; None if it was not run."""
         return self._cells.get((dataset, corrupt, column, epsilon, accountant))
+
+    def success(
+        self, dataset: str, corrupt: str, column: str, epsilon: float, accountant: str = "pld"
+    ) -> Estimate | None:
+        """The success of a backdoor at an ε; None if it was not run, or is no backdoor."""
+        return self._successes.get((dataset, corrupt, column, epsilon, accountant))
 
     def columns(self, dataset: str) -> list[str]:
         """The columns that fill cells of a data set, in alphabetical order."""
@@ -144,6 +143,23 @@ class Results:
     def runs(self) -> int:
         """The number of distinct runs among the rows."""
         return len({reading.run for reading in self.readings})
+
+
+def _estimates(values: Iterable[tuple[Reading, float | None]]) -> dict[CellKey, Estimate]:
+    """The estimates of all cells from one value per row; rows without a value do not count."""
+    found: dict[CellKey, list[float]] = defaultdict(list)
+    for reading, value in values:
+        # A calibrated run fills only the cell of its target ε, for which its noise was solved.
+        if value is not None and reading.target in (None, reading.epsilon):
+            key = (
+                reading.dataset,
+                reading.corrupt,
+                reading.column,
+                reading.epsilon,
+                reading.accountant,
+            )
+            found[key].append(value)
+    return {key: Estimate.over(sample) for key, sample in found.items()}
 
 
 def shipped() -> Path:

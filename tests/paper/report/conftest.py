@@ -28,6 +28,7 @@ def row(**changes: Any) -> Row:
         "accuracy": 90.0,
         "pass_rate": 0.5,
         "trim": 64,
+        "success": "",
     }
     assert set(changes) <= set(plain)
     return plain | changes

@@ -1,10 +1,14 @@
-"""The worst attack is the worst of those that were run, and no more is claimed."""
+"""The worst attack is the worst of those that were run, by who attacks, and no more is claimed."""
+
+from pathlib import Path
 
 import pytest
 
 from prudent.paper.report.document import Tone
-from prudent.paper.report.frontier import frontiers, is_covered
-from prudent.paper.report.grids import UNCOVERED, frontier_grid
+from prudent.paper.report.frontier import Attacker, attacker_of, frontiers, is_covered
+from prudent.paper.report.grids import UNCOVERED, frontier_grid, worst_cases_grid
+from prudent.paper.results import read, shipped
+from prudent.paper.runs.jobs import settings
 from tests.paper.report.conftest import cells
 
 
@@ -28,18 +32,32 @@ ROWS = {
 }
 
 
+def table(grid):
+    """The texts of a grid by attack and method, below the row without bad records."""
+    return {
+        (line[1].text, method): cell
+        for line in grid.rows[1:]
+        for method, cell in zip(grid.header[2:], line[2:], strict=True)
+    }
+
+
 def test_the_minimum_over_attacks_and_the_best_of_them(results):
     (frontier,) = frontiers(results(attacked(**ROWS)))
     assert (frontier.dataset, frontier.epsilon) == ("mnist", 3.0)
-    assert frontier.kinds == ("label", "little", "mimic")
+    assert (frontier.attacker, frontier.kinds) == (Attacker.GRADIENTS, ("little", "mimic"))
     ours, dpsgd = frontier.rows
     assert (ours.worst, ours.least, ours.clean.mean) == ("mimic", 80.0, 96.0)
     assert (dpsgd.worst, dpsgd.least) == ("little", 60.0)
     assert frontier.best(0.2) == 80.0
-    tones = {(r[1].text, c.tone) for r in frontier_grid(frontier).rows for c in r if c is not None}
-    assert ("TSGD+PTR, tuned", Tone.BEST) in tones
-    assert ("DP-SGD, tuned", Tone.BEST) not in tones
-    assert ("DP-SGD, tuned", Tone.WORST) in tones
+    grid = frontier_grid(frontier)
+    assert grid.header == ("bad", "attack", "TSGD+PTR, tuned", "DP-SGD, tuned")
+    assert [cell.text for cell in grid.rows[0]] == ["0%", "none", "96.00", "97.00"]
+    tones = {key: cell.tone for key, cell in table(grid).items() if cell.tone is not Tone.PLAIN}
+    assert tones == {
+        ("worst accuracy", "TSGD+PTR, tuned"): Tone.BEST,
+        ("mimic†", "TSGD+PTR, tuned"): Tone.WORST,
+        ("a little is enough†", "DP-SGD, tuned"): Tone.WORST,
+    }
 
 
 def test_a_method_that_missed_an_attack_is_never_the_best(results):
@@ -49,16 +67,66 @@ def test_a_method_that_missed_an_attack_is_never_the_best(results):
     ours, _ = frontier.rows
     assert (ours.complete, ours.least) == (False, 85.0)
     assert frontier.best(0.2) == 50.0
-    grid = frontier_grid(frontier)
-    row = grid.rows[0]
-    least = row[grid.header.index("least")]
-    assert least.detail == "of 2 of 3 attacks"
-    assert least.tone is Tone.PLAIN
-    assert "not run" in [cell.text for cell in row]
+    cells = table(frontier_grid(frontier))
+    least = cells["worst accuracy", "TSGD+PTR, tuned"]
+    assert (least.detail, least.tone) == ("of 1 of 2 attacks", Tone.PLAIN)
+    assert cells["mimic†", "TSGD+PTR, tuned"].text == "not run"
+
+
+def poisoned(success=99.0):
+    """Both attackers at 20 %; a backdoor leaves accuracy and succeeds."""
+    chosen = attacked(**ROWS, class_mean={"ours": 94.0, "ours-dpsgd": 93.0})
+    backdoor = attacked(backdoor={"ours": 95.5, "ours-dpsgd": 96.5})
+    return chosen + [line | {"success": success} for line in backdoor]
+
+
+def test_attackers_are_never_mixed(results):
+    """A worst case over both would be that of the gradients, whatever records do."""
+    records, gradients = frontiers(results(poisoned()))
+    assert (records.attacker, gradients.attacker) == (Attacker.RECORDS, Attacker.GRADIENTS)
+    assert records.kinds == ("label", "class-mean", "backdoor")
+    assert gradients.kinds == ("little", "mimic")
+    assert [row.least for row in records.rows] == [94.0, 93.0]
+    assert [row.least for row in gradients.rows] == [80.0, 60.0]
+    told = {
+        (row["attacker"], row["attack"]) for each in (records, gradients) for row in each.plain()
+    }
+    assert told == {
+        *(("records", kind) for kind in records.kinds),
+        *(("gradients", kind) for kind in gradients.kinds),
+    }
+
+
+def test_a_backdoor_is_told_by_its_success_too(results):
+    records, gradients = frontiers(results(poisoned(98.7)))
+    cells = table(frontier_grid(records))
+    assert cells["backdoor", "DP-SGD, tuned"].text == "96.50"
+    assert cells["backdoor: success", "DP-SGD, tuned"].text == "98.70"
+    assert all("success" not in name for name, _ in table(frontier_grid(gradients)))
+    told = {row["attack"]: row.get("success") for row in records.plain()}
+    assert told == {"label": None, "class-mean": None, "backdoor": 98.7}
+
+
+def test_worst_cases_stand_beside_each_other_by_attacker(results):
+    grid = worst_cases_grid(frontiers(results(poisoned(98.7))))
+    assert [[cell.text for cell in line] for line in grid.rows] == [
+        ["Bad records", "20%", "94.00", "93.00"],
+        ["backdoor: success", "20%", "98.70", "98.70"],
+        ["Bad gradients", "20%", "80.00", "60.00"],
+    ]
+    best = [[cell.tone is Tone.BEST for cell in line[2:]] for line in grid.rows]
+    assert best == [[True, False], [False, False], [True, False]]
+
+
+def test_every_attack_of_the_settings_has_one_attacker():
+    by_records = ["label", "label-targeted", "feature", "class-mean", "gradient-match", "backdoor"]
+    kinds = settings()["frontier"]["kinds"]
+    assert [kind for kind in kinds if attacker_of(kind) is Attacker.RECORDS] == by_records
+    assert all(is_covered(f"{kind}:0.1") for kind in by_records)
 
 
 def test_seeds_are_told_where_they_are_not_as_many_as_usual(results):
-    extra = cells({"ours": [95.0]}, corrupt="label:0.2", epsilon=3.0)
+    extra = cells({"ours": [80.0]}, corrupt="mimic:0.2", epsilon=3.0)
     rows = attacked(**ROWS) + [row | {"seed": 1, "target": 3.0} for row in extra]
     (frontier,) = frontiers(results(rows))
     assert frontier.usual_seeds == 1
@@ -86,5 +154,68 @@ def test_the_papers_faults_alone_make_no_frontier(results):
 def test_attacks_that_no_price_covers_are_marked(results, kind, covered):
     assert is_covered(f"{kind}:0.1") is covered
     rows = attacked(**ROWS | {kind.replace("-", "_"): {"ours": 90.0}})
-    header = frontier_grid(frontiers(results(rows))[0]).header
-    assert sum(name.endswith(UNCOVERED) for name in header) == 2
+    grids = map(frontier_grid, frontiers(results(rows)))
+    names = {line[1].text for grid in grids for line in grid.rows}
+    assert sum(name.endswith(UNCOVERED) for name in names) == 2
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """The shipped frontiers."""
+    records, gradients = frontiers(read(shipped()))
+    return records, gradients
+
+
+def test_what_the_essay_says_of_bad_records_follows_from_the_table(measured):
+    records, _ = measured
+    assert records.ratios == [0.1, 0.2, 0.3]
+    assert all(row.complete for row in records.rows)
+    for row in records.rows:
+        if row.column.startswith("ours"):
+            assert row.clean.mean - row.least <= 2
+        if row.column == "ours-dpsgd":
+            assert row.least == records.best(row.ratio)
+    success = {(row.column, row.ratio): row.success["backdoor"].mean for row in records.rows}
+    assert all(success[column, 0.3] > 95 for column in records.columns)
+    assert all(success[column, 0.1] > 99 for column in ("ours", "ours-dpsgd"))
+    travel = ["trimmed", "dpsgd", "ptr", "ours", "ours-dpsgd"]  # by learning rate × steps
+    assert [success[column, 0.1] for column in travel] == sorted(success[c, 0.1] for c in travel)
+
+
+def test_what_the_essay_says_of_bad_gradients_follows_from_the_table(measured):
+    _, gradients = measured
+    for row in gradients.rows:
+        for kind in ("gradient", "sign-flip"):
+            assert row.clean.mean - row.cells[kind].mean < 5
+    tuned = [row.least for row in gradients.at(0.1) if row.column.startswith("ours")]
+    paper = [row.least for row in gradients.at(0.1) if not row.column.startswith("ours")]
+    assert max(tuned) < min(paper)
+    assert all(row.least < 26 for row in gradients.at(0.3))
+
+
+def test_what_the_readme_says_follows_from_the_tables(measured):
+    records, gradients = measured
+    text = (Path(__file__).resolve().parents[3] / "README.md").read_text("utf-8")
+    said = " ".join(text.split())
+
+    def least(frontier, column):
+        kept = [row.least for row in frontier.rows if row.column == column]
+        return "{:.1f}, {:.1f} and {:.1f} %".format(*kept)
+
+    best = [records.best(ratio) for ratio in records.ratios]
+    assert best == [row.least for row in records.rows if row.column == "ours-dpsgd"]
+    assert f"keeps the most, {least(records, 'ours-dpsgd')}, and TSGD+PTR" in said
+    assert f"with it {least(records, 'ours')}." in said
+    assert (len(records.kinds), len(gradients.kinds)) == (6, 8)
+    assert "the worst of six attacks" in said
+    assert "the worst of eight attacks" in said
+    tenth, fifth = (
+        {row.column: row.success["backdoor"].mean for row in records.at(ratio)}
+        for ratio in (0.1, 0.2)
+    )
+    assert {f"{tenth[column]:.0f}" for column in ("ours", "ours-dpsgd")} == {"99"}
+    assert f"in {min(fifth.values()):.0f} to {max(fifth.values()):.1f} % against" in said
+    best = [gradients.best(ratio) for ratio in gradients.ratios]
+    assert "leaves {:.0f}, {:.0f} and {:.0f} % at best".format(*best) in said
+    tuned = max(row.least for row in gradients.rows if row.column.startswith("ours"))
+    assert f"at most {tuned:.0f} % with our tuning" in said

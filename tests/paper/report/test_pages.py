@@ -138,7 +138,17 @@ def test_what_the_paper_prints_in_two_tables_is_the_same_in_both():
     assert tables[0] == tables[1]
 
 
-def test_the_summary_comes_first_and_counts(results):
+def test_the_page_opens_with_what_is_proved_and_calls_the_rest_no_guarantee():
+    page = PAGE.read_text("utf-8")
+    first = page.split("\n## ")[1]
+    assert first.startswith("Bad records: proved and measured")
+    assert first.index("(certify-training.md)") < first.index("no guarantee") < first.index("| Bad")
+    alone = Page(html.render(document(read(shipped()), curves=False), BY))
+    assert "certificates of training runs" in " ".join(alone.words)
+    assert alone.outside == []
+
+
+def test_the_summary_comes_before_the_tables_and_counts(results):
     rows = everywhere(0.5, ptr=0.0, trimmed=-1.0)
     page = Page(html.render(document(results(rows), curves=False), BY))
     text = " ".join(page.words)

@@ -26,6 +26,9 @@ _CORRUPTIONS = {
     "label": "random labels",
     "label-targeted": "targeted labels",
     "feature": "feature noise",
+    "class-mean": "class means",
+    "gradient-match": "gradient matching",
+    "backdoor": "backdoor",
     "gradient": "gradient noise",
     "sign-flip": "sign flip",
     "colluding": "colluding",
@@ -35,6 +38,7 @@ _CORRUPTIONS = {
     "little": "a little is enough",
     "mimic": "mimic",
 }
+_ATTACKERS = {"records": "Bad records", "gradients": "Bad gradients"}
 _PAPERS_DATA = {"mnist": "mnist", "emnist": "emnist-letters", "cifar10": "cifar10"}
 
 
@@ -72,6 +76,11 @@ def short(name: str) -> str:
 def kind(name: str) -> str:
     """The display name of a kind of corruption."""
     return _CORRUPTIONS.get(name, name)
+
+
+def attacker(name: str) -> str:
+    """The display name of what an attacker chooses."""
+    return _ATTACKERS[name]
 
 
 def corruption(text: str) -> str:

@@ -7,6 +7,7 @@ number in `held_out.csv`, and the table of ideas is made from `ideas.csv`.
 import csv
 import functools
 import re
+from collections.abc import Iterator
 from importlib import resources
 
 from prudent.paper.report import display_names
@@ -23,8 +24,13 @@ def why() -> Section:
     return Section(title, "why", (_bullets(title),))
 
 
+def bad_records() -> Bullets:
+    """The explanation of the attacks by chosen records."""
+    return _bullets("Bad records")
+
+
 def how_far(results: Results) -> Bullets:
-    """The explanation of the frontier: how far a constant attack vector can move the model."""
+    """The explanation of the attacks on gradients: how far a constant vector moves the model."""
     frontier = settings()["frontier"]
     epsilon, dataset = frontier["epsilon"], frontier["dataset"]
     travels = []
@@ -64,16 +70,15 @@ def ideas() -> Section:
     )
 
 
-def _bullets(title: str, **values: str) -> Bullets:
-    """A chapter of the essay with its numbers filled in."""
+def lines(title: str, **values: str) -> Iterator[str]:
+    """The items of a chapter of the essay, with their numbers filled in."""
     known = values | _held_out()
-    lines = (line for line in _chapters()[title].splitlines() if line)
-    return Bullets(
-        tuple(
-            _PLACEHOLDER.sub(lambda match: known[match[1]], line.removeprefix("- "))
-            for line in lines
-        )
-    )
+    for line in filter(None, _chapters()[title].splitlines()):
+        yield _PLACEHOLDER.sub(lambda match: known[match[1]], line.removeprefix("- "))
+
+
+def _bullets(title: str, **values: str) -> Bullets:
+    return Bullets(tuple(lines(title, **values)))
 
 
 @functools.cache

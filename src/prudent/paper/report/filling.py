@@ -17,7 +17,7 @@ SIZES = ("small", "full")
 _SEEDS = {"small": 1, "full": 5}
 _STEPS = {"small": 40, "full": None}
 _CORRUPTIONS = 2  # in a small table: none, and the first one
-_SMALL_FRONTIER = ("none", "colluding:0.2", "inner-product:0.2")
+_SMALL_FRONTIER = ("none", "gradient-match:0.2", "colluding:0.2", "inner-product:0.2")
 
 
 def results_path(size: str, given: Path | None, *, running: bool) -> Path:
@@ -64,7 +64,7 @@ def table_jobs(
 
 
 def frontier_jobs(size: str, seeds: int | None = None) -> Iterator[Job]:
-    """The runs of the frontier; at small size only clean ones and those of the worst attacks."""
+    """The runs of the frontier; at small size only clean ones and three attacks."""
     for job in jobs.frontier_jobs(_SEEDS[size] if seeds is None else seeds):
         if size == "full" or job.corrupt in _SMALL_FRONTIER:
             yield job

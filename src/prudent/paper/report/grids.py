@@ -190,52 +190,82 @@ def _share_passed(run: list[Reading]) -> float:
 
 
 def frontier_grid(frontier: Frontier) -> Grid:
-    """Methods by attacks, with the worst attack of each row and the best worst case highlighted."""
+    """Attacks by methods at each ratio: the worst of each method, and the best of these."""
+    usual = frontier.usual_seeds
+    clean = [_estimate(row.clean, usual_seeds=usual) for row in frontier.at(frontier.ratios[0])]
+    rows: list[tuple[Cell | None, ...]] = [(Cell("0%"), Cell("none"), *clean)]
+    for ratio in frontier.ratios:
+        lines = list(_frontier_lines(frontier, ratio))
+        ends = (Cell(f"{ratio:.0%}", rows=len(lines)), *[None] * (len(lines) - 1))
+        rows += [(first, *line) for first, line in zip(ends, lines, strict=True)]
+    title = (
+        f"{display_names.attacker(frontier.attacker)}: {display_names.dataset(frontier.dataset)}, "
+        f"every run at ε = {frontier.epsilon:g}"
+    )
+    notes = (
+        f"Seeds: {usual}, unless a cell says otherwise.",
+        display_names.substitute_note(frontier.dataset),
+    )
     return Grid(
-        (
-            "bad",
-            "method",
-            "least",
-            "clean",
-            *(
-                display_names.kind(kind) + ("" if is_covered(f"{kind}:0.1") else UNCOVERED)
-                for kind in frontier.kinds
-            ),
-        ),
-        tuple(_frontier_rows(frontier)),
+        ("bad", "attack", *map(display_names.method, frontier.columns)),
+        tuple(rows),
         words=2,
-        title=f"{display_names.dataset(frontier.dataset)}, every run at ε = {frontier.epsilon:g}",
-        note=" ".join(
-            filter(
-                None,
-                (
-                    f"Seeds: {frontier.usual_seeds}, unless a cell says otherwise.",
-                    display_names.substitute_note(frontier.dataset),
-                ),
-            )
-        ),
+        title=title,
+        note=" ".join(note for note in notes if note),
     )
 
 
-def _frontier_rows(frontier: Frontier) -> Iterator[tuple[Cell | None, ...]]:
-    ratios = [row.ratio for row in frontier.rows]
-    usual = frontier.usual_seeds
-    for index, row in enumerate(frontier.rows):
-        first = index == 0 or ratios[index - 1] != row.ratio
+def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[Cell, ...]]:
+    usual, methods = frontier.usual_seeds, frontier.at(ratio)
+    yield Cell("worst accuracy"), *(_least(row, frontier.best(ratio)) for row in methods)
+    for kind in methods[0].cells:
+        mark = "" if is_covered(f"{kind}:0.1") else UNCOVERED
+        tones = (Tone.WORST if kind == row.worst else Tone.PLAIN for row in methods)
         yield (
-            Cell(f"{row.ratio:.0%}", rows=ratios.count(row.ratio)) if first else None,
-            Cell(display_names.method(row.column)),
-            _least(row, frontier.best(row.ratio)),
-            _estimate(row.clean, usual_seeds=usual),
+            Cell(display_names.kind(kind) + mark),
             *(
-                _estimate(
-                    row.cells.get(kind),
-                    tone=Tone.WORST if kind == row.worst else Tone.PLAIN,
-                    usual_seeds=usual,
-                )
-                for kind in frontier.kinds
+                _estimate(row.cells[kind], tone=tone, usual_seeds=usual)
+                for row, tone in zip(methods, tones, strict=True)
             ),
         )
+        if kind in methods[0].success:
+            yield (
+                Cell(f"{display_names.kind(kind)}: success"),
+                *(_estimate(row.success[kind], usual_seeds=usual) for row in methods),
+            )
+
+
+def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
+    """The worst accuracy of each method by attacker and ratio, and the success of a backdoor."""
+    columns = list(dict.fromkeys(column for frontier in found for column in frontier.columns))
+    names: list[str] = []
+    rows: list[tuple[Cell, ...]] = []
+
+    def add(name: str, ratio: float, cells: dict[str, Cell]) -> None:
+        missing = Cell(display_names.NOT_RUN, Tone.MISSING)
+        names.append(name)
+        rows.append((Cell(f"{ratio:.0%}"), *(cells.get(column, missing) for column in columns)))
+
+    for frontier in found:
+        for ratio in frontier.ratios:
+            best = frontier.best(ratio)
+            cells = {row.column: _least(row, best) for row in frontier.at(ratio)}
+            add(display_names.attacker(frontier.attacker), ratio, cells)
+        for kind in frontier.rows[0].success:
+            for ratio in frontier.ratios:
+                cells = {
+                    row.column: _estimate(row.success.get(kind), usual_seeds=frontier.usual_seeds)
+                    for row in frontier.at(ratio)
+                }
+                add(f"{display_names.kind(kind)}: success", ratio, cells)
+    return Grid(
+        ("worst accuracy", "bad", *map(display_names.method, columns)),
+        tuple((name, *row) for name, row in zip(spans(names), rows, strict=True)),
+        words=1,
+        title=f"{display_names.dataset(found[0].dataset)}, every run at ε = {found[0].epsilon:g}",
+        note="Lowest mean accuracy over the attacks that were run, in percent; for the backdoor, "
+        "test records with the trigger that are taken for its class.",
+    )
 
 
 def _least(row: Row, best: float | None) -> Cell:

@@ -135,5 +135,9 @@ def _key(key: Key) -> str:
 
 
 def _text(text: str) -> str:
-    """The text as escaped HTML, with backquoted parts as code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text, quote=False))
+    """The text as escaped HTML, with backquoted parts as code.
+
+    The page stands alone, so links to pages of the docs are shown as their text.
+    """
+    plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", html.escape(text, quote=False))
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", plain)

@@ -1,4 +1,4 @@
-"""The report page: summary, tables, curves, worst attacks and settings."""
+"""The report page: what is proved, summary, tables, curves, attacks and settings."""
 
 import itertools
 from collections import defaultdict
@@ -9,7 +9,7 @@ import attrs
 import prudent
 from prudent.experiments.experiment import Experiment
 from prudent.paper.figures.panels import Figure
-from prudent.paper.report import display_names, drawings, essay
+from prudent.paper.report import attack_sections, display_names, drawings, essay
 from prudent.paper.report.cells import METHOD_ORDER
 from prudent.paper.report.document import (
     Block,
@@ -24,14 +24,8 @@ from prudent.paper.report.document import (
     Tiles,
     Tone,
 )
-from prudent.paper.report.frontier import frontiers
-from prudent.paper.report.grids import (
-    UNCOVERED,
-    frontier_grid,
-    passing_grid,
-    spans,
-    table_grids,
-)
+from prudent.paper.report.frontier import Attacker, frontiers
+from prudent.paper.report.grids import passing_grid, spans, table_grids
 from prudent.paper.report.summary import SMALL_IMAGES, Comparison, Count, Summary, summarise
 from prudent.paper.results import Reading, Results
 from prudent.paper.runs.jobs import published, settings
@@ -54,13 +48,15 @@ def document(results: Results, *, curves: bool = True, figures: Sequence[Figure]
         figures: The paper's figures to draw.
     """
     full = bool(results.readings) and not results.small
+    attacked = frontiers(results)
     sections = [
+        attack_sections.opening(attacked),
         _summary(results),
         *([essay.why()] if full else []),
         *(_table(results, number) for number in TABLES),
         *([_curves(results)] if curves else []),
         _test(results, curves),
-        _frontier(results),
+        *(attack_sections.survived(results, attacked, attacker) for attacker in Attacker),
         *([essay.ideas()] if full else []),
         *([_figures(figures)] if figures else []),
         _runs(results),
@@ -268,25 +264,6 @@ def _test(results: Results, curves: bool) -> Section:
 def _or_not_run(found: Iterator[Plots | None]) -> list[Block]:
     blocks: list[Block] = [block for block in found if block is not None]
     return blocks or [Paragraph(f"{display_names.NOT_RUN.capitalize()}.")]
-
-
-def _frontier(results: Results) -> Section:
-    found = frontiers(results)
-    blocks: list[Block] = [
-        Paragraph(
-            "Every method at the same (ε, δ), under every attack that was run. In each row the "
-            "worst attack stands out, and at each ratio the method whose worst is best, among "
-            "those that met every attack."
-        ),
-        Paragraph(
-            f"{UNCOVERED} These attackers read the gradients of other records, so one record "
-            "reaches the sum through more than its own gradient, and the price of the run is no "
-            "guarantee for it: ε is then that of the same run without the attack."
-        ),
-        *(frontier_grid(frontier) for frontier in found),
-        essay.how_far(results) if found else Paragraph(f"{display_names.NOT_RUN.capitalize()}."),
-    ]
-    return Section("The worst attack", "frontier", tuple(blocks))
 
 
 def _figures(figures: Sequence[Figure]) -> Section:

@@ -1,0 +1,66 @@
+"""The sections of the report on bad records and bad gradients: what is proved, what survived."""
+
+from collections.abc import Sequence
+
+from prudent.paper.report import display_names, essay
+from prudent.paper.report.document import Block, Bullets, Paragraph, Section
+from prudent.paper.report.frontier import Attacker, Frontier
+from prudent.paper.report.grids import UNCOVERED, frontier_grid, worst_cases_grid
+from prudent.paper.results import Results
+
+_WHO = {
+    Attacker.RECORDS: (
+        "The attacker chooses some of the records, inputs and labels, before training, and touches "
+        "no gradient. Each method computes, clips and sums what these records give. The ε of every "
+        "run holds for the honest records."
+    ),
+    Attacker.GRADIENTS: (
+        "The attacker chooses, at every step, the gradients that some of the records send: faulty "
+        f"hardware, or hostile clients. {UNCOVERED} These attackers read the gradients of other "
+        "records, so one record reaches the sum through more than its own gradient, and the price "
+        "of the run is no guarantee for it: ε is then that of the same run without the attack."
+    ),
+}
+
+
+def opening(found: Sequence[Frontier]) -> Section:
+    """The section that says what is proved about bad records, and what only survived attacks."""
+    return Section(
+        "Bad records: proved and measured",
+        "robustness",
+        (
+            Bullets(tuple(essay.lines("What is proved"))),
+            Paragraph(
+                "Measured is something else. Below is what is left of each method under the worst "
+                "of the attacks that were tried, by who the attacker is. It is no guarantee: the "
+                "next attack may do more."
+            ),
+            *_worst_cases(found),
+        ),
+    )
+
+
+def _worst_cases(found: Sequence[Frontier]) -> list[Block]:
+    places = dict.fromkeys((each.dataset, each.epsilon) for each in found)
+    return [
+        worst_cases_grid([each for each in found if (each.dataset, each.epsilon) == place])
+        for place in places
+    ] or [Paragraph(f"{display_names.NOT_RUN.capitalize()}.")]
+
+
+def survived(results: Results, found: Sequence[Frontier], attacker: Attacker) -> Section:
+    """The section on all attacks of one attacker."""
+    here = [frontier for frontier in found if frontier.attacker == attacker]
+    explained = essay.bad_records() if attacker is Attacker.RECORDS else essay.how_far(results)
+    blocks: list[Block] = [
+        Paragraph(_WHO[attacker]),
+        Paragraph(
+            "Every method at the same (ε, δ), under every attack that was run. The worst attack on "
+            "each method stands out, and at each ratio the method whose worst is best, among those "
+            "that met every attack. None of it is a guarantee."
+        ),
+        *map(frontier_grid, here),
+        explained if here else Paragraph(f"{display_names.NOT_RUN.capitalize()}."),
+    ]
+    title = f"{display_names.attacker(attacker)}: what survived"
+    return Section(title, f"bad-{attacker}", tuple(blocks))
