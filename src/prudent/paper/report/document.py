@@ -35,7 +35,7 @@ class Cell:
 
 @attrs.frozen
 class Paragraph:
-    """A paragraph of text; backquotes mark `code`, and [text](page) is a link to a docs page."""
+    """A paragraph of text; backquotes mark `code`, and `[text](page)` is a link to a docs page."""
 
     text: str
 
