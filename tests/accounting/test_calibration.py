@@ -226,6 +226,7 @@ def test_the_best_test_needs_no_more_noise_than_any_kind_solved_alone(run, accou
         assert choice.run.epsilon(1e-5, accountant) <= 1.5
 
 
+@pytest.mark.slow
 def test_a_kind_that_cannot_meet_the_target_leaves_it_to_the_others():
     """At one step a Laplace test of this scale alone costs more than the target."""
     run, target = Run(failure=1e-3), {"epsilon": 0.25, "delta": 1e-2, "margin": 20}

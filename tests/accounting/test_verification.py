@@ -49,6 +49,7 @@ CASES = {  # event, runs, δ, grid of the check
 }
 
 
+@pytest.mark.slow
 def test_a_small_case_is_confirmed_and_a_planted_error_is_not():
     event, count, delta = SMALL, 20, 1e-7
     lower, upper = PldAccountant().compose(event, count).epsilon_bounds(delta)

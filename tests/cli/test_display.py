@@ -44,7 +44,7 @@ def test_a_released_value_is_one_line(run: Command, file: str) -> None:
     assert answer.status == 0
     check_quiet(answer)
     assert answer.out.splitlines() == [
-        f"{SEEN} (robust branch)",
+        f"{SEEN} (propose-test-release, robust branch)",
         "(2, 1e-06)-DP for adding or removing one record",
     ]
     plain = json.loads(run("release", "mode", file, "--column=city", *COST, "--json").out)

@@ -54,7 +54,9 @@ def test_a_suggestion_never_charges() -> None:
     suggest_proposal(median, count=2_000, shape=SHAPE, rehearsals=1, ledger=Untouched(), **BUDGET)
 
 
-@pytest.mark.parametrize("proposals", [[1.0], [0.1, 1.0, 10.0]])
+@pytest.mark.parametrize(
+    "proposals", [pytest.param([1.0], marks=pytest.mark.slow), [0.1, 1.0, 10.0]]
+)
 def test_a_search_costs_what_was_asked(proposals: list[float]) -> None:
     search = ProposalSearch.calibrate(proposals, **BUDGET)
     spent = PldAccountant().compose(search.event).get_epsilon(1e-6)

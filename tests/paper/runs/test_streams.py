@@ -55,7 +55,11 @@ def run(rule, seed, device, histories, corrupt=None):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("corrupt", [None, GradientNoise(0.2)], ids=["clean", "corrupt"])
+@pytest.mark.parametrize(
+    "corrupt",
+    [pytest.param(None, marks=pytest.mark.slow), GradientNoise(0.2)],
+    ids=["clean", "corrupt"],
+)
 def test_each_run_is_what_it_is_alone(device, corrupt):
     wanted = [(rule, seed) for rule in RULES for seed in range(3)]
     alone = {}

@@ -338,7 +338,7 @@ EVENTS = st.one_of(
 )
 
 
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=6)
 @hypothesis.given(st.lists(EVENTS, min_size=1, max_size=4))
 def test_what_is_called_spent_is_an_upper_bound(events: list[dp.DpEvent]) -> None:
     filter_, accountant = AdaptiveFilter(3.0, 1e-5), PldAccountant()
