@@ -3,6 +3,7 @@
 | name | records | what the map is |
 | --- | --- | --- |
 | `scattering` | images 28 × 28 | scattering coefficients, with statistics of synthetic glyphs |
+| `letters` | images 28 × 28 | a network in whole numbers, trained on public letters |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
 A map of your own is a `Vectors` with a function from an array of records to an array with one row
@@ -22,7 +23,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.vectors import Euclidean, Pairing
 
-NAMES = ("scattering", "vectors:D")
+NAMES = ("letters", "scattering", "vectors:D")
 """The names that `feature_map` accepts."""
 
 
@@ -99,6 +100,8 @@ def feature_map(features: str | FeatureMap) -> FeatureMap:
         return Vectors(int(width))
     if features == "scattering":
         return _scattering()
+    if features == "letters":
+        return _letters()
     raise ArgumentError("features", f"one of {', '.join(NAMES)} or a FeatureMap", got=features)
 
 
@@ -107,3 +110,10 @@ def _scattering() -> FeatureMap:
     from prudent.certify.features.codes import shipped
 
     return shipped("scattering")
+
+
+@functools.cache
+def _letters() -> FeatureMap:
+    from prudent.certify.features.network import shipped
+
+    return shipped("letters")

@@ -1,0 +1,144 @@
+"""The network in whole numbers: exact, equal to the one in floating point, and made by a recipe."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prudent.certify.features.network import Layer, Network, read, write
+
+torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+
+from prudent.certify.features import feature_map, glyphs, letters  # noqa: E402
+
+SMALL = letters.Recipe(
+    steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3
+)
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[letters.Convolutions, Network]:
+    hand = glyphs.Hand.seeded(1)
+    model = letters.Convolutions(SMALL, 5)
+    for _ in range(3):  # so that the normalisation has seen images
+        model(glyphs.glyphs(8, 8, hand))
+    model.eval()
+    return model, Network("x", "", letters.rounded(model, glyphs.glyphs(16, 8, hand)), {})
+
+
+def images(count: int, seed: int = 5) -> np.ndarray:
+    drawn = glyphs.glyphs(count, 1, glyphs.Hand.seeded(seed))
+    return np.rint(255 * drawn.numpy()).astype(np.uint8)
+
+
+def test_whole_numbers_give_the_features_of_floating_point(
+    made: tuple[letters.Convolutions, Network],
+) -> None:
+    model, network = made
+    pictures = images(64)
+    with torch.no_grad():
+        exact = model.stages(torch.from_numpy(pictures / 255.0).float())[-1].numpy()
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    cosines = (exact * network.records(pictures)).sum(axis=1)
+    assert cosines.min() > 0.995
+
+
+def test_features_of_a_record_are_the_same_bits_in_any_company(
+    made: tuple[letters.Convolutions, Network],
+) -> None:
+    _, network = made
+    pictures = images(64)
+    alone = np.concatenate([network.records(picture[None]) for picture in pictures])
+    assert np.array_equal(network.records(pictures), alone)
+    assert np.array_equal(network.records(pictures[::-1])[::-1], alone)
+    assert np.array_equal(network.records(pictures.reshape(64, 784)), alone)
+    assert np.array_equal(network.records((pictures / 255.0)[:, None]), alone)
+
+
+def test_sums_are_those_of_whole_numbers(made: tuple[letters.Convolutions, Network]) -> None:
+    layer = made[1].layers[1]
+    values = np.random.default_rng(0).integers(0, 256, (2, 14, 14, 4)).astype(np.float32)
+    kernel = layer.weight.astype(np.int64).reshape(4, 3, 3, 8)
+    padded = np.pad(values.astype(np.int64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    wanted = np.zeros((2, 14, 14, 8), dtype=np.int64)
+    for row in range(3):
+        for column in range(3):
+            part = padded[:, row : row + 14, column : column + 14]
+            wanted += np.einsum("nhwc,cd->nhwd", part, kernel[:, row, column])
+    pooled = wanted.reshape(2, 7, 2, 7, 2, 8).max(axis=(2, 4))
+    assert np.array_equal(layer.sums(values), pooled)
+
+
+def test_weights_that_float32_cannot_add_exactly_are_refused() -> None:
+    ones = np.ones(1, dtype=np.float32)
+    with pytest.raises(ValueError, match="exactly"):
+        Layer(np.full((520, 1), 127, dtype=np.int8), ones, ones, size=0)
+    with pytest.raises(ValueError, match="positive"):
+        Layer(np.ones((9, 1), dtype=np.int8), -ones, ones, size=3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_pixel_that_is_not_finite_harms_its_own_image_only(
+    made: tuple[letters.Convolutions, Network], value: float
+) -> None:
+    pictures = images(8) / 255.0
+    odd = pictures.copy()
+    odd[3, 5, 5] = value
+    found, wanted = made[1].records(odd), made[1].records(pictures)
+    assert np.isnan(found[3]).all()
+    assert np.array_equal(np.delete(found, 3, 0), np.delete(wanted, 3, 0))
+
+
+def test_a_network_is_written_and_read(
+    made: tuple[letters.Convolutions, Network], tmp_path: Path
+) -> None:
+    write(tmp_path / "x.npz", made[1].layers, {"loss": 1.0})
+    again = read(tmp_path / "x.npz", "x")
+    assert again.story == {"loss": 1.0}
+    assert again.digest
+    assert np.array_equal(again.records(images(4)), made[1].records(images(4)))
+
+
+def public() -> "tuple[torch.Tensor, torch.Tensor]":
+    return torch.from_numpy(images(60)), torch.arange(60) % 3
+
+
+def test_a_recipe_makes_the_same_network_again() -> None:
+    one, story = letters.trained(SMALL, *public())
+    two, _ = letters.trained(SMALL, *public())
+    assert story["steps"] == 3
+    assert len(one) == 6  # four convolutions, a dense layer, and whitening
+    for a, b in zip(one, two, strict=True):
+        assert np.array_equal(a.weight, b.weight)
+
+
+def test_every_turn_and_mirror_image_is_a_class_of_its_own() -> None:
+    pictures, labels = public()
+    turned, names = letters.turned(pictures, labels)
+    assert len(turned) == 8 * len(pictures)
+    assert sorted(set(names.tolist())) == list(range(24))
+    assert torch.equal(turned[:60], pictures)
+
+
+def test_whitening_makes_the_spread_within_classes_round() -> None:
+    random = np.random.default_rng(0)
+    labels = np.arange(4000) % 7
+    mixed = random.normal(size=(4000, 8)) @ random.normal(size=(8, 8))
+    rows = (100 + 20 * mixed + 5 * labels[:, None]).clip(0, 255).astype(np.float32)
+    layer = letters.whitening(rows, labels, 0.0)
+    found = rows.astype(np.float64) @ (layer.weight * layer.gain) + layer.bias
+    means = np.stack([found[labels == each].mean(axis=0) for each in range(7)])
+    covariance = np.cov((found - means[labels]).T)
+    assert np.abs(covariance / covariance[0, 0] - np.eye(8)).max() < 0.1
+
+
+def test_the_map_of_letters_comes_with_the_package() -> None:
+    shipped = feature_map("letters")
+    vectors = np.asarray(shipped.records(images(20)))
+    assert vectors.shape == (20, shipped.width)
+    assert vectors.min() >= 0
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    odd = images(2).astype(float) / 255
+    odd[0, 3, 3] = np.nan
+    assert np.isnan(np.asarray(shipped.records(odd))[0]).all()
+    assert not np.asarray(shipped.queries(odd))[0].any()
