@@ -17,7 +17,6 @@ from prudent.certify import CertifiedClassifier, NotFittedError
 from prudent.certify.attacks import Records, RepeatedNoise, Target, best_attacks
 from prudent.certify.classifier import (
     MOVE,
-    calibrated_noise,
     decided,
     radius_of,
     scores_of,
@@ -28,6 +27,7 @@ from prudent.certify.vectors import LENGTH, Euclidean, Mixed, Pairing, Votes
 from prudent.release.budget.ledger import Ledger, OverBudgetError
 from prudent.release.failures import SourceError
 from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.sums.additive import least_gaussian
 
 EUCLIDEAN = Euclidean()
 LONGEST = sensitivity(EUCLIDEAN)
@@ -205,7 +205,7 @@ def test_similarities_are_from_0_to_1_and_records_are_short_whatever_the_rows_ar
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-6), (1.0, 1e-6), (3.0, 1e-9)])
 def test_the_noise_costs_what_was_asked_and_hardly_less(epsilon: float, delta: float) -> None:
-    multiplier = calibrated_noise(epsilon, delta)
+    multiplier = least_gaussian(epsilon, delta)
     spent = PldAccountant().compose(dp.GaussianDpEvent(multiplier)).get_epsilon(delta)
     assert 0.999 * epsilon < spent <= epsilon
     exact = normal_cdf(0.5 / multiplier - epsilon * multiplier) - math.exp(epsilon) * normal_cdf(
@@ -234,7 +234,7 @@ def test_one_record_moves_the_sums_by_no_more_than_the_sensitivity() -> None:
 def test_the_noise_has_the_scale_that_is_priced() -> None:
     model = CertifiedClassifier("vectors:99", 20, epsilon=1.0, noise=ReproducibleNoise(1))
     model.fit(np.zeros((0, 99)), np.zeros(0))
-    deviation = model.released_.std() / LONGEST / calibrated_noise(1.0, 1e-6)
+    deviation = model.released_.std() / LONGEST / least_gaussian(1.0, 1e-6)
     assert abs(deviation - 1) < 0.1  # 2,000 draws: six standard errors
 
 

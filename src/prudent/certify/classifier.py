@@ -34,12 +34,11 @@ class and insert it under the name of another can exchange their names.
 Everything is computed with whole numbers, in steps of 1/LENGTH.
 """
 
-import functools
 import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import dp_accounting as dp
 import numpy as np
@@ -48,27 +47,18 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._formats import check_format
 from prudent._validate import ArgumentError
-from prudent.accounting.calibration import Search, solve
 from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.vectors import LENGTH, Pairing, Whole, in_chunks
+from prudent.release.charging import LedgerLike
 from prudent.release.failures import withheld
-from prudent.release.noise import SLACK, Law, Noise, SecureNoise
+from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.sums.additive import least_gaussian
 
 FORMAT = 1
 """Format number of saved classifiers."""
 
 MOVE = LENGTH * LENGTH // 2
 """How far one record can move the difference between two scores, in units of a whole score."""
-
-_NOISE = Search(safe=1e6, unsafe=1e-2, guess=5.0)
-
-
-class LedgerLike(Protocol):
-    """What a classifier asks of a ledger."""
-
-    def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> Any:
-        """Commit a charge, or raise and commit nothing."""
-        ...
 
 
 class NotFittedError(ValueError):
@@ -140,7 +130,7 @@ class CertifiedClassifier:
     @property
     def event(self) -> dp.DpEvent:
         """What `fit` costs, for any accountant of this package."""
-        return dp.GaussianDpEvent(calibrated_noise(self.epsilon, self.delta))
+        return dp.GaussianDpEvent(least_gaussian(self.epsilon, self.delta))
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:  # noqa: N803 (as in scikit-learn)
         """Release the sums of the classes; charges the ledger first.
@@ -149,7 +139,7 @@ class CertifiedClassifier:
             X: Records, in the form that `features` takes.
             y: One label per record.
         """
-        self.noise_multiplier_ = calibrated_noise(self.epsilon, self.delta)
+        self.noise_multiplier_ = least_gaussian(self.epsilon, self.delta)
         if self.ledger is not None:
             label = f"certified classifier on {self._map.name} features"
             self.ledger.charge(self.event, label, delta=self.delta)
@@ -310,18 +300,6 @@ def decided(scores: Whole) -> tuple[Whole, Whole]:
 def radius_of(gaps: Whole) -> Whole:
     """⌈2g⌉ − 1 for gaps g given in units of 1/(2 · MOVE), and 0 for a tie."""
     return np.maximum((gaps - 1) // MOVE, 0)
-
-
-@functools.lru_cache(maxsize=64)
-def calibrated_noise(epsilon: float, delta: float) -> float:
-    """Least noise multiplier of one Gaussian release that is (epsilon, delta)-DP."""
-    return solve(
-        dp.GaussianDpEvent,
-        _NOISE,
-        epsilon=epsilon * (1 - SLACK),
-        delta=delta * (1 - SLACK),
-        name="noise_multiplier",
-    )
 
 
 def _labels(classes: int | Sequence[Any]) -> npt.NDArray[Any]:

@@ -10,16 +10,13 @@ import numpy.typing as npt
 from scipy import sparse
 
 from prudent.certify.attacks import Records, RepeatedNoise, Target, best_attacks
-from prudent.certify.classifier import (
-    CertifiedClassifier,
-    LedgerLike,
-    calibrated_noise,
-    decided,
-)
+from prudent.certify.classifier import CertifiedClassifier, decided
 from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.vectors import in_chunks
+from prudent.release.charging import LedgerLike
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise
+from prudent.release.sums.additive import least_gaussian
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +128,7 @@ def run(
     right = labels == test[1]
     attacks = {k: _attacked(target, budget, mapped, same, k) for k in records}
     budget.released_ = released
-    budget.noise_multiplier_ = calibrated_noise(epsilon, delta)
+    budget.noise_multiplier_ = least_gaussian(epsilon, delta)
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
     return budget, Result(

@@ -13,6 +13,7 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.release import request
+from prudent.release.charging import charge
 from prudent.release.columns.column import Column, Kind
 from prudent.release.failures import withheld
 from prudent.release.noise import SecureNoise
@@ -75,7 +76,7 @@ def private_groups(function: Callable[..., Any], bound: Bound, kind: Kind) -> An
     )
     if dry_run:
         return whole
-    note = request.charge(ledger, whole, data, column, bound.arguments)
+    note = charge(ledger, whole, data, column, bound.arguments)
     noise = SecureNoise() if given.get("noise") is None else given["noise"]
     kept = withheld(lambda: selection.select(opened.counts(), noise))
     price = {"epsilon": whole.epsilon, "delta": whole.delta, "event": whole.event}
@@ -123,7 +124,7 @@ def proposal_per_group(function: Callable[..., Any], bound: Bound, kind: Kind) -
     preview = previews[0]
     if dry_run:
         return preview
-    note = request.charge(ledger, preview, data, column, table)
+    note = charge(ledger, preview, data, column, table)
     answers = Groups({group: ask(group, records) for group, records in opened.items()})
     note(answers.values())
     return answers

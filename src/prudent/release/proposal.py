@@ -18,6 +18,7 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.accounting.calibration import Search, solve
+from prudent.release.charging import charge
 from prudent.release.columns.column import Column
 from prudent.release.failures import withheld
 from prudent.release.lattice import least_proposal
@@ -26,7 +27,7 @@ from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.noise import Noise, ReproducibleNoise
 from prudent.release.outcome import Outcome, Refused, Released
 from prudent.release.preview import Preview
-from prudent.release.request import Budget, Options, charge, check_names, open_records
+from prudent.release.request import Budget, Options, check_names, open_records
 from prudent.release.statistics.tested import required_delta
 
 _STEP = 2**0.25  # ratio of neighbouring proposals: the result is at most a fifth too large

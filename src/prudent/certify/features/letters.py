@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
-from prudent.certify.features.network import TOP, Floats, Layer, Network, write
+from prudent.certify.features.network import TOP, Floats, Layer, write
 
 _WEIGHT = 127
 _CHUNK = 2000
@@ -267,8 +267,3 @@ def make(
     layers, story = trained(recipe, images, public.train_labels, device)
     write(path, layers, story)
     return story
-
-
-def network(layers: tuple[Layer, ...]) -> Network:
-    """The feature map of layers, without a file."""
-    return Network("letters", "", layers, {})

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent.release import request
+from prudent.release.charging import charge
 from prudent.release.columns.column import Column
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice, check_bounds
@@ -153,7 +154,7 @@ def trimmed_sum(
     def everything(rows: npt.NDArray[np.float64]) -> tuple[int, ...]:
         return tuple(np.sum(trimming.shortened(rows, mechanism.lattice), axis=0).tolist())
 
-    note = request.charge(options.get("ledger"), preview)
+    note = charge(options.get("ledger"), preview)
     found = withheld(mechanism.release, rows, measure, everything, noise=options.get("noise"))
     note([found])
     found = tested.advised(found, _OF_SUMS)

@@ -74,7 +74,7 @@ class AdditiveMechanism:
                 "delta.",
             )
         _validate.between(1e-18, 0.5, ends="[)", delta=delta)
-        return cls(multiplier=_least_gaussian(epsilon, delta), law=law)
+        return cls(multiplier=least_gaussian(epsilon, delta), law=law)
 
     @property
     def event(self) -> dp.DpEvent:
@@ -105,7 +105,8 @@ def shares_of(epsilon: float, *shares: float) -> tuple[float, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _least_gaussian(epsilon: float, delta: float) -> float:
+def least_gaussian(epsilon: float, delta: float) -> float:
+    """The least noise multiplier of one Gaussian release that is (epsilon, delta)-DP."""
     return solve(
         dp.GaussianDpEvent,
         _SEARCH,
