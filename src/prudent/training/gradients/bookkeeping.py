@@ -12,6 +12,7 @@ from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import Engine, count_records
 from prudent.training.gradients.leftovers import Leftovers
 from prudent.training.gradients.tape import FormTape, NormTape, SumTape, Tape
+from prudent.training.gradients.tracing import records_are_traced
 
 
 class BookKeeping(Engine):
@@ -81,7 +82,8 @@ class BookKeeping(Engine):
 
         values = tape.parameters | fixed
         with torch.enable_grad():
-            losses = torch.vmap(record_loss, randomness="different")(inputs, targets)
+            with records_are_traced():
+                losses = torch.vmap(record_loss, randomness="different")(inputs, targets)
             # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
             # it.
             with torch.autocast(losses.device.type, enabled=False):
