@@ -29,6 +29,7 @@ from prudent.training.gradients.checkpointing import Checkpointing, Hold, checkp
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Expand
 from prudent.training.gradients.leftovers import Leftovers, tensors
+from prudent.training.gradients.recurrent import scan_on
 from prudent.training.gradients.rules import RECORD_RULES, RULES, call, on_records
 from prudent.training.gradients.tape import Tape
 from prudent.training.gradients.watching import Watch
@@ -56,6 +57,7 @@ class Capture(Watch):
         super().__init__(leftovers)
         leftovers.note(record)
         self._tape = tape
+        self._scan = scan_on(tape)
         self._record = record
         self._hold = hold
         self._level = maybe_get_level(record)

@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from prudent.training.gradients.domains import DOMAINS
 from prudent.training.gradients.leftovers import Leftovers
+from prudent.training.gradients.recurrent import RECURRENT, Scan, step_by_step
 
 
 class Watch(TorchFunctionMode):
@@ -20,6 +21,7 @@ class Watch(TorchFunctionMode):
     def __init__(self, leftovers: Leftovers) -> None:
         super().__init__()
         self._leftovers = leftovers
+        self._scan: Scan = step_by_step
 
     def __torch_function__(
         self,
@@ -32,6 +34,8 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in DOMAINS:
             result = DOMAINS[func](partial(self._call, func), *args, **kwargs)
+        elif func in RECURRENT:
+            result = RECURRENT[func](self._call, self._scan, *args, **kwargs)
         else:
             result = self._call(func, *args, **kwargs)
         self._leftovers.note(result)
