@@ -15,7 +15,6 @@ The model and its parameters are not modified, and no module is renamed or repla
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Self
 
 import torch
@@ -64,22 +63,20 @@ class Capture(Watch):
         self._around = around
         self._begin = None if around is None else _next_node(tape.anchor)
         self._rests = False
-        self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
         """Start capturing, including the checkpointed parts of the model."""
         if self._around is not None:
             self._around._rests = True
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         run = Checkpointing(self._tape, self._part, self._is_record, self._hold)
         self._contexts.enter_context(checkpoints_become(run))
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Stop capturing."""
-        self._contexts.close()
         del self._record  # a recomputed part keeps this object alive, and must not keep the record
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         if self._around is not None:
             self._around._rests = False
 

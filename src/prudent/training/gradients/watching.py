@@ -1,11 +1,13 @@
 """Interception of the torch functions that a model calls on one record at a time."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from torch.overrides import TorchFunctionMode
 
+from prudent.training.gradients.attention_masks import masks_unread
 from prudent.training.gradients.domains import DOMAINS
 from prudent.training.gradients.leftovers import Leftovers
 from prudent.training.gradients.recurrent import RECURRENT, Scan, step_by_step
@@ -22,6 +24,18 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self._leftovers = leftovers
         self._scan: Scan = step_by_step
+        self._contexts = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start watching."""
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._contexts.enter_context(masks_unread())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop watching."""
+        self._contexts.close()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self,
