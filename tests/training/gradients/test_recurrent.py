@@ -190,9 +190,7 @@ def test_weights_of_a_record(engine):
             weight = self.hyper(x.mean(1)).view(4, 4)
             params = [self.layer.weight_ih_l0, weight]
             state = x.new_zeros(1, 1, 4)
-            return torch.rnn_tanh(
-                x, state, params, False, 1, 0.0, self.training, False, True
-            )[0]
+            return torch.rnn_tanh(x, state, params, False, 1, 0.0, self.training, False, True)[0]
 
     check(engine, Hyper(), torch.randn(4, 6, 3).double())
 
@@ -347,3 +345,20 @@ def test_packed_sequences_are_refused(engine):
     inputs = torch.randn(4, 6, 3), torch.tensor([6, 4, 2, 5])
     with pytest.raises(ValueError, match=r"padded.*position length - 1"):
         engine(model, squares)(model, inputs, torch.zeros(4))
+
+
+def test_packed_inputs_are_refused(engine):
+    model = nn.LSTM(3, 5)
+    packed = pack_padded_sequence(torch.randn(6, 4, 3), torch.tensor([6, 5, 4, 2]))
+    with pytest.raises(ValueError, match="Leave out pack_padded_sequence"):
+        engine(model, squares)(model, packed, torch.zeros(4))
+
+
+def test_packing_of_no_record(engine):
+    """A constant may be packed."""
+
+    class Constant(Packs):
+        def forward(self, x):
+            return x + super().forward(torch.ones(1, 6, 3).double(), torch.tensor([5]))[:, -1]
+
+    check(engine, Constant(), torch.randn(4, 5).double())

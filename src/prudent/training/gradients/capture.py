@@ -14,16 +14,18 @@ a parameter or was derived from parameters alone. Wherever such a tensor is comb
 The model and its parameters are not modified, and no module is renamed or replaced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, maybe_get_level
 from torch.nn import functional
-from torch.overrides import resolve_name
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
+from prudent.training.gradients.attention import OPENED
 from prudent.training.gradients.checkpointing import Checkpointing, Hold, checkpoints_become
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Expand
@@ -105,6 +107,9 @@ class Capture(Watch):
             )
         if not records and func is not functional.embedding:
             return func(*args, **kwargs)
+        if func in OPENED:
+            with self._inside():
+                return OPENED[func](*args, **kwargs)
         record = next(iter(records.values()), self._record)
         result = NotImplemented
         if func in RULES and len(records) <= 1:
@@ -112,6 +117,15 @@ class Capture(Watch):
         if result is NotImplemented:
             result = self._expanded(func, args, kwargs, record, trained)
         return result
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Capture within a captured function."""
+        TorchFunctionMode.__enter__(self)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            TorchFunctionMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
 
     def _part(self, record: Tensor, again: bool) -> "Capture":
         """The capture of a checkpointed part, in the forward pass or when it is recomputed."""

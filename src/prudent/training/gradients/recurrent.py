@@ -8,7 +8,7 @@ time step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from prudent.training.gradients.leftovers import is_record, tensors
 from prudent.training.gradients.recurrent_cells import Cell, Elman, Gru, Lstm, Matrices
 from prudent.training.gradients.rules import on_records
 from prudent.training.gradients.tape import Tape
+from prudent.training.gradients.unsupported import refuse_packed
 
 Call = Callable[..., Any]
 """Calls a torch function on records, as `Watch` and `Capture` do."""
@@ -55,7 +56,7 @@ def scan_on(tape: Tape) -> Scan:
             return step_by_step(call, cell, projected, matrices, states)
         uses = [tape.use(matrix) if torch.is_grad_enabled() else None for matrix in every]
         anchor = tape.anchor if any(uses) else None
-        values = Matrices(*[None if matrix is None else matrix.detach() for matrix in every])
+        values = matrices.mapped(Tensor.detach)
 
         def run(records: int, projected: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
             flat = (value.flatten(0, 1) for value in (projected, *states))
@@ -166,7 +167,9 @@ def _layers(cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def refusing_packed(call: Call, scan: Scan, *args: Any, **kwargs: Any) -> Any:
         if len(args) > 3 and isinstance(args[3], (tuple, list)):
-            refuse_packed()
+            if any(map(is_record, tensors(args))):
+                refuse_packed()
+            return call(function, *args, **kwargs)
         return run(call, scan, *args, **kwargs)
 
     return refusing_packed
@@ -192,9 +195,7 @@ def _cell(cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
             return call(function, input, states, *weights)
         projected = call(functional.linear, _on_record(call, input, record), w_ih, b_ih)
         begin = [_on_record(call, state, record) for state in initial]
-        _, *ends = step_by_step(
-            call, cell, projected[:, None], Matrices(w_hh, b_hh, None), begin
-        )
+        _, *ends = step_by_step(call, cell, projected[:, None], Matrices(w_hh, b_hh, None), begin)
         return ends[0] if isinstance(states, Tensor) else tuple(ends)
 
     return run
@@ -224,17 +225,6 @@ def _pack(call: Call, scan: Scan, *args: Any, **kwargs: Any) -> Any:
     if any(map(is_record, tensors(args))):
         refuse_packed()
     return call(torch._pack_padded_sequence, *args, **kwargs)
-
-
-def refuse_packed() -> NoReturn:
-    """Raise an error for a packed sequence, whose layout depends on the lengths of all records."""
-    raise ValueError(
-        "Expected padded sequences, got a packed one: it mixes the time steps of all records, in "
-        "an order that depends on their lengths. Leave out pack_padded_sequence, give the layer the "
-        "padded tensor, and mask its padded outputs, or gather the output at position length - 1. "
-        "For a bidirectional layer, use one layer per direction and reverse each sequence by "
-        "indexing, so that its padding stays at the end."
-    )
 
 
 RECURRENT: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -32,8 +32,13 @@ class Matrices:
 
     def to(self, dtype: torch.dtype) -> "Matrices":
         """The same numbers in another type."""
-        every = self.hidden, self.bias, self.projection
-        return Matrices(*[None if matrix is None else matrix.to(dtype) for matrix in every])
+        return self.mapped(lambda matrix: matrix.to(dtype))
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Matrices":
+        """The function applied to each of them."""
+        bias = None if self.bias is None else function(self.bias)
+        projection = None if self.projection is None else function(self.projection)
+        return Matrices(function(self.hidden), bias, projection)
 
 
 @attrs.frozen

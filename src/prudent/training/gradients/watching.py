@@ -1,15 +1,19 @@
 """Interception of the torch functions that a model calls on one record at a time."""
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self
 
+import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from prudent.training.gradients.attention_masks import masks_unread
+from prudent.training.gradients.attention import masks_unread
 from prudent.training.gradients.domains import DOMAINS
-from prudent.training.gradients.leftovers import Leftovers
+from prudent.training.gradients.embedding_bag import DECOMPOSED
+from prudent.training.gradients.leftovers import Leftovers, is_record
 from prudent.training.gradients.recurrent import RECURRENT, Scan, step_by_step
 
 
@@ -30,6 +34,9 @@ class Watch(TorchFunctionMode):
         """Start watching."""
         super().__enter__()  # type: ignore[no-untyped-call]
         self._contexts.enter_context(masks_unread())
+        if "torch._dynamo" in sys.modules:
+            # Compiled parts of the model run as they are: their kernels know nothing of records.
+            self._contexts.enter_context(torch.compiler.set_stance("force_eager"))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -46,8 +53,14 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         """Call `func`."""
         kwargs = kwargs or {}
+        if func is Tensor.requires_grad_ and is_record(args[0]):
+            # Some libraries require gradients on the input of a checkpointed part; that is not
+            # needed here, and vmap does not allow it.
+            return args[0]
         if func in DOMAINS:
             result = DOMAINS[func](partial(self._call, func), *args, **kwargs)
+        elif func in DECOMPOSED:
+            result = DECOMPOSED[func](self._call, *args, **kwargs)
         elif func in RECURRENT:
             result = RECURRENT[func](self._call, self._scan, *args, **kwargs)
         else:
