@@ -135,7 +135,7 @@ _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
     (_is_lazy, "{} without a shape", "Run the model once on any batch before it is trained."),
 )
 
-_SIGNS = "vmap", "atching rule", "functorch"
+_SIGNS = "vmap", "atching rule", "functorch", "doesn't match the broadcast shape"
 
 _INSTEAD: dict[type[nn.Module], str] = {
     nn.RReLU: "Use torch.nn.LeakyReLU or torch.nn.PReLU.",
@@ -145,6 +145,13 @@ _INSTEAD: dict[type[nn.Module], str] = {
     torch.jit.ScriptModule: "Use the module from which it was scripted.",
 }
 
+_BRANCH = (
+    "No branch may depend on a record: use torch.where instead of if, and no .item() or bool()."
+)
+_IN_PLACE = (
+    "A record cannot be written into a tensor that does not depend on it: write out of place, or "
+    "make the tensor with record.new_zeros."
+)
 _ADVICE = {
     "setup_context": (
         "Give the torch.autograd.Function a setup_context and generate_vmap_rule = True, or write "
@@ -154,11 +161,11 @@ _ADVICE = {
         "The number of selected elements would depend on the record: use torch.where and masks "
         "instead of boolean indices and nonzero."
     ),
-    "data-dependent": (
-        "No branch may depend on a record: use torch.where instead of if, and no .item() or bool()."
-    ),
-    "inplace": "Write into a copy, or make the tensor with record.new_zeros.",
-    "in-place": "Write into a copy, or make the tensor with record.new_zeros.",
+    "data-dependent": _BRANCH,
+    ".item()": _BRANCH,
+    "inplace": _IN_PLACE,
+    "in-place": _IN_PLACE,
+    "broadcast shape": _IN_PLACE,
     "`data`": "Use detach() instead of .data.",
 }
 
