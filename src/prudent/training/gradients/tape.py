@@ -15,6 +15,7 @@ from prudent.training.gradients.contributions import (
     at_least_single,
 )
 from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
+from prudent.training.gradients.merging import merged
 from prudent.training.gradients.norms import squared_norms
 
 
@@ -134,6 +135,7 @@ class NormTape(Tape):
         """Norms over all parameters, one per loss; zero if no parameter was reached."""
         for name, found in self._contributions.items():
             if found and not self._is_alone(name):
+                found[:] = merged(found)
                 self._squares.append(squared_norms(found))
                 self._forget(name)
         squares = [at_least_single(torch.zeros_like(losses)), *self._squares]
