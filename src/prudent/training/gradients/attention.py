@@ -1,8 +1,6 @@
-"""Attention layers of torch and Hugging Face transformers, as book-keeping needs to see them."""
+"""Attention layers of torch, as book-keeping needs to see them."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, cast
 
@@ -11,33 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from prudent.training.gradients.leftovers import is_record
-
-_MODULE, _NAME = "transformers.masking_utils", "is_tracing"
-
-
-@contextmanager
-def masks_unread() -> Iterator[None]:
-    """Let transformers, if it is loaded, build the attention mask of a record without reading it.
-
-    The library leaves out a padding mask that masks nothing, so it reads the mask. Under vmap no
-    value of a record can be read, and whether a record is padded must not decide what is computed.
-    While it is traced the library does not read a mask either, and that is what it is told.
-    """
-    module = sys.modules.get(_MODULE)
-    before: Callable[..., bool] | None = getattr(module, _NAME, None)
-    if before is None:
-        yield
-        return
-    asks = before
-
-    def is_tracing(tensor: Any = None) -> bool:
-        return (isinstance(tensor, Tensor) and is_record(tensor)) or asks(tensor)
-
-    setattr(module, _NAME, is_tracing)
-    try:
-        yield
-    finally:
-        setattr(module, _NAME, before)
 
 
 def is_left_aligned(call: Callable[..., Any], values: Tensor, mask: Tensor) -> Any:

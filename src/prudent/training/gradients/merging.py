@@ -6,10 +6,11 @@ one matrix product.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 
-from prudent.training.gradients.contributions import Contribution, Dense, Outer, forms
+from prudent.training.gradients.contributions import Contribution, Dense, Form, Outer, forms
 
 
 def merged(contributions: Iterable[Contribution]) -> list[Contribution]:
@@ -24,14 +25,19 @@ def _kind(contribution: Contribution) -> tuple[object, ...]:
     """Equal for contributions that can be joined."""
     match contribution:
         case Dense():
-            return "dense", id(contribution.form), str(contribution.values.dtype)
+            return Dense, _name(contribution.form), contribution.values.dtype
         case Outer() if contribution.unfold is None:
             rows, columns = contribution.rows, contribution.columns
             sizes = rows.shape[0], rows.shape[3], columns.shape[3]
-            types = str(rows.dtype), str(columns.dtype)
-            return "outer", id(contribution.form), id(contribution.product), *sizes, *types
+            types = rows.dtype, columns.dtype
+            return Outer, _name(contribution.form), contribution.product, *sizes, *types
         case _:
-            return ("other", id(contribution))
+            return (id(contribution),)
+
+
+def _name(form: Form) -> tuple[object, ...]:
+    """Equal for forms that do the same."""
+    return (form.func, *form.args) if isinstance(form, partial) else (form,)
 
 
 def _joined(group: list[Contribution]) -> Iterator[Contribution]:

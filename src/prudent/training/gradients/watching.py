@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from prudent.training.gradients.attention import masks_unread
 from prudent.training.gradients.domains import DOMAINS
 from prudent.training.gradients.embedding_bag import DECOMPOSED
 from prudent.training.gradients.leftovers import Leftovers, is_record
 from prudent.training.gradients.recurrent import RECURRENT, Scan, step_by_step
+from prudent.training.gradients.tracing import records_are_traced
 
 
 class Watch(TorchFunctionMode):
@@ -33,7 +33,7 @@ class Watch(TorchFunctionMode):
     def __enter__(self) -> Self:
         """Start watching."""
         super().__enter__()  # type: ignore[no-untyped-call]
-        self._contexts.enter_context(masks_unread())
+        self._contexts.enter_context(records_are_traced())
         if "torch._dynamo" in sys.modules:
             # Compiled parts of the model run as they are: their kernels know nothing of records.
             self._contexts.enter_context(torch.compiler.set_stance("force_eager"))

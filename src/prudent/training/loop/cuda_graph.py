@@ -1,7 +1,6 @@
 """The step as a CUDA graph: one launch, without reading values on the host."""
 
 import copy
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prudent.training.captured import no_collection
 from prudent.training.sampling import Batch
 from prudent.training.step import Step, StepOutcome
 
@@ -57,7 +57,7 @@ class CapturedStep:
             self._graph = torch.cuda.CUDAGraph()
             self._graph.register_generator_state(step.generator)  # the generator of a corruption
             step.state.move_to(0)
-            with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
+            with no_collection(), torch.cuda.graph(self._graph, stream=stream):
                 self._outcome = run(self._ids, self._valid)
         self._step = step
 
@@ -69,18 +69,6 @@ class CapturedStep:
         self._graph.replay()
         self._step.state.taken += 1
         return self._outcome
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause garbage collection: freeing another run's graph would abort a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def is_capturable(optimizer: torch.optim.Optimizer) -> bool:
