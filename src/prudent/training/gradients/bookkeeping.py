@@ -12,7 +12,6 @@ from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import Engine, count_records
 from prudent.training.gradients.leftovers import Leftovers
 from prudent.training.gradients.tape import FormTape, NormTape, SumTape, Tape
-from prudent.training.gradients.tracing import records_are_traced
 
 
 class BookKeeping(Engine):
@@ -22,9 +21,9 @@ class BookKeeping(Engine):
     norms are computed from the factors, and the weighted sum is one product of the same factors per
     layer.
 
-    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding and the normalisations are
-    cheap, tied or not. For a parameter used in any other way (a positional table added to the
-    input, torch's MultiheadAttention) the per-example gradients are formed.
+    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding, attention, recurrent
+    layers and the normalisations are cheap, tied or not. For a parameter used in any other way (a
+    positional table added to the input) the per-example gradients are formed.
 
     Parts of a model that use `torch.utils.checkpoint` are recomputed in the backward pass, as in
     ordinary training.
@@ -82,8 +81,7 @@ class BookKeeping(Engine):
 
         values = tape.parameters | fixed
         with torch.enable_grad():
-            with records_are_traced():
-                losses = torch.vmap(record_loss, randomness="different")(inputs, targets)
+            losses = torch.vmap(record_loss, randomness="different")(inputs, targets)
             # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
             # it.
             with torch.autocast(losses.device.type, enabled=False):

@@ -11,7 +11,6 @@ from prudent.training.gradients.checkpointing import checkpoints_become, without
 from prudent.training.gradients.engine import Engine, Loss, without_fused_attention
 from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
 from prudent.training.gradients.leftovers import Leftovers
-from prudent.training.gradients.tracing import records_are_traced
 from prudent.training.gradients.watching import Watch
 
 
@@ -60,7 +59,6 @@ class Materialised(Engine):
         values = {name: value.detach() for name, value in trained.items()}
         with (
             Watch(leftovers),
-            records_are_traced(),
             without_fused_attention(),
             checkpoints_become(without_checkpoint),
             torch.enable_grad(),  # so that leaves outside the model are detected

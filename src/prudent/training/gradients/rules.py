@@ -330,8 +330,6 @@ RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     Tensor.view: _view,
     Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
-    # Some libraries require gradients on the input of a checkpointed part; that is not needed here.
-    Tensor.requires_grad_: lambda tensor, requires_grad=True: tensor,
 }
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {

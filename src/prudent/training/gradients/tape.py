@@ -10,6 +10,7 @@ from torch import Tensor
 
 from prudent.training.gradients.contributions import Contribution, Dense, Use, weighted_sums
 from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
+from prudent.training.gradients.merging import merged
 from prudent.training.gradients.norms import SquaredNorms, is_small
 
 
@@ -129,6 +130,7 @@ class NormTape(Tape):
         """Norms over all parameters, one per loss; zero if no parameter was reached."""
         for name, found in self._contributions.items():
             if found and not self._is_alone(name):
+                found[:] = merged(found)
                 self._squares.add(found)
                 self._forget(name)
         return self._squares.total(losses).clamp_min_(0).sqrt_()
