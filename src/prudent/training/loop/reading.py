@@ -38,7 +38,7 @@ from torch.utils.data import DataLoader, default_collate
 from prudent._validate import ArgumentError
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Purpose
-from prudent.training.sampling import PoissonSampler
+from prudent.training.sampling import Batch, PoissonSampler
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of items."""
@@ -265,15 +265,33 @@ class ItemLoader:
         self, sampler: PoissonSampler, steps: range, *, recompute: bool
     ) -> Generator[list[Chunk], None, None]:
         """The chunks of each step; with `recompute` they stay on the host until they are read."""
-        drawn: deque[Any] = deque()
+        drawn: deque[Batch] = deque()
         parts = self._parts(_requests(sampler, steps, drawn))
         for part in parts:
             batch = drawn.popleft()
             whole = [part, *islice(parts, len(batch.ids) - 1)]
             yield [
-                self._chunk(part, ids, recompute=recompute)
+                self.chunk(part, ids, recompute=recompute)
                 for part, ids in zip(whole, batch.ids, strict=True)
             ]
+
+    def part(self, request: Request) -> Part:
+        """One physical batch, read by this process."""
+        return _checked(self.reader[request])
+
+    def chunk(self, part: Part, ids: Tensor, *, recompute: bool = False) -> Chunk:
+        """A physical batch on the device, or with `recompute` a function that places it there."""
+
+        def placed() -> tuple[Any, Any]:
+            inputs, targets = pytree.tree_map_only(
+                Tensor,
+                lambda leaf: leaf.to(self.device, non_blocking=True),
+                (part.inputs, part.targets),
+            )
+            return inputs, targets
+
+        masks = {"valid": part.readable.to(self.device), "ids": ids.to(self.device)}
+        return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
 
     def _parts(self, requests: Iterable[Request]) -> Iterator[Part]:
         loader: DataLoader[Any] = DataLoader(
@@ -286,34 +304,10 @@ class ItemLoader:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # or it would draw from the generator that dropout uses
         )
-        for part in loader:
-            if part is None:
-                raise ArgumentError(
-                    "train_set",
-                    "with items that can be read and collated together",
-                    shown="a batch for which that failed",
-                    why="the error is withheld, since it may quote a record",
-                    hint="Items of different shapes need a collate_fn that pads them.",
-                )
-            yield part
-
-    def _chunk(self, part: Part, ids: Tensor, *, recompute: bool) -> Chunk:
-        def placed() -> tuple[Any, Any]:
-            inputs, targets = pytree.tree_map_only(
-                Tensor,
-                lambda leaf: leaf.to(self.device, non_blocking=True),
-                (part.inputs, part.targets),
-            )
-            return inputs, targets
-
-        valid = part.readable.to(self.device)
-        ids = ids.to(self.device)
-        if recompute:
-            return Chunk(placed, valid=valid, ids=ids)
-        return Chunk(*placed(), valid=valid, ids=ids)
+        return map(_checked, loader)
 
 
-def _requests(sampler: PoissonSampler, steps: range, drawn: "deque[Any]") -> Iterator[Request]:
+def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Batch]) -> Iterator[Request]:
     """What to read for each step, noting the batch of the step in `drawn`."""
     seeds = sampler.key.stream(Purpose.READING)
     for step in steps:
@@ -323,6 +317,19 @@ def _requests(sampler: PoissonSampler, steps: range, drawn: "deque[Any]") -> Ite
         rows = zip(batch.ids.tolist(), batch.valid.tolist(), strict=True)
         for index, (ids, valid) in enumerate(rows):
             yield Request(ids, valid, (seed + index) & (2**63 - 1))
+
+
+def _checked(part: Part | None) -> Part:
+    """The part, or an error that quotes no record if it could not be read."""
+    if part is None:
+        raise ArgumentError(
+            "train_set",
+            "with items that can be read and collated together",
+            shown="a batch for which that failed",
+            why="the error is withheld, since it may quote a record",
+            hint="Items of different shapes need a collate_fn that pads them.",
+        )
+    return part
 
 
 def _unchanged(part: Part | None) -> Part | None:
