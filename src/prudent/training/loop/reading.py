@@ -22,6 +22,7 @@ a resumed run draws them again.
 
 import copy
 import random
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -304,7 +305,11 @@ class ItemLoader:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # or it would draw from the generator that dropout uses
         )
-        return map(_checked, loader)
+        with warnings.catch_warnings():
+            # Python warns of any fork beside other threads. Workers use one thread of torch, and
+            # none of what the others may have locked.
+            warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
+            return map(_checked, iter(loader))
 
 
 def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Batch]) -> Iterator[Request]:
