@@ -2,6 +2,7 @@
 
 import copy
 import math
+import types
 import weakref
 
 import numpy as np
@@ -419,6 +420,20 @@ def test_accuracy_of_a_tree_of_inputs():
         assert found == pytest.approx(expected)
         fitted = train(plan_of(4), (tree, targets), TwoInputs(), evaluate=accuracy(tree, targets))
         assert fitted.history
+
+
+def test_accuracy_reads_the_logits_of_an_output():
+    class Outputs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x):
+            return types.SimpleNamespace(logits=self.inner(x), loss=None)
+
+    inputs, targets = records()
+    expected = accuracy(inputs, targets)(network())
+    assert accuracy({"x": inputs}, targets)(Outputs()) == expected
 
 
 def test_an_evaluation_that_cannot_work_fails_before_anything_is_paid(tmp_path):

@@ -92,7 +92,7 @@ def fit(
             dictionary whose entry `labels` is the target and whose others are the inputs. Every
             process and every resumed run needs the same records in the same order. This is checked
             for tensors and for the indices of a `Subset`; for other data sets it is not checked.
-            An item that cannot be read, or has another shape than most, counts as absent.
+            An item that cannot be read or stacked with the others counts as absent.
         optimizer: Any torch optimizer; it only post-processes released gradients.
         scheduler: Makes a torch learning rate scheduler for the optimizer, which is stepped after
             every step: `lambda optimizer: CosineAnnealingLR(optimizer, T_max=plan.steps)`.

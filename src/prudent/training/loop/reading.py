@@ -5,10 +5,9 @@ because of one record:
 
 | case | what happens |
 |---|---|
-| padding | a copy of the stand-in, an item read before anything is charged; weight zero |
-| an item that cannot be read or collated | counts as absent, its row is the stand-in; weight zero |
-| without a `collate_fn`: an item of another shape than the stand-in | counts as absent |
-| a `collate_fn` that fails on items that it accepts one by one beside the stand-in | an error |
+| padding | the stand-in, an item that was read before anything is charged; weight zero |
+| an item that cannot be read or collated with the stand-in | counts as absent; weight zero |
+| a `collate_fn` that fails on items that it accepts one by one | an error |
 | no item of a batch of eight or more can be read | an error |
 
 Whether a record can be read depends on that record alone, so a record that counts as absent has the
@@ -83,6 +82,10 @@ class Part(NamedTuple):
 class ItemReader:
     """Reads physical batches of the items of a data set; in the form of a data set of batches.
 
+    Items are always collated after the stand-in, whose row is then removed. So the stand-in
+    determines structure, number types and, where items are stacked, shapes; and a batch can be
+    collated if each of its items can be collated with the stand-in.
+
     Args:
         items: Anything with `__getitem__`; `__getitems__` is used where there is one.
         collate_fn: Makes a batch of items; torch's `default_collate` unless given.
@@ -95,19 +98,20 @@ class ItemReader:
     def __init__(self, items: Any, collate_fn: Collate | None, first: Iterable[int]) -> None:
         self.items = items
         self.collate_fn = collate_fn
-        self._like: Any = None
+        self._known: tuple[Any, list[torch.dtype]] | None = None
         problem: StructureError | None = None
         for number in islice(first, _TRIES):
             with _seeded(0):
                 (self.stand_in,) = self._read([number])
                 try:
-                    self._like = self._collate([copy.copy(self.stand_in) for _ in range(2)])
-                    self._signature = _signature(self.stand_in)
-                    return
+                    leaves, structure = pytree.tree_flatten(self._collate([self.stand_in]))
                 except StructureError as error:
                     problem = error
                 except Exception:
                     continue
+                else:
+                    self._known = structure, [leaf.dtype for leaf in leaves]
+                    return
         if problem is not None:
             raise problem
         raise ArgumentError(
@@ -126,8 +130,7 @@ class ItemReader:
             batch = self._attempt(rows)
             if batch is None:
                 rows = [
-                    None if row is None or self._attempt([self.stand_in, row]) is None else row
-                    for row in rows
+                    None if row is None or self._attempt([row]) is None else row for row in rows
                 ]
                 batch = self._attempt(rows)
         readable = torch.tensor([row is not None for row in rows])
@@ -150,55 +153,48 @@ class ItemReader:
             except Exception:  # some item cannot be read: find out which
                 found = []
             if len(found) == len(ids):
-                return [item if self._fits(item) else None for item in found]
+                return found
         return [self._item(number) for number in ids]
 
     def _item(self, number: int) -> Any:
         try:
-            item = self.items[number]
+            return self.items[number]
         except Exception:
             return None
-        return item if self._fits(item) else None
-
-    def _fits(self, item: Any) -> bool:
-        """Whether an item can be stacked with the stand-in; a `collate_fn` decides that itself."""
-        if self.collate_fn is not None or self._like is None:
-            return item is not None
-        return bool(_signature(item) == self._signature)
 
     def _attempt(self, rows: Sequence[Any]) -> tuple[Any, Any] | None:
         """The collated rows, with the stand-in in place of None; None if collating fails."""
-        items = [self.stand_in if row is None else row for row in rows]
-        if self.collate_fn is not None:  # it may change the items that it gets
-            items = [copy.copy(item) for item in items]
         try:
-            return self._collate(items)
+            return self._collate([self.stand_in if row is None else row for row in rows])
         except Exception:
             return None
 
     def _collate(self, items: list[Any]) -> tuple[Any, Any]:
-        """Inputs and targets, with the structure and the number types of the stand-in's."""
-        collate = default_collate if self.collate_fn is None else self.collate_fn
-        batch = inputs_and_targets(collate(items))
-        leaves, structure = pytree.tree_flatten(batch)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if not tensors or any(not leaf.ndim or len(leaf) != len(items) for leaf in tensors):
+        """Inputs and targets of items, collated after the stand-in."""
+        collate, items = default_collate, [self.stand_in, *items]
+        if self.collate_fn is not None:
+            collate = self.collate_fn
+            items = [copy.copy(item) for item in items]  # it may change what it gets
+        leaves, structure = pytree.tree_flatten(inputs_and_targets(collate(items)))
+        if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            raise StructureError(
+                "train_set",
+                "of items that collate to tensors alone",
+                shown="other values",
+                hint="Leave out texts and the like, with a collate_fn or in the data set.",
+            )
+        if any(not leaf.ndim or len(leaf) != len(items) for leaf in leaves):
             raise StructureError(
                 "collate_fn",
                 "to return tensors with one row per item",
                 shown="another number of rows",
                 why="a row is one record, whose gradient is clipped",
             )
-        if self._like is None:
-            return batch
-        expected, known = pytree.tree_flatten(self._like)
+        known, types = self._known or (structure, [leaf.dtype for leaf in leaves])
         if structure != known:
             raise StructureError("collate_fn", "to return batches of one structure")
-        typed = [
-            leaf.to(like.dtype) if isinstance(leaf, Tensor) and isinstance(like, Tensor) else leaf
-            for leaf, like in zip(leaves, expected, strict=True)
-        ]
-        inputs, targets = pytree.tree_unflatten(typed, structure)
+        rows = [leaf[1:].to(dtype) for leaf, dtype in zip(leaves, types, strict=True)]
+        inputs, targets = pytree.tree_unflatten(rows, structure)
         return inputs, targets
 
 
@@ -215,20 +211,6 @@ def inputs_and_targets(batch: Any) -> tuple[Any, Any]:
         shown="dictionaries without it" if isinstance(batch, Mapping) else "other items",
         hint="A collate_fn may return a pair (inputs, targets) of any items.",
     )
-
-
-def _signature(item: Any) -> Any:
-    """The structure of an item and the shapes of its leaves; equal ones can be stacked."""
-    leaves, structure = pytree.tree_flatten(item)
-    shapes = [
-        ("number", ()) if isinstance(leaf, int | float | np.generic) else _shape(leaf)
-        for leaf in leaves
-    ]
-    return structure, shapes
-
-
-def _shape(leaf: Any) -> tuple[str, Any]:
-    return type(leaf).__name__, tuple(getattr(leaf, "shape", ()))
 
 
 @contextmanager
