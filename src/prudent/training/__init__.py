@@ -13,10 +13,12 @@ from prudent.training.keystream import Key
 from prudent.training.loop.evaluation import accuracy
 from prudent.training.loop.execution import EngineChoice, Execution
 from prudent.training.loop.fit import Fitted, fit
+from prudent.training.loop.metrics import Metrics
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
+from prudent.training.tuning import gradient_norms, suggest_aggregation
 
 __all__ = [
     "AdaptiveTrim",
@@ -29,6 +31,7 @@ __all__ = [
     "FixedTrim",
     "Key",
     "Mean",
+    "Metrics",
     "Plan",
     "PoissonSampler",
     "ProposeTestRelease",
@@ -38,4 +41,6 @@ __all__ = [
     "TrimmedSum",
     "accuracy",
     "fit",
+    "gradient_norms",
+    "suggest_aggregation",
 ]

@@ -26,7 +26,7 @@ from torch import nn
 from prudent.corruption import Backdoor, DataCorruption, GradientCorruption, parse
 from prudent.experiments.backbones import find_weights, resnet18, with_features
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import build_model, gradient_hook
+from prudent.experiments.experiment import build_model
 from prudent.experiments.models import logistic_regression
 from prudent.paper.results import Reading, append, read
 from prudent.paper.runs.jobs import Job, settings
@@ -196,6 +196,7 @@ def _work(
     experiment = job.experiment
     featured = "backbone" in settings()["datasets"][job.dataset]
     shape = tuple(data.train_features.shape[1:])
+    corruption = experiment.corruption
     return training(
         plan,
         logistic_regression(shape, data.classes) if featured else build_model(data, job.seed),
@@ -206,7 +207,7 @@ def _work(
         lr=experiment.lr,
         momentum=experiment.momentum,
         seed=job.seed,
-        corrupt=gradient_hook(parse(job.corrupt), len(data.train_labels), job.seed, device),
+        corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
         average=experiment.average,
         device=device,
     )
