@@ -14,6 +14,7 @@ from prudent.training.loop.evaluation import accuracy
 from prudent.training.loop.execution import EngineChoice, Execution
 from prudent.training.loop.fit import Fitted, fit
 from prudent.training.plan import Plan
+from prudent.training.private import make_private
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
@@ -38,4 +39,5 @@ __all__ = [
     "TrimmedSum",
     "accuracy",
     "fit",
+    "make_private",
 ]
