@@ -13,7 +13,7 @@ from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.answers import Values
-from prudent.training.gradients.engine import Parameters, Read
+from prudent.training.gradients.engine import Parameters, Read, _refuse_batch_statistics
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.step import Step, StepOutcome
@@ -48,7 +48,6 @@ class PlannedOptimizer(torch.optim.Optimizer):
         key: Key,
     ) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.original_optimizer = optimizer
         self.plan = plan
         self.outcome: StepOutcome | None = None
         self._run = secrets.token_hex(8)
@@ -61,6 +60,11 @@ class PlannedOptimizer(torch.optim.Optimizer):
             engine=_Prepared(model, _computed_elsewhere),
             key=key,
         )
+        self.wrap(optimizer)
+
+    def wrap(self, optimizer: torch.optim.Optimizer) -> None:
+        """Wrap another optimizer from now on; the steps taken so far still count."""
+        self.original_optimizer = optimizer
         self._share()
         self.trained()
 
@@ -166,6 +170,7 @@ class _Prepared(Engine):
 
     def read(self, parameters: Parameters, read: Read) -> Gradients:
         """The gradients of a chunk."""
+        _refuse_batch_statistics(self.model)
         gradients: Gradients
         gradients, _ = read()
         return gradients

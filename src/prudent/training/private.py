@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import attrs
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -93,21 +94,68 @@ def make_private(
     Raises:
         ArgumentError: If an argument is missing or does not fit the others.
     """
+    check_capturable(model)
+    preparation = prepare(
+        loader,
+        epsilon=epsilon,
+        delta=delta,
+        epochs=epochs,
+        clip=clip,
+        aggregation=aggregation,
+        plan=plan,
+        loss_reduction=loss_reduction,
+        max_physical_batch=max_physical_batch,
+        key=key,
+    )
+    return model, preparation.optimizer(model, optimizer), preparation.loader
+
+
+@attrs.frozen
+class Preparation:
+    """What `make_private` knows before there is an optimizer.
+
+    Attributes:
+        plan: The plan, calibrated.
+        loader: The private loader.
+        reduction: How the loss combines the records of a batch.
+        physical_batch: Largest number of records whose activations are in memory.
+        key: The key of the noise and the draws.
+    """
+
+    plan: Plan
+    loader: PoissonLoader
+    reduction: Reduction
+    physical_batch: int | None
+    key: Key
+
+    def optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> "CapturingOptimizer":
+        """The private optimizer; call it once, because a second one would repeat its noise."""
+        return CapturingOptimizer(
+            optimizer,
+            self.plan,
+            model,
+            self.loader,
+            reduction=self.reduction,
+            physical_batch=self.physical_batch,
+            key=self.key,
+        )
+
+
+def prepare(
+    loader: DataLoader[Any],
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    epochs: int | None,
+    clip: float | None,
+    aggregation: Aggregation | None,
+    plan: Plan | None,
+    loss_reduction: str,
+    max_physical_batch: int | None,
+    key: Key | None,
+) -> Preparation:
+    """Check the arguments of `make_private`, find the noise and replace the loader."""
     check_replaceable(loader)
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise ArgumentError(
-            "model",
-            "in one process",
-            shown="DistributedDataParallel",
-            hint="Use prudent.fit, which several processes may call.",
-        )
-    if getattr(type(model), "_is_captured", False):
-        raise ArgumentError(
-            "model",
-            "an ordinary model",
-            shown="one that is already private",
-            hint="copy.deepcopy(model) is an ordinary copy of it.",
-        )
     if plan is None:
         plan, batches = _calibrated(loader, epsilon, delta, epochs, clip, aggregation), len(loader)
     else:
@@ -119,19 +167,14 @@ def make_private(
         _validate.count(1, max_physical_batch=max_physical_batch)
     key = given_or_random(key)
     records = len(loader.dataset)  # type: ignore[arg-type]
-    private_loader = PoissonLoader(
-        loader, PoissonSampler(records, plan.sampling_rate, key=key), batches
-    )
-    private_optimizer = CapturingOptimizer(
-        optimizer,
+    sampler = PoissonSampler(records, plan.sampling_rate, key=key)
+    return Preparation(
         plan,
-        model,
-        private_loader,
-        reduction=Reduction(loss_reduction),
-        physical_batch=max_physical_batch,
-        key=key,
+        PoissonLoader(loader, sampler, batches),
+        Reduction(loss_reduction),
+        max_physical_batch,
+        key,
     )
-    return model, private_optimizer, private_loader
 
 
 class CapturingOptimizer(PlannedOptimizer):
@@ -229,35 +272,65 @@ class CapturingOptimizer(PlannedOptimizer):
             )
 
 
+def check_capturable(model: nn.Module) -> None:
+    """Raise an error if the forward passes of a model cannot be captured."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ArgumentError(
+            "model",
+            "in one process",
+            shown="DistributedDataParallel",
+            hint="Use prudent.fit, which several processes may call.",
+        )
+    if getattr(type(model), "_is_captured", False):
+        raise ArgumentError(
+            "model",
+            "an ordinary model",
+            shown="one that is already private",
+            hint="copy.deepcopy(model) is an ordinary copy of it.",
+        )
+
+
 def _capture(model: nn.Module, forward: Callable[..., Any]) -> None:
-    """Replace the model's forward in training mode, by a subclass that only this object has."""
-    base = type(model)
+    """Replace the model's forward in training mode."""
+    own = type(model).forward
     running = False
 
-    @functools.wraps(base.forward)
+    @functools.wraps(own)
     def captured(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         nonlocal running
         if running or not (self.training and torch.is_grad_enabled()):
-            return base.forward(self, *args, **kwargs)
+            return own(self, *args, **kwargs)
         running = True
         try:
             return forward(*args, **kwargs)
         finally:
             running = False
 
-    def as_base(self: nn.Module, protocol: Any) -> Any:
-        reduced: Any = base.__reduce_ex__(self, protocol)
+    specialise(model, forward=captured, _is_captured=True)
+
+
+def specialise(model: nn.Module, **members: Any) -> None:
+    """Give one object methods of its own, by a subclass that no other object has.
+
+    Its parameters, attributes and repr stay as they are, and copies and pickles are of its own
+    class, without these methods.
+    """
+    base = type(model)
+    original = getattr(base, "_original", base)
+
+    def reduced_to_original(self: nn.Module, protocol: Any) -> Any:
+        reduced: Any = original.__reduce_ex__(self, protocol)
         make, args, *rest = reduced
-        own = tuple(base if arg is type(self) else arg for arg in args)
+        own = tuple(original if arg is type(self) else arg for arg in args)
         return _made, (make, own), *rest  # pickle refuses `make` itself for another class
 
-    own = {"forward": captured, "__reduce_ex__": as_base, "_is_captured": True}
     kept = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
-    model.__class__ = type(base.__name__, (base,), own | kept)
+    own = {"__reduce_ex__": reduced_to_original, "_original": original}
+    model.__class__ = type(base.__name__, (base,), kept | own | members)
 
 
 def _made(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:
-    """A copy of a captured model, of the model's own class."""
+    """A copy of a specialised model, of the model's own class."""
     return make(*args)
 
 
