@@ -13,6 +13,7 @@ from prudent.training.keystream import Key
 from prudent.training.loop.evaluation import accuracy
 from prudent.training.loop.execution import EngineChoice, Execution
 from prudent.training.loop.fit import Fitted, fit
+from prudent.training.model_check import CheckReport, check
 from prudent.training.plan import Plan
 from prudent.training.private import make_private
 from prudent.training.sampling import PoissonSampler
@@ -22,6 +23,7 @@ from prudent.training.trimming import AdaptiveTrim, FixedTrim
 __all__ = [
     "AdaptiveTrim",
     "Aggregation",
+    "CheckReport",
     "Chunk",
     "EngineChoice",
     "Execution",
@@ -38,6 +40,7 @@ __all__ = [
     "Sum",
     "TrimmedSum",
     "accuracy",
+    "check",
     "fit",
     "make_private",
 ]
