@@ -48,6 +48,10 @@ class Pairing(Protocol):
         """Vectors of queries, one per row."""
         ...
 
+    def nearest(self, direction: npt.NDArray[np.generic]) -> Whole:
+        """The vector a record can have whose inner product with a direction is largest."""
+        ...
+
 
 @attrs.frozen
 class Euclidean:
@@ -77,6 +81,12 @@ class Euclidean:
     def queries(self, values: npt.ArrayLike) -> Whole:
         """As records."""
         return self.records(values)[0]
+
+    def nearest(self, direction: npt.NDArray[np.generic]) -> Whole:
+        """The positive part of the direction, at length 1."""
+        positive = np.asarray(direction, dtype=np.float64).clip(min=0.0)
+        largest = max(float(positive.max(initial=0.0)), 1e-300)
+        return self.records(2 * np.sqrt(len(positive)) * positive[None] / largest)[0][0]
 
 
 @attrs.frozen
@@ -114,6 +124,15 @@ class Votes:
         """Round the entries of each row to [0, 1]."""
         rows, _ = _cleaned(values)
         whole: Whole = np.floor(LENGTH * rows.clip(max=1.0)).astype(np.int64)
+        return whole
+
+    def nearest(self, direction: npt.NDArray[np.generic]) -> Whole:
+        """Votes for the largest entries, as many as there are tables, whichever tables they are in.
+
+        No record of a map with tables can do more; many can do less.
+        """
+        whole = np.zeros(len(direction), dtype=np.int64)
+        whole[np.argsort(-direction, kind="stable")[: self.tables]] = LENGTH // self.tables
         return whole
 
 
@@ -159,6 +178,11 @@ class Mixed:
         vectors = weight * Euclidean().queries(rows[:, : self.width]) // 64
         votes = (64 - weight) * self.votes.queries(rows[:, self.width :]) // 64
         return np.concatenate([vectors, votes], axis=1)
+
+    def nearest(self, direction: npt.NDArray[np.generic]) -> Whole:
+        """The nearest of either part."""
+        parts = direction[: self.width], direction[self.width :]
+        return np.concatenate([Euclidean().nearest(parts[0]), self.votes.nearest(parts[1])])
 
 
 def _cleaned(values: npt.ArrayLike) -> tuple[Real, Flags]:
