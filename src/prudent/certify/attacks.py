@@ -20,6 +20,7 @@ from prudent.certify.vectors import LENGTH, Pairing, Whole
 from prudent.release.noise import Law, Noise, SecureNoise
 
 _POOL = 100
+_PARTS = 20  # in which queries are compared with records, to save memory
 _ROUNDS = 24
 _PLANNED = 2000  # queries that an aimed attack looks at while it chooses
 _HASTE = (0.03, 0.1, 0.3)
@@ -189,7 +190,7 @@ def best_attacks(target: Target, k: int) -> Iterator[Attack]:
 
 
 def aimed(target: Target, k: int) -> Attack:
-    """k inserted records whose vectors and classes are chosen, a few at a time, to do most harm.
+    """Insertion of k records whose vectors and classes are chosen one by one to do most harm.
 
     Any vector that the pairing allows may be inserted, whether or not a record has it, so whoever
     inserts records has fewer to choose from. In each round every class is offered the zero vector,
@@ -199,18 +200,14 @@ def aimed(target: Target, k: int) -> Attack:
     """
     step = max(1, len(target.truth) // _PLANNED)
     seen = attrs.evolve(target, queries=target.queries[::step], truth=target.truth[::step])
-    best, chosen = np.inf, _Plan([], [], [])
+    best, chosen = np.inf, _Plan([0 * target.queries[0]], [0], [0]).attack
     for haste in _HASTE:
-        plan = _planned(seen, k, haste)
-        moved = target.scores.astype(np.float64)
-        for vector, name, count in zip(plan.vectors, plan.names, plan.counts, strict=True):
-            moved[:, name] += count * (target.queries @ vector - MOVE)
+        attack = _planned(seen, k, haste).attack
+        released = target.released + attack.sums(target)
+        moved = scores_of(target.queries, released, target.pairing)
         if (accuracy := _accuracy(moved, target.truth)) < best:
-            best, chosen = accuracy, plan
-    rows = np.repeat(np.arange(len(chosen.counts)), chosen.counts)
-    vectors = sparse.csr_array(np.array(chosen.vectors))[rows]
-    none = np.zeros(0, dtype=np.int64)
-    return Attack("aimed", Records(vectors, np.array(chosen.names, dtype=np.int64)[rows]), none)
+            best, chosen = accuracy, attack
+    return chosen
 
 
 @attrs.frozen(eq=False)
@@ -220,6 +217,14 @@ class _Plan:
     vectors: list[Whole]
     names: list[int]
     counts: list[int]
+
+    @property
+    def attack(self) -> Attack:
+        """The insertion of these vectors."""
+        rows = np.repeat(np.arange(len(self.counts)), self.counts)
+        vectors = sparse.csr_array(np.array(self.vectors))[rows]
+        names = np.array(self.names, dtype=np.int64)[rows]
+        return Attack("aimed", Records(vectors, names), np.zeros(0, dtype=np.int64))
 
 
 def _planned(target: Target, k: int, haste: float) -> _Plan:
@@ -236,7 +241,8 @@ def _planned(target: Target, k: int, haste: float) -> _Plan:
         pull = near * (1 - near)  # large where the decision is close
         pulls = pull[:, None] * _soft((scores - rest[:, None]) / (haste * k))
         pulls[rows, target.truth] = 0
-        offers = [target.pairing.nearest(each) for each in (queries.T @ pulls.astype(np.float32)).T]
+        directions = (queries.T @ pulls.astype(np.float32)).T.astype(np.float64)
+        offers = [target.pairing.nearest(each) for each in directions]
         likes = queries @ (np.array(offers).T / LENGTH).astype(np.float32)
         best, taken = np.inf, (0, np.zeros(len(rows)), offers[0])
         for name, offer in enumerate(offers):
@@ -277,7 +283,8 @@ def _accuracy(scores: npt.NDArray[Any], truth: npt.NDArray[np.int64]) -> float:
 
 def _best(target: Target, scores: Whole, vectors: sparse.csr_array, k: int) -> tuple[int, int]:
     """The row of vectors, and the class to name it as, of which k copies do most harm."""
-    moves = k * ((vectors @ target.queries.T.astype(np.float64)) - MOVE)
+    likes = [vectors @ part.T for part in np.array_split(target.queries, _PARTS)]
+    moves = k * (np.concatenate(likes, axis=1).astype(np.float64) - MOVE)
     best, found = np.inf, (0, 0)
     for index, row in enumerate(moves):
         for name in range(scores.shape[1]):
