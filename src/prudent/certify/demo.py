@@ -77,8 +77,10 @@ def run_demo(
         classifiers: The classifiers to certify.
         workers: Training runs at a time; None means one per core.
     """
-    with multiprocessing.get_context("spawn").Pool(1) as aside:  # ended if training fails
-        pending = aside.apply_async(certified, (common.dataset, classifiers))
+    work = [(common.dataset, each) for each in classifiers]
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(len(work)) as aside:  # ended if training fails
+        pending = aside.starmap_async(certified, work)
         rows = demo.run_demo(common, out, workers)
         with Console(stderr=True).status("certified predictions"):
             done = Demo(rows, list(zip(classifiers, pending.get(), strict=True)))
@@ -86,23 +88,21 @@ def run_demo(
     return done
 
 
-def certified(dataset: str, classifiers: Sequence[Classifier]) -> list[Result]:
-    """What classifiers on a data set, without corruption, certify and attacks achieve."""
+def certified(dataset: str, classifier: Classifier) -> Result:
+    """What a classifier on a data set, without corruption, certifies and attacks achieve."""
     found = load(dataset)
     parts: tuple[Part, Part] = (
         (found.train_features.numpy(), found.train_labels.numpy()),
         (found.test_features.numpy(), found.test_labels.numpy()),
     )
-    return [
-        experiment.run(
-            lambda: parts,
-            features=each.features,
-            classes=found.classes,
-            epsilon=each.epsilon,
-            delta=_DELTA,
-        )[1]
-        for each in classifiers
-    ]
+    _, result = experiment.run(
+        lambda: parts,
+        features=classifier.features,
+        classes=found.classes,
+        epsilon=classifier.epsilon,
+        delta=_DELTA,
+    )
+    return result
 
 
 def draw(done: Demo, common: Experiment, path: Path) -> None:
