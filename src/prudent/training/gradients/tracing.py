@@ -2,9 +2,9 @@
 
 They look whether a mask hides anything, to skip it if not. Under vmap a record has no values to
 look at; they ask first whether a tensor is being traced, and then keep the mask, which gives the
-same result. They also look whether the positions, which all records share, are those of several packed
-sequences. While a CUDA graph is captured nothing can be looked at, so the answer that the same
-shape got before the capture is given again; otherwise they would make a mask where none is needed.
+same result. They also look whether the positions, which all records share, are those of several
+packed sequences. While a step is captured or compiled nothing can be looked at, so the answer that
+the same shape got before is given again; otherwise a mask would be made where none is needed.
 """
 
 import sys
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from prudent.training.gradients.leftovers import is_record
 from prudent.training.gradients.randomness import is_capturing
@@ -60,7 +61,7 @@ def _remembered(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], T
     def packed(positions: Tensor) -> Tensor | None:
         if is_record(positions):
             return find(positions)
-        if is_capturing() and positions.shape in _unpacked:
+        if (is_capturing() or get_proxy_mode() is not None) and positions.shape in _unpacked:
             return None
         found = find(positions)
         if found is None:

@@ -16,14 +16,15 @@ _WARM_UP = 3
 
 
 class CapturedStep:
-    """Replays gather, step and optimizer update for batches of one physical shape.
+    """Replays gather, step and usually the optimizer's update for batches of one physical shape.
 
     The warm-up runs the step on real records. The model, the optimizer and the state of the step
     are restored afterwards, even if it fails, so nothing of it is released. A replay counts its
     steps on the device and reads the keystream at its own position, as an uncaptured step would.
 
     Args:
-        run: Performs one whole update, given (ids, valid), each of shape (1, physical).
+        run: Performs one update, with or without the optimizer, given (ids, valid), each of shape
+            (1, physical).
         step: The step; its state is restored after the warm-up.
         model: Restored after the warm-up.
         optimizer: Restored after the warm-up.
@@ -60,6 +61,7 @@ class CapturedStep:
             with no_collection(), torch.cuda.graph(self._graph, stream=stream):
                 self._outcome = run(self._ids, self._valid)
         self._step = step
+        self._gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]
 
     def __call__(self, batch: Batch) -> StepOutcome:
         """Perform one update. The next call overwrites the tensors of the outcome."""
@@ -69,6 +71,11 @@ class CapturedStep:
         self._graph.replay()
         self._step.state.taken += 1
         return self._outcome
+
+    def place_gradients(self) -> None:
+        """Assign what the last replay computed to `.grad`, as an uncaptured step may have since."""
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
 
 
 def is_capturable(optimizer: torch.optim.Optimizer) -> bool:
