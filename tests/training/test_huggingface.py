@@ -27,7 +27,7 @@ from prudent.accounting.events import GaussianTest
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.gradients import BookKeeping
 from prudent.training.huggingface import PrivateTrainer, reach, record_masks
-from prudent.training.huggingface.records import Draw, Records, example_of, padded
+from prudent.training.huggingface.records import Draw, Records, examples_of, padded
 from prudent.training.huggingface.self_test import check_optimizer, check_reach
 from prudent.training.huggingface.settings import REFUSALS
 
@@ -338,7 +338,7 @@ def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
 
 def test_a_record_does_not_change_the_rows_of_others() -> None:
     collate = padded(Tokens(), 4)
-    example = example_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], collate)
+    example = examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], collate)
     data: list[Any] = [{"input_ids": [1, 2]}, {"input_ids": [3]}, {"input_ids": [4] * 9}]
     part = drawn(data, example, collate)
     assert part.inputs["input_ids"].tolist() == [[1, 2, 0, 0], [3, 0, 0, 0], [4, 4, 4, 4]]
@@ -353,7 +353,7 @@ def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
     with pytest.raises(ArgumentError, match="max_length"):
-        example_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
+        examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
     with pytest.raises(ArgumentError, match="pad_to_multiple_of"):
         padded(drops_words, 4)
     with pytest.raises(ArgumentError, match="example"):
@@ -516,7 +516,7 @@ def test_weights_that_the_loss_does_not_reach_are_named() -> None:
 
     model = Detached()
     engine = BookKeeping(model, lambda outputs, _: outputs)
-    found = reach(engine, torch.ones(1, 2))
+    found = reach(engine, torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
     assert found.unreached == ("lost.weight", "lost.bias")
     with pytest.warns(RuntimeWarning, match=r"lost\.weight"):
         check_reach(found)

@@ -99,11 +99,12 @@ class Records(Dataset[Any]):
     Args:
         data: A map-style data set of dictionaries.
         collate: Maps a list of one record to its tensors.
-        example: The tensors of one public record.
+        examples: The tensors of public records, of which the first is the example.
     """
 
-    def __init__(self, data: Any, collate: Collate, example: Row) -> None:
-        self._data, self._collate, self._example = data, collate, example
+    def __init__(self, data: Any, collate: Collate, examples: Row) -> None:
+        self._data, self._collate = data, collate
+        self._example = {name: value[:1] for name, value in examples.items()}
 
     def __len__(self) -> int:
         return len(self._data)
@@ -148,8 +149,14 @@ def fitted(row: Any, example: Row) -> Row | None:
     return found
 
 
-def example_of(records: Sequence[Any], collate: Collate) -> Row:
-    """The tensors of the first of some public records, after checking that all agree in shape."""
+def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:
+    """The tensors of some public records, after checking that they agree in shape.
+
+    Args:
+        records: Public records.
+        collate: Maps a list of one record to its tensors.
+        length: The public number of tokens to which records are cut.
+    """
     rows: list[Row] = []
     for record in records:
         row = collate([record])
@@ -161,7 +168,7 @@ def example_of(records: Sequence[Any], collate: Collate) -> Row:
                 "to return a dictionary of tensors with the records on the first axis",
                 shown=f"one that makes {_shapes(row)} of one record",
             )
-        rows.append(dict(row))
+        rows.append({n: v if v.ndim < 2 else v[:, :length] for n, v in row.items()})
     for row in rows:
         if _shapes(row) != _shapes(rows[0]):
             raise ArgumentError(
@@ -172,7 +179,7 @@ def example_of(records: Sequence[Any], collate: Collate) -> Row:
                 hint="Give PrivateTrainer max_length, the public number of tokens to which every "
                 "record is padded or cut; or pad while tokenising, with padding='max_length'.",
             )
-    return rows[0]
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
 def padded(collator: Collate, length: int | None) -> Collate:
@@ -210,7 +217,7 @@ def _seeded(seed: int) -> Iterator[None]:
     """
     before = random.getstate()
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         random.seed(seed)
         try:
             yield

@@ -28,7 +28,7 @@ from prudent.training.huggingface.records import (
     Part,
     Records,
     Row,
-    example_of,
+    examples_of,
     padded,
 )
 from prudent.training.huggingface.self_test import Positions, check_optimizer, check_reach, reach
@@ -42,7 +42,7 @@ _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
 
 _EXAMPLES = 16
-"""Number of public records whose shapes are compared."""
+"""Number of public records that are looked at before training."""
 
 _UPDATES = 3
 """Number of updates by which every trained parameter must have moved."""
@@ -110,7 +110,8 @@ class PrivateTrainer(Trainer):
     ) -> None:
         given = inspect.signature(Trainer.__init__).bind(self, *positional, **options).arguments
         given.pop("self")
-        args, data = given.get("args"), given.get("train_dataset")
+        args: Any = given.get("args")
+        data: Any = given.get("train_dataset")
         _check_given(type(self), args, data, given.get("eval_dataset"))
         settings.check(args)
         self.plan = settings.planned(
@@ -142,7 +143,7 @@ class PrivateTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader of Poisson batches."""
-        collate, example = self._reading()
+        collate, examples = self._reading()
         steps = settings.steps_per_epoch(self.plan)
         sampler = PoissonSampler(
             len(self.train_dataset),
@@ -152,7 +153,7 @@ class PrivateTrainer(Trainer):
         )
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            Records(self.train_dataset, collate, example),
+            Records(self.train_dataset, collate, examples),
             batch_sampler=Draws(sampler, steps, lambda: int(self.state.global_step)),
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -162,10 +163,11 @@ class PrivateTrainer(Trainer):
         )
 
     def _reading(self) -> tuple[Any, Row]:
-        """The collator of one record, and the tensors of a public one."""
+        """The collator of one record, and the tensors of public ones."""
         collator = padded(self.data_collator, self._max_length)
         collate = self._get_collator_with_removed_columns(collator, description="training")
-        return collate, example_of(_public_records(self._given_example, self.eval_dataset), collate)
+        records = _public_records(self._given_example, self.eval_dataset)
+        return collate, examples_of(records, collate, self._max_length)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[LogicalBatch], *_: Any, **__: Any
@@ -249,6 +251,7 @@ class PrivateTrainer(Trainer):
 
     def _loss(self, outputs: Any, labels: Any) -> Tensor:
         """The loss of one record, with which the model was called as a batch of one."""
+        loss: Tensor
         if self.compute_loss_func is not None:
             loss = self.compute_loss_func(outputs, labels, num_items_in_batch=None)
         elif self.label_smoother is not None:
@@ -261,7 +264,7 @@ class PrivateTrainer(Trainer):
         return loss.reshape(1)
 
     def _begin(self) -> None:
-        """Test the model on the public example, and make the private step."""
+        """Test the model on public records, and make the private step."""
         check_optimizer(self.model, self.optimizer)
         autocast = torch.bfloat16 if self.args.bf16 else None
         engine = BookKeeping(
@@ -436,5 +439,5 @@ def _public_records(example: Any, evaluated: Any) -> list[Any]:
     return [evaluated[index] for index in range(min(_EXAMPLES, len(evaluated)))]
 
 
-def _as_it_is(batch: LogicalBatch) -> LogicalBatch:
+def _as_it_is(batch: Any) -> Any:
     return batch
