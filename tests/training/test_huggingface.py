@@ -243,6 +243,9 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
     for name, value in whole.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value), name
+    assert whole._step is not None
+    assert again._step is not None
+    assert torch.equal(again._step.trim, whole._step.trim)
     timed = {"train_runtime", "train_samples_per_second", "train_steps_per_second"}
     histories = [
         [{k: v for k, v in entry.items() if k not in timed} for entry in each.state.log_history]
@@ -347,6 +350,17 @@ def test_a_record_does_not_change_the_rows_of_others() -> None:
         other = drawn([*data[:2], odd], example, collate)
         assert torch.equal(other.inputs["input_ids"][:2], part.inputs["input_ids"][:2])
         assert other.valid.tolist() == [True, True, False]
+
+
+def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
+    data = [{"input_ids": [1]}] * 32
+    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], 5)
+    for whole, rows in ((False, 8), (True, 32)):
+        records = Records(data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole)
+        (part,) = records.__getitems__(draw).parts
+        assert part.inputs["input_ids"].shape == (rows, 1)
+        assert part.valid.tolist() == [True] * 3 + [False] * (rows - 3)
+        assert part.ids.tolist() == list(range(rows))
 
 
 def test_a_collator_that_pads_to_the_longest_needs_a_public_length(

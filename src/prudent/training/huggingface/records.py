@@ -22,6 +22,8 @@ from prudent.training.keystream import Purpose
 from prudent.training.sampling import PoissonSampler
 
 Collate = Callable[[list[Any]], Any]
+_ROWS = 8  # parts are padded to a multiple of this, which suits the kernels of a GPU
+
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
 
@@ -100,10 +102,11 @@ class Records(Dataset[Any]):
         data: A map-style data set of dictionaries.
         collate: Maps a list of one record to its tensors.
         examples: The tensors of public records, of which the first is the example.
+        whole: Keep all padding, so that every part has the same number of rows.
     """
 
-    def __init__(self, data: Any, collate: Collate, examples: Row) -> None:
-        self._data, self._collate = data, collate
+    def __init__(self, data: Any, collate: Collate, examples: Row, *, whole: bool = False) -> None:
+        self._data, self._collate, self._whole = data, collate, whole
         self._example = {name: value[:1] for name, value in examples.items()}
 
     def __len__(self) -> int:
@@ -116,10 +119,13 @@ class Records(Dataset[Any]):
         return LogicalBatch(draw.number, parts)
 
     def _part(self, ids: Tensor, valid: Tensor) -> Part:
+        if not self._whole:  # padding comes last
+            rows = max(1, -(-int(valid.sum()) // _ROWS)) * _ROWS
+            ids, valid = ids[:rows], valid[:rows]
         pairs = zip(ids.tolist(), valid.tolist(), strict=True)
-        rows = [self._row(index) if real else None for index, real in pairs]
-        known = torch.tensor([row is not None for row in rows])
-        filled = [self._example if row is None else row for row in rows]
+        read = [self._row(index) if real else None for index, real in pairs]
+        known = torch.tensor([row is not None for row in read])
+        filled = [self._example if row is None else row for row in read]
         inputs = {name: torch.cat([row[name] for row in filled]) for name in self._example}
         return Part(inputs, known, ids)
 

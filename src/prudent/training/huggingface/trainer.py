@@ -129,7 +129,7 @@ class PrivateTrainer(Trainer):
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
         self._positions: Positions | None = None
-        self._passes = torch.zeros((), dtype=torch.float64)
+        self._passes = torch.zeros(())
         given["args"] = settings.adapted(args, self.plan)
         super().__init__(**given)
         self.add_callback(_Follow(self))
@@ -153,7 +153,7 @@ class PrivateTrainer(Trainer):
         )
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            Records(self.train_dataset, collate, examples),
+            Records(self.train_dataset, collate, examples, whole=self._compile),
             batch_sampler=Draws(sampler, steps, lambda: int(self.state.global_step)),
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -229,7 +229,7 @@ class PrivateTrainer(Trainer):
             ready()
         with record_masks():
             outcome = step([self._chunk(part) for part in inputs.parts])
-        self._passes += outcome.passed.to(self._passes)
+        self._passes += outcome.passed
         return torch.zeros((), device=self.args.device)
 
     def _chunk(self, part: Part) -> Chunk:
@@ -283,9 +283,10 @@ class PrivateTrainer(Trainer):
             key=self._key,
             compile=self._compile,
         )
+        self._passes = torch.zeros((), device=self.args.device)
         if self._saved is not None:
             self._step.state.load_state_dict(self._saved["release"])
-            self._passes = self._saved["passes"].to(self._passes)
+            self._passes += self._saved["passes"].to(self.args.device)
             self._saved = None
 
     # ---- what is shown -----------------------------------------------------------------------
