@@ -369,3 +369,49 @@ def test_a_record_counts_once_in_a_graph():
     ids.copy_(torch.tensor([3, 3, 3, 5, 5, 4, 7, 7]))
     graph.replay()
     assert outcome.drawn == 3
+
+
+def cosine(optimizer):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheduler": cosine, "momentum": 0.9},
+        {"scheduler": cosine, "optimizer": torch.optim.Adam},
+        {"optimizer": torch.optim.RMSprop},  # its state cannot be reset after a warm-up
+    ],
+    ids=["schedule", "schedule of adam", "rmsprop"],
+)
+@pytest.mark.parametrize("physical", [None, 40])
+def test_an_optimizer_outside_the_graph_follows_every_step(options, physical):
+    """Also where batches of two chunks, which are not captured, come between."""
+    results = []
+    for graph in (True, False):
+        plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
+        execution = Execution(device="cuda", seed=3, cuda_graph=graph, physical_batch=physical)
+        settings = {"lr": 0.01, "execution": execution, "progress": False}
+        fitted = fit(plan, network(), cross_entropy, records(), **(settings | options))
+        results.append((weights(fitted.model), fitted.history))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
+    assert results[0][1] == results[1][1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_items_are_read_ahead_and_pinned(workers, recompute):
+    inputs, targets = records()
+    items = [
+        {"input": one, "labels": int(label)} for one, label in zip(inputs, targets, strict=True)
+    ]
+    plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
+    results = []
+    for data in (items, (inputs, targets)):
+        execution = Execution(device="cuda", seed=3, workers=workers, recompute=recompute)
+        fitted = fit(
+            plan, network(), cross_entropy, data, execution=execution, progress=False, lr=0.01
+        )
+        results.append((weights(fitted.model), fitted.pass_rate))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
+    assert results[0][1] == results[1][1]

@@ -90,7 +90,7 @@ class TestTheNumberOfRecords:
             plan_of(), network(), cross_entropy, records(30), lr=0.1, progress=False, delta=1e-5,
             out=tmp_path,
         )  # fmt: skip
-        ledger = json.loads((tmp_path / "ledger.json").read_text())
+        ledger = json.loads((tmp_path / "paid.json").read_text())
         assert from_plain(ledger["relation"]) == ZERO_OUT
         assert fitted.history[-1].relation == str(ZERO_OUT)
         written = (tmp_path / "metrics.jsonl").read_text().splitlines()

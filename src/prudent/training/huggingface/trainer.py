@@ -21,7 +21,6 @@ from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping
 from prudent.training.huggingface import settings
-from prudent.training.huggingface.masks import record_masks
 from prudent.training.huggingface.records import (
     Draws,
     LogicalBatch,
@@ -118,10 +117,10 @@ class PrivateTrainer(Trainer):
             args, len(data), plan=plan, epsilon=epsilon, delta=delta, aggregation=aggregation
         )
         self.delta = delta
-        accumulates = self.plan.sampling_rate * len(data) > args.per_device_train_batch_size
+        self._accumulates = self.plan.sampling_rate * len(data) > args.per_device_train_batch_size
         self._recompute = recompute
         if recompute is None:
-            self._recompute = accumulates or args.gradient_checkpointing
+            self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._max_length, self._given_example = max_length, example
         self._key = given_or_random(key)
@@ -145,21 +144,23 @@ class PrivateTrainer(Trainer):
         """A loader of Poisson batches."""
         collate, examples = self._reading()
         steps = settings.steps_per_epoch(self.plan)
+        # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
             len(self.train_dataset),
             self.plan.sampling_rate,
-            physical_batch=self.args.per_device_train_batch_size,
+            physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
             key=self._key,
         )
+        # A compiled or captured step is one for each shape.
+        whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            Records(self.train_dataset, collate, examples, whole=self._compile),
+            Records(self.train_dataset, collate, examples, whole=whole),
             batch_sampler=Draws(sampler, steps, lambda: int(self.state.global_step)),
             collate_fn=_as_it_is,
             num_workers=workers,
             persistent_workers=self.args.dataloader_persistent_workers and workers > 0,
             prefetch_factor=self.args.dataloader_prefetch_factor,
-            generator=torch.Generator(),  # a loader seeds its workers; leave dropout's alone
         )
 
     def _reading(self) -> tuple[Any, Row]:
@@ -227,8 +228,7 @@ class PrivateTrainer(Trainer):
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
-        with record_masks():
-            outcome = step([self._chunk(part) for part in inputs.parts])
+        outcome = step([self._chunk(part) for part in inputs.parts])
         self._passes += outcome.passed
         return torch.zeros((), device=self.args.device)
 
@@ -271,8 +271,7 @@ class PrivateTrainer(Trainer):
             self.model, self._loss, recompute=bool(self._recompute), autocast=autocast
         )
         row = {name: value.to(self.args.device) for name, value in self._reading()[1].items()}
-        with record_masks():
-            check_reach(reach(engine, *self._split(row)))
+        check_reach(reach(engine, *self._split(row)))
         self._positions = Positions.of(self.model)
         self._step = Step(
             self.plan,
