@@ -209,7 +209,7 @@ SLOW = Way("full", False, 2)
 
 
 def norm_bound(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    """τ of TSGD+PTR: twice the norm that a fifth of the gradients of public records exceed at first.
+    """τ of TSGD+PTR: twice the norm that a fifth of public gradients exceed at first.
 
     Gradients grow as the head does; with the norm itself nearly every test fails after some steps.
     """
