@@ -75,6 +75,12 @@ def opacus() -> dict[str, Any]:
     return {}
 
 
+def huggingface() -> dict[str, Any]:
+    pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
+    pytest.importorskip("peft", reason="needs pip install 'prudent[huggingface]'")
+    return {}
+
+
 def flower() -> dict[str, Any]:
     pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
     return {}
@@ -90,6 +96,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/extending.md": lambda: learning() | salaries(),
     "docs/corruption.md": learning,
     "docs/opacus.md": opacus,
+    "docs/huggingface.md": huggingface,
     "docs/federated.md": flower,
 }
 
