@@ -13,6 +13,8 @@ from prudent.cli.display import complain, echo
 if TYPE_CHECKING:
     from prudent.certify.experiment import Part, Result
 
+_UNBALANCED = 0.6  # share of a class from which on accuracy alone says little
+
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 app.command("run")(certify_run.run)
 
@@ -21,16 +23,17 @@ app.command("run")(certify_run.run)
 def certify(
     context: typer.Context,
     dataset: Annotated[
-        str, typer.Option(metavar="NAME", help="A data set of prudent train.")
+        str, typer.Option(metavar="NAME", help="A data set of prudent train, imdb or census.")
     ] = "mnist",
     features: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             help="The public feature map: scattering (no data) or letters (public letters) for "
-            "images of 28 × 28, vectors:D for D numbers per record.",
+            "images of 28 × 28, resnet18 for colour images, minilm for texts, census, "
+            "vectors:D for D numbers per record. By default the one made for the data set.",
         ),
-    ] = "scattering",
+    ] = None,
     epsilon: Annotated[float, options.number("ε of the one release.")] = 1.0,
     delta: Annotated[float, options.number("δ of the one release.")] = 1e-6,
     out: Annotated[
@@ -57,6 +60,8 @@ def certify(
 
     $ prudent certify --dataset mnist --epsilon 1 --delta 1e-6 \
         --out runs/certify
+
+    $ prudent certify --dataset imdb --epsilon 0.3 --delta 1e-6
     """
     if context.invoked_subcommand is not None:
         return
@@ -64,6 +69,7 @@ def certify(
     from prudent.experiments.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
+    features = features or experiment.MAPS.get(dataset, "scattering")
     with _budget(ledger) as book:
         model, result = experiment.run(
             lambda: _parts(dataset),
@@ -96,8 +102,11 @@ def _budget(ledger: str | None) -> Any:
 
 
 def _parts(dataset: str) -> "tuple[Part, Part]":
+    from prudent.certify import experiment
     from prudent.experiments.datasets import load
 
+    if dataset in experiment.RAW:
+        return experiment.read(dataset)
     found = load(dataset)
     train = found.train_features.numpy(), found.train_labels.numpy()
     return train, (found.test_features.numpy(), found.test_labels.numpy())
@@ -134,6 +143,10 @@ def _show(result: "Result", out: Path | None) -> None:
     console = Console()
     console.print(table)
     console.print(f"Half of the predictions withstand {result.median_radius:,.0f} records or more.")
+    if result.largest > _UNBALANCED:
+        balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())
+        console.print(f"{result.largest:.2%} of the test records are of one class.")
+        console.print(f"Certified accuracy, mean over the classes: {balanced}.")
     console.print("Certified is proved, for any records. Attacks show what happened, not what can.")
     if out is not None:
         console.print(f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}")

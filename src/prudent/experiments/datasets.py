@@ -11,6 +11,13 @@
 | `cifar10` | colour photographs, 3 × 32 × 32 | 50,000 + 10,000 | 10 |
 | `npz:PATH` | your own arrays in a numpy archive | | |
 
+Two more have records for the maps of `prudent certify`; `read_arrays` reads them:
+
+| name | what | train + test | classes | file |
+| --- | --- | ---: | ---: | --- |
+| `imdb` | reviews, 2,048 bytes of UTF-8 | 25,000 + 25,000 | 2 | `reviews.json` |
+| `census` | 40 numbers or checksums of categories | 199,523 + 99,762 | 2 | `census-income.data` |
+
 Files are looked for in `data_dir`, `$PRUDENT_DATA/NAME`, the checkout's `data/NAME`,
 `/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order,
 and downloaded into the last one if none has them; downloads are checked against published
@@ -100,7 +107,7 @@ class Dataset:
         )
 
 
-NAMES = (*NAMED_DATASETS, "npz:PATH")
+NAMES = (*(name for name, source in NAMED_DATASETS.items() if source.trainable), "npz:PATH")
 """The names that `load` accepts."""
 
 
@@ -120,12 +127,20 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     """
     if name.startswith("npz:"):
         return _load_npz(name)
-    if name not in NAMED_DATASETS:
+    if name not in NAMES:
         raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=name)
+    train, test = read_arrays(name, data_dir)
     source = NAMED_DATASETS[name]
-    found = _find(name, source, data_dir) or _fetch(name, source, data_dir)
-    form, (train, test) = found
-    return _dataset(name, form.read(train), form.read(test), source.classes, source.note)
+    return _dataset(name, train, test, source.classes, source.note)
+
+
+def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, Arrays]:
+    """The records and labels of both parts of a named data set, as stored; see `load`."""
+    if name not in NAMED_DATASETS:
+        raise ArgumentError("name", f"one of {', '.join(NAMED_DATASETS)}", got=name)
+    source = NAMED_DATASETS[name]
+    form, (train, test) = _find(name, source, data_dir) or _fetch(name, source, data_dir)
+    return form.parts(train, test)
 
 
 def _find(

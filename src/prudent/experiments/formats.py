@@ -1,10 +1,13 @@
 """Readers for the file formats of the data sets; they return numpy arrays as stored."""
 
+import csv
 import gzip
 import io
+import json
 import lzma
 import pickle
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,13 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 _CIFAR_RECORD = 1 + 3 * 32 * 32
+
+TEXT_BYTES = 2048
+"""Bytes of a text that are kept, in UTF-8; shorter ones are followed by zeros."""
+
+CENSUS_COLUMNS = 42
+_CENSUS_NUMBERS = frozenset((0, 2, 3, 5, 16, 17, 18, 30, 39))
+_CENSUS_WEIGHT = 24  # how many people a record stands for; the publishers ask to leave it out
 
 
 def read_idx(path: Path) -> Bytes:
@@ -105,3 +115,61 @@ def read_cifar_packed(path: Path) -> tuple[Bytes, Bytes]:
     green, red, blue = planes.transpose(2, 3, 0, 1)
     images = np.stack([(red + green) & 255, green, (blue + green) & 255], axis=1)
     return images.astype(np.uint8), content[:count].copy()
+
+
+def read_reviews(path: Path) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """Texts and labels of a JSON list of objects with `t`, the text, and `s`, 0 or 1.
+
+    An entry of another form is an empty text with the label −1, which is no class.
+    """
+    found = [each if isinstance(each, dict) else {} for each in json.loads(path.read_bytes())]
+    labels = [each.get("s") if each.get("s") in (0, 1) else -1 for each in found]
+    return packed_texts([str(each.get("t", "")) for each in found]), np.array(labels, np.int64)
+
+
+def packed_texts(texts: list[str]) -> Bytes:
+    """One row of `TEXT_BYTES` bytes per text: the start of its UTF-8, then zeros."""
+    rows = np.zeros((len(texts), TEXT_BYTES), np.uint8)
+    for row, text in zip(rows, texts, strict=True):
+        start = np.frombuffer(text.encode("utf-8", "replace")[:TEXT_BYTES], np.uint8)
+        row[: len(start)] = start
+    return rows
+
+
+def unpacked_texts(rows: Bytes) -> list[str]:
+    """The texts of rows of bytes; a character that was cut in two is left out."""
+    return [bytes(row).rstrip(b"\0").decode("utf-8", "ignore") for row in rows]
+
+
+def read_census(path: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Census-Income (KDD): 40 numbers per record, and 1 for an income above 50,000, else 0.
+
+    A category is a number below 2²⁴, a checksum of its column and its text, so that no list of
+    categories is made from the records. A line of another form is a record of NaN, which has no
+    vector, and the label −1, which is no class.
+    """
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    lines = list(csv.reader(io.StringIO(content.decode("utf-8", "replace"))))
+    rows = np.full((len(lines), CENSUS_COLUMNS - 2), np.nan, np.float32)
+    labels = np.full(len(lines), -1, np.int64)
+    numbers: dict[tuple[int, str], float] = {}
+    kept = [column for column in range(CENSUS_COLUMNS - 1) if column != _CENSUS_WEIGHT]
+    for index, fields in enumerate(lines):
+        if len(fields) != CENSUS_COLUMNS:
+            continue
+        for place, column in enumerate(kept):
+            key = column, fields[column].strip()
+            if key not in numbers:
+                numbers[key] = _census_number(*key)
+            rows[index, place] = numbers[key]
+        labels[index] = {"- 50000.": 0, "50000+.": 1}.get(fields[-1].strip(), -1)
+    return rows, labels
+
+
+def _census_number(column: int, text: str) -> float:
+    if column not in _CENSUS_NUMBERS:
+        return zlib.crc32(f"{column}:{text}".encode()) & 0xFFFFFF
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan

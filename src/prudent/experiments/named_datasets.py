@@ -16,11 +16,19 @@ Arrays = tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]
 
 @attrs.frozen
 class Form:
-    """One file format of a data set: the files in a folder and their reader."""
+    """One file format of a data set: the files in a folder and their reader.
+
+    Where one file holds both parts, `read_test` reads the test part of it.
+    """
 
     train: tuple[str, ...]
     test: tuple[str, ...]
     read: Callable[[list[Path]], Arrays]
+    read_test: Callable[[list[Path]], Arrays] | None = None
+
+    def parts(self, train: list[Path], test: list[Path]) -> tuple[Arrays, Arrays]:
+        """The records and labels of both parts, as stored."""
+        return self.read(train), (self.read_test or self.read)(test)
 
     def paths(self, folder: Path) -> tuple[list[Path], list[Path]] | None:
         """The files in `folder`, gzipped or not; None if one is missing."""
@@ -37,12 +45,16 @@ def _either(path: Path) -> Path:
 
 @attrs.frozen
 class NamedDataset:
-    """A named data set: its possible file formats and its download locations."""
+    """A named data set: its possible file formats and its download locations.
+
+    `trainable` says whether records are numbers that a network can be trained on as they are.
+    """
 
     classes: int
     note: str
     forms: tuple[Form, ...]
     downloads: tuple[Download, ...] = ()
+    trainable: bool = True
 
 
 def _read_images(paths: list[Path], *, first_label: int, transposed: bool) -> Arrays:
@@ -62,6 +74,18 @@ def _read_cifar_packed(paths: list[Path]) -> Arrays:
 
     records = cached_array(f"cifar10-{sha256(path)}", unpack)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def _read_half(paths: list[Path], *, part: int) -> Arrays:
+    """One part of the 50,000 reviews in a file: blame, then praise; in each, test before train."""
+    texts, labels = formats.read_reviews(paths[0])
+    each = len(labels) // 4
+    rows = np.r_[part * each : (part + 1) * each, (part + 2) * each : (part + 3) * each]
+    return texts[rows], labels[rows]
+
+
+def _read_census(paths: list[Path]) -> Arrays:
+    return formats.read_census(paths[0])
 
 
 def _idx_form(train: str, test: str, *, first_label: int = 0, transposed: bool = False) -> Form:
@@ -166,5 +190,31 @@ NAMED_DATASETS: dict[str, NamedDataset] = {
                 _CIFAR_BINARY.train + _CIFAR_BINARY.test,
             ),
         ),
+    ),
+    "imdb": NamedDataset(
+        classes=2,
+        note="Large Movie Review Dataset (Maas et al., 2011): the first 2,048 bytes of each text.",
+        forms=(
+            Form(
+                ("reviews.json",),
+                ("reviews.json",),
+                read=partial(_read_half, part=1),
+                read_test=partial(_read_half, part=0),
+            ),
+        ),
+        trainable=False,
+    ),
+    "census": NamedDataset(
+        classes=2,
+        note="Census-Income (KDD), income above 50,000 or not; 6.2 % are (Lane, Kohavi, 2000).",
+        forms=(
+            Form(("census-income.data.gz",), ("census-income.test.gz",), _read_census),
+            Form(
+                ("census_income_1994_1995_train.csv",),
+                ("census_income_1994_1995_test.csv",),
+                _read_census,
+            ),
+        ),
+        trainable=False,
     ),
 }

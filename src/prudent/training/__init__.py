@@ -14,7 +14,9 @@ from prudent.training.loop.evaluation import accuracy
 from prudent.training.loop.execution import EngineChoice, Execution
 from prudent.training.loop.fit import Fitted, fit
 from prudent.training.loop.metrics import Metrics
+from prudent.training.model_check import CheckReport, check
 from prudent.training.plan import Plan
+from prudent.training.private import make_private
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
@@ -23,6 +25,7 @@ from prudent.training.tuning import gradient_norms, suggest_aggregation
 __all__ = [
     "AdaptiveTrim",
     "Aggregation",
+    "CheckReport",
     "Chunk",
     "EngineChoice",
     "Execution",
@@ -40,7 +43,9 @@ __all__ = [
     "Sum",
     "TrimmedSum",
     "accuracy",
+    "check",
     "fit",
     "gradient_norms",
+    "make_private",
     "suggest_aggregation",
 ]

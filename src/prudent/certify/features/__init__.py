@@ -4,6 +4,9 @@
 | --- | --- | --- |
 | `scattering` | images 28 × 28 | scattering coefficients, with statistics of synthetic glyphs |
 | `letters` | images 28 × 28 | a network in whole numbers, trained on public letters |
+| `resnet18` | colour images | ResNet18 up to its third stage, trained on ImageNet |
+| `minilm` | texts | MiniLM sentence embeddings, with directions from made-up reviews |
+| `census` | rows of Census-Income | votes for the cells of public partitions |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
 A map of your own is a `Vectors` with a function from an array of records to an array with one row
@@ -23,7 +26,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.vectors import Euclidean, Pairing
 
-NAMES = ("letters", "scattering", "vectors:D")
+NAMES = ("census", "letters", "minilm", "resnet18", "scattering", "vectors:D")
 """The names that `feature_map` accepts."""
 
 
@@ -98,10 +101,8 @@ def feature_map(features: str | FeatureMap) -> FeatureMap:
     kind, _, width = features.partition(":")
     if kind == "vectors" and width.isdecimal() and int(width) > 0:
         return Vectors(int(width))
-    if features == "scattering":
-        return _scattering()
-    if features == "letters":
-        return _letters()
+    if features in _MADE:
+        return _MADE[features]()
     raise ArgumentError("features", f"one of {', '.join(NAMES)} or a FeatureMap", got=features)
 
 
@@ -117,3 +118,32 @@ def _letters() -> FeatureMap:
     from prudent.certify.features.network import shipped
 
     return shipped("letters")
+
+
+def _census() -> FeatureMap:
+    from prudent.certify.features.table import CENSUS
+
+    return CENSUS
+
+
+@functools.cache
+def _resnet18() -> FeatureMap:
+    from prudent.certify.features.backbone import resnet18_map
+
+    return resnet18_map()
+
+
+@functools.cache
+def _minilm() -> FeatureMap:
+    from prudent.certify.features.sentences import minilm_map
+
+    return minilm_map()
+
+
+_MADE: dict[str, Callable[[], FeatureMap]] = {
+    "census": _census,
+    "letters": _letters,
+    "minilm": _minilm,
+    "resnet18": _resnet18,
+    "scattering": _scattering,
+}

@@ -21,9 +21,9 @@ class BookKeeping(Engine):
     norms are computed from the factors, and the weighted sum is one product of the same factors per
     layer.
 
-    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding and the normalisations are
-    cheap, tied or not. For a parameter used in any other way (a positional table added to the
-    input, torch's MultiheadAttention) the per-example gradients are formed.
+    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding, attention, recurrent
+    layers and the normalisations are cheap, tied or not. For a parameter used in any other way (a
+    positional table added to the input) the per-example gradients are formed.
 
     Parts of a model that use `torch.utils.checkpoint` are recomputed in the backward pass, as in
     ordinary training.

@@ -1,7 +1,6 @@
 """The step as a CUDA graph: one launch, without reading values on the host."""
 
 import copy
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prudent.training.captured import no_collection
 from prudent.training.sampling import Batch
 from prudent.training.step import Step, StepOutcome
 
@@ -58,7 +58,7 @@ class CapturedStep:
             self._graph = torch.cuda.CUDAGraph()
             self._graph.register_generator_state(step.generator)  # the generator of a corruption
             step.state.move_to(0)
-            with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
+            with no_collection(), torch.cuda.graph(self._graph, stream=stream):
                 self._outcome = run(self._ids, self._valid)
         self._step = step
         self._gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]
@@ -76,18 +76,6 @@ class CapturedStep:
         """Assign what the last replay computed to `.grad`, as an uncaptured step may have since."""
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause garbage collection: freeing another run's graph would abort a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def is_capturable(optimizer: torch.optim.Optimizer) -> bool:

@@ -97,6 +97,8 @@ class TrainingRun:
             engine=execution.engine_of(model, loss),
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
+            # Records on the device let the whole update be captured; see Updates.
+            cuda_graph=execution.captures and not records.on_device,
             compile=execution.compile,
             processes=processes,
         )
