@@ -97,3 +97,56 @@ def test_checkpoints_in_a_graph_are_refused():
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="cuda_graph=False"), torch.cuda.graph(graph):
         engine(network, inputs, targets)
+
+
+class Recurrent(nn.Module):
+    """An attention layer between two recurrent ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.LSTM(5, 8, 2, batch_first=True, bidirectional=True, proj_size=4)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.second, self.last = nn.GRU(8, 7, batch_first=True), nn.RNN(7, 4, batch_first=True)
+
+    def forward(self, x):
+        x = self.first(x)[0]
+        x = self.attention(x, x, x, need_weights=False)[0]
+        return self.last(self.second(x)[0])[0][:, -1]
+
+
+def test_recurrent_layers_as_on_the_cpu():
+    here, inputs = Recurrent().double(), torch.randn(6, 9, 5).double()
+    there, targets = copy.deepcopy(here).cuda(), torch.randint(0, 4, (6,))
+    weights = torch.rand(6).double()
+    expected = Materialised(here, cross_entropy)(here, inputs, targets)
+    gradients = BookKeeping(there, cross_entropy)(there, inputs.cuda(), targets.cuda())
+    torch.testing.assert_close(gradients.norms.cpu(), expected.norms)
+    total = gradients.weighted_sum(weights.cuda())
+    for name, value in expected.weighted_sum(weights).items():
+        torch.testing.assert_close(total[name].cpu(), value)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_recurrent_layers_in_a_graph(autocast):
+    network, targets = Recurrent().cuda(), torch.randint(0, 4, (6,)).cuda()
+    inputs = torch.randn(6, 9, 5).cuda()
+    engine = BookKeeping(network, cross_entropy, autocast=autocast)
+
+    def step():
+        gradients = engine(network, inputs, targets)
+        return gradients.norms, gradients.weighted_sum(0.37 * torch.eye(6).cuda()[2])
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norms, total = step()
+    inputs.copy_(torch.randn_like(inputs))
+    graph.replay()
+    torch.testing.assert_close(norms, step()[0])
+    size = torch.cat([value.flatten() for value in total.values()]).double().norm()
+    assert abs(size / (0.37 * norms[2]) - 1) < 1e-4

@@ -23,7 +23,6 @@ from prudent.training.gradients.answers import Gradients, NoRecords, Recomputed,
 from prudent.training.gradients.bookkeeping import BookKeeping, _Kept
 from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import (
-    _refuse_batch_statistics,
     count_records,
     native_products,
 )
@@ -32,6 +31,7 @@ from prudent.training.gradients.randomness import Replay, sketch
 from prudent.training.gradients.refusals import Spared, attempt, made_up
 from prudent.training.gradients.tape import NormTape, Tape
 from prudent.training.gradients.tracing import records_are_traced
+from prudent.training.gradients.unsupported import refuse_unsupported
 
 Tensors = list[Tensor]
 
@@ -91,7 +91,7 @@ class OutsideLoss:
         Returns:
             The outputs, which require a gradient, and the pass that waits for it.
         """
-        _refuse_batch_statistics(self.model)
+        refuse_unsupported(self.model)
         records = count_records(args, kwargs)
         leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
         everything = self.model.named_parameters()
