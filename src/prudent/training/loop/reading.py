@@ -84,12 +84,12 @@ class Part(NamedTuple):
 class ItemReader:
     """Reads physical batches of the items of a data set; in the form of a data set of batches.
 
-    The stand-in is an item of the form that at least three quarters of the first items have:
-    structure, number types and, where items are stacked, shapes. Items are always collated after
-    it, and its row is then removed; so it determines the form of every batch, and a batch can be
-    collated if each of its items can be collated with the stand-in. The required majority means
-    that no single record determines the form: one record more or less either leaves it as it is,
-    or makes the reader refuse data of which a quarter differs from the rest.
+    The stand-in is an item with which at least three quarters of the first items can be collated
+    without a change of structure or number types. Items are always collated after it, and its row
+    is then removed; so it determines the form of every batch, and a batch can be collated if each
+    of its items can be collated with the stand-in. The required majority means that no single
+    record determines the form: one record more or less either leaves it as it is, or makes the
+    reader refuse data of which a quarter differs from the rest.
 
     Args:
         items: Anything with `__getitem__`; `__getitems__` is used where there is one.
@@ -103,29 +103,16 @@ class ItemReader:
     def __init__(self, items: Any, collate_fn: Collate | None, first: Iterable[int]) -> None:
         self.items = items
         self.collate_fn = collate_fn
-        self.stand_in: Any = None
-        self._form: _Form | None = None
-        tried = list(islice(first, _TRIES))
-        forms: list[_Form] = []
-        found: list[Any] = []
-        problem: StructureError | None = None
         with _seeded(0):
-            for item in self._read(tried):
-                try:
-                    leaves, structure = self._flat([item, item])
-                except StructureError as error:
-                    problem = error
-                except Exception:
-                    continue
-                else:
-                    forms.append(_Form.of(leaves, structure, stacked=collate_fn is None))
-                    found.append(item)
-        best = max(forms, key=forms.count, default=None)
-        if best is not None and 4 * forms.count(best) >= 3 * len(tried):
-            self.stand_in, self._form = found[forms.index(best)], best
-            return
-        if problem is not None and not forms:
-            raise problem
+            tried = self._read(list(islice(first, _TRIES)))
+            for item in tried:
+                self.stand_in, self._form = item, self._form_of(item, item)
+                alike = [self._form_of(item, other) == self._form for other in tried]
+                if self._form is not None and 4 * sum(alike) >= 3 * len(tried):
+                    return
+        problems = [self._problem(item) for item in tried]
+        if problems[0] is not None and all(problems):
+            raise problems[0]
         raise ArgumentError(
             "train_set",
             "with items that can be read and collated, of one structure, type and shape",
@@ -186,11 +173,30 @@ class ItemReader:
         """Inputs and targets of items, collated after the stand-in, in its form."""
         leaves, structure = self._flat([self.stand_in, *items])
         assert self._form is not None
-        if structure != self._form.structure:
+        known, types = self._form
+        if structure != known:
             raise StructureError("collate_fn", "to return batches of one structure")
-        rows = [leaf[1:].to(dtype) for leaf, dtype in zip(leaves, self._form.types, strict=True)]
+        rows = [leaf[1:].to(dtype) for leaf, dtype in zip(leaves, types, strict=True)]
         inputs, targets = pytree.tree_unflatten(rows, structure)
         return inputs, targets
+
+    def _form_of(self, *items: Any) -> tuple[Any, list[torch.dtype]] | None:
+        """The structure and number types of collated items; None if they cannot be collated."""
+        try:
+            leaves, structure = self._flat(list(items))
+        except Exception:
+            return None
+        return structure, [leaf.dtype for leaf in leaves]
+
+    def _problem(self, item: Any) -> StructureError | None:
+        """What is wrong with the structure of an item, if it can be collated at all."""
+        try:
+            self._flat([item, item])
+        except StructureError as error:
+            return error
+        except Exception:
+            return None
+        return None
 
     def _flat(self, items: list[Any]) -> tuple[list[Tensor], Any]:
         """The tensors of collated items, and the structure of inputs and targets."""
@@ -214,26 +220,6 @@ class ItemReader:
                 why="a row is one record, whose gradient is clipped",
             )
         return leaves, structure
-
-
-@attrs.frozen
-class _Form:
-    """What items have in common.
-
-    Attributes:
-        structure: The structure of inputs and targets.
-        types: The number types of their tensors.
-        shapes: The shapes of their rows; None if a `collate_fn` pads them as needed.
-    """
-
-    structure: Any
-    types: tuple[torch.dtype, ...]
-    shapes: tuple[torch.Size, ...] | None
-
-    @classmethod
-    def of(cls, leaves: Sequence[Tensor], structure: Any, *, stacked: bool) -> "_Form":
-        shapes = tuple(leaf.shape[1:] for leaf in leaves) if stacked else None
-        return cls(structure, tuple(leaf.dtype for leaf in leaves), shapes)
 
 
 def inputs_and_targets(batch: Any) -> tuple[Any, Any]:
