@@ -1,4 +1,4 @@
-"""What makes steps of large models fast on a GPU, computed here on the CPU: nothing is lost by it."""
+"""What makes steps fast on a GPU, computed here on the CPU: nothing is lost by it."""
 
 import copy
 
