@@ -13,7 +13,8 @@ from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.answers import Values
-from prudent.training.gradients.engine import Parameters, Read, _refuse_batch_statistics
+from prudent.training.gradients.engine import Parameters, Read
+from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.step import Step, StepOutcome
@@ -170,7 +171,7 @@ class _Prepared(Engine):
 
     def read(self, parameters: Parameters, read: Read) -> Gradients:
         """The gradients of a chunk."""
-        _refuse_batch_statistics(self.model)
+        refuse_unsupported(self.model)
         gradients: Gradients
         gradients, _ = read()
         return gradients

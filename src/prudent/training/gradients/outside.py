@@ -22,16 +22,13 @@ from prudent._validate import ArgumentError, Choice
 from prudent.training.gradients.answers import Gradients, NoRecords, Recomputed, Values, check_same
 from prudent.training.gradients.bookkeeping import BookKeeping, _Kept
 from prudent.training.gradients.capture import Capture
-from prudent.training.gradients.engine import (
-    _refuse_batch_statistics,
-    count_records,
-    native_products,
-)
+from prudent.training.gradients.engine import count_records, native_products
 from prudent.training.gradients.leftovers import Leftovers
 from prudent.training.gradients.randomness import Replay, sketch
-from prudent.training.gradients.refusals import Spared, attempt, made_up
+from prudent.training.gradients.refusals import attempt, made_up
 from prudent.training.gradients.tape import NormTape, Tape
 from prudent.training.gradients.tracing import records_are_traced
+from prudent.training.gradients.unsupported import refuse_unsupported
 
 Tensors = list[Tensor]
 
@@ -91,7 +88,7 @@ class OutsideLoss:
         Returns:
             The outputs, which require a gradient, and the pass that waits for it.
         """
-        _refuse_batch_statistics(self.model)
+        refuse_unsupported(self.model)
         records = count_records(args, kwargs)
         leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
         everything = self.model.named_parameters()
@@ -175,7 +172,7 @@ class _Whole(Pass):
 
         found, self._refused = attempt(run, tensors), None
         if found is None:
-            spared = Spared(run, tensors)
+            spared = engine._spared(run, tensors)
             self._refused = spared.refused
             found = run(spared.replaced(tensors))
         self._tape: NormTape | None
@@ -232,7 +229,7 @@ class _Part:
 
         found, self._refused = attempt(run, tensors), None
         if found is None:
-            spared = Spared(run, tensors)
+            spared = engine._spared(run, tensors)
             self._refused, tensors = spared.refused, spared.replaced(tensors)
             with self._replay.again():
                 found = run(tensors)
