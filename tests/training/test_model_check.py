@@ -110,10 +110,10 @@ PROBLEMS: dict[str, tuple[nn.Module, str, str]] = {
         "other",
         "without writing",
     ),
-    "kernel without vmap": (
+    "branch on a record": (
         Calls(lambda m, x: m.linear(x) * m.other * (2.0 if float(x.sum()) > 1 else 1.0)),
         "model",
-        "Build the layer",
+        "torch.where",
     ),
     "half precision": (network().bfloat16(), "model", "float()"),
 }

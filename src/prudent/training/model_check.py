@@ -25,6 +25,7 @@ from prudent.training.model_probes import (
     other_paths,
     parameter_problems,
     unmoved_parameters,
+    unsupported_layers,
 )
 
 __all__ = ["CheckReport", "Cost", "Finding", "LossKind", "Severity", "check"]
@@ -122,9 +123,11 @@ def _findings(subject: Subject) -> Iterator[Finding]:
         )
         return
     yield from changes_in_forward(subject)
-    found = [*mixed_records(subject), *loss_problems(subject), *other_paths(subject)]
+    layers = list(unsupported_layers(subject))
+    mixed = [] if layers else list(mixed_records(subject))
+    found = [*layers, *mixed, *loss_problems(subject), *other_paths(subject)]
     yield from found
-    if found:  # the engine would refuse the same, in other words
+    if found:  # the engine would refuse the same in other words
         return
     problems = list(engine_problems(subject))
     yield from problems

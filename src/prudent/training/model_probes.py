@@ -16,6 +16,7 @@ from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
 from prudent.training.gradients.leaves import leaves_behind
 from prudent.training.gradients.leftovers import KeptRecordError
+from prudent.training.gradients.unsupported import UnsupportedLayerError, unsupported
 from prudent.training.step_checks import check_parameter_types
 
 BatchLoss = Callable[[Any, Any], Tensor]
@@ -157,6 +158,17 @@ def parameter_problems(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def unsupported_layers(subject: Subject) -> Iterator[Finding]:
+    """Layers that are known to mix records or to change by what they see."""
+    for layer in unsupported(subject.model):
+        yield Finding(
+            Severity.ERROR,
+            layer.path or "model",
+            f"{layer.what} cannot give each record a gradient of its own.",
+            layer.instead,
+        )
+
+
 def changes_in_forward(subject: Subject) -> Iterator[Finding]:
     """Buffers, parameters and inputs that a forward pass changes."""
     model, inputs = subject.copied(), _cloned(subject.inputs)
@@ -166,8 +178,8 @@ def changes_in_forward(subject: Subject) -> Iterator[Finding]:
     buffers = {name for name, _ in model.named_buffers()}
     for name, value in _state(model).items():
         layer = model.get_submodule(name.rpartition(".")[0])
-        if torch.equal(value, before[name]) or isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            continue  # batch normalisation is found by what it mixes
+        if torch.equal(value, before[name]) or isinstance(layer, nn.modules.batchnorm._NormBase):
+            continue  # a normalisation in training mode is an unsupported layer
         if name in buffers:
             fix = "Call .eval() on that layer, or update the buffer between steps."
         else:
@@ -203,14 +215,11 @@ def mixed_records(subject: Subject) -> Iterator[Finding]:
         )
         if got_same and not gave_same:
             layer = subject.model.get_submodule(path)
-            is_statistic = isinstance(layer, nn.modules.batchnorm._BatchNorm)
             yield Finding(
                 Severity.ERROR,
                 path or "model",
                 f"{type(layer).__name__} mixes records: the result of one depends on the others.",
-                "Replace it by torch.nn.GroupNorm, or call .eval() on it."
-                if is_statistic
-                else "Compute each record's outputs from that record alone: no means, sorts or "
+                "Compute each record's outputs from that record alone: no means, sorts or "
                 "products over the first axis.",
             )
             return
@@ -296,11 +305,16 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
             "Pass the state on as an argument, or set it back to None before forward returns.",
         )
         return
+    except UnsupportedLayerError as error:
+        layer = error.layer
+        yield Finding(
+            Severity.ERROR, layer.path or "model", f"No gradient per record: {error}", layer.instead
+        )
+        return
     except Exception as error:
-        where = _failing_layer(subject)
         yield Finding(
             Severity.ERROR,
-            where,
+            "model",
             f"No gradient per record: {' '.join(str(error).split())}",
             "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, or "
             "freeze it with requires_grad_(False).",
@@ -484,31 +498,3 @@ def _norms_one_by_one(subject: Subject, records: int) -> Tensor:
         lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
         norms.append(torch.linalg.vector_norm(torch.stack(lengths)))
     return torch.stack(norms)
-
-
-def _failing_layer(subject: Subject) -> str:
-    """The first layer that fails on its own, with its inputs in this batch; else the model."""
-    seen: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
-    model = subject.copied()
-    for path, module in model.named_modules():
-        if path and any(p.requires_grad for p in module.parameters(recurse=False)):
-            module.register_forward_hook(
-                lambda module, inputs, _, path=path: seen.append((path, module, _cloned(inputs)))
-            )
-    with torch.no_grad():
-        run_on(model, _cloned(subject.inputs))
-    zeros = torch.zeros(subject.records, device=next(model.parameters()).device)
-    for path, module, inputs in seen:
-        module._forward_hooks.clear()
-        if all(subject.has_rows(leaf) for leaf in pytree.tree_leaves(inputs)):
-            try:
-                BookKeeping(module, _total)(module, inputs, zeros)
-            except Exception:
-                return f"{path} ({type(module).__name__})"
-    return "model"
-
-
-def _total(outputs: Any, targets: Tensor) -> Tensor:
-    """The sum of all outputs of a record."""
-    leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-    return torch.stack([leaf.sum() for leaf in leaves]).sum().reshape(1)
