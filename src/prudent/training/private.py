@@ -265,10 +265,10 @@ class CapturingOptimizer(PlannedOptimizer):
         if found:
             raise ValueError(
                 f"Expected the loss to depend on the parameters through the model's outputs alone, "
-                f"got a gradient of {found} by another way, such as a penalty or a call of a part "
-                "of the model: it would be neither clipped nor noised. Use the optimizer's "
-                "weight_decay for a penalty, call the model as a whole, or make the part private "
-                "that you call."
+                f"got a gradient of {found} by another way, such as a penalty, a call of a part "
+                "of the model, or a model in evaluation mode: it would be neither clipped nor "
+                "noised. Use the optimizer's weight_decay for a penalty, call the model as a "
+                "whole and in training mode, or make the part private that you call."
             )
 
 
