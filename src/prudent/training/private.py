@@ -69,7 +69,7 @@ def make_private(
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its records.
         max_physical_batch: Largest number of records whose activations are in memory. A larger
-            batch is run in parts, which takes up to three times as long; the loop stays the same.
+            batch is run in parts, which takes three to four times as long; the loop stays the same.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
 

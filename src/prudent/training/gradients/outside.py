@@ -224,8 +224,9 @@ class _Part:
         self._replay = Replay(next(iter(leaves.values())).device)
 
         def run(tensors: Tensors) -> Tensors:
-            with torch.no_grad():
-                return engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+            # The graph is not used, but makes this run round like the ones that follow.
+            found = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+            return [output.detach() for output in found]
 
         found, self._refused = attempt(run, tensors), None
         if found is None:
