@@ -163,9 +163,7 @@ def maps(dataset):
             members = vectors[labels == label]
             sums[label, :-1] = members.sum(axis=0)
             sums[label, -1] = round((1 << 16) * pairing.constant) * len(members)
-        guess, radii = decided(
-            scores_of(pairing.queries(features.queries(x[held])), sums, pairing)
-        )
+        guess, radii = decided(scores_of(pairing.queries(features.queries(x[held])), sums, pairing))
         right, radii = guess == y[held], radii * 5 // 4
         row = {str(k): round(100 * float(np.mean(right & (radii >= k))), 1) for k in RECORDS}
         found[name] = row | {"median_radius": float(np.median(np.where(right, radii, -1)))}

@@ -69,7 +69,9 @@ class SentenceEncoder(nn.Module):
         mixed = self._dense(mixed, f"{name}attention.output.dense")
         values = self._normalised(values + mixed, f"{name}attention.output.")
         inner = functional.gelu(self._dense(values, f"{name}intermediate.dense"))
-        return self._normalised(values + self._dense(inner, f"{name}output.dense"), f"{name}output.")
+        return self._normalised(
+            values + self._dense(inner, f"{name}output.dense"), f"{name}output."
+        )
 
     def _dense(self, values: Tensor, name: str) -> Tensor:
         return functional.linear(
