@@ -70,7 +70,8 @@ def thresholded(features: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
 
 def _unit(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
-    return rows / np.maximum(norms, 1e-12)
+    found: npt.NDArray[np.float64] = rows / np.maximum(norms, 1e-12)
+    return found
 
 
 def resnet18_map(embedding: ResNet18Embedding | None = None) -> Embedded:

@@ -103,7 +103,7 @@ class MiniLMEmbedding:
         for row, encoded in zip(tokens, self.tokenizer.encode_batch(texts), strict=False):
             row[: len(encoded.ids)] = torch.tensor(encoded.ids)
         with torch.no_grad():
-            rows = torch.cat([self.encoder(part) for part in tokens.split(_BATCH)])
+            rows = torch.cat([self.encoder(part) for part in torch.split(tokens, _BATCH)])
         found: npt.NDArray[np.float32] = rows[: len(texts)].numpy()
         return found
 
@@ -174,7 +174,8 @@ def direction_of(embeddings: Real, labels: npt.NDArray[np.int64], shrink: float 
     mean = np.trace(covariance) / len(covariance)
     covariance = (1 - shrink) * covariance + shrink * mean * np.eye(len(covariance))
     found: Real = np.linalg.solve(covariance, means[1] - means[0])
-    return found / np.std(within @ found)
+    found /= np.std(within @ found)
+    return found
 
 
 def fitted(embeddings: Real, labels: npt.NDArray[np.int64], story: dict[str, Any]) -> Histogram:
