@@ -1,5 +1,6 @@
 """What every test shares: reproducible property tests, and the promise that the wheel is tested."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def pytest_configure() -> None:
             f"PRUDENT_TEST_WHEEL=1, but `import prudent` found the source tree: {location}. "
             "Put the directory the wheel was installed into on PYTHONPATH, as `make test` does."
         )
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was imported out of the garbage collector's sight: none of it is ever freed.
+
+    A full collection otherwise visits millions of objects, a third of a second each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -209,7 +209,7 @@ def test_the_best_test_is_the_cheapest_that_passes():
 @pytest.mark.parametrize(
     ("run", "accountant"),
     [
-        pytest.param(SMALL, PldAccountant, id="sampled-PldAccountant"),
+        pytest.param(SMALL, PldAccountant, id="sampled-PldAccountant", marks=pytest.mark.slow),
         pytest.param(SMALL, RdpAccountant, id="sampled-RdpAccountant"),
         pytest.param(ONCE, PldAccountant, id="once-PldAccountant", marks=pytest.mark.slow),
         pytest.param(ONCE, RdpAccountant, id="once-RdpAccountant"),

@@ -74,7 +74,7 @@ def test_the_slack_is_relative_to_delta(times, epsilon):
         start = (times + math.floor(epsilon / small)) // 2 + 1
         up, down = mpmath.mpf(p), mpmath.mpf(1 - p)
         term = mpmath.binomial(times, start) * up**start * down ** (times - start)
-        for k in range(start, min(times, start + 20 * int(math.sqrt(times)) + 100) + 1):
+        for k in range(start, min(times, start + 10 * int(math.sqrt(times)) + 100) + 1):
             exact += term * -mpmath.expm1(epsilon - (2 * k - times) * losses)
             term *= (up / down) * (times - k) / (k + 1)
     saddle = max(0.0, epsilon - 0.5)

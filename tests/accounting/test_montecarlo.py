@@ -11,7 +11,7 @@ from prudent.accounting.domination import branch_pair, dominating
 from prudent.accounting.pairs import Dominating
 from tests.oracles.mechanism import TrimmedSum
 
-RUNS = 400_000
+RUNS = 150_000
 CONFIDENCE = 1e-4  # of being wrong, each side
 OTHERS = [0.0, 0.0, 0.0]
 

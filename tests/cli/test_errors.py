@@ -116,7 +116,7 @@ def test_bad_commands_say_what_is_wrong(run: Command, arguments: list[str], begi
     assert answer.err.count("\n") == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     st.fixed_dictionaries(
         {"noise-multiplier": NUMBERS, "test": TESTS, "delta": NUMBERS},

@@ -5,6 +5,8 @@ has that mass and x is N(0, 1); with it present the mass is e^loss times as much
 P is the law without the record, M = (1-q) P + q (the law with it).
 """
 
+from functools import cache
+
 import mpmath
 import numpy as np
 
@@ -22,8 +24,9 @@ def laplace_components(scale, sigma, nodes):
         ]
 
 
+@cache
 def unit_nodes(nodes):
-    """Gauss-Legendre nodes and weights on [0, 1]."""
+    """Gauss-Legendre nodes and weights on [0, 1], in the digits of `laplace_components`."""
     roots = np.polynomial.legendre.leggauss(nodes)[0]
     found = []
     for guess in roots:

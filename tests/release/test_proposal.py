@@ -68,7 +68,7 @@ def test_a_search_stops_at_the_smallest_proposal_that_passes() -> None:
     data = SHAPE.rvs(20_000, random_state=np.random.default_rng(3))
     released = search_quantile(data, proposals=[3.0, 1e-5, 30.0], **BUDGET)
     assert released.noise_scale == pytest.approx(np.sqrt(8) * 3.0, rel=1e-3)
-    assert isinstance(search_quantile(data, proposals=[1e-5], **BUDGET), Refused)
+    assert isinstance(search_quantile(data, proposals=[1e-5, 1e-6, 1e-7], **BUDGET), Refused)
 
 
 def test_the_whole_search_is_charged_once_and_first() -> None:

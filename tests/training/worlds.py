@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch._dynamo  # what an optimizer imports: once, before forking
 from torch import distributed, nn
 from torch.utils.data import Dataset
 

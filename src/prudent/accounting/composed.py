@@ -7,7 +7,7 @@ Every query builds suitable laws of the privacy loss: with a cap and a tilt near
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import attrs
 import numpy as np
@@ -400,11 +400,16 @@ def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
     """
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
-    unsampled = attrs.evolve(worst, sampling_rate=1.0)
+    pair = _tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper)
+    return Dominating((pair,), worst.sampling_rate)
+
+
+@lru_cache(maxsize=32)
+def _tabulated_pair(worst: Dominating, upper: bool) -> TabulatedPair:
+    """The table of unsampled pairs, which is the same for every number of runs and every rate."""
     removing, added = (
-        knots([unsampled], _WHOLE_TAIL, adding=adding, spacing=_TABLE_SPACING)
-        for adding in _DIRECTIONS
+        knots([worst], _WHOLE_TAIL, adding=adding, spacing=_TABLE_SPACING) for adding in _DIRECTIONS
     )
-    forward = chords_of(unsampled, removing, added, adding=False, upper=upper).table
-    backward = chords_of(unsampled, added, removing, adding=True, upper=upper).table
-    return Dominating((TabulatedPair((forward,), (backward,)),), worst.sampling_rate)
+    forward = chords_of(worst, removing, added, adding=False, upper=upper).table
+    backward = chords_of(worst, added, removing, adding=True, upper=upper).table
+    return TabulatedPair((forward,), (backward,))

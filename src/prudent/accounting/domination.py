@@ -10,6 +10,7 @@ For two neighbouring data sets, Propose-Test-Release is in one of two cases:
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 import attrs
 import dp_accounting as dp
@@ -68,8 +69,7 @@ def dominating(event: dp.DpEvent) -> Dominating | None:
                 return None
             return attrs.evolve(inner, sampling_rate=rate * inner.sampling_rate)
         case ProposeTestReleaseDpEvent():
-            pairs, slack = case_two(event)
-            return Dominating((case_one(event), *pairs), slack=slack)
+            return _of_release(event)
         case ExponentialMechanismDpEvent():
             return Dominating((BoundedRangePair(event.epsilon),))
         case ApproximateDpEvent():
@@ -77,6 +77,13 @@ def dominating(event: dp.DpEvent) -> Dominating | None:
         case _:
             pair = product_pair(event)
             return None if pair is None else Dominating((pair,))
+
+
+@lru_cache(maxsize=64)
+def _of_release(event: ProposeTestReleaseDpEvent) -> Dominating:
+    """Both cases. Cached, because a run is priced at many numbers of steps and at many δ."""
+    pairs, slack = case_two(event)
+    return Dominating((case_one(event), *pairs), slack=slack)
 
 
 def check_rate(event: dp.PoissonSampledDpEvent) -> float:

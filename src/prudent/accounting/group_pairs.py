@@ -38,7 +38,7 @@ _FAR = 40.0  # standard deviations beyond which a Gaussian has no mass in floati
 _ROUNDING = 1e-14  # relative error of special functions and their difference, added
 
 
-@attrs.frozen(slots=False)
+@attrs.frozen(slots=False, eq=False)
 class ShiftedPair(Pair):
     """The pair Σ pᵢ N(aᵢ, 1) against Σ rⱼ N(-bⱼ, 1), with all shifts at least 0.
 
@@ -138,7 +138,7 @@ def sampled_counts(records: int, rate: float) -> tuple[Array, Array]:
     return kept[some], counts[some].astype(np.float64)
 
 
-@attrs.frozen(slots=False)
+@attrs.frozen(slots=False, eq=False)
 class BoundPair(Pair):
     """A pair given by an upper bound on its profile, at nodes joined by chords in e^ε.
 

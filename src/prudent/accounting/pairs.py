@@ -67,7 +67,7 @@ def gaussian_profile(epsilon: Array, sigma: float) -> Array:
     return np.maximum(0.0, _tail_term(a, 0.0) - _tail_term(a, mu))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class MixturePair(Pair):
     """A mixture of finitely many labelled Gaussian pairs.
 
@@ -222,7 +222,7 @@ def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
     return np.asarray(points), np.asarray(weights)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class TabulatedPair(Pair):
     """A pair given by tables of its loss distributions in both directions.
 

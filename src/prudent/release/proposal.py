@@ -168,30 +168,30 @@ class ProposalSearch:
             raise ValueError("Expected at least one proposal, got none.")
         _validate.between(1e-3, 50, epsilon=epsilon)
         _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+        scale = _least_scale(len(ordered), epsilon, delta)
+        return cls._with_scale(scale, ordered, epsilon, delta, bounds)
 
-        def with_scale(scale: float) -> "ProposalSearch":
-            return cls(
-                mechanisms=tuple(
-                    ProposeTestReleaseMechanism(
-                        propose=propose,
-                        robust_noise_multiplier=math.nextafter(2 / epsilon, math.inf),
-                        test=DiscreteLaplaceTest(scale),
-                        failure=delta / (2 * len(ordered)),
-                        bounds=bounds,
-                    )
-                    for propose in ordered
+    @classmethod
+    def _with_scale(
+        cls,
+        scale: float,
+        proposals: Sequence[float],
+        epsilon: float,
+        delta: float,
+        bounds: tuple[float, float] | None,
+    ) -> "ProposalSearch":
+        return cls(
+            mechanisms=tuple(
+                ProposeTestReleaseMechanism(
+                    propose=propose,
+                    robust_noise_multiplier=math.nextafter(2 / epsilon, math.inf),
+                    test=DiscreteLaplaceTest(scale),
+                    failure=delta / (2 * len(proposals)),
+                    bounds=bounds,
                 )
+                for propose in proposals
             )
-
-        pure = 2 * len(ordered) / epsilon  # by basic composition; exact composition is no worse
-        scale = solve(
-            lambda scale: with_scale(scale).event,
-            Search(safe=1.01 * pure, unsafe=pure / len(ordered), guess=pure),
-            epsilon=epsilon,
-            delta=delta,
-            name="scale",
         )
-        return with_scale(scale)
 
     def release(
         self,
@@ -211,6 +211,18 @@ class ProposalSearch:
             "data; asking again costs again.",
             self.event,
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _least_scale(count: int, epsilon: float, delta: float) -> float:
+    """The least scale of the tests of a search: it depends on the number of proposals alone."""
+
+    def event_of(scale: float) -> dp.DpEvent:
+        return ProposalSearch._with_scale(scale, [1.0] * count, epsilon, delta, None).event
+
+    pure = 2 * count / epsilon  # by basic composition; exact composition is no worse
+    search = Search(safe=1.01 * pure, unsafe=pure / count, guess=pure)
+    return solve(event_of, search, epsilon=epsilon, delta=delta, name="scale")
 
 
 def search_quantile(

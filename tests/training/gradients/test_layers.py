@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prudent.training.gradients import BookKeeping, Engine, Materialised
+from prudent.training.gradients import BookKeeping, Engine, Materialised, convolution
 from prudent.training.gradients.convolution import _strip_products
 from prudent.training.gradients.products import shortened
 from tests.training.gradients.oracle import alone, assert_agrees, squares
@@ -100,6 +100,26 @@ def test_convolution_over_strips(monkeypatch, layer, shape):
         "prudent.training.gradients.rules._multiplies_patches", lambda images: False
     )
     monkeypatch.setattr("prudent.training.gradients.convolution._LARGE", 0)
+    model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
+    check(BookKeeping, model, torch.randn(4, *shape), 4)
+
+
+@pytest.mark.parametrize("cached", [1, 400])
+@pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
+def test_convolution_in_pieces(monkeypatch, layer, shape, cached):
+    """A few images at a time, in memory that is used again; or each alone, if it is too large."""
+    monkeypatch.setattr(convolution, "_CACHED", cached)
+    monkeypatch.setattr(convolution, "_scratch", convolution._Scratch())
+    model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
+    check(BookKeeping, model, torch.randn(7, *shape), 7)
+    held = convolution._scratch._held
+    assert all(len(memory) == cached for memory in held.values())
+
+
+@pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
+def test_convolution_with_the_adjoint_of_the_library(monkeypatch, layer, shape):
+    """What runs on x86 in single precision."""
+    monkeypatch.setattr(convolution, "_has_fast_adjoint", lambda gradient: True)
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, *shape), 4)
 

@@ -80,6 +80,18 @@ def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
     )
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Puts what an undisturbed run leaves into a folder; the run itself takes place once."""
+    whole = tmp_path_factory.mktemp("finished")
+    train(whole)
+
+    def place(folder):
+        shutil.copytree(whole, folder, dirs_exist_ok=True)
+
+    return place
+
+
 def assert_same_run(folder, other):
     """Every number of the two runs, bit for bit."""
     assert (folder / "metrics.jsonl").read_text() == (other / "metrics.jsonl").read_text()
@@ -101,7 +113,7 @@ def assert_same_run(folder, other):
 KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
-import torch
+import torch, torch._dynamo  # what every optimizer imports: here, not in each child
 torch.set_num_threads(1)
 from prudent.training.loop.checkpoint import charged, held, load_checkpoint
 from tests.training.loop import test_checkpoint as suite
@@ -145,7 +157,7 @@ print(kills)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, seed):
+def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, finished, seed):
     root = Path(__file__).parents[3]
     paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
@@ -157,7 +169,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, seed):
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 2
-    train(tmp_path / "whole")
+    finished(tmp_path / "whole")
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
@@ -191,10 +203,10 @@ def interrupted(folder, monkeypatch, at):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 8])
-def test_between_any_two_changes_of_a_file(tmp_path, monkeypatch, at):
+def test_between_any_two_changes_of_a_file(tmp_path, monkeypatch, finished, at):
     interrupted(tmp_path / "killed", monkeypatch, at)
     train(tmp_path / "killed", resume=True)
-    train(tmp_path / "whole")
+    finished(tmp_path / "whole")
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
@@ -261,8 +273,8 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
         assert torch.equal(value, expected)
 
 
-def test_another_plan_is_refused(tmp_path):
-    train(tmp_path)
+def test_another_plan_is_refused(tmp_path, finished):
+    finished(tmp_path)
     changed = Plan(sampling_rate=0.1, steps=STEPS + 1, aggregation=PLAN.aggregation)
     with pytest.raises(ValueError, match="Expected the plan with which this run was started"):
         train(tmp_path, resume=True, plan=changed)
@@ -271,9 +283,9 @@ def test_another_plan_is_refused(tmp_path):
         train(tmp_path, resume=True, plan=quieter)
 
 
-def test_a_budget_below_what_was_paid_is_refused(tmp_path):
+def test_a_budget_below_what_was_paid_is_refused(tmp_path, finished):
     """Else the model of 40 steps would come with a plan, and so an epsilon, of fewer."""
-    train(tmp_path)
+    finished(tmp_path)
     budget = PLAN.epsilon_after(10, 1e-5)
     with pytest.raises(ValueError, match="Expected budget to cover the 40 steps"):
         train(tmp_path, resume=True, budget=budget, delta=1e-5)
@@ -282,9 +294,9 @@ def test_a_budget_below_what_was_paid_is_refused(tmp_path):
     assert train(tmp_path, resume=True, budget=whole, delta=1e-5).plan.steps == STEPS
 
 
-def test_a_ledger_without_its_checkpoint_is_refused(tmp_path):
+def test_a_ledger_without_its_checkpoint_is_refused(tmp_path, finished):
     """Beginning anew would draw other noise for steps that were paid for once."""
-    train(tmp_path)
+    finished(tmp_path)
     (tmp_path / "checkpoint.pt").unlink()
     with pytest.raises(ValueError, match="Restore the checkpoint"):
         train(tmp_path, resume=True)
@@ -300,9 +312,9 @@ def test_a_ledger_without_its_checkpoint_is_refused(tmp_path):
     ],
     ids=["fewer", "another record", "another order"],
 )
-def test_other_data_are_refused(tmp_path, monkeypatch, other):
+def test_other_data_are_refused(tmp_path, monkeypatch, finished, other):
     """The same noise on two data sets is no noise on their difference."""
-    train(tmp_path)
+    finished(tmp_path)
     changed = other(*records())
     monkeypatch.setitem(globals(), "records", lambda: changed)
     with pytest.raises(ValueError, match="Expected the train_set with which this run was started"):
@@ -402,9 +414,9 @@ def test_files_stay_in_their_places_when_the_power_fails(tmp_path, monkeypatch):
     assert calls == [tmp_path / "checkpoint.pt", "folder", tmp_path / "paid.json", "folder"]
 
 
-def test_another_kind_of_device_is_refused(tmp_path):
+def test_another_kind_of_device_is_refused(tmp_path, finished):
     """It would round otherwise: the steps since the checkpoint would be released twice."""
-    train(tmp_path)
+    finished(tmp_path)
     state = load_checkpoint(tmp_path, CPU)
     save_checkpoint(tmp_path, state | {"device": "a larger GPU"})
     with pytest.raises(
@@ -420,8 +432,8 @@ def test_resuming_needs_a_folder():
         train(None, resume=True)
 
 
-def test_leftovers_of_a_kill_are_ignored(tmp_path):
-    train(tmp_path / "whole")
+def test_leftovers_of_a_kill_are_ignored(tmp_path, finished):
+    finished(tmp_path / "whole")
     folder = tmp_path / "begun"
     folder.mkdir()
     for name in ("checkpoint.pt.new", "paid.json.new"):
@@ -457,8 +469,8 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert json.loads((tmp_path / "paid.json").read_text())["steps"] == 7
 
 
-def test_the_format_of_a_checkpoint_is_written_and_compared(tmp_path, monkeypatch):
-    train(tmp_path)
+def test_the_format_of_a_checkpoint_is_written_and_compared(tmp_path, monkeypatch, finished):
+    finished(tmp_path)
     written = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert written["format"] == checkpoint.CHECKPOINT_FORMAT
     monkeypatch.setattr(checkpoint, "CHECKPOINT_FORMAT", checkpoint.CHECKPOINT_FORMAT + 1)
@@ -514,9 +526,9 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def test_no_flipped_bit_of_a_checkpoint_is_read(tmp_path):
+def test_no_flipped_bit_of_a_checkpoint_is_read(tmp_path, finished):
     """Other weights under the same noise: whoever sees both can subtract one from the other."""
-    train(tmp_path)
+    finished(tmp_path)
     path = tmp_path / "checkpoint.pt"
     content = path.read_bytes()
     generator = torch.Generator().manual_seed(0)
@@ -547,7 +559,7 @@ def test_a_checkpoint_is_an_archive_of_torch(tmp_path):
     assert torch.equal(state["weights"], torch.arange(9.0))
 
 
-def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
+def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path, finished):
     charge(tmp_path, PLAN, 17)
     path = tmp_path / "paid.json"
     content = path.read_bytes()
@@ -558,7 +570,7 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
         except ValueError:
             continue
         assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)
-    train(tmp_path / "run")
+    finished(tmp_path / "run")
     path = tmp_path / "run" / "paid.json"
     text = path.read_text()
     path.write_text(text.replace('"steps": 40', '"steps": 20'))

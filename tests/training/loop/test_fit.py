@@ -182,7 +182,7 @@ class TestExecution:
         ],
     )
     def test_how_it_is_carried_out_changes_no_number(self, rule, options):
-        plan, model = plan_of(rule=rule), network().double()
+        plan, model = plan_of(8, rule), network().double()
         inputs, targets = records()
         data = inputs.double(), targets
         plain, other = (

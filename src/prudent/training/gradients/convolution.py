@@ -1,16 +1,21 @@
 """Convolutions of any number of dimensions; see `layers` for what their backward provides.
 
-On the CPU a convolution is one matrix product over unfolded patches, channels last. That is faster
-than torch's convolution there and is the form that the gradients need. Elsewhere torch's
-convolution runs, and only the backward pass unfolds.
+On the CPU a convolution is a matrix product over unfolded patches, channels last. That is faster
+than torch's convolution there and is the form that the gradients need. Patches are unfolded for a
+few images at a time, into memory that is used again and stays in the processor's cache: fetching
+new memory for all of them would take longer than the product. Elsewhere torch's convolution runs,
+and only the backward pass unfolds.
 """
 
+import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from prudent.training.gradients.contributions import (
     Dense,
@@ -32,6 +37,8 @@ from prudent.training.gradients.products import (
 )
 
 _LARGE = 1 << 26
+_CACHED = 1 << 19
+"""Numbers of patches that are unfolded at a time on the CPU."""
 
 
 class Convolution(Function):
@@ -57,8 +64,9 @@ class Convolution(Function):
         values = autocasted(values)
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
-        patches, matrix = geometry.patches(values), geometry.matrix(weight).mT
-        return _grouped_product(patches, matrix, bias)
+        matrix = geometry.matrix(autocasted(weight)).mT
+        bias = None if bias is None else autocasted(bias)
+        return _patches_product(values, matrix, bias, geometry)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -73,15 +81,22 @@ class Convolution(Function):
         gradient = gradient.view(geometry.groups, -1, gradient.shape[-1])
         rows = at_least_single(gradient).view(len(gradient), ctx.records, -1, gradient.shape[2])
         if weight_use:
-            factors = _kept(rows, values, geometry, weight.shape, precise_product, as_it_is)
-            formed = forms(rows.shape[2], rows.shape[3], weight.shape[1:].numel())
-            weight_use(factors.formed() if formed else factors)
+            shape = weight.shape
+            if forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
+                weight_use(_formed(rows, values, geometry, shape))
+            else:
+                weight_use(_kept(rows, values, geometry, shape, precise_product, as_it_is))
         if bias_use:
             bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
         passed = None
         if ctx.needs_input_grad[1]:
-            matrix = geometry.matrix(weight).to(gradient.dtype)
-            passed = geometry.fold(_grouped_product(gradient, matrix, None), values.shape)
+            weight = weight.to(gradient.dtype)
+            if _has_fast_adjoint(gradient):
+                image = geometry.by_image(gradient, values.shape)
+                passed = _input_gradient(image, values, weight, geometry)
+            else:
+                products = _grouped_product(gradient, geometry.matrix(weight), None)
+                passed = geometry.fold(products, values.shape)
         return None, passed, *[None] * 6
 
 
@@ -147,15 +162,91 @@ class NativeConvolution(Function):
             bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
         passed = None
         if ctx.needs_input_grad[1]:
-            passed, _, _ = torch.ops.aten.convolution_backward(
-                gradient,
-                values.to(gradient.dtype),
-                weight.to(gradient.dtype),
-                None,
-                *_settings(geometry),
-                [True, False, False],
-            )
+            passed = _input_gradient(gradient, values, weight.to(gradient.dtype), geometry)
         return None, passed, *[None] * 6
+
+
+def _input_gradient(gradient: Tensor, values: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """The gradient of the input, by torch's own adjoint of its convolution."""
+    values, settings = values.to(gradient.dtype), _settings(geometry)
+    wanted = [True, False, False]
+    passed: Tensor
+    passed, _, _ = torch.ops.aten.convolution_backward(
+        gradient, values, weight, None, *settings, wanted
+    )
+    return passed
+
+
+def _has_fast_adjoint(gradient: Tensor) -> bool:
+    """Whether oneDNN, which `native_products` leaves on where it is fast, has this adjoint."""
+    mkldnn = torch.backends.mkldnn
+    available = bool(mkldnn.is_available())  # type: ignore[no-untyped-call]
+    return available and bool(mkldnn.enabled) and gradient.dtype == torch.float32
+
+
+def _pieces(count: int, size: int) -> list[slice]:
+    """Slices of `count` images or records of `size` numbers each that fit into the cache.
+
+    A traced step has one slice: a compiler arranges the work itself.
+    """
+    step = max(1, _CACHED // max(1, size)) if _get_current_dispatch_mode() is None else count
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+class _Scratch(threading.local):
+    """Memory for the patches of one piece, kept from one use to the next, for each thread.
+
+    Whoever uses it must be done with it before it returns.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[torch.dtype, Tensor] = {}
+
+    def holding(self, windows: Tensor) -> Tensor:
+        """A contiguous copy; of an image that is too large, in memory that is not kept."""
+        if windows.numel() > _CACHED:
+            return windows.contiguous()
+        if windows.dtype not in self._held:
+            with torch.inference_mode(False):  # else it could be written in that mode alone
+                self._held[windows.dtype] = windows.new_empty(_CACHED)
+        return self._held[windows.dtype][: windows.numel()].view(windows.shape).copy_(windows)
+
+
+_scratch = _Scratch()
+
+
+def _patches_product(
+    values: Tensor, matrix: Tensor, bias: Tensor | None, geometry: Geometry
+) -> Tensor:
+    """The patches of all images times a matrix, a few images at a time."""
+    windows = geometry.overlapping(values)
+    positions = windows.shape[2 : 2 + geometry.dimensions].numel()
+    pieces = _pieces(len(values), windows[:, :1].numel())
+    if len(pieces) == 1:
+        return _grouped_product(geometry.copied(windows), matrix, bias)
+    groups = matrix.shape[:1] if len(matrix) > 1 else ()
+    result = values.new_empty(*groups, len(values) * positions, matrix.shape[2])
+    for piece in pieces:
+        part = result[..., piece.start * positions : piece.stop * positions, :]
+        patches = geometry.copied(_scratch.holding(windows[:, piece]))
+        _grouped_product(patches, matrix, bias, part)
+    return result
+
+
+def _formed(rows: Tensor, values: Tensor, geometry: Geometry, shape: Sequence[int]) -> Dense:
+    """The per-example gradients of the weight, formed for a few records at a time."""
+    groups, records, positions, outputs = rows.shape
+    windows = geometry.overlapping(at_least_single(values)).unflatten(1, (records, -1))  # type: ignore[no-untyped-call]
+    size = math.prod(shape[1:])
+    result = rows.new_empty(records, groups, outputs, size)
+    pieces = _pieces(records, windows[:, :1].numel())
+    for piece in pieces:
+        held = windows if len(pieces) == 1 else _scratch.holding(windows[:, piece])
+        patches = held.reshape(groups, -1, positions, size)
+        for group in range(groups):
+            left = rows[group, piece].mT
+            torch.bmm(left, patches[group], out=result[piece, group])
+    return Dense(result, geometry.form(shape))
 
 
 def _kept(
@@ -177,14 +268,16 @@ def _kept(
     return Outer(rows, images, geometry.form(weight_shape), product, unfold)
 
 
-def _grouped_product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
+def _grouped_product(
+    left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor | None = None
+) -> Tensor:
     """Left @ right + bias for each group; a plain product is faster than a batch of one."""
     if len(left) == 1:
         plain = left[0], right[0]
-        return torch.mm(*plain) if bias is None else torch.addmm(bias, *plain)
+        return torch.mm(*plain, out=out) if bias is None else torch.addmm(bias, *plain, out=out)
     if bias is None:
-        return torch.bmm(left, right)
-    return torch.baddbmm(bias.view(len(left), 1, -1), left, right)
+        return torch.bmm(left, right, out=out)
+    return torch.baddbmm(bias.view(len(left), 1, -1), left, right, out=out)
 
 
 def _settings(geometry: Geometry) -> tuple[Any, ...]:

@@ -66,14 +66,20 @@ class Geometry:
         return apart.flatten(2 + len(kernels)).flatten(1, -2), begins
 
     def patches(self, values: Tensor) -> Tensor:
-        """Patches of shape (groups, images · positions, kernel · channels of a group).
+        """Patches of shape (groups, images · positions, kernel · channels of a group)."""
+        return self.copied(self.overlapping(values))
 
-        The channels come last, so that unfolding copies contiguous memory, and one product covers
-        all images.
+    def overlapping(self, values: Tensor) -> Tensor:
+        """A view of the patches: (groups, images, *size, *kernel, channels of a group).
+
+        The channels come last, so that copying patches copies contiguous memory.
         """
-        windows = self.windows(values.movedim(1, -1).contiguous().movedim(-1, 1))
-        positions = math.prod(windows.shape[3 : 3 + self.dimensions])
-        return windows.movedim(2, -1).reshape(self.groups, len(values) * positions, -1)
+        return self.windows(values.movedim(1, -1).contiguous().movedim(-1, 1)).movedim(2, -1)
+
+    def copied(self, windows: Tensor) -> Tensor:
+        """Copy `overlapping` patches to matrices: one product covers all of their images."""
+        positions = windows.shape[1 : 2 + self.dimensions].numel()
+        return windows.reshape(self.groups, positions, -1)
 
     def fold(self, patches: Tensor, shape: Sequence[int]) -> Tensor:
         """Sum patches into (images, channels, *size): the adjoint of `patches`."""
