@@ -34,9 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from prudent.accounting import GaussianTest
-from prudent.corruption import DataCorruption, parse
+from prudent.corruption import DataCorruption, GradientCorruption
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import Experiment, build_model, gradient_hook
+from prudent.experiments.experiment import Experiment, build_model
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, clip_weights, keep_smallest
 from prudent.training.loop.run import TrainingRun
@@ -194,14 +194,16 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
     torch.set_num_threads(1)
     idea, device = IDEAS[name], torch.device("cpu")
     experiment, data = experiment_of(idea, corrupt, steps, rate), split()
-    corruption = parse(corrupt)
+    corruption = experiment.corruption
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
     plan = experiment.plan(len(data.train_labels))
     if idea.adapts_proposal:
         plan = _adapted(plan, experiment)
     model = build_model(data, experiment.seed)
-    hook = gradient_hook(corruption, len(data.train_labels), experiment.seed, device)
+    hook = None
+    if isinstance(corruption, GradientCorruption):
+        hook = corruption.hook(len(data.train_labels), device)
     centre = [torch.zeros_like(p) for p in model.parameters()]
     if idea.centre is not None:
         hook = _centring(hook, [name for name, _ in model.named_parameters()], centre)

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "federated": GROUND | {"accounting", "training"},
     "experiments": GROUND | WORKERS | {"accounting"},
     "certify": GROUND | WORKERS | {"accounting", "experiments"},
-    "paper": GROUND | WORKERS | {"accounting", "experiments", "prudent"},
+    "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent"},
     "cli": GROUND | WORKERS | {"accounting", "certify", "experiments", "paper", "prudent"},
     "__init__": GROUND | WORKERS | {"accounting"},
     "__main__": {"cli"},

@@ -28,6 +28,8 @@ from prudent.training import ProposeTestRelease as ProposeTestRelease
 from prudent.training import Step as Step
 from prudent.training import Sum as Sum
 from prudent.training import TrimmedSum as TrimmedSum
+from prudent.training import check as check
 from prudent.training import fit as fit
+from prudent.training import make_private as make_private
 
 __version__: str

@@ -23,11 +23,12 @@ from prudent.certify.classifier import (
     sensitivity,
 )
 from prudent.certify.features import FeatureMap, Vectors
-from prudent.certify.vectors import LENGTH, Euclidean, Mixed, Pairing, Votes
+from prudent.certify.vectors import LENGTH, Euclidean, Pairing, Votes
 from prudent.release.budget.ledger import Ledger, OverBudgetError
 from prudent.release.failures import SourceError
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.sums.additive import least_gaussian
+from tests.certify.attacking import attacked
 
 EUCLIDEAN = Euclidean()
 LONGEST = sensitivity(EUCLIDEAN)
@@ -137,33 +138,19 @@ def test_thousands_of_attacks_change_no_certified_prediction_and_some_others(
     features: FeatureMap,
 ) -> None:
     rows, labels = scattered(1, 400)
-    pairing = features.pairing
     noise = RepeatedNoise(ReproducibleNoise(3))
     model = CertifiedClassifier(features, 4, epsilon=8.0, noise=noise).fit(rows, labels)
     images, queries = mapped(features, scattered(2, 100)[0])
-    scores = scores_of(queries, model.released_, pairing)
-    before, radii = decided(scores)
-    assert np.median(radii) > 20
-    draw = np.random.default_rng(4)
-    tries = changed = sharp = 0
-    for index in range(100):  # aimed at one query each: with itself, with others, with nothing
-        runner_up = int(np.argsort(-scores[index], kind="stable")[1])
-        for other in range(50):
-            k, name, inserted = int(draw.integers(1, 120)), int(draw.integers(4)), images[[other]]
-            if other == 0:  # the sharpest: the query itself, one more than it withstands
-                k, name, inserted = int(radii[index]) + 2, runner_up, images[[index]]
-            elif other % 3 == 0:
-                name, inserted = int(before[index]), 0 * inserted
-            added = Records(inserted, np.array([name])).sums(4, pairing) * k
-            now, _ = decided(scores_of(queries, model.released_ + added, pairing))
-            assert not (now != before)[radii >= k].any()
-            tries += 1
-            changed += int((now != before).sum())
-            sharp += int(other == 0 and now[index] != before[index])
-    assert tries == 5_000  # and as many with the other map
-    assert changed > 1000
+    pairing, sums = features.pairing, model.released_
+    assert np.median(decided(scores_of(queries, sums, pairing))[1]) > 20
+    found = attacked(sums, images, queries, pairing, each=50, most=120)
+    assert found.tries == 5_000  # and as many with the other map
+    assert found.broken == 0
+    assert found.changed > 1000
     if pairing == EUCLIDEAN:
-        assert sharp >= 95  # ⌈2g⌉ copies bring a tie, one more a change: the radius is sharp
+        assert found.sharp >= 95  # ⌈2g⌉ copies bring a tie, one more a change: radii are sharp
+        planted = attacked(sums, images, queries, pairing, each=5, most=120, radius_off=2)
+        assert planted.broken > 0
 
 
 @pytest.mark.parametrize("features", MAPS, ids=lambda each: each.name)
@@ -189,7 +176,7 @@ def test_attacks_that_train_anew_change_no_certified_prediction(features: Featur
     assert worst < np.mean(before == truth) - 0.1
 
 
-@pytest.mark.parametrize("pairing", [EUCLIDEAN, Votes(4), Mixed(5, Votes(2), 0.75)], ids=str)
+@pytest.mark.parametrize("pairing", [EUCLIDEAN, Votes(4), Votes(2, constant=0.0625)], ids=str)
 def test_similarities_are_from_0_to_1_and_records_are_short_whatever_the_rows_are(
     pairing: Pairing,
 ) -> None:
@@ -201,6 +188,20 @@ def test_similarities_are_from_0_to_1_and_records_are_short_whatever_the_rows_ar
     assert 0 <= products.min() < products.max() <= LENGTH**2
     extended = np.column_stack([vectors, np.full(400, LENGTH * pairing.constant)])
     assert np.sqrt(np.square(extended).sum(axis=1)).max() <= sensitivity(pairing)
+
+
+@pytest.mark.parametrize("pairing", [EUCLIDEAN, Votes(4)], ids=str)
+def test_the_nearest_vector_is_one_of_a_record_and_no_other_is_nearer(pairing: Pairing) -> None:
+    draw = np.random.default_rng(3)
+    rows = draw.random((300, 12))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    if pairing != EUCLIDEAN:
+        rows = np.array([0.25 * (np.argsort(row) < 4) for row in rows])
+    vectors, _ = pairing.records(rows)
+    for direction in draw.standard_normal((50, 12)):
+        nearest = pairing.nearest(direction)
+        assert np.array_equal(pairing.records(nearest[None] / LENGTH)[0][0], nearest)
+        assert nearest @ direction >= (vectors @ direction).max() - 20  # rounded to the lattice
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-6), (1.0, 1e-6), (3.0, 1e-9)])

@@ -17,7 +17,7 @@ from prudent.certify.features.codes import (
     shipped,
     whitening,
 )
-from prudent.certify.features.voting import Voting
+from prudent.certify.features.voting import Ballot, Voting
 
 
 def images(count: int, seed: int = 0) -> np.ndarray:
@@ -69,7 +69,8 @@ def test_the_map_of_the_package_is_small_and_has_a_story(scattering_map: Voting)
     file = resources.files("prudent.certify.features") / "scattering.npz"
     assert len(file.read_bytes()) < 2_000_000
     assert feature_map("scattering").digest == scattering_map.digest
-    assert scattering_map.landmarks.shape == (4, 1024, 256)
+    assert scattering_map.entries == 256
+    assert scattering_map.ballot == Recipe().ballot
 
 
 def test_the_code_of_an_image_is_the_same_bits_at_any_place(scattering_map: Voting) -> None:
@@ -94,12 +95,11 @@ def test_a_pixel_that_is_not_finite_harms_its_own_image_only(
 
 def test_a_map_is_made_from_glyphs_again_and_read(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="glyphs are drawn with torch")
-    small = Recipe(
-        classes=4, copies=3, for_basis=3, for_statistics=4, entries=8, tables=2, landmarks=16
-    )
+    ballot = Ballot(tables=2, directions=16)
+    small = Recipe(classes=4, copies=3, for_basis=3, for_statistics=4, entries=8, ballot=ballot)
     story = make(tmp_path / "one.npz", small)
     make(tmp_path / "two.npz", small)
     assert story == attrs.asdict(small)
     one, two = read(tmp_path / "one.npz", "x"), read(tmp_path / "two.npz", "x")
-    assert np.array_equal(one.landmarks, two.landmarks)
+    assert one.ballot == two.ballot == ballot
     assert np.array_equal(one.records(images(3)), two.records(images(3)))

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'
 from rich.console import Console
 
 from prudent.accounting import RdpAccountant
-from prudent.certify.demo import Demo, draw, run_demo
+from prudent.certify.demo import CLASSIFIERS, Classifier, Demo, draw, run_demo
 from prudent.certify.experiment import Result
 from prudent.cli.demo import show_certified, show_runs
 from prudent.experiments.demo import entries
@@ -29,6 +29,14 @@ CERTIFIED = Result(
     epsilon=0.3,
     delta=1e-6,
 )
+BESIDE = attrs.evolve(
+    CERTIFIED,
+    certified={0: 0.951, 100: 0.94, 2000: 0.3},
+    attacked={0: 0.951, 100: 0.948, 2000: 0.65},
+    curve=[(0, 0.951), (100, 0.94), (2000, 0.3)],
+    epsilon=1.0,
+)
+FOUND = list(zip(CLASSIFIERS, (CERTIFIED, BESIDE), strict=True))
 ROWS = [
     {
         "key": entry.key,
@@ -44,11 +52,13 @@ ROWS = [
 
 
 def test_the_picture_shows_both(tmp_path):
-    draw(Demo(ROWS, CERTIFIED), COMMON, tmp_path / "demo.svg")
+    draw(Demo(ROWS, FOUND), COMMON, tmp_path / "demo.svg")
     text = (tmp_path / "demo.svg").read_text("utf-8")
     ElementTree.fromstring(text)
     words = " ".join(line for line in text.splitlines() if "<!--" in line)
-    assert "(0.3, 1e-06)-DP: proved" in words
+    assert "public letters, (0.3, 1e-06)-DP: 96.1%" in words
+    assert "no public data, (1, 1e-06)-DP: 95.1%" in words
+    assert words.count("after the worst attack tried") == 2
     assert "bad records inserted or removed" in words
     assert "DP-SGD: 90.0%" in words
 
@@ -56,13 +66,16 @@ def test_the_picture_shows_both(tmp_path):
 def test_the_last_lines_are_the_certificates():
     console = Console(file=io.StringIO(), width=100)
     show_runs(ROWS, "MNIST", console)
-    show_certified(CERTIFIED, console)
+    show_certified(FOUND, console)
     told = console.file.getvalue()
-    certified = told.index("certified accuracy at (0.3, 1e-06)")
+    certified = told.index("certified accuracy against bad records")
     assert told.index("towards one half by design") < certified
-    last = told[told.rindex("bad records ") :]
-    for number in ("96.10%", "2,000", "60.00%", "71.00%", "Certified is proved"):
+    last = told[certified:]
+    for title in ("public letters", "(0.3, 1e-06)-DP", "no public data", "(1, 1e-06)-DP"):
+        assert title in last
+    for number in ("96.10%", "2,000", "60.00%", "71.00%", "95.10%", "65.00%"):
         assert number in last
+    assert "Certified is proved" in last
     assert "measured, not proved" in " ".join(told.split())
 
 
@@ -75,11 +88,13 @@ def test_the_demo(tmp_path, capsys):
     test = {"x_test": features[:60], "y_test": labels[:60]}
     np.savez(path, x_train=features, y_train=labels, **test, classes=3)
     common = attrs.evolve(COMMON, dataset=f"npz:{path}", accountant=RdpAccountant)
-    done = run_demo(common, tmp_path / "demo", features="vectors:4", workers=1)
+    plain = (Classifier("vectors:4", 1.0, "the numbers themselves"),)
+    done = run_demo(common, tmp_path / "demo", classifiers=plain, workers=1)
     assert capsys.readouterr().out == ""  # which a program reads
     found = json.loads(json.dumps(done.plain()))
     assert [row["key"] for row in found["runs"]] == ["ptr", "ptr-paper", "trimmed", "dpsgd"]
-    assert found["certified"]["certified"]["0"] == found["certified"]["accuracy"] > 90
-    assert found["certified"]["certified"]["100"] > 90
+    certified = found["certified"]["vectors:4"]
+    assert certified["certified"]["0"] == certified["accuracy"] > 90
+    assert certified["certified"]["100"] > 90
     assert (tmp_path / "demo" / "demo.csv").is_file()
     ElementTree.parse(tmp_path / "demo" / "demo.svg")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from prudent.certify.features.network import Layer, Network, read, write
+from prudent.certify.features.voting import Ballot
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
@@ -23,7 +24,7 @@ def made() -> tuple[letters.Convolutions, Network]:
     for _ in range(3):  # so that the normalisation has seen images
         model(glyphs.glyphs(8, 8, hand))
     model.eval()
-    return model, Network("x", "", letters.rounded(model, glyphs.glyphs(16, 8, hand)), {})
+    return model, Network(letters.rounded(model, glyphs.glyphs(16, 8, hand)))
 
 
 def images(count: int, seed: int = 5) -> np.ndarray:
@@ -38,9 +39,9 @@ def test_whole_numbers_give_the_features_of_floating_point(
     pictures = images(64)
     with torch.no_grad():
         exact = model.stages(torch.from_numpy(pictures / 255.0).float())[-1].numpy()
-    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
-    cosines = (exact * network.records(pictures)).sum(axis=1)
-    assert cosines.min() > 0.995
+    found = network(pictures).clip(0)
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
+    assert ((exact * found).sum(axis=1) / lengths).min() > 0.995
 
 
 def test_features_of_a_record_are_the_same_bits_in_any_company(
@@ -48,11 +49,11 @@ def test_features_of_a_record_are_the_same_bits_in_any_company(
 ) -> None:
     _, network = made
     pictures = images(64)
-    alone = np.concatenate([network.records(picture[None]) for picture in pictures])
-    assert np.array_equal(network.records(pictures), alone)
-    assert np.array_equal(network.records(pictures[::-1])[::-1], alone)
-    assert np.array_equal(network.records(pictures.reshape(64, 784)), alone)
-    assert np.array_equal(network.records((pictures / 255.0)[:, None]), alone)
+    alone = np.concatenate([network(picture[None]) for picture in pictures])
+    assert np.array_equal(network(pictures), alone)
+    assert np.array_equal(network(pictures[::-1])[::-1], alone)
+    assert np.array_equal(network(pictures.reshape(64, 784)), alone)
+    assert np.array_equal(network((pictures / 255.0)[:, None]), alone)
 
 
 def test_sums_are_those_of_whole_numbers(made: tuple[letters.Convolutions, Network]) -> None:
@@ -84,7 +85,7 @@ def test_a_pixel_that_is_not_finite_harms_its_own_image_only(
     pictures = images(8) / 255.0
     odd = pictures.copy()
     odd[3, 5, 5] = value
-    found, wanted = made[1].records(odd), made[1].records(pictures)
+    found, wanted = made[1](odd), made[1](pictures)
     assert np.isnan(found[3]).all()
     assert np.array_equal(np.delete(found, 3, 0), np.delete(wanted, 3, 0))
 
@@ -92,11 +93,12 @@ def test_a_pixel_that_is_not_finite_harms_its_own_image_only(
 def test_a_network_is_written_and_read(
     made: tuple[letters.Convolutions, Network], tmp_path: Path
 ) -> None:
-    write(tmp_path / "x.npz", made[1].layers, {"loss": 1.0})
+    ballot = Ballot(tables=4, directions=16)
+    write(tmp_path / "x.npz", made[1].layers, ballot, {"loss": 1.0})
     again = read(tmp_path / "x.npz", "x")
-    assert again.story == {"loss": 1.0}
+    assert (again.ballot, again.entries) == (ballot, 32)
     assert again.digest
-    assert np.array_equal(again.records(images(4)), made[1].records(images(4)))
+    assert np.array_equal(again.code(images(4)), made[1](images(4)))
 
 
 def public() -> "tuple[torch.Tensor, torch.Tensor]":
@@ -134,10 +136,9 @@ def test_whitening_makes_the_spread_within_classes_round() -> None:
 
 def test_the_map_of_letters_comes_with_the_package() -> None:
     shipped = feature_map("letters")
-    vectors = np.asarray(shipped.records(images(20)))
-    assert vectors.shape == (20, shipped.width)
-    assert vectors.min() >= 0
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    votes = np.asarray(shipped.records(images(20)))
+    assert votes.shape == (20, shipped.width)
+    assert np.allclose(votes.sum(axis=1), 1)
     odd = images(2).astype(float) / 255
     odd[0, 3, 3] = np.nan
     assert np.isnan(np.asarray(shipped.records(odd))[0]).all()

@@ -1,11 +1,16 @@
-"""Votes for landmarks: exact, each record by itself, and a similarity that saturates."""
+"""Votes for random directions: exact, each record by itself, and a steep similarity."""
+
+import hashlib
 
 import numpy as np
 import pytest
 
+from prudent import ArgumentError
 from prudent.certify import CertifiedClassifier
-from prudent.certify.features.voting import LANDMARK_SCALE, SCALE, Voting, rectified, rounded
+from prudent.certify.features.voting import SCALE, Ballot, Voting, rectified, rounded
 from prudent.certify.vectors import LENGTH
+
+BALLOT = Ballot(tables=8, directions=50, low=0.6, high=1.0)
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -14,51 +19,54 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def voting() -> Voting:
-    landmarks = np.random.default_rng(0).standard_normal((400, 20))
-    tables = rounded(landmarks, LANDMARK_SCALE).reshape(4, 100, 20)
-    return Voting("test", "", unit, tables, low=0.1, high=0.5, share=0.25)
+    return Voting("test", "", np.asarray, 20, BALLOT)
 
 
-def test_a_record_votes_for_the_nearest_landmark_of_each_table(voting: Voting) -> None:
+def test_a_record_votes_for_the_nearest_direction_of_each_table(voting: Voting) -> None:
     rows = np.random.default_rng(1).standard_normal((50, 20))
-    votes = voting.records(rows)[:, 40:].reshape(50, 4, 100)
-    whole = rounded(unit(rows)).astype(np.int64)
-    for row, vote in zip(whole, votes, strict=True):
-        products = voting.landmarks.astype(np.int64) @ row
-        assert vote.argmax(axis=1).tolist() == products.argmax(axis=1).tolist()
+    votes = voting.records(rows).reshape(50, 8, 50)
+    signs = BALLOT.signs(20).astype(np.int64).T.reshape(8, 50, 20)
+    for row, vote in zip(rounded(rows).astype(np.int64), votes, strict=True):
+        assert vote.argmax(axis=1).tolist() == (signs @ row).argmax(axis=1).tolist()
         assert vote.sum() == 1
-        assert vote.max() == 0.25
+        assert vote.max() == 0.125
 
 
 def test_codes_are_whole_and_short_so_that_products_are_exact() -> None:
-    codes = rounded(np.random.default_rng(2).standard_normal((300, 50)) * 1e5)
+    codes = rounded(np.random.default_rng(2).standard_normal((300, 256)) * 1e5)
     assert (codes == np.trunc(codes)).all()
     lengths = np.square(codes.astype(np.float64)).sum(axis=1)
-    assert lengths.max() <= SCALE**2
-    assert SCALE * LANDMARK_SCALE < 1 << 24
-    assert lengths.min() > 0.98 * SCALE**2
+    assert 0.95 * SCALE**2 < lengths.min() < lengths.max() <= SCALE**2
+    assert np.abs(codes.astype(np.int64)).sum(axis=1).max() < 1 << 24  # with any signs
     assert not rounded(np.zeros((1, 3))).any()
 
 
-def test_weights_follow_the_cosine_between_their_bounds(voting: Voting) -> None:
+def test_directions_are_the_same_in_every_version() -> None:
+    drawn = Ballot().signs(256)
+    assert set(np.unique(drawn)) == {-1, 1}
+    digest = hashlib.sha256(drawn.astype(np.int8).tobytes()).hexdigest()
+    assert digest.startswith("8aaf895d2dbb6dcc")
+
+
+def test_weights_follow_the_product_between_their_bounds(voting: Voting) -> None:
     queries = np.random.default_rng(3).standard_normal((30, 20))
-    cosines = unit(queries) @ unit(voting.landmarks.reshape(400, 20)).T
-    wanted = ((cosines - 0.1) / 0.4).clip(0, 1)
-    found = voting.queries(queries)
-    np.testing.assert_allclose(found[:, 40:], wanted, atol=0.04)
-    np.testing.assert_allclose(found[:, :40], rectified(unit(queries)))
+    products = unit(queries) @ BALLOT.signs(20)
+    np.testing.assert_allclose(
+        voting.queries(queries), ((products - 0.6) / 0.4).clip(0, 1), atol=0.03
+    )
 
 
-def test_the_similarity_is_the_mixture_of_cosine_and_votes(voting: Voting) -> None:
-    rows = np.random.default_rng(6).standard_normal((40, 20))
-    records, queries = voting.records(rows), voting.queries(rows)
-    cosines = queries[:, :40] @ records[:, :40].T
-    wanted = 0.25 * cosines + 0.75 * queries[:, 40:] @ records[:, 40:].T
-    vectors, _ = voting.pairing.records(records)
-    found = voting.pairing.queries(queries) @ vectors.T / LENGTH**2
-    np.testing.assert_allclose(found, wanted, atol=1e-3)
-    assert found.min() >= 0
-    assert found.max() <= 1
+def test_the_similarity_is_a_steep_function_of_the_cosine() -> None:
+    """About the chance that a normal number around m·cos, m the largest of 128, exceeds 0.8."""
+    voting = Voting("test", "", np.asarray, 256, Ballot(tables=64))
+    draw, found = np.random.default_rng(6), []
+    rows = unit(draw.standard_normal((100, 256)))
+    across = draw.standard_normal((100, 256))
+    across = unit(across - (across * rows).sum(axis=1, keepdims=True) * rows)
+    for cosine in (0.0, 0.2, 0.4, 0.8):
+        queries = cosine * rows + np.sqrt(1 - cosine**2) * across
+        found.append(float((voting.queries(queries) * voting.records(rows)).sum(axis=1).mean()))
+    np.testing.assert_allclose(found, [0.23, 0.41, 0.61, 0.96], atol=0.03)
 
 
 def test_a_record_that_cannot_be_read_has_no_votes_and_changes_no_other(voting: Voting) -> None:
@@ -68,17 +76,31 @@ def test_a_record_that_cannot_be_read_has_no_votes_and_changes_no_other(voting: 
     found, wanted = voting.records(odd), voting.records(rows)
     assert np.isnan(found[3]).all()
     assert np.array_equal(np.delete(found, 3, 0), np.delete(wanted, 3, 0))
-    assert np.isfinite(voting.queries(odd)).all()
+    assert not voting.queries(odd)[3].any()
 
 
-def test_votes_certify_more_than_cosines(voting: Voting) -> None:
+def test_votes_certify_more_than_cosines() -> None:
     draw = np.random.default_rng(5)
     labels = draw.integers(3, size=4000)
-    rows = draw.standard_normal((3, 20))[labels] + 0.8 * draw.standard_normal((4000, 20))
+    rows = draw.standard_normal((3, 20))[labels] + 1.5 * draw.standard_normal((4000, 20))
+    voting = Voting("test", "", np.asarray, 20, Ballot())
     votes = CertifiedClassifier(voting, 3, epsilon=4.0).fit(rows, labels)
-    split = np.concatenate([unit(rows).clip(0), (-unit(rows)).clip(0)], axis=1)
-    plain = CertifiedClassifier("vectors:40", 3, epsilon=4.0).fit(split, labels)
-    by_votes = votes.certified_accuracy(rows, labels, [0, 1000])
-    by_cosine = plain.certified_accuracy(split, labels, [0, 1000])
-    assert by_votes[0] > 0.9
-    assert by_votes[1000] > by_cosine[1000] + 0.1
+    plain = CertifiedClassifier("vectors:40", 3, epsilon=4.0).fit(rectified(unit(rows)), labels)
+    by_votes = votes.certified_accuracy(rows, labels, [0, 500])
+    by_cosine = plain.certified_accuracy(rectified(unit(rows)), labels, [0, 500])
+    assert by_votes[0] > by_cosine[0] - 0.02
+    assert by_votes[500] > by_cosine[500] + 0.1
+
+
+def test_votes_are_votes_on_the_lattice(voting: Voting) -> None:
+    rows = np.random.default_rng(7).standard_normal((40, 20))
+    vectors, finite = voting.pairing.records(voting.records(rows))
+    assert finite.all()
+    assert (vectors.sum(axis=1) == LENGTH).all()
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ArgumentError):
+        Ballot(tables=3)
+    with pytest.raises(ArgumentError):
+        Ballot(directions=1)

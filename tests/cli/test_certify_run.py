@@ -134,7 +134,7 @@ def refused(capsys, *arguments):
 
 def test_what_is_refused(capsys, tmp_path):
     one = written(tmp_path / "one")
-    assert "DIR: expected with the ledger.json" in refused(capsys, tmp_path / "none")
+    assert "DIR: expected with the paid.json" in refused(capsys, tmp_path / "none")
     assert "DIR: expected each named once" in refused(capsys, one, tmp_path / "." / "one")
     copy = written(tmp_path / "copy")
     assert "DIR: expected with independent runs" in refused(capsys, one, copy)

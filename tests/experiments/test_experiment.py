@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PldAccountant
+from prudent.corruption import GradientNoise, Mimic, RandomLabelFlip
 from prudent.experiments.datasets import Dataset, load
 from prudent.experiments.experiment import Experiment, Method, build_model, run
 from prudent.training import (
@@ -169,3 +170,23 @@ def test_no_price_is_shown_for_an_attack_that_reads_other_records(corrupt, cover
     """There one record reaches the sum through more than its own gradient."""
     experiment = Experiment(steps=2, noise_multiplier=1.0, epsilon=None, corrupt=corrupt)
     assert experiment.is_covered is covered
+
+
+def test_a_corruption_is_given_as_it_is(table):
+    """With its strength, and with a seed of its own."""
+    common = {"dataset": table, "progress": False, "evaluations": 1}
+    experiment = attrs.evolve(FIXED, method="dpsgd", corrupt="gradient:0.3:variance=4")
+    named, same, other, data = (
+        run(attrs.evolve(experiment, corrupt=corrupt), **common)
+        for corrupt in (
+            "gradient:0.3:variance=4",
+            GradientNoise(0.3, variance=4.0),
+            GradientNoise(0.3, variance=4.0, seed=5),
+            RandomLabelFlip(0.2),
+        )
+    )
+    assert torch.equal(weights(named), weights(same))
+    assert not torch.equal(weights(named), weights(other))
+    labels = run(attrs.evolve(experiment, corrupt="label:0.2"), **common)
+    assert torch.equal(weights(data), weights(labels))
+    assert not attrs.evolve(FIXED, corrupt=Mimic(0.1)).is_covered

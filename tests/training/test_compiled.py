@@ -72,7 +72,7 @@ def traced(step):
         graphs.append(graph)
         return graph
 
-    step._compiled = Compiled(step._release, backend)
+    step._run = Compiled(step._release, backend)
     return graphs
 
 

@@ -369,3 +369,108 @@ def test_a_record_counts_once_in_a_graph():
     ids.copy_(torch.tensor([3, 3, 3, 5, 5, 4, 7, 7]))
     graph.replay()
     assert outcome.drawn == 3
+
+
+def cosine(optimizer):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheduler": cosine, "momentum": 0.9},
+        {"scheduler": cosine, "optimizer": torch.optim.Adam},
+        {"optimizer": torch.optim.RMSprop},  # its state cannot be reset after a warm-up
+    ],
+    ids=["schedule", "schedule of adam", "rmsprop"],
+)
+@pytest.mark.parametrize("physical", [None, 40])
+def test_an_optimizer_outside_the_graph_follows_every_step(options, physical):
+    """Also where batches of two chunks, which are not captured, come between."""
+    results = []
+    for graph in (True, False):
+        plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
+        execution = Execution(device="cuda", seed=3, cuda_graph=graph, physical_batch=physical)
+        settings = {"lr": 0.01, "execution": execution, "progress": False}
+        fitted = fit(plan, network(), cross_entropy, records(), **(settings | options))
+        results.append((weights(fitted.model), fitted.history))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
+    assert results[0][1] == results[1][1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_items_are_read_ahead_and_pinned(workers, recompute):
+    inputs, targets = records()
+    items = [
+        {"input": one, "labels": int(label)} for one, label in zip(inputs, targets, strict=True)
+    ]
+    plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
+    results = []
+    for data in (items, (inputs, targets)):
+        execution = Execution(device="cuda", seed=3, workers=workers, recompute=recompute)
+        fitted = fit(
+            plan, network(), cross_entropy, data, execution=execution, progress=False, lr=0.01
+        )
+        results.append((weights(fitted.model), fitted.pass_rate))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
+    assert results[0][1] == results[1][1]
+
+
+def released(step, batches):
+    """The gradients of a few steps, with an update after each."""
+    found = []
+    for inputs, targets in batches:
+        step([Chunk(inputs, targets)])
+        found.append(torch.cat([p.grad.flatten() for p in step.model.parameters()]))
+        with torch.no_grad():
+            for parameter in step.model.parameters():
+                parameter -= 0.1 * parameter.grad
+    return found
+
+
+def batches_of(count):
+    inputs, targets = records()
+    return [(inputs[i::7][:40].cuda(), targets[i::7][:40].cuda()) for i in range(count)]
+
+
+def test_a_step_replays_itself():
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    runs = []
+    for graph in (None, False):
+        model = network().cuda()
+        made = Step(
+            plan, model, cross_entropy, expected_batch=40, key=Key(bytes(32)), cuda_graph=graph
+        )
+        runs.append(released(made, batches_of(6)))
+        assert (made._captured is None) == (graph is False)
+        assert graph is False or len(made._captured._graphs) == 1
+    for mine, expected in zip(*runs, strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_outcomes_of_replays_are_kept_apart():
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    step = Step(plan, network().cuda(), cross_entropy, expected_batch=40)
+    outcomes = [step([Chunk(*batch)]) for batch in batches_of(6)]
+    assert len({float(outcome.noisy_margin) for outcome in outcomes}) == 6
+
+
+def test_a_step_that_cannot_be_captured_goes_on():
+    """This loss reads a number of the model on the host, which no graph can."""
+
+    class Reading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.drop = network(), nn.Dropout(0.1)
+
+        def forward(self, inputs):
+            bound = self.inner[0].bias.detach().sum().item()
+            return self.drop(self.inner(inputs)) + bound * 0
+
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    step = Step(plan, Reading().cuda(), cross_entropy, expected_batch=40)
+    with pytest.warns(RuntimeWarning, match="cannot be captured as a CUDA graph"):
+        found = released(step, batches_of(6))
+    assert all(gradient.isfinite().all() for gradient in found)
+    assert torch.rand(3, device="cuda").isfinite().all()  # the default generator still works

@@ -416,7 +416,7 @@ def test_closure_runs_forward_and_backward() -> None:
 def test_foreign_parameters_are_refused() -> None:
     model = network()
     foreign = nn.Parameter(torch.zeros(2))
-    with pytest.raises(ValueError, match="parameters of the module alone"):
+    with pytest.raises(ValueError, match="parameters of the model alone"):
         PrivateOptimizer(
             torch.optim.SGD([*model.parameters(), foreign], lr=0.1),
             plan(AGGREGATIONS["sum"]),
@@ -426,7 +426,7 @@ def test_foreign_parameters_are_refused() -> None:
     module, optimizer = private(network(), AGGREGATIONS["sum"])
     optimizer.add_param_group({"params": [foreign]})
     backward(module, *images()[:4])
-    with pytest.raises(ValueError, match="parameters of the module alone"):
+    with pytest.raises(ValueError, match="parameters of the model alone"):
         optimizer.step()
 
 

@@ -1,6 +1,6 @@
 """How many bad records an answer withstands: classifiers whose predictions come with a proof.
 
-classifier = CertifiedClassifier("scattering", classes=10, epsilon=1.0, delta=1e-6)
+classifier = CertifiedClassifier("letters", classes=10, epsilon=0.3, delta=1e-6)
 classifier.fit(images, labels)
 labels, radii = classifier.predict_with_radius(queries)
 """

@@ -20,6 +20,10 @@ from prudent.certify.vectors import LENGTH, Pairing, Whole
 from prudent.release.noise import Law, Noise, SecureNoise
 
 _POOL = 100
+_PARTS = 20  # in which queries are compared with records, to save memory
+_ROUNDS = 24
+_PLANNED = 2000  # queries that an aimed attack looks at while it chooses
+_HASTE = (0.03, 0.1, 0.3)
 
 
 class RepeatedNoise:
@@ -160,6 +164,7 @@ def best_attacks(target: Target, k: int) -> Iterator[Attack]:
     | mixture | k queries of a class with small radii, named as another class |
     | nothing | k zero vectors, named as a class: they lower its score at every query |
     | removal | the k records of a class most similar to weak queries of it are removed |
+    | aimed | vectors chosen one after the other, whether or not a record has them; see `aimed` |
     """
     scores = target.scores
     weak = _weakest(scores, target.truth)
@@ -181,6 +186,83 @@ def best_attacks(target: Target, k: int) -> Iterator[Attack]:
 
     yield Attack("removal", _repeated(zero, 0, 0), _removal(target, scores, groups, k))
 
+    yield aimed(target, k)
+
+
+def aimed(target: Target, k: int) -> Attack:
+    """Insertion of k records whose vectors and classes are chosen one by one to do most harm.
+
+    Any vector that the pairing allows may be inserted, whether or not a record has it, so whoever
+    inserts records has fewer to choose from. In each round every class is offered the zero vector,
+    which lowers it at all queries, and the vector that most raises it where it is close to winning;
+    the offer after which the fewest predictions are right, softly counted, is taken. How softly
+    depends on the haste, the share of k that a gap may have to count: several are tried.
+    """
+    step = max(1, len(target.truth) // _PLANNED)
+    seen = attrs.evolve(target, queries=target.queries[::step], truth=target.truth[::step])
+    best, chosen = np.inf, _Plan([0 * target.queries[0]], [0], [0]).attack
+    for haste in _HASTE:
+        attack = _planned(seen, k, haste).attack
+        released = target.released + attack.sums(target)
+        moved = scores_of(target.queries, released, target.pairing)
+        if (accuracy := _accuracy(moved, target.truth)) < best:
+            best, chosen = accuracy, attack
+    return chosen
+
+
+@attrs.frozen(eq=False)
+class _Plan:
+    """Vectors to insert, the class of each, and how often."""
+
+    vectors: list[Whole]
+    names: list[int]
+    counts: list[int]
+
+    @property
+    def attack(self) -> Attack:
+        """The insertion of these vectors."""
+        rows = np.repeat(np.arange(len(self.counts)), self.counts)
+        vectors = sparse.csr_array(np.array(self.vectors))[rows]
+        names = np.array(self.names, dtype=np.int64)[rows]
+        return Attack("aimed", Records(vectors, names), np.zeros(0, dtype=np.int64))
+
+
+def _planned(target: Target, k: int, haste: float) -> _Plan:
+    """The choices of `aimed`, made on the queries of a target."""
+    unit = 2.0 * MOVE
+    queries = (target.queries / LENGTH).astype(np.float32)
+    scores, rows = target.scores / unit, np.arange(len(queries))
+    plan = _Plan([], [], [])
+    for part in np.array_split(np.arange(k), min(k, _ROUNDS)):
+        size, own = len(part), scores[rows, target.truth]
+        rank = np.sort(scores, axis=1)
+        rest = np.where(own == rank[:, -1], rank[:, -2], rank[:, -1])
+        near = _soft((own - rest) / (haste * k))
+        pull = near * (1 - near)  # large where the decision is close
+        pulls = pull[:, None] * _soft((scores - rest[:, None]) / (haste * k))
+        pulls[rows, target.truth] = 0
+        directions = (queries.T @ pulls.astype(np.float32)).T.astype(np.float64)
+        offers = [target.pairing.nearest(each) for each in directions]
+        likes = queries @ (np.array(offers).T / LENGTH).astype(np.float32)
+        best, taken = np.inf, (0, np.zeros(len(rows)), offers[0])
+        for name, offer in enumerate(offers):
+            for like, vector in ((likes[:, name], offer), (np.zeros(len(rows)), 0 * offer)):
+                moved = scores[:, name] + size * (like - 0.5)
+                others = np.where(name == target.truth, rest, np.maximum(rest, moved))
+                mine = np.where(name == target.truth, moved, own)
+                if (left := float(_soft((mine - others) / (haste * k)).mean())) < best:
+                    best, taken = left, (name, moved, vector)
+        scores[:, taken[0]] = taken[1]
+        plan.names.append(taken[0])
+        plan.vectors.append(taken[2])
+        plan.counts.append(size)
+    return plan
+
+
+def _soft(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """1/(1 + e⁻ᵛ)."""
+    return np.asarray(0.5 * (1 + np.tanh(values / 2)), dtype=np.float64)
+
 
 def _weakest(scores: Whole, truth: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Indices of queries that are predicted right, the smallest gap first."""
@@ -201,7 +283,8 @@ def _accuracy(scores: npt.NDArray[Any], truth: npt.NDArray[np.int64]) -> float:
 
 def _best(target: Target, scores: Whole, vectors: sparse.csr_array, k: int) -> tuple[int, int]:
     """The row of vectors, and the class to name it as, of which k copies do most harm."""
-    moves = k * ((vectors @ target.queries.T.astype(np.float64)) - MOVE)
+    likes = [vectors @ part.T for part in np.array_split(target.queries, _PARTS)]
+    moves = k * (np.concatenate(likes, axis=1).astype(np.float64) - MOVE)
     best, found = np.inf, (0, 0)
     for index, row in enumerate(moves):
         for name in range(scores.shape[1]):

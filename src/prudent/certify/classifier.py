@@ -57,6 +57,8 @@ from prudent.release.sums.additive import least_gaussian
 FORMAT = 1
 """Format number of saved classifiers."""
 
+_ROWS = 1024  # converted at a time, to save memory
+
 MOVE = LENGTH * LENGTH // 2
 """How far one record can move the difference between two scores, in units of a whole score."""
 
@@ -101,7 +103,7 @@ class CertifiedClassifier:
 
     def __init__(
         self,
-        features: "str | FeatureMap" = "scattering",
+        features: "str | FeatureMap" = "letters",
         classes: int | Sequence[Any] = 10,
         epsilon: float = 1.0,
         delta: float = 1e-6,
@@ -285,7 +287,10 @@ def scores_of(vectors: Whole, released: Whole, pairing: Pairing) -> Whole:
     sums, last = released[:, :-1].T, MOVE // constant_of(pairing)
     largest = LENGTH * int(np.abs(released[:, :-1]).sum(axis=1).max())
     if largest < 1 << 53:  # then float64 is exact too, and many times faster
-        products = (vectors.astype(np.float64) @ sums.astype(np.float64)).astype(np.int64)
+        exact, products = sums.astype(np.float64), np.zeros((len(vectors), len(released)), np.int64)
+        for start in range(0, len(vectors), _ROWS):
+            rows = slice(start, start + _ROWS)
+            products[rows] = vectors[rows].astype(np.float64) @ exact
     else:
         products = vectors @ sums
     return products - last * released[:, -1]

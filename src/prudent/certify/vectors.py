@@ -48,6 +48,10 @@ class Pairing(Protocol):
         """Vectors of queries, one per row."""
         ...
 
+    def nearest(self, direction: Real) -> Whole:
+        """The vector a record can have whose inner product with a direction is largest."""
+        ...
+
 
 @attrs.frozen
 class Euclidean:
@@ -77,6 +81,13 @@ class Euclidean:
     def queries(self, values: npt.ArrayLike) -> Whole:
         """As records."""
         return self.records(values)[0]
+
+    def nearest(self, direction: Real) -> Whole:
+        """The positive part of the direction, at length 1."""
+        positive = direction.clip(min=0.0)
+        largest = max(float(positive.max(initial=0.0)), 1e-300)
+        nearest: Whole = self.records(2.0 * positive[None] / largest)[0][0]
+        return nearest
 
 
 @attrs.frozen
@@ -116,49 +127,14 @@ class Votes:
         whole: Whole = np.floor(LENGTH * rows.clip(max=1.0)).astype(np.int64)
         return whole
 
+    def nearest(self, direction: Real) -> Whole:
+        """Votes for the largest entries, as many as there are tables, whichever tables they are in.
 
-@attrs.frozen
-class Mixed:
-    """Vectors and votes side by side, their similarities mixed.
-
-    Guarantee:
-        Inner products are `share` times one that is in [0, 1], plus 1 − `share` times another.
-
-    Attributes:
-        width: How many entries, the first ones, are those of vectors.
-        votes: The pairing of the others.
-        share: Weight of the vectors, a multiple of 1/64.
-        constant: As for `Pairing`.
-    """
-
-    width: int
-    votes: Votes
-    share: float
-    constant: float = 0.5
-
-    def __attrs_post_init__(self) -> None:
-        if not 0 <= self.share <= 1 or self.share * 64 % 1:
-            raise ArgumentError("share", "a multiple of 1/64 in [0, 1]", got=self.share)
-
-    @property
-    def length(self) -> float:
-        """The vector has length 1 at most, and there is at most one vote per table."""
-        return math.sqrt(1 + 1 / self.votes.tables + self.constant**2)
-
-    def records(self, values: npt.ArrayLike) -> tuple[Whole, Flags]:
-        """Round both parts."""
-        rows, finite = _cleaned(values)
-        vectors, _ = Euclidean().records(rows[:, : self.width])
-        votes, _ = self.votes.records(rows[:, self.width :])
-        return np.concatenate([vectors, votes], axis=1), finite
-
-    def queries(self, values: npt.ArrayLike) -> Whole:
-        """Round both parts, then weigh them and round towards zero again."""
-        rows, _ = _cleaned(values)
-        weight = round(64 * self.share)
-        vectors = weight * Euclidean().queries(rows[:, : self.width]) // 64
-        votes = (64 - weight) * self.votes.queries(rows[:, self.width :]) // 64
-        return np.concatenate([vectors, votes], axis=1)
+        No record of a map with tables can do more; many can do less.
+        """
+        whole = np.zeros(len(direction), dtype=np.int64)
+        whole[np.argsort(-direction, kind="stable")[: self.tables]] = LENGTH // self.tables
+        return whole
 
 
 def _cleaned(values: npt.ArrayLike) -> tuple[Real, Flags]:

@@ -75,7 +75,7 @@ def run(
 
     Privacy limits what k records can do to the expected accuracy, whatever
     they are. The bound is exact for k records of DP-SGD, and by group
-    privacy for Propose-Test-Release. It reads metrics.jsonl and ledger.json
+    privacy for Propose-Test-Release. It reads metrics.jsonl and paid.json
     of the run, no data and no weights, and costs no privacy.
 
     [b]Examples[/b]
@@ -119,14 +119,14 @@ def _one_plan(folders: list[Path]) -> "tuple[dp.DpEvent, Relation]":
         charge = charged(folder)
         if charge is None:
             raise ArgumentError(
-                "folders", "with the ledger.json of a run", shown=f"{str(folder)!r} without one"
+                "folders", "with the paid.json of a run", shown=f"{str(folder)!r} without one"
             )
         charges.append(charge)
     if any(charge != charges[0] for charge in charges):
         raise ArgumentError(
             "folders",
             "with runs of one plan",
-            shown="different ledgers",
+            shown="different ones",
             why="only runs of one plan have one expected accuracy",
         )
     return charges[0].event, charges[0].relation

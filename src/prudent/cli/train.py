@@ -97,10 +97,11 @@ def train(
     corrupt: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND:RATIO",
-            help="Corrupt some records: label, label-targeted, feature, gradient, sign-flip, "
-            "colluding, inner-product, reversed, loud, little or mimic, with a ratio up to 0.5. "
-            "\\[none]",
+            metavar="KIND:RATIO[:NAME=VALUE]",
+            help="Corrupt some records: label, label-targeted, feature, class-mean, "
+            "gradient-match, backdoor, gradient, sign-flip, colluding, inner-product, reversed, "
+            "loud, little or mimic, with a ratio up to 0.5 and its strength, such as "
+            "gradient:0.1:variance=25. \\[none]",
         ),
     ] = None,
     seed: Annotated[
@@ -208,6 +209,12 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
                 hint="To train without a test, choose another --method.",
             )
         values["test"] = test
+    if values.get("method") == "sgd":
+        for name in ("epsilon", "noise_multiplier"):
+            if name in values:
+                raise ArgumentError(
+                    name, "to be left out with sgd, which is not private", got=values[name]
+                )
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
         values.setdefault("epsilon", None)
     for name, choices in (
@@ -274,4 +281,4 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
             )
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:
-        console.print(f"saved         {out}/metrics.jsonl, ledger.json, checkpoint.pt")
+        console.print(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt")

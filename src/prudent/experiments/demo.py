@@ -131,7 +131,7 @@ def draw(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:
         )
     axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
     axes.set_ylabel("accuracy on clean test data, %")
-    kind, _, ratio = common.corrupt.partition(":")
+    kind, _, ratio = str(common.corrupt).partition(":")
     fault = f"{float(ratio):.0%} of the records bad ({kind})" if ratio else "no bad records"
     axes.set_title(f"{common.dataset.upper()}, private training, {fault}")
     axes.legend(loc="lower right", fontsize=8)

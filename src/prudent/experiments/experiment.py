@@ -34,7 +34,6 @@ from prudent.training import (
     accuracy,
     fit,
 )
-from prudent.training.corruption_hook import Corrupt
 
 
 class Method(enum.Enum):
@@ -82,7 +81,8 @@ class Experiment:
         momentum: Momentum of SGD.
         average: Fraction of the running average of the weights that each step keeps; None: use the
             last weights.
-        corrupt: As for `prudent.corruption.parse`.
+        corrupt: A corruption of `prudent.corruption`, or its name as for `parse`. A named
+            corruption of gradients takes the seed of the experiment.
         seed: Seed of the model, the sampling, the noise and the corruption.
         accountant: Accountant used for solving; by default the one with privacy-loss distributions.
     """
@@ -110,7 +110,7 @@ class Experiment:
     lr: float = 0.5
     momentum: float = 0.0
     average: float | None = None
-    corrupt: str = "none"
+    corrupt: str | DataCorruption | GradientCorruption = "none"
     seed: int = 0
     accountant: Accountant = PldAccountant
 
@@ -130,23 +130,32 @@ class Experiment:
                 _validate.positive(**{name: getattr(self, name)})
         for name in ("trim", "trim_up", "trim_down", "trim_most"):
             _validate.between(0, 1, **{name: getattr(self, name)})
-        given = [
-            f"{name} = {getattr(self, name):g}"
-            for name in ("epsilon", "steps", "noise_multiplier")
-            if getattr(self, name) is not None
-        ]
+        self._check_solvable()
+        _ = self.corruption  # validates its name
+        _ = self.aggregation(self.noise_multiplier or 1.0)  # validates clip, proposal and test
+
+    def _check_solvable(self) -> None:
+        """Raise an error unless two of ε, steps and noise are given; the third is solved for."""
+        names = ("epsilon", "steps", "noise_multiplier")
+        given = [name for name in names if getattr(self, name) is not None]
         if self.method is Method.SGD:
             if self.steps is None:
                 raise _validate.ArgumentError(
                     "steps", "for sgd, which has no budget to stop it", got=None
                 )
-        elif len(given) != 2:
+            return
+        shown = ", ".join(f"{name} = {getattr(self, name):g}" for name in given) or "none"
+        if len(given) < 2:
             raise ValueError(
                 "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
-                f"got {'only ' if len(given) < 2 else ''}{', '.join(given) or 'none'}."
+                f"got only {shown}."
             )
-        parse(self.corrupt)
-        _ = self.aggregation(self.noise_multiplier or 1.0)  # validates clip, proposal and test
+        if len(given) > 2:
+            raise ValueError(
+                f"Expected two of epsilon, steps and noise_multiplier, got {shown}: they could "
+                "contradict each other. Drop noise_multiplier to have the least noise solved for, "
+                "steps to take as many as epsilon allows, or epsilon to have it computed."
+            )
 
     def _check_relation(self) -> None:
         if self.public_size is not None:
@@ -164,13 +173,23 @@ class Experiment:
             )
 
     @property
+    def corruption(self) -> DataCorruption | GradientCorruption | None:
+        """The corruption; None without one."""
+        if not isinstance(self.corrupt, str):
+            return self.corrupt
+        named = parse(self.corrupt)
+        if isinstance(named, GradientCorruption):
+            return attrs.evolve(named, seed=self.seed)
+        return named
+
+    @property
     def is_covered(self) -> bool:
         """Whether the ε of the plan is a guarantee for this run.
 
         It is not for SGD, nor for an attack in which bad records read the gradients of others:
         there a record affects the sum through more than its own gradient.
         """
-        corruption = parse(self.corrupt)
+        corruption = self.corruption
         alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
         return alone and self.method is not Method.SGD
 
@@ -274,7 +293,7 @@ def run(
     With `secret_noise`, sampling and noise use a key from the operating system instead of the seed.
     """
     data = load(experiment.dataset) if dataset is None else dataset
-    corruption = parse(experiment.corrupt)
+    corruption = experiment.corruption
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
     plan = experiment.plan(len(data.train_labels)) if plan is None else plan
@@ -290,9 +309,7 @@ def run(
             momentum=experiment.momentum,
             average=experiment.average,
             execution=Execution(device=device, seed=None if secret_noise else experiment.seed),
-            corrupt=gradient_hook(
-                corruption, len(data.train_labels), experiment.seed, torch.device(device)
-            ),
+            corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
             evaluate=accuracy(data.test_features, data.test_labels),
             evaluate_every=max(1, -(-plan.steps // evaluations)),
             evaluate_at=evaluate_at,
@@ -314,15 +331,3 @@ def build_model(data: Dataset, seed: int) -> nn.Module:
     if len(shape) == 3 and min(shape[1:]) >= 20:
         return tutorial_cnn((shape[0], shape[1], shape[2]), data.classes, seed)
     return multilayer_perceptron(shape, data.classes, seed=seed)
-
-
-def gradient_hook(
-    corruption: DataCorruption | GradientCorruption | None,
-    records: int,
-    seed: int,
-    device: torch.device,
-) -> Corrupt | None:
-    """The function that corrupts the gradients of bad records; None for a data corruption."""
-    if not isinstance(corruption, GradientCorruption):
-        return None
-    return attrs.evolve(corruption, seed=seed).hook(records, device)

@@ -8,19 +8,24 @@ from prudent.training.aggregation import (
     Sum,
     TrimmedSum,
 )
+from prudent.training.checking.check import CheckReport, check
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.loop.evaluation import accuracy
 from prudent.training.loop.execution import EngineChoice, Execution
 from prudent.training.loop.fit import Fitted, fit
+from prudent.training.loop.metrics import Metrics
 from prudent.training.plan import Plan
+from prudent.training.private import make_private
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
+from prudent.training.tuning import gradient_norms, suggest_aggregation
 
 __all__ = [
     "AdaptiveTrim",
     "Aggregation",
+    "CheckReport",
     "Chunk",
     "EngineChoice",
     "Execution",
@@ -29,6 +34,7 @@ __all__ = [
     "FixedTrim",
     "Key",
     "Mean",
+    "Metrics",
     "Plan",
     "PoissonSampler",
     "ProposeTestRelease",
@@ -37,5 +43,9 @@ __all__ = [
     "Sum",
     "TrimmedSum",
     "accuracy",
+    "check",
     "fit",
+    "gradient_norms",
+    "make_private",
+    "suggest_aggregation",
 ]

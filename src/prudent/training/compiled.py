@@ -6,6 +6,7 @@ so the compiler sees norms, test and weighted sum as one graph.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -56,9 +57,12 @@ class Compiled:
         """Return what the function returns."""
         leaves, structure = pytree.tree_flatten(arguments)
         key = structure, tuple(map(_kind, leaves))
-        # The program is compiled as one, so the layers, like the norms, must not use
-        # reduced-precision products.
-        with torch.no_grad(), native_products(), whole_products():
+        # On the CPU the program is compiled as one, so the layers, like the norms, must not use
+        # reduced-precision products. On a GPU the products of norms and sums have settings of
+        # their own.
+        on_device = any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves)
+        precision = nullcontext() if on_device else whole_products()
+        with torch.no_grad(), native_products(), precision:
             if key in self._programs:
                 return self._programs[key](*arguments)
             with _Recorded() as recorded:

@@ -6,8 +6,6 @@ and what that costs. Requires the extra `opacus`.
 """
 
 import math
-import secrets
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -18,24 +16,20 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
     GradSampleHooksFastGradientClipping,
 )
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-from torch import Tensor
 from torch.utils.data import DataLoader
+from typing_extensions import override
 
 from prudent._validate import ArgumentError
-from prudent.accounting.calibration import Accountant
-from prudent.accounting.pld_accountant import PldAccountant
-from prudent.training.chunk import Chunk
-from prudent.training.gradients import Engine, Formed
-from prudent.training.gradients.answers import Values
+from prudent.training.gradients import Formed, Gradients
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.plan import Plan
-from prudent.training.step import Step, StepOutcome
+from prudent.training.planned_optimizer import PlannedOptimizer
 
 _TWISTER_WORDS = 624
 _TWISTER = slice(24, 24 + 8 * _TWISTER_WORDS)  # place in the generator's state, 8 bytes each
 
 
-class PrivateOptimizer(torch.optim.Optimizer):
+class PrivateOptimizer(PlannedOptimizer):
     """Replaces Opacus's `DPOptimizer` and releases gradients as a plan prescribes.
 
     A step reads the per-example gradients that Opacus stored on the parameters, releases their sum
@@ -97,66 +91,21 @@ class PrivateOptimizer(torch.optim.Optimizer):
         key = given_or_random(key)
         if sampler.generator is None:
             sampler.generator = _secret_generator(key)
-        super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.original_optimizer = optimizer
-        self.plan = attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate))
-        self._run = secrets.token_hex(8)
-        self.outcome: StepOutcome | None = None
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
-        self._release = Step(
-            self.plan,
+        super().__init__(
+            optimizer,
+            attrs.evolve(plan, sampling_rate=realised_rate(sampler.sample_rate)),
             model,
-            _already_differentiated,
             expected_batch=plan.sampling_rate * sampler.num_samples,
-            engine=_Formed(model, _already_differentiated),
             key=key,
         )
-        self._held: list[Chunk] = []
+        self._held: list[Gradients] = []
         self._skips: list[bool] = []
-        self._share()
-        self._trained()
-
-    @property
-    def steps(self) -> int:
-        """Number of logical batches released so far."""
-        return self._release.taken
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Release the logical batch and update the parameters; an incomplete batch is only stored.
-
-        Args:
-            closure: Called once; runs the forward and backward passes.
-
-        Returns:
-            What the closure returned, if there is one.
-        """
-        if self.steps >= self.plan.steps:
-            raise ValueError(
-                f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
-                "all the plan's epsilon pays for; make a plan of more steps before training."
-            )
-        answer = None
-        if closure is not None:
-            with torch.enable_grad():
-                answer = closure()
-        # Weights depend on the norms of the whole logical batch: whether a gradient is among the
-        # largest is known only after the last one. So physical batches are kept, unsummed, until
-        # then.
-        self._held.append(self._take())
-        if self._skips and self._skips.pop(0):
-            return answer
-        # Autograd's own sums are neither clipped nor noisy, so all of them must be removed.
-        self.original_optimizer.zero_grad(set_to_none=True)
-        self.outcome = self._release(self._held)
-        self._held = []
-        self.original_optimizer.step()
-        return answer
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear all gradients, including per-example gradients that no step has used."""
         for parameter in self._names:
             parameter.grad_sample = None  # type: ignore[attr-defined]
-        self.original_optimizer.zero_grad(set_to_none)
+        super().zero_grad(set_to_none)
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Queue whether a physical batch is incomplete, that is, not the last of its logical batch.
@@ -165,65 +114,20 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         self._skips.append(do_skip)
 
-    def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
-        """The ε of the steps taken so far, for `plan.relation`.
+    @override
+    def _take(self) -> list[Gradients] | None:
+        # Weights depend on the norms of the whole logical batch: whether a gradient is among the
+        # largest is known only after the last one. So physical batches are kept, unsummed, until
+        # then.
+        self._held.append(self._formed())
+        if self._skips and self._skips.pop(0):
+            return None
+        held, self._held = self._held, []
+        return held
 
-        If the decision to stop depended on the model, use `plan.epsilon` instead: only that bound
-        holds.
-        """
-        return self.plan.epsilon_after(self.steps, delta, accountant=accountant)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the wrapped optimizer and the step, and the number of charged steps."""
-        return {
-            "plan": repr(self.plan),
-            "run": self._run,
-            "steps": self.steps,
-            "trim": self._release.trim.clone(),
-            "optimizer": self.original_optimizer.state_dict(),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved state of the same plan; steps already taken here still count.
-
-        If the state was saved earlier in this run, its steps are already among those taken here; if
-        it comes from another run, they are not.
-        """
-        if state_dict["plan"] != repr(self.plan):
-            raise ValueError(
-                "Expected the state of a run of this plan, got one of another: "
-                f"{state_dict['plan']}. Its steps have another price; begin with that plan."
-            )
-        self.original_optimizer.load_state_dict(state_dict["optimizer"])
-        self._share()
-        loaded, run = int(state_dict["steps"]), state_dict.get("run")
-        steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
-        self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
-        self._run = run or self._run
-
-    def _share(self) -> None:
-        """Share the wrapped optimizer's parameter groups, so that schedulers act on them."""
-        self.param_groups = self.original_optimizer.param_groups
-        self.state = self.original_optimizer.state
-        self.defaults = self.original_optimizer.defaults
-
-    def _trained(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that the optimizer updates, by name.
-
-        Recomputed at every step, since groups may be added.
-        """
-        groups = self.original_optimizer.param_groups
-        parameters = [p for group in groups for p in group["params"] if p.requires_grad]
-        if any(parameter not in self._names for parameter in parameters):
-            raise ValueError(
-                "Expected an optimizer over parameters of the module alone, got others. Their "
-                "gradients would be used as they are, without noise."
-            )
-        return {self._names[parameter]: parameter for parameter in parameters}
-
-    def _take(self) -> Chunk:
-        """Move the per-example gradients of one physical batch off the parameters into a chunk."""
-        trained = self._trained()
+    def _formed(self) -> Formed:
+        """Move the per-example gradients of one physical batch off the parameters."""
+        trained = self.trained()
         formed: dict[str, Any] = {
             name: getattr(parameter, "grad_sample", None) for name, parameter in trained.items()
         }
@@ -241,7 +145,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 )
         for parameter in trained.values():
             parameter.grad_sample = None  # type: ignore[attr-defined]
-        return Chunk({name: formed[name].to(p.dtype) for name, p in trained.items()}, None)
+        values = {name: formed[name].to(p.dtype) for name, p in trained.items()}
+        some = next(iter(values.values()))
+        return Formed(values, some.new_full((len(some),), math.nan))
 
 
 def realised_rate(sample_rate: float) -> float:
@@ -267,19 +173,6 @@ def _secret_generator(key: Key) -> torch.Generator:
     state[_TWISTER] = words.view(torch.uint8)
     generator.set_state(state)
     return generator
-
-
-class _Formed(Engine):
-    """An engine whose inputs are already per-example gradients, by name."""
-
-    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
-        some = next(iter(inputs.values()))
-        return Formed(inputs, some.new_full((len(some),), math.nan))
-
-
-def _already_differentiated(outputs: Any, targets: Any) -> Tensor:
-    """A placeholder for the loss of an engine; Opacus's loop has already computed its own."""
-    raise NotImplementedError("The gradients of a PrivateOptimizer come from Opacus.")
 
 
 def _formed_gradients(module: AbstractGradSampleModule | GradSampleHooks) -> torch.nn.Module:

@@ -1,6 +1,6 @@
 """One private step for any training loop: writes the noisy gradients of a batch to `.grad`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent.training.aggregation import Decision
+from prudent.training.captured import Captured
 from prudent.training.chunk import Chunk, check_chunks, counted_once, record_ids, valid_rows
 from prudent.training.compiled import Compiled
 from prudent.training.corruption_hook import Corrupt
@@ -78,6 +79,9 @@ class Step:
             held in memory.
         key: The key of all noise; a new one from the operating system unless given. Never use a key
             twice.
+        cuda_graph: Replay the step as a CUDA graph for every shape of batch that recurs: the same
+            numbers with one launch. None: on every CUDA device. Never done with several processes,
+            a corruption or a function that reads a chunk.
         compile: Compile the step into one fused program per batch shape. Compilation takes a minute
             or two; results change only by rounding and by the masks of dropout. Worthwhile for long
             runs on a GPU and for transformers on the CPU. A corruption is traced once, so it must
@@ -114,6 +118,7 @@ class Step:
         engine: Engine | None = None,
         corrupt: Corrupt | None = None,
         key: Key | None = None,
+        cuda_graph: bool | None = None,
         compile: bool = False,
         processes: Processes | None = None,
     ) -> None:
@@ -140,7 +145,8 @@ class Step:
         self.processes = processes
         self.use(given_or_random(key))
         self._rehearsed = False
-        self._compiled = Compiled(self._release) if compile else None
+        self._run: Callable[..., _Released] = Compiled(self._release) if compile else self._release
+        self._captured = Captured(self._run) if self._captures(cuda_graph) else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
     @property
@@ -174,14 +180,33 @@ class Step:
         self.state.begin()
         words = self.noise.test_words(self.state)
         rest(self.model)
-        release = self._release if self._compiled is None else self._compiled
+        for parameter in self.model.parameters():
+            parameter.grad = None  # as large as the model, and not needed from now on
         with without_gathering(self.model) if has_shards(self.model) else nullcontext():
-            released = release(self._values(), self.trim, tuple(chunks), words)
+            released = self._run_on(self._values(), self.trim, tuple(chunks), words)
             gradients = self._noisy_mean(released)
         for name, gradient in gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
         return released.outcome
+
+    def _captures(self, cuda_graph: bool | None) -> bool:
+        """Whether steps are replayed as CUDA graphs."""
+        if not next(self.model.parameters()).is_cuda or cuda_graph is False:
+            return False
+        alone = self.processes.count == 1 and not has_shards(self.model)
+        return alone and self.corrupt is None and not self.engine.recompute
+
+    def _run_on(
+        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor
+    ) -> "_Released":
+        reads = any(callable(chunk.inputs) for chunk in chunks)
+        if self._captured is None or reads or is_capturing():
+            return self._run(values, trim, chunks, words)
+        released: _Released = self._captured(values, trim, chunks, words)
+        # The next replay overwrites what this one returned; the sum is used up before it.
+        kept = StepOutcome(*(value.clone() for value in released.outcome))
+        return released._replace(outcome=kept)
 
     def _values(self) -> Values:
         """All parameters and buffers by name, gathered if they are sharded."""

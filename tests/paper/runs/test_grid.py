@@ -116,5 +116,6 @@ class TestJobs:
             assert (job.target is None) == (job.column in PAPER_COLUMNS)
 
     def test_the_settings_of_every_job_are_valid(self):
-        for job in {job.alike for job in [*table_jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]}:
+        every = [*table_jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]
+        for job in {job.alike for job in every if not job.features}:
             assert job.experiment.epsilon == max(job.epsilons)

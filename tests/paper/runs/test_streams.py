@@ -1,12 +1,12 @@
 """Runs that take turns are the runs they would be alone."""
 
+import attrs
 import pytest
 import torch
 from torch import nn
 
 from prudent.accounting import GaussianTest
 from prudent.corruption import GradientNoise
-from prudent.experiments.experiment import gradient_hook
 from prudent.paper.runs.streams import in_turns, training
 from prudent.training import AdaptiveTrim, Plan, ProposeTestRelease, Sum, accuracy
 
@@ -49,7 +49,7 @@ def run(rule, seed, device, histories, corrupt=None):
         lr=0.5,
         momentum=0.5,
         seed=seed,
-        corrupt=gradient_hook(corrupt, RECORDS, seed, device),
+        corrupt=corrupt if corrupt is None else attrs.evolve(corrupt, seed=seed),
         device=device,
     )
 

@@ -12,10 +12,10 @@ from prudent.training.gradients.contributions import (
     Outer,
     Rows,
     outer,
-    shortened,
     table_rows,
 )
 from prudent.training.gradients.norms import inner, squared_norms
+from prudent.training.gradients.products import shortened
 
 RECORDS, COUNT, SIZE = 4, 5, 3
 

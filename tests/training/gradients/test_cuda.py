@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.training.gradients import BookKeeping, Materialised
+from prudent.training.gradients import BookKeeping, Materialised, kernels, products
+from prudent.training.gradients.contributions import Outer, as_it_is
+from prudent.training.gradients.norms import squared_norms
+from prudent.training.gradients.products import shortened
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 
@@ -97,3 +100,86 @@ def test_checkpoints_in_a_graph_are_refused():
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="cuda_graph=False"), torch.cuda.graph(graph):
         engine(network, inputs, targets)
+
+
+class Recurrent(nn.Module):
+    """An attention layer between two recurrent ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.LSTM(5, 8, 2, batch_first=True, bidirectional=True, proj_size=4)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.second, self.last = nn.GRU(8, 7, batch_first=True), nn.RNN(7, 4, batch_first=True)
+
+    def forward(self, x):
+        x = self.first(x)[0]
+        x = self.attention(x, x, x, need_weights=False)[0]
+        return self.last(self.second(x)[0])[0][:, -1]
+
+
+def test_recurrent_layers_as_on_the_cpu():
+    here, inputs = Recurrent().double(), torch.randn(6, 9, 5).double()
+    there, targets = copy.deepcopy(here).cuda(), torch.randint(0, 4, (6,))
+    weights = torch.rand(6).double()
+    expected = Materialised(here, cross_entropy)(here, inputs, targets)
+    gradients = BookKeeping(there, cross_entropy)(there, inputs.cuda(), targets.cuda())
+    torch.testing.assert_close(gradients.norms.cpu(), expected.norms)
+    total = gradients.weighted_sum(weights.cuda())
+    for name, value in expected.weighted_sum(weights).items():
+        torch.testing.assert_close(total[name].cpu(), value)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_recurrent_layers_in_a_graph(autocast):
+    network, targets = Recurrent().cuda(), torch.randint(0, 4, (6,)).cuda()
+    inputs = torch.randn(6, 9, 5).cuda()
+    engine = BookKeeping(network, cross_entropy, autocast=autocast)
+
+    def step():
+        gradients = engine(network, inputs, targets)
+        return gradients.norms, gradients.weighted_sum(0.37 * torch.eye(6).cuda()[2])
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norms, total = step()
+    inputs.copy_(torch.randn_like(inputs))
+    graph.replay()
+    torch.testing.assert_close(norms, step()[0])
+    size = torch.cat([value.flatten() for value in total.values()]).double().norm()
+    assert abs(size / (0.37 * norms[2]) - 1) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_kernels_compute_what_torch_does(dtype):
+    rows, columns = (torch.randn(2, 5, 37, size).to(dtype).cuda() for size in (101, 64))
+    product = products.precise_product
+    if dtype == torch.float32:
+        rows, columns, product = shortened(rows), shortened(columns), products.short_product
+    assert kernels.fuses(rows, columns)
+    factors = Outer(rows, columns, as_it_is, product)
+    exact = torch.einsum("grti,grtj->rgij", rows.double(), columns.double())
+    norms = exact.flatten(1).norm(dim=1)
+    found = squared_norms([factors]).sqrt()
+    assert (found >= norms * (1 - 1e-7)).all()
+    assert (found <= norms * 1.01).all()
+    weights = torch.rand(5).cuda()
+    weights[2] = 0
+    rows[:, 2, 3, 4], columns[:, 2, 1, 1] = float("nan"), float("inf")
+    exact[2] = 0
+    total = torch.einsum("rgij,r->gij", exact, weights.double())
+    factors = Outer(rows, columns, as_it_is, product)
+    assert (factors.weighted_sum(weights) - total).norm() < 1e-5 * total.norm()
+
+
+def test_kernel_of_normalisations():
+    gradient, values = torch.randn(4, 50, 100).cuda(), torch.randn(4, 50, 100).cuda()
+    mean, scale = values.mean(-1, keepdim=True), 1 / values.std(-1, keepdim=True)
+    slopes, shifts = kernels.norm_gradients(gradient, values, mean, scale, (4, 100))
+    torch.testing.assert_close(slopes, (gradient * (values - mean) * scale).sum(1))
+    torch.testing.assert_close(shifts, gradient.sum(1))

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Engine, Materialised
-from prudent.training.gradients.contributions import shortened
 from prudent.training.gradients.convolution import _strip_products
+from prudent.training.gradients.products import shortened
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
 ENGINES = {

@@ -59,7 +59,7 @@ def test_it_is_shown_and_stays_and_steers_nothing():
     for number, weight in enumerate(weights):
         average = average.lerp(weight, max(0.25, 1 / (number + 1)))
         if number + 1 in (6, 12):
-            assert torch.allclose(shown[(number + 1) // 6 - 1], average, atol=1e-14)
+            assert torch.allclose(shown[(number + 1) // 6], average, atol=1e-14)
     assert torch.equal(shown[-1], end)
     assert not torch.allclose(end, last)
 

@@ -83,8 +83,10 @@ def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
 def assert_same_run(folder, other):
     """Every number of the two runs, bit for bit."""
     assert (folder / "metrics.jsonl").read_text() == (other / "metrics.jsonl").read_text()
-    assert (folder / "ledger.json").read_text() == (other / "ledger.json").read_text()
+    assert (folder / "paid.json").read_text() == (other / "paid.json").read_text()
     states = [load_checkpoint(place, CPU) for place in (folder, other)]
+    for state in states:
+        assert len(state.pop("name")) == 16  # each run has its own
     leaves = [torch.utils._pytree.tree_flatten(state) for state in states]
     assert leaves[0][1] == leaves[1][1]
     for value, expected in zip(leaves[0][0], leaves[1][0], strict=True):
@@ -163,6 +165,16 @@ class Killed(BaseException):
     """Ends a run like a kill does: nothing after it happens."""
 
 
+class Dying:
+    """An evaluation that ends the run, the rehearsal apart."""
+
+    def rehearse(self, model):
+        """Does nothing."""
+
+    def __call__(self, model):
+        raise Killed
+
+
 def interrupted(folder, monkeypatch, at):
     """Takes a run up to its nth change of a file in `out`, which no longer happens."""
     changes, replace = iter(range(10**6)), os.replace
@@ -189,11 +201,8 @@ def test_between_any_two_changes_of_a_file(tmp_path, monkeypatch, at):
 def test_a_key_nobody_gave_is_kept_from_the_first_step_on(tmp_path):
     """Else a run killed before its first evaluation would take steps nobody paid for."""
 
-    def dying(_):
-        raise Killed
-
     with pytest.raises(Killed):
-        train(tmp_path, execution=Execution(), evaluate=dying)
+        train(tmp_path, execution=Execution(), evaluate=Dying())
     before = load_checkpoint(tmp_path, CPU)
     assert before["step"] == 0
     assert charged(tmp_path)[0] == EVERY
@@ -210,7 +219,7 @@ def test_a_run_without_a_seed_goes_on_as_it_would_have(tmp_path):
 
     def copying(model):
         looks.append(model)
-        if len(looks) == 3:
+        if len(looks) == 4:  # the first is the rehearsal
             shutil.copytree(whole, copy)
         return {}
 
@@ -331,10 +340,12 @@ def test_another_part_of_the_data_is_refused(tmp_path, monkeypatch, whole):
 @pytest.mark.parametrize("resume", [False, True])
 def test_two_runs_at_once_are_refused(tmp_path, resume):
     """Each would draw noise of its own, and the ledger would tell of one of them."""
-    ledger, away = tmp_path / "ledger.json", tmp_path / "away.json"
+    ledger, away = tmp_path / "paid.json", tmp_path / "away.json"
     looked = []
 
     def meanwhile(_):
+        if not ledger.exists():  # the rehearsal
+            return {}
         ledger.rename(away)  # as if the other had looked before there was one
         with pytest.raises(ValueError, match="Expected out a folder that no other run is using"):
             train(tmp_path, resume, execution=Execution())
@@ -388,7 +399,7 @@ def test_files_stay_in_their_places_when_the_power_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", syncing)
     save_checkpoint(tmp_path, {"step": 0})
     charge(tmp_path, PLAN, 1)
-    assert calls == [tmp_path / "checkpoint.pt", "folder", tmp_path / "ledger.json", "folder"]
+    assert calls == [tmp_path / "checkpoint.pt", "folder", tmp_path / "paid.json", "folder"]
 
 
 def test_another_kind_of_device_is_refused(tmp_path):
@@ -413,7 +424,7 @@ def test_leftovers_of_a_kill_are_ignored(tmp_path):
     train(tmp_path / "whole")
     folder = tmp_path / "begun"
     folder.mkdir()
-    for name in ("checkpoint.pt.new", "ledger.json.new"):
+    for name in ("checkpoint.pt.new", "paid.json.new"):
         (folder / name).write_bytes(b"\x00half")
     (folder / "metrics.jsonl").write_text('{"step": 4, "epsi')
     train(folder, resume=True)
@@ -443,7 +454,7 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert charged(tmp_path) is None
     charge(tmp_path, PLAN, 7)
     assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation)
-    assert json.loads((tmp_path / "ledger.json").read_text())["steps"] == 7
+    assert json.loads((tmp_path / "paid.json").read_text())["steps"] == 7
 
 
 def test_the_format_of_a_checkpoint_is_written_and_compared(tmp_path, monkeypatch):
@@ -464,9 +475,9 @@ def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
     state = load_checkpoint(tmp_path, CPU)
     names = (
         "step plan key predictable records data device model optimizer release corruption dropout "
-        "reading passes averages"
+        "reading passes averages schedule name"
     )
-    assert checkpoint.CHECKPOINT_FORMAT == 1
+    assert checkpoint.CHECKPOINT_FORMAT == 2
     assert set(state) == set(names.split())
     assert set(state["release"]) == {"trim", "taken"}
     assert state["passes"].untyped_storage().nbytes() == 8  # no private counter beside it
@@ -483,12 +494,12 @@ def test_a_checkpoint_without_a_format_number_is_read(tmp_path):
 
 def test_the_format_of_a_ledger_is_written_and_compared(tmp_path):
     charge(tmp_path, PLAN, 7)
-    path = tmp_path / "ledger.json"
+    path = tmp_path / "paid.json"
     content = json.loads(path.read_text())
-    assert content.pop("format") == checkpoint.LEDGER_FORMAT
+    assert content.pop("format") == checkpoint.PAID_FORMAT
     path.write_text(json.dumps(content))  # as a version without format numbers wrote it
     assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation)
-    path.write_text(json.dumps({"format": checkpoint.LEDGER_FORMAT + 1, "stages": []}))
+    path.write_text(json.dumps({"format": checkpoint.PAID_FORMAT + 1, "stages": []}))
     needed = f"needs a newer version of prudent than {re.escape(prudent.__version__)}"
     with pytest.raises(ValueError, match=needed):
         charged(tmp_path)
@@ -538,7 +549,7 @@ def test_a_checkpoint_is_an_archive_of_torch(tmp_path):
 
 def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
     charge(tmp_path, PLAN, 17)
-    path = tmp_path / "ledger.json"
+    path = tmp_path / "paid.json"
     content = path.read_bytes()
     for bit in range(0, 8 * len(content), 3):  # every bit takes seconds
         path.write_bytes(flipped(content, bit))
@@ -548,10 +559,41 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
             continue
         assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)
     train(tmp_path / "run")
-    path = tmp_path / "run" / "ledger.json"
+    path = tmp_path / "run" / "paid.json"
     text = path.read_text()
     path.write_text(text.replace('"steps": 40', '"steps": 20'))
-    with pytest.raises(ValueError, match=r"Expected out with the ledger of this run"):
+    with pytest.raises(ValueError, match=r"Expected out with what this run paid for"):
         train(tmp_path / "run", resume=True)
     path.write_text(text)
     train(tmp_path / "run", resume=True)
+
+
+def made_by_an_earlier_version(folder):
+    """Its record of what was paid had another name, and its checkpoint fewer parts."""
+    (folder / "paid.json").rename(folder / "ledger.json")
+    state = load_checkpoint(folder, CPU)
+    for name in ("schedule", "name"):
+        del state[name]
+    save_checkpoint(folder, state | {"format": 1})
+
+
+def test_a_folder_of_an_earlier_version_resumes(tmp_path, monkeypatch):
+    interrupted(tmp_path / "killed", monkeypatch, at=6)
+    made_by_an_earlier_version(tmp_path / "killed")
+    with pytest.raises(ValueError, match="Expected out a folder without a run"):
+        train(tmp_path / "killed")
+    train(tmp_path / "killed", resume=True)
+    assert not (tmp_path / "killed" / "ledger.json").exists()
+    train(tmp_path / "whole")
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+def test_items_are_not_read_otherwise_than_by_the_version_that_paid_for_them(tmp_path, monkeypatch):
+    """Random numbers drawn while reading did not follow the key."""
+    monkeypatch.setitem(globals(), "records", Items)
+    few = Plan(sampling_rate=0.1, steps=8, aggregation=PLAN.aggregation)
+    with pytest.raises(Killed):
+        train(tmp_path, plan=few, evaluate=Dying())
+    made_by_an_earlier_version(tmp_path)
+    with pytest.raises(ValueError, match="begun by an earlier version with a data set of items"):
+        train(tmp_path, plan=few, resume=True)

@@ -2,13 +2,14 @@
 
 import copy
 import math
+import types
 import weakref
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from prudent.accounting import GaussianTest
 from prudent.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
@@ -28,7 +29,7 @@ from prudent.training import (
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.loop.checkpoint import charged
-from prudent.training.loop.data import _reader
+from prudent.training.loop.data import _gather
 from prudent.training.loop.run import TrainingRun
 from prudent.training.noise import HostNoise
 from tests.training.gradients.oracle import cross_entropy
@@ -121,6 +122,13 @@ class Named(nn.Module):
         return self.inner(torch.cat([left, right], -1))
 
 
+class Stream(IterableDataset):
+    """Has no items that could be sampled."""
+
+    def __iter__(self):
+        return iter([])
+
+
 class TestData:
     def test_every_form_gives_the_same_model(self):
         inputs, targets = records()
@@ -142,7 +150,7 @@ class TestData:
             )
             assert run.updates.captures is captures
 
-    @pytest.mark.parametrize("data", [5, [(1, 2), (3, 4), (5, 6)], iter([])])
+    @pytest.mark.parametrize("data", [5, {"train": []}, iter([]), Stream(), "text"])
     def test_other_forms_are_refused(self, data):
         with pytest.raises(ValueError, match="Expected train_set a pair"):
             train(data=data)
@@ -198,7 +206,7 @@ class TestExecution:
         alive: list[int] = []
 
         def watching(*arguments):
-            count, gather = _reader(*arguments)
+            gather = _gather(*arguments)
 
             def watched(ids):
                 alive.append(sum(batch() is not None for batch in batches))
@@ -206,9 +214,9 @@ class TestExecution:
                 batches.append(weakref.ref(inputs))
                 return inputs, targets
 
-            return count, watched
+            return watched
 
-        monkeypatch.setattr("prudent.training.loop.data._reader", watching)
+        monkeypatch.setattr("prudent.training.loop.data._gather", watching)
         found = []
         for recompute in (False, True):
             batches.clear()
@@ -333,7 +341,8 @@ class TestEvaluation:
 
         fitted = train(plan_of(steps=10), evaluate=evaluate, evaluate_every=4)
         assert [entry.step for entry in fitted.history] == [4, 8, 10]
-        assert [entry.evaluation for entry in fitted.history] == [{"calls": i} for i in (1, 2, 3)]
+        assert [entry.evaluation for entry in fitted.history] == [{"calls": i} for i in (2, 3, 4)]
+        assert torch.equal(seen[0], weights(network()))  # the rehearsal
         assert torch.equal(seen[-1], weights(fitted.model))
 
     def test_accuracy_is_a_share_and_leaves_the_mode_alone(self):
@@ -413,6 +422,20 @@ def test_accuracy_of_a_tree_of_inputs():
         assert fitted.history
 
 
+def test_accuracy_reads_the_logits_of_an_output():
+    class Outputs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x):
+            return types.SimpleNamespace(logits=self.inner(x), loss=None)
+
+    inputs, targets = records()
+    expected = accuracy(inputs, targets)(network())
+    assert accuracy({"x": inputs}, targets)(Outputs()) == expected
+
+
 def test_an_evaluation_that_cannot_work_fails_before_anything_is_paid(tmp_path):
     inputs, targets = records()
     with pytest.raises(RuntimeError, match="shape"):
@@ -432,7 +455,7 @@ def test_modes_are_put_back_after_an_evaluation():
         return {}
 
     train(plan_of(6), model=model, evaluate=evaluate, evaluate_every=2)
-    assert seen == [[True, True, True, False, True]] * 3
+    assert seen == [[True, True, True, False, True]] * 4
     accuracy(*records())(model)
     assert [module.training for module in model.modules()] == seen[0]
 

@@ -3,7 +3,7 @@
 The coefficients of an image are scaled to length 1 in each of four groups (the average, two scales,
 and second order). Then one linear map makes the covariance within public classes the identity
 (Fisher's discriminant): directions in which copies of one character differ count little. The
-classes are synthetic glyphs, and landmarks are codes of glyphs, so that no data is needed at all.
+classes are synthetic glyphs, so that no data is needed at all.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from prudent._formats import check_format
 from prudent.certify.features.scattering import SIDE, scattering
-from prudent.certify.features.voting import LANDMARK_SCALE, Voting, rounded
+from prudent.certify.features.voting import Ballot, Voting
 
-FORMAT = 1
+FORMAT = 2
 """Format number of the files."""
 
 _GROUPS = ((0, 1), (1, 9), (9, 17), (17, 81))
@@ -124,14 +124,10 @@ class Recipe:
         classes: Glyphs drawn at a time, each `copies` times.
         copies: Copies of a glyph.
         for_basis: How often glyphs are drawn for the principal directions.
-        for_statistics: How often for the covariance and the landmarks.
+        for_statistics: How often for the covariance.
         entries: Entries of a code.
         shrink: See `whitening`.
-        tables: Tables of landmarks.
-        landmarks: Landmarks of a table.
-        low: See `Voting`.
-        high: See `Voting`.
-        share: See `Voting`.
+        ballot: What records vote for.
     """
 
     seed: int = 11
@@ -142,11 +138,7 @@ class Recipe:
     for_statistics: int = 60
     entries: int = 256
     shrink: float = 0.05
-    tables: int = 4
-    landmarks: int = 1024
-    low: float = 0.05
-    high: float = 0.25
-    share: float = 0.75
+    ballot: Ballot = attrs.field(factory=lambda: Ballot(directions=256, low=0.8, high=1.2))
 
 
 def make(path: str | os.PathLike[str], recipe: Recipe | None = None) -> dict[str, Any]:
@@ -176,23 +168,15 @@ def make(path: str | os.PathLike[str], recipe: Recipe | None = None) -> dict[str
 def assembled(mean: Real, basis: Real, rows: Real, recipe: Recipe) -> Voting:
     """The map from principal directions and the projections of glyphs on them."""
     inner = whitening(rows, recipe.copies, recipe.shrink)
-    centre = rows.mean(axis=0)
-    code = LinearCode.of(basis @ inner, -(mean @ basis + centre) @ inner)
-    order = np.random.RandomState(recipe.seed).permutation(len(rows))  # frozen across versions
-    chosen = (rows[order[: recipe.tables * recipe.landmarks]] - centre) @ inner
-    landmarks = rounded(chosen, LANDMARK_SCALE).clip(-127, 127)
-    shape = recipe.tables, recipe.landmarks, recipe.entries
-    return Voting(
-        "glyphs", "", code, landmarks.reshape(shape), recipe.low, recipe.high, recipe.share
-    )
+    code = LinearCode.of(basis @ inner, -(mean @ basis + rows.mean(axis=0)) @ inner)
+    return Voting("glyphs", "", code, recipe.entries, recipe.ballot)
 
 
 def write(path: str | os.PathLike[str], voting: Voting, story: dict[str, Any]) -> None:
     """Write a map; `story` says how it was made."""
     code = voting.code
     assert isinstance(code, LinearCode)
-    settings = {"low": voting.low, "high": voting.high, "share": voting.share}
-    header = {"format": FORMAT, "settings": settings, "story": story}
+    header = {"format": FORMAT, "ballot": attrs.asdict(voting.ballot), "story": story}
     with Path(path).open("wb") as file:
         np.savez_compressed(
             file,
@@ -200,7 +184,6 @@ def write(path: str | os.PathLike[str], voting: Voting, story: dict[str, Any]) -
             weights=code.weights,
             gains=code.gains,
             offsets=code.offsets,
-            landmarks=voting.landmarks.astype(np.int8),
         )
 
 
@@ -210,9 +193,8 @@ def read(path: str | os.PathLike[str], name: str) -> Voting:
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
         code = LinearCode(archive["weights"], archive["gains"], archive["offsets"])
-        landmarks = archive["landmarks"].astype(np.float32)
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return Voting(name, digest, code, landmarks, **header["settings"])
+    return Voting(name, digest, code, code.weights.shape[1], Ballot(**header["ballot"]))
 
 
 def shipped(name: str) -> Voting:

@@ -3,7 +3,7 @@
 The network learns to name letters. Each of the eight turns and mirror images of a letter is a class
 of its own, so that it learns shapes rather than the alphabet. Its last activations are centred and
 whitened by their covariance within these classes: directions in which copies of one character
-differ count little. What is positive of that is the vector of an image.
+differ count little. The result is the code of an image.
 """
 
 from pathlib import Path
@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from prudent import _validate
 from prudent.certify.features.network import TOP, Floats, Layer, write
+from prudent.certify.features.voting import Ballot
 
 _WEIGHT = 127
 _CHUNK = 2000
@@ -41,6 +42,7 @@ class Recipe:
         sample: Letters that the covariance is taken of, times eight.
         shrink: Weight of the mean variance in the covariance.
         seed: Seed of everything random.
+        ballot: What records vote for.
     """
 
     steps: int = 5000
@@ -55,6 +57,7 @@ class Recipe:
     sample: int = 6000
     shrink: float = 0.02
     seed: int = 1
+    ballot: Ballot = attrs.field(factory=Ballot)
 
 
 class Convolutions(nn.Module):
@@ -265,5 +268,5 @@ def make(
     public = load("emnist-az")
     images = (public.train_features[:, 0] * TOP).round().to(torch.uint8)
     layers, story = trained(recipe, images, public.train_labels, device)
-    write(path, layers, story)
+    write(path, layers, recipe.ballot, story)
     return story

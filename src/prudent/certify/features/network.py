@@ -1,12 +1,14 @@
-"""A small convolutional network in whole numbers: the same features on every machine.
+"""A small convolutional network in whole numbers: the same code of a record on every machine.
 
 Weights are 8-bit integers and so are activations, so each sum of products is a whole number below
-2²⁴, which float32 holds exactly in any order of summation. The features of a record therefore do
-not depend on the records beside it, on the number of threads or on the processor: what the
+2²⁴, which float32 holds exactly in any order of summation. The code of a record therefore does not
+depend on the records beside it, on the number of threads or on the processor: what the
 guarantees call "a function of the record alone" holds bit for bit. This needs numpy only.
 """
 
+import functools
 import hashlib
+import itertools
 import json
 import os
 from importlib import resources
@@ -18,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._formats import check_format
-from prudent.certify.vectors import Euclidean
+from prudent.certify.features.voting import Ballot, Voting
 
-FORMAT = 1
+FORMAT = 2
 """Format number of weight files."""
 
 SIDE = 28
@@ -28,7 +30,6 @@ TOP = 255
 """Largest activation."""
 
 _EXACT = 1 << 24  # float32 holds all whole numbers up to here
-_LARGEST_FEATURE = 4095
 
 Floats = npt.NDArray[np.float32]
 
@@ -63,59 +64,53 @@ class Layer:
         """Sums of products, pooled; of images (n, height, width, inputs)."""
         if not self.size:
             return values.reshape(len(values), -1) @ self.weight.astype(np.float32)
-        pad = self.pad
+        pad, size, inputs = self.pad, self.size, values.shape[3]
         padded = np.pad(values, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-        windows = np.lib.stride_tricks.sliding_window_view(
-            padded, (self.size, self.size), axis=(1, 2)
-        )
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))
         count, height, width = windows.shape[:3]
-        flat = windows.reshape(count * height * width, -1)
-        sums = (flat @ self.weight.astype(np.float32)).reshape(count, height, width, -1)
-        return _pooled(sums, self.pool)
+        # Inputs go last, where they lie side by side in memory: copying windows takes most time.
+        flat = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count * height * width, -1)
+        weight = self.weight.reshape(inputs, size * size, -1).transpose(1, 0, 2)
+        sums = flat @ weight.reshape(flat.shape[1], -1).astype(np.float32)
+        return _pooled(sums.reshape(count, height, width, -1), self.pool)
 
-    def __call__(self, values: Floats, largest: int = TOP) -> Floats:
-        """The activations of images."""
+    def affine(self, values: Floats) -> Floats:
+        """What activations are made of, of any sign."""
         sums = self.sums(values)
         sums *= self.gain  # two rounded operations, never a fused one: see the module
         sums += self.bias
-        return np.rint(np.clip(sums, 0, largest, out=sums), out=sums)
+        return sums
+
+    def __call__(self, values: Floats) -> Floats:
+        """The activations of images."""
+        found = self.affine(values)
+        return np.rint(np.clip(found, 0, TOP, out=found), out=found)
 
 
 def _pooled(values: Floats, side: int) -> Floats:
-    if side == 1:
-        return values
-    count, height, width, channels = values.shape
-    kept = values[:, : height // side * side, : width // side * side]
-    shape = (count, height // side, side, width // side, side, channels)
-    pooled: Floats = kept.reshape(shape).max(axis=(2, 4))
-    return pooled
+    height, width = (length // side * side for length in values.shape[1:3])
+    corners = itertools.product(range(side), repeat=2)
+    parts = (values[:, row:height:side, column:width:side] for row, column in corners)
+    return functools.reduce(np.maximum, parts)
 
 
 @attrs.frozen(eq=False)
 class Network:
-    """A feature map for grey images of 28 × 28 pixels: unit vectors with non-negative entries.
+    """A code of grey images of 28 × 28 pixels: vectors of whole numbers of any sign.
 
     Records are bytes 0 to 255 or numbers in [0, 1], as (n, 28, 28), (n, 1, 28, 28) or (n, 784).
-    Numbers outside [0, 1] are clipped; an image with a pixel that is not finite gets no features.
+    Numbers outside [0, 1] are clipped; the code of an image with a pixel that is not finite is NaN.
     """
 
-    name: str
-    digest: str
     layers: tuple[Layer, ...]
-    story: dict[str, Any]
 
     @property
-    def width(self) -> int:
-        """The number of features."""
+    def entries(self) -> int:
+        """The number of entries of a code."""
         return int(self.layers[-1].weight.shape[1])
 
-    @property
-    def pairing(self) -> Euclidean:
-        """Vectors are non-negative and of length at most 1."""
-        return Euclidean()
-
-    def records(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """The vector of each image; NaN for an image that is not finite."""
+    def __call__(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+        """The codes of images, one per row."""
         images = records.reshape(len(records), SIDE, SIDE, 1)
         finite = np.isfinite(images).all(axis=(1, 2, 3))
         if images.dtype != np.uint8:
@@ -124,34 +119,34 @@ class Network:
         values = images.astype(np.float32)
         for layer in self.layers[:-1]:
             values = layer(values)
-        features = self.layers[-1](values, _LARGEST_FEATURE).astype(np.float64)
-        norms = np.sqrt(np.square(features).sum(axis=1))  # of an exact sum of whole numbers
-        features /= np.maximum(norms, 1.0)[:, None]
-        features[~finite] = np.nan
-        return features
-
-    def queries(self, queries: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """The vectors of queries: zero for an image that is not finite."""
-        return np.nan_to_num(self.records(queries))
+        codes = np.rint(self.layers[-1].affine(values)).astype(np.float64)
+        codes[~finite] = np.nan
+        return codes
 
 
-def read(path: str | os.PathLike[str], name: str) -> Network:
-    """A network of a weight file."""
+def read(path: str | os.PathLike[str], name: str) -> Voting:
+    """The map of a weight file."""
     content = Path(path).read_bytes()
     with np.load(path, allow_pickle=False) as archive:
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
-        layers = tuple(
-            Layer(archive[f"weight{i}"], archive[f"gain{i}"], archive[f"bias{i}"], **shape)
-            for i, shape in enumerate(header["layers"])
+        code = Network(
+            tuple(
+                Layer(archive[f"weight{i}"], archive[f"gain{i}"], archive[f"bias{i}"], **shape)
+                for i, shape in enumerate(header["layers"])
+            )
         )
-    return Network(name, hashlib.sha256(content).hexdigest(), layers, header["story"])
+    digest = hashlib.sha256(content).hexdigest()
+    return Voting(name, digest, code, code.entries, Ballot(**header["ballot"]))
 
 
-def write(path: str | os.PathLike[str], layers: tuple[Layer, ...], story: dict[str, Any]) -> None:
+def write(
+    path: str | os.PathLike[str], layers: tuple[Layer, ...], ballot: Ballot, story: dict[str, Any]
+) -> None:
     """Write a weight file; `story` says how the weights were made."""
     shapes = [attrs.asdict(layer, filter=_is_shape) for layer in layers]
-    header = {"format": FORMAT, "layers": shapes, "story": story}
+    votes = attrs.asdict(ballot)
+    header = {"format": FORMAT, "layers": shapes, "ballot": votes, "story": story}
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.array(json.dumps(header))}
     for i, layer in enumerate(layers):
         arrays |= {f"weight{i}": layer.weight, f"gain{i}": layer.gain, f"bias{i}": layer.bias}
@@ -163,7 +158,7 @@ def _is_shape(attribute: "attrs.Attribute[Any]", value: Any) -> bool:
     return attribute.name in ("size", "pad", "pool")
 
 
-def shipped(name: str) -> Network:
-    """A network whose weights come with the package."""
+def shipped(name: str) -> Voting:
+    """A map whose weights come with the package."""
     with resources.as_file(resources.files("prudent.certify.features") / f"{name}.npz") as path:
         return read(path, name)

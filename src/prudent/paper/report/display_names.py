@@ -5,6 +5,7 @@ from prudent.paper.results import Estimate
 from prudent.paper.runs.jobs import settings
 
 NOT_RUN = "not run"
+NOT_MET = "–"
 NOT_REACHED = "no step within ε"
 
 _METHODS = {
@@ -13,6 +14,8 @@ _METHODS = {
     "ptr": "TSGD+PTR",
     "ours": "TSGD+PTR, tuned",
     "ours-dpsgd": "DP-SGD, tuned",
+    "certified-letters": "certified, public letters",
+    "certified-scattering": "certified, no public data",
 }
 _DATASETS = {
     "mnist": "MNIST",
@@ -29,6 +32,7 @@ _CORRUPTIONS = {
     "class-mean": "class means",
     "gradient-match": "gradient matching",
     "backdoor": "backdoor",
+    "aimed": "aimed at the sums",
     "gradient": "gradient noise",
     "sign-flip": "sign flip",
     "colluding": "colluding",

@@ -64,7 +64,7 @@ def table_jobs(
 
 
 def frontier_jobs(size: str, seeds: int | None = None) -> Iterator[Job]:
-    """The runs of the frontier; at small size only clean ones and three attacks."""
+    """The runs of the frontier; at small size only clean training and three attacks."""
     for job in jobs.frontier_jobs(_SEEDS[size] if seeds is None else seeds):
-        if size == "full" or job.corrupt in _SMALL_FRONTIER:
+        if size == "full" or (job.corrupt in _SMALL_FRONTIER and not job.features):
             yield job

@@ -15,8 +15,8 @@ import attrs
 
 from prudent.corruption import GradientCorruption, parse
 from prudent.experiments.experiment import Experiment
-from prudent.paper.results import Estimate, Reading, Results
-from prudent.paper.runs.jobs import published, settings
+from prudent.paper.results import AIMED, Estimate, Reading, Results
+from prudent.paper.runs.jobs import is_met, published, settings
 
 
 class Attacker(enum.StrEnum):
@@ -35,7 +35,7 @@ class Row:
         ratio: Fraction of bad records.
         clean: Accuracy without bad records.
         cells: Accuracies by kind of attack, for the attacks that were run with any method at this
-            ratio; None: not run.
+            ratio and that this method can meet; None: not run.
         success: Success rates of the attacks that set a backdoor; None: not run.
     """
 
@@ -156,12 +156,14 @@ def frontiers(results: Results) -> list[Frontier]:
 @functools.cache
 def attacker_of(kind: str) -> Attacker:
     """Who attacks by a kind of corruption: one that touches no gradient is made of records."""
-    chosen = isinstance(parse(f"{kind}:0.1"), GradientCorruption)
+    chosen = kind != AIMED and isinstance(parse(f"{kind}:0.1"), GradientCorruption)
     return Attacker.GRADIENTS if chosen else Attacker.RECORDS
 
 
 def is_covered(corrupt: str) -> bool:
     """Whether the ε of a run holds under a corruption; it does not if bad records read others."""
+    if _kind(corrupt) == AIMED:
+        return False
     return Experiment(epsilon=None, steps=1, noise_multiplier=1.0, corrupt=corrupt).is_covered
 
 
@@ -189,7 +191,9 @@ def _frontier(
     triggered = {_kind(reading.corrupt) for reading in here if reading.success is not None}
 
     def row(column: str, ratio: float) -> Row:
-        met = {kind: attacks[kind, ratio] for kind in kinds if (kind, ratio) in attacks}
+        certified = column in settings()["certified"]
+        run = {kind: attacks[kind, ratio] for kind in kinds if (kind, ratio) in attacks}
+        met = {kind: name for kind, name in run.items() if is_met(name, certified=certified)}
         return Row(
             column,
             ratio,

@@ -218,14 +218,19 @@ def frontier_grid(frontier: Frontier) -> Grid:
 def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[Cell, ...]]:
     usual, methods = frontier.usual_seeds, frontier.at(ratio)
     yield Cell("worst accuracy"), *(_least(row, frontier.best(ratio)) for row in methods)
-    for kind in methods[0].cells:
+    for kind in dict.fromkeys(kind for row in methods for kind in row.cells):
         mark = "" if is_covered(f"{kind}:0.1") else UNCOVERED
-        tones = (Tone.WORST if kind == row.worst else Tone.PLAIN for row in methods)
         yield (
             Cell(display_names.kind(kind) + mark),
             *(
-                _estimate(row.cells[kind], tone=tone, usual_seeds=usual)
-                for row, tone in zip(methods, tones, strict=True)
+                _estimate(
+                    row.cells[kind],
+                    tone=Tone.WORST if kind == row.worst else Tone.PLAIN,
+                    usual_seeds=usual,
+                )
+                if kind in row.cells
+                else Cell(display_names.NOT_MET)
+                for row in methods
             ),
         )
         if kind in methods[0].success:

@@ -26,9 +26,10 @@ from torch import nn
 from prudent.corruption import Backdoor, DataCorruption, GradientCorruption, parse
 from prudent.experiments.backbones import find_weights, resnet18, with_features
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import build_model, gradient_hook
+from prudent.experiments.experiment import build_model
 from prudent.experiments.models import logistic_regression
 from prudent.paper.results import Reading, append, read
+from prudent.paper.runs.certified import in_order, run_certified
 from prudent.paper.runs.jobs import Job, settings
 from prudent.paper.runs.plans import Mark, Plans
 from prudent.paper.runs.streams import Work, in_turns, training
@@ -63,10 +64,12 @@ def run_jobs(
         The number of runs that remain to be done.
     """
     done = {reading.run for reading in read(results).readings} if results.exists() else set()
-    todo = [job for job in wanted if job.run not in done]
+    missing = [job for job in wanted if job.run not in done]
+    todo = [job for job in missing if not job.features]
+    certified = list(in_order([job for job in missing if job.features]))
     deadline = time.monotonic() + seconds
     plans = Plans(results.with_name("plans.json"), _record_counts(todo))
-    left = len(todo)
+    left = len(missing)
     with Progress() as progress:
         bar = progress.add_task("runs", total=left)
 
@@ -82,6 +85,9 @@ def run_jobs(
             left -= 1
             progress.advance(bar)
 
+        for job in certified:
+            if time.monotonic() < deadline:
+                finished(run_certified(job))
         if torch.device(device).type == "cuda":
             _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
         else:
@@ -196,6 +202,7 @@ def _work(
     experiment = job.experiment
     featured = "backbone" in settings()["datasets"][job.dataset]
     shape = tuple(data.train_features.shape[1:])
+    corruption = experiment.corruption
     return training(
         plan,
         logistic_regression(shape, data.classes) if featured else build_model(data, job.seed),
@@ -206,7 +213,7 @@ def _work(
         lr=experiment.lr,
         momentum=experiment.momentum,
         seed=job.seed,
-        corrupt=gradient_hook(parse(job.corrupt), len(data.train_labels), job.seed, device),
+        corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
         average=experiment.average,
         device=device,
     )

@@ -15,8 +15,9 @@ from typing import Any
 import attrs
 
 from prudent.accounting import GaussianTest, LaplaceTest
+from prudent.corruption import GradientCorruption, parse
 from prudent.experiments.experiment import Experiment
-from prudent.paper.results import RunKey
+from prudent.paper.results import AIMED, RunKey
 
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 """The methods that are run with the paper's settings."""
@@ -93,6 +94,11 @@ class Job:
         return None if self.column in PAPER_COLUMNS else self.epsilons[0]
 
     @property
+    def features(self) -> str:
+        """The feature map of a certified classifier; empty for a training run."""
+        return str(settings()["certified"].get(self.column, ""))
+
+    @property
     def run(self) -> RunKey:
         """The key of the run in the rows of its results."""
         return self.dataset, self.corrupt, self.column, self.target, self.seed
@@ -151,11 +157,19 @@ def table_jobs(tables: Iterable[int], seeds: int, *, ours: bool = True) -> Itera
 
 
 def frontier_jobs(seeds: int) -> Iterator[Job]:
-    """The runs of every method under every corruption and attack, at one ε."""
-    frontier = settings()["frontier"]
+    """The runs of every method under every corruption and attack that it can meet, at one ε."""
+    frontier, certified = settings()["frontier"], settings()["certified"]
     every = itertools.product(frontier["ratios"], frontier["kinds"])
     attacks = ["none", *(f"{kind}:{ratio}" for ratio, kind in every)]
     for seed in range(seeds):
         for attack in attacks:
             for column in frontier["columns"]:
-                yield Job(frontier["dataset"], attack, column, (frontier["epsilon"],), seed)
+                if is_met(attack, certified=column in certified):
+                    yield Job(frontier["dataset"], attack, column, (frontier["epsilon"],), seed)
+
+
+def is_met(attack: str, *, certified: bool) -> bool:
+    """Whether a method can meet an attack: a certified classifier has no gradients."""
+    if attack.startswith(f"{AIMED}:"):
+        return certified
+    return not (certified and isinstance(parse(attack), GradientCorruption))

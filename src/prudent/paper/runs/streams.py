@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from prudent.training import Execution, Plan
-from prudent.training.corruption_hook import Corrupt
+from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.loop.metrics import Metrics
 from prudent.training.loop.run import TrainingRun
 from prudent.training.sampling import roomy_batch
@@ -54,7 +54,7 @@ def training(
     lr: float,
     momentum: float,
     seed: int,
-    corrupt: Corrupt | None = None,
+    corrupt: Corrupt | Corruption | None = None,
     average: float | None = None,
     device: torch.device,
 ) -> Work:

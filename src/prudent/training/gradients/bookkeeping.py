@@ -21,9 +21,9 @@ class BookKeeping(Engine):
     norms are computed from the factors, and the weighted sum is one product of the same factors per
     layer.
 
-    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding and the normalisations are
-    cheap, tied or not. For a parameter used in any other way (a positional table added to the
-    input, torch's MultiheadAttention) the per-example gradients are formed.
+    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding, attention, recurrent
+    layers and the normalisations are cheap, tied or not. For a parameter used in any other way (a
+    positional table added to the input) the per-example gradients are formed.
 
     Parts of a model that use `torch.utils.checkpoint` are recomputed in the backward pass, as in
     ordinary training.
@@ -48,7 +48,8 @@ class BookKeeping(Engine):
     ) -> tuple[Tensor, Values]:
         tape = SumTape(trained, weights)
         losses = self._collect(tape, fixed, inputs, targets)
-        return losses, tape.sums()
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return losses, tape.sums()
 
     def _record(
         self, tape: NormTape, fixed: Values, inputs: Any, targets: Any

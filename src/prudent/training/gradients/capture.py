@@ -14,21 +14,23 @@ a parameter or was derived from parameters alone. Wherever such a tensor is comb
 The model and its parameters are not modified, and no module is renamed or replaced.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, maybe_get_level
 from torch.nn import functional
-from torch.overrides import resolve_name
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
+from prudent.training.gradients.attention import OPENED
 from prudent.training.gradients.checkpointing import Checkpointing, Hold, checkpoints_become
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Expand
 from prudent.training.gradients.leftovers import Leftovers, tensors
+from prudent.training.gradients.recurrent import scan_on
 from prudent.training.gradients.rules import RECORD_RULES, RULES, call, on_records
 from prudent.training.gradients.tape import Tape
 from prudent.training.gradients.watching import Watch
@@ -56,28 +58,27 @@ class Capture(Watch):
         super().__init__(leftovers)
         leftovers.note(record)
         self._tape = tape
+        self._scan = scan_on(tape)
         self._record = record
         self._hold = hold
         self._level = maybe_get_level(record)
         self._around = around
         self._begin = None if around is None else _next_node(tape.anchor)
         self._rests = False
-        self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
         """Start capturing, including the checkpointed parts of the model."""
         if self._around is not None:
             self._around._rests = True
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         run = Checkpointing(self._tape, self._part, self._is_record, self._hold)
         self._contexts.enter_context(checkpoints_become(run))
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Stop capturing."""
-        self._contexts.close()
         del self._record  # a recomputed part keeps this object alive, and must not keep the record
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         if self._around is not None:
             self._around._rests = False
 
@@ -106,6 +107,9 @@ class Capture(Watch):
             )
         if not records and func is not functional.embedding:
             return func(*args, **kwargs)
+        if func in OPENED:
+            with self._inside():
+                return OPENED[func](*args, **kwargs)
         record = next(iter(records.values()), self._record)
         result = NotImplemented
         if func in RULES and len(records) <= 1:
@@ -113,6 +117,15 @@ class Capture(Watch):
         if result is NotImplemented:
             result = self._expanded(func, args, kwargs, record, trained)
         return result
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Capture within a captured function."""
+        TorchFunctionMode.__enter__(self)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            TorchFunctionMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
 
     def _part(self, record: Tensor, again: bool) -> "Capture":
         """The capture of a checkpointed part, in the forward pass or when it is recomputed."""

@@ -6,48 +6,34 @@ kind of contribution provides its inner product with another use of the same par
 norms of tied parameters include the cross terms), its weighted sum over the records, and, if
 needed, the per-example gradients themselves.
 
-Under autocast the factors are bfloat16 numbers and are kept as such. The norm and the weighted sum
-are both computed from these same numbers: a product of two is exact in single precision, sums of
-products are single-precision sums, and the weights multiply single-precision copies. So the
-contribution of a record to the sum has at most weight times the reported norm, up to
-single-precision rounding, whatever the layer itself rounded.
+Under autocast the factors are bfloat16 numbers and are kept as such; if the layers may use TF32,
+they are truncated to it. The norm and the weighted sum are both computed from these same numbers,
+whose products are exact; see `products`. So the contribution of a record to the sum has at most
+weight times the reported norm, up to single-precision rounding, whatever the layer itself rounded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from prudent.training.gradients.kernels import fuses, weighted_parts
 from prudent.training.gradients.precision import whole_products
+from prudent.training.gradients.products import (
+    Product,
+    at_least_single,
+    multiplies_short,
+    parts,
+    precise_product,
+    whole_product,
+)
 
 Form = Callable[[Tensor], Tensor]
-Product = Callable[[Tensor, Tensor], Tensor]
-_HALF = torch.float16, torch.bfloat16
 _SMALL_MATRIX = 1 << 16
 _PIECE = 1 << 26
 """Numbers of a factor that are weighted at a time; bounds the extra memory of a sum."""
-
-
-def precise_product(left: Tensor, right: Tensor) -> Tensor:
-    """Left @ right, summed in single precision or better even if the factors are shorter."""
-    if left.dtype == right.dtype and multiplies_short(right):
-        shape = left.shape[:-2]
-        flat = left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
-        return summed_in_single(*flat).view(*shape, left.shape[-2], right.shape[-1])
-    return at_least_single(left) @ at_least_single(right)
-
-
-def multiplies_short(factor: Tensor) -> bool:
-    """Whether the device multiplies short factors and accumulates in single precision."""
-    known = hasattr(torch.ops.aten.bmm, "dtype")
-    return known and factor.is_cuda and factor.dtype == torch.bfloat16
-
-
-def summed_in_single(left: Tensor, right: Tensor) -> Tensor:
-    """Batched products of bfloat16 matrices, with results in single precision."""
-    return torch.bmm(left, right, out_dtype=torch.float32)
 
 
 def as_it_is(gradient: Tensor) -> Tensor:
@@ -71,12 +57,28 @@ class Dense:
         """The gradients, one per record."""
         return self.form(self.values)
 
-    @whole_products()
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ; a record of weight zero contributes zero even where it is not finite."""
-        flat = by_record(self.values)
-        total = _finite_product(weights.to(flat.dtype)[None], flat)
-        return self.form(total.view(self.values.shape[1:]))
+        (total,) = weighted_sums([self], weights)
+        return total
+
+
+@whole_products()
+def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
+    """The weighted sum of each, computed as one product over all of them."""
+    flat = joined(gradients)
+    total = _finite_product(weights.to(flat.dtype)[None], flat)[0]
+    sums = torch.split(total, [each.values.shape[1:].numel() for each in gradients])
+    return [
+        each.form(part.view(each.values.shape[1:]))
+        for each, part in zip(gradients, sums, strict=True)
+    ]
+
+
+def joined(gradients: Sequence[Dense]) -> Tensor:
+    """All gradients of a record as one vector, of shape (records, size)."""
+    flat = [by_record(each.values) for each in gradients]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
 
 @attrs.frozen
@@ -112,6 +114,14 @@ class Outer:
         """The same gradients with the factors multiplied."""
         return Dense(self.product(self.rows.mT, self.unfolded()).movedim(0, 1), self.form)
 
+    @property
+    def short(self) -> torch.dtype | None:
+        """The type in which products of the factors are exact and fast; None if there is none."""
+        if self.product is not precise_product:
+            return torch.float32
+        same = self.unfold is None and self.rows.dtype == self.columns.dtype
+        return self.rows.dtype if same and multiplies_short(self.rows) else None
+
     @whole_products()
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ as one matrix product over all records and positions, in pieces if large."""
@@ -120,32 +130,37 @@ class Outer:
         total: Tensor | None = None
         for start in range(0, records, step):
             piece = slice(start, start + step)
-            rows = at_least_single(self.rows[:, piece])
-            rows = (rows * weights[piece].to(rows.dtype)[:, None, None]).flatten(1, 2).mT
-            added = self._summed(rows, piece)
-            total = added if total is None else total.add_(added)
+            for added in self._products(piece, weights[piece]):
+                total = added if total is None else total.add_(added)
         assert total is not None, "an engine is never run on no records"
         return self.form(total)
 
-    def _summed(self, rows: Tensor, piece: slice) -> Tensor:
-        """Weighted rows times columns; products are exact if the factors were short enough."""
-        short = self.unfold is None and multiplies_short(self.columns)
-        if self.product is precise_product and not short:
-            columns = at_least_single(self.unfolded(piece)).flatten(1, 2)
-            return _finite_product(rows, columns)
-        rows, columns = _finite(rows), self.unfolded(piece, _finite).flatten(1, 2)
-        if short:
-            # A weighted row has three times as many bits as a short one, so use three exact
-            # products.
-            total = self.product(high := rows.to(columns.dtype), columns)
-            for _ in range(2):
-                rows = rows - high
-                total = total.add_(self.product(high := rows.to(columns.dtype), columns))
-            return total
-        # The factors are short enough for exact products, but weighted factors are not, so split
-        # them into two parts.
-        high = shortened(rows)
-        return self.product(high, columns) + self.product(rows - high, columns)
+    def _products(self, piece: slice, weights: Tensor) -> Iterator[Tensor]:
+        """Matrices that add up to the weighted sum of some records; the smaller factor is scaled.
+
+        With short factors, the scaled one is split into short parts. With a single position there
+        is no allowance for what two of them leave out, so a third is added.
+        """
+        by_columns = self.unfold is None and self.columns.numel() < self.rows.numel()
+        scaled = self.columns[:, piece] if by_columns else self.rows[:, piece]
+        if self.short is None:
+            other = self.rows[:, piece] if by_columns else self.unfolded(piece)
+            pair = _weighted(scaled, weights), at_least_single(other)
+            left, right = (each.flatten(1, 2) for each in (reversed(pair) if by_columns else pair))
+            yield _finite_product(left.mT, right)
+            return
+        other = _finite(self.rows[:, piece]) if by_columns else self.unfolded(piece, _finite)
+        for part in self._parts(scaled, weights, self.short):
+            pair = (other, part) if by_columns else (part, other)
+            left, right = (each.flatten(1, 2) for each in pair)
+            yield self.product(left.mT, right)
+
+    def _parts(self, factor: Tensor, weights: Tensor, short: torch.dtype) -> Iterable[Tensor]:
+        """Short parts of a weighted factor, zero where it is not finite."""
+        count = 3 if self.rows.shape[2] == 1 else 2
+        if count == 2 and fuses(factor) and weights.dtype == torch.float32:
+            return weighted_parts(factor, weights, short)
+        return parts(_finite(_weighted(factor, weights)), short, count)
 
 
 @attrs.frozen
@@ -179,9 +194,11 @@ Contribution = Dense | Outer | Rows
 Use = Callable[[Contribution], None]
 
 
-def outer(rows: Tensor, columns: Tensor, form: Form) -> Dense | Outer:
+def outer(
+    rows: Tensor, columns: Tensor, form: Form, product: Product = precise_product
+) -> Dense | Outer:
     """The gradients as factors, or formed if `forms` says so."""
-    kept = Outer(rows, columns, form)
+    kept = Outer(rows, columns, form, product)
     return kept.formed() if forms(rows.shape[2], rows.shape[3], columns.shape[3]) else kept
 
 
@@ -211,6 +228,12 @@ def by_record(gradients: Tensor) -> Tensor:
     return gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
 
 
+def _weighted(factor: Tensor, weights: Tensor) -> Tensor:
+    """A factor of shape (groups, records, ...) times the weight of each record."""
+    factor = at_least_single(factor)
+    return factor * weights.to(factor.dtype)[:, None, None]
+
+
 def _finite_product(left: Tensor, right: Tensor) -> Tensor:
     """Left @ right with non-finite values replaced by zero, since 0 · ∞ must be 0.
 
@@ -221,21 +244,8 @@ def _finite_product(left: Tensor, right: Tensor) -> Tensor:
         product = left @ right
         if torch.isfinite(product).all():
             return product
-    return _finite(left) @ _finite(right)
+    return whole_product(_finite(left), _finite(right))
 
 
 def _finite(values: Tensor) -> Tensor:
     return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def shortened(values: Tensor) -> Tensor:
-    """Single-precision values truncated to 11 significant bits, so that their products are exact.
-
-    TF32 arithmetic represents these numbers exactly.
-    """
-    return (values.view(torch.int32) & -(1 << 13)).view(torch.float32)
-
-
-def at_least_single(values: Tensor) -> Tensor:
-    """The values in at least single precision, which a norm that bounds a sensitivity needs."""
-    return values.float() if values.dtype in _HALF else values

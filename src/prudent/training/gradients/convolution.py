@@ -16,17 +16,20 @@ from prudent.training.gradients.contributions import (
     Dense,
     Form,
     Outer,
-    Product,
     Use,
     as_it_is,
-    at_least_single,
     forms,
-    precise_product,
-    shortened,
 )
 from prudent.training.gradients.geometry import Geometry
 from prudent.training.gradients.layers import autocasted
 from prudent.training.gradients.precision import short_products, whole_products
+from prudent.training.gradients.products import (
+    Product,
+    at_least_single,
+    precise_product,
+    short_product,
+    shortened,
+)
 
 _LARGE = 1 << 26
 
@@ -214,26 +217,6 @@ def _cuts_factors(*factors: Tensor) -> bool:
     """Whether torch's convolution would truncate its factors to TF32, so its gradient may too."""
     single = all(factor.is_cuda and factor.dtype != torch.float64 for factor in factors)
     return single and bool(torch.backends.cudnn.allow_tf32)
-
-
-def short_product(left: Tensor, right: Tensor) -> Tensor:
-    """Left @ right as torch's convolution would compute it: with TF32 factors if supported."""
-    shape = left.shape[:-2]
-    product: Tensor = _short_product(
-        left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
-    )
-    return product.view(*shape, *product.shape[1:])
-
-
-@torch.library.custom_op("prudent::short_product", mutates_args=())
-def _short_product(left: Tensor, right: Tensor) -> Tensor:
-    with short_products():  # set here because a traced step keeps no settings
-        return torch.bmm(left, right)
-
-
-@_short_product.register_fake
-def _(left: Tensor, right: Tensor) -> Tensor:
-    return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
 
 
 @torch.library.custom_op("prudent::strip_products", mutates_args=())

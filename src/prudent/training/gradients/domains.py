@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from prudent.training.gradients.attention import MASKS
 from prudent.training.gradients.leftovers import is_record
 
 Call = Callable[..., Any]
@@ -43,11 +44,22 @@ def _probabilities(call: Call, input: Tensor, *rest: Any, **options: Any) -> Any
     return _spoiled(call(_replaced(input, outside, 0.5), *rest, **options), outside)
 
 
-def _rows(call: Call, input: Tensor, weight: Tensor, *rest: Any, **options: Any) -> Any:
+def _rows(
+    call: Call,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    # The gradient of one record is never a sparse tensor: vmap has none.
+    rest = padding_idx, max_norm, norm_type, scale_grad_by_freq, False
     if not is_record(input):
-        return call(input, weight, *rest, **options)
+        return call(input, weight, *rest)
     outside = _outside(input, 0, weight.shape[0])
-    return _spoiled(call(_replaced(input, outside, 0), weight, *rest, **options), outside)
+    return _spoiled(call(_replaced(input, outside, 0), weight, *rest), outside)
 
 
 def _along(call: Call, input: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
@@ -106,6 +118,7 @@ DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.nll_loss: _classes,
     functional.binary_cross_entropy: _probabilities,
     functional.embedding: _rows,
+    **MASKS,
     Tensor.__getitem__: _item,
     **dict.fromkeys(
         (

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from prudent._validate import ArgumentError
@@ -28,6 +29,7 @@ from prudent.training.gradients.answers import (
 )
 from prudent.training.gradients.randomness import Replay, sketch
 from prudent.training.gradients.refusals import Spared, attempt, made_up
+from prudent.training.gradients.unsupported import named, refuse_packed, refuse_unsupported
 
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
@@ -97,8 +99,8 @@ class Engine(ABC):
 
     def read(self, parameters: Parameters, read: Read) -> Gradients:
         """The same for a batch that is read on demand (twice if `recompute`) and not kept."""
+        refuse_unsupported(self.model)
         trained, fixed = self._split(parameters)
-        _refuse_batch_statistics(self.model)
         device = next(iter(trained.values())).device
         with self._precision(device):
             # Saved before reading: a data set may draw random numbers, and must draw the same
@@ -109,10 +111,10 @@ class Engine(ABC):
             return NoRecords(trained)
         with native_products(), self._precision(device):
             if replay is None:
-                return _answered(lambda batch: self._run(trained, fixed, *batch), batch)
+                return self._answered(lambda batch: self._run(trained, fixed, *batch), batch)
             found, spared = attempt(lambda batch: self._norms(trained, fixed, *batch), batch), None
             if found is None:
-                spared = Spared(lambda batch: self._norms(trained, fixed, *batch), batch)
+                spared = self._spared(lambda batch: self._norms(trained, fixed, *batch), batch)
                 with replay.again():
                     again = spared.replaced(_without_graph(read()))
                     found = map(spared.marked, self._norms(trained, fixed, *again))
@@ -136,14 +138,15 @@ class Engine(ABC):
 
     def formed(self, parameters: Parameters, inputs: Any, targets: Any) -> Formed:
         """The same with every record's gradient formed, for callers that need them."""
+        refuse_unsupported(self.model)
         trained, fixed = self._split(parameters)
-        _refuse_batch_statistics(self.model)
         if count_records(inputs, targets) == 0:
             empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
             return Formed(empty, NoRecords(trained).losses)
         batch = _without_graph((inputs, targets))
-        with native_products(), self._precision(next(iter(trained.values())).device):
-            return _answered(lambda batch: self._form(trained, fixed, *batch), batch)
+        device = next(iter(trained.values())).device
+        with native_products(), self._precision(device):
+            return self._answered(lambda batch: self._form(trained, fixed, *batch), batch)
 
     def rehearse(self, parameters: Parameters, read: Read) -> None:
         """Warn if the loss gives no gradient on made-up records.
@@ -190,6 +193,18 @@ class Engine(ABC):
         gradients = self._run(trained, fixed, inputs, targets)
         return gradients.losses, gradients.weighted_sum(weights)
 
+    def _answered(self, run: Callable[[Any], _Answer], batch: Any) -> _Answer:
+        """The gradients of a batch, not finite where the model or the loss rejects a record."""
+        answer: _Answer | None = attempt(run, batch)
+        if answer is not None:
+            return answer
+        spared = self._spared(run, batch)
+        return run(spared.replaced(batch)).without(spared.refused)
+
+    def _spared(self, run: Callable[[Any], Any], batch: Any) -> Spared:
+        """Find the rejected records; an error of the model itself is raised with its layer."""
+        return Spared(run, batch, lambda error: named(error, self.model))
+
     def _split(self, parameters: Parameters) -> tuple[Values, Values]:
         """Trained leaves and all other values, both detached from the caller's tensors."""
         if isinstance(parameters, nn.Module):
@@ -230,15 +245,6 @@ class Engine(ABC):
         return functional_call(_Running(self.model), placed, (run,), tie_weights=False)
 
 
-def _answered(run: Callable[[Any], _Answer], batch: Any) -> _Answer:
-    """The gradients of a batch, not finite where the model or the loss rejects a record."""
-    answer: _Answer | None = attempt(run, batch)
-    if answer is not None:
-        return answer
-    spared = Spared(run, batch)
-    return run(spared.replaced(batch)).without(spared.refused)
-
-
 def _without_graph(batch: tuple[Any, Any]) -> tuple[Any, Any]:
     """The batch detached from autograd, since gradients of inputs are not needed."""
     plain: tuple[Any, Any]
@@ -267,6 +273,9 @@ def run_on(model: nn.Module, inputs: Any) -> Any:
 
 def count_records(inputs: Any, targets: Any) -> int:
     """The number of records: the size of the first axis, on which all tensors must agree."""
+    whole = pytree.tree_leaves((inputs, targets), is_leaf=lambda x: isinstance(x, PackedSequence))
+    if any(isinstance(leaf, PackedSequence) for leaf in whole):
+        refuse_packed()
     leaves = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
     sizes = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
     if len(sizes) != 1 or None in sizes:
@@ -314,15 +323,3 @@ def _placed(model: nn.Module, values: Mapping[str, Tensor]) -> Values:
             if name in values:
                 placed[f"{path}.{attribute}" if path else attribute] = values[name]
     return placed
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training:
-            mixes = isinstance(module, nn.modules.batchnorm._BatchNorm)
-            if mixes or module.track_running_stats:
-                raise ValueError(
-                    f"Expected layers that keep records apart, got {type(module).__name__} in "
-                    f"training mode at {name!r}. Replace it by torch.nn.GroupNorm, or call .eval() "
-                    "on it to use its running statistics."
-                )

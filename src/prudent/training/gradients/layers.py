@@ -10,6 +10,7 @@ none: it makes autograd visit the layer in the backward pass.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,15 @@ from torch.nn import functional
 from prudent.training.gradients.contributions import (
     Dense,
     Use,
-    at_least_single,
     outer,
     table_rows,
+)
+from prudent.training.gradients.products import (
+    at_least_single,
+    cuts_products,
+    precise_product,
+    short_product,
+    shortened,
 )
 
 
@@ -40,11 +47,22 @@ class Linear(Function):
         weight_use: Use | None,
         bias_use: Use | None,
         transposed: bool,
+        width: int,
     ) -> Tensor:
-        """Multiply; `transposed` means that the parameter is stored as weight.T."""
+        """Multiply.
+
+        `transposed` means that the parameter is stored as weight.T, and `width` is the number of
+        its outputs; those beyond it are padding.
+        """
         values = autocasted(values)
+        # The layer would truncate its input anyway. Truncated here, the input is kept as it is
+        # multiplied, and norm and sum use the same numbers.
+        ctx.cuts = cuts_products(values)
+        if ctx.cuts and weight_use:
+            values = shortened(values)
         ctx.save_for_backward(values if weight_use else None, weight)
         ctx.records, ctx.uses, ctx.transposed = records, (weight_use, bias_use), transposed
+        ctx.width = width
         if bias is None:
             return values @ weight.T
         return torch.addmm(bias, values, weight.T)
@@ -58,12 +76,15 @@ class Linear(Function):
         by_record = gradient.view(ctx.records, -1, gradient.shape[1])
         if weight_use:
             inputs = values.view(ctx.records, -1, values.shape[1])
-            rows, columns = (inputs, by_record) if ctx.transposed else (by_record, inputs)
-            weight_use(outer(rows[None], columns[None], _matrix))
+            slopes = shortened(by_record) if ctx.cuts else by_record
+            rows, columns = (inputs, slopes) if ctx.transposed else (slopes, inputs)
+            product = short_product if ctx.cuts else precise_product
+            form = _narrow_matrix if ctx.transposed else _low_matrix
+            weight_use(outer(rows[None], columns[None], partial(form, ctx.width), product))
         if bias_use:
-            bias_use(Dense(total(by_record, [1])))
+            bias_use(Dense(total(by_record[..., : ctx.width], [1])))
         passed = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[1] else None
-        return None, passed, *[None] * 6
+        return None, passed, *[None] * 7
 
 
 class Affine(Function):
@@ -152,9 +173,13 @@ class Expand(Function):
         return (None,) * 4
 
 
-def _matrix(gradient: Tensor) -> Tensor:
-    """The gradient without the group axis, since a linear layer has one group."""
-    return gradient.squeeze(-3)
+# A linear layer has one group, so its gradient has a group axis of size one; and padded outputs.
+def _low_matrix(width: int, gradient: Tensor) -> Tensor:
+    return gradient.squeeze(-3)[..., :width, :]
+
+
+def _narrow_matrix(width: int, gradient: Tensor) -> Tensor:
+    return gradient.squeeze(-3)[..., :width]
 
 
 def total(values: Tensor, axes: Sequence[int]) -> Tensor:

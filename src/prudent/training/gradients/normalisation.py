@@ -4,7 +4,7 @@ Like torch's own, they keep their input and two statistics of it, but not the no
 those are as large as the input and are recomputed in the backward pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.autograd import Function
 
-from prudent.training.gradients.contributions import Dense, Use, at_least_single
+from prudent.training.gradients.contributions import Dense, Use
+from prudent.training.gradients.kernels import fuses, norm_gradients
 from prudent.training.gradients.layers import total
+from prudent.training.gradients.products import at_least_single
 
 
 class LayerNorm(Function):
@@ -46,18 +48,33 @@ class LayerNorm(Function):
         values, weight, mean, scale = ctx.saved_tensors
         values = at_least_single(values)
         weight_use, bias_use = ctx.uses
-        positions = range(1, values.ndim - len(ctx.shape))
+        slopes, shifts = _slopes_and_shifts(gradient, values, mean, scale, ctx.shape)
         if weight_use:
-            normal = (values - mean).mul_(scale)
-            weight_use(Dense(total(normal.mul_(gradient), positions)))
+            weight_use(Dense(slopes()))
         if bias_use:
-            bias_use(Dense(total(gradient, positions)))
+            bias_use(Dense(shifts()))
         passed = None
         if ctx.needs_input_grad[1]:
             passed, _, _ = torch.ops.aten.native_layer_norm_backward(
                 gradient, values, ctx.shape, mean, scale, weight, None, [True, False, False]
             )
         return None, passed, *[None] * 6
+
+
+def _slopes_and_shifts(
+    gradient: Tensor, values: Tensor, mean: Tensor, scale: Tensor, shape: Sequence[int]
+) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """The gradients of weight and bias of a layer normalisation, computed on demand."""
+    if values.dtype == torch.float32 and fuses(gradient, values, mean, scale):
+        records, size = len(values), torch.Size(shape).numel()
+        found = norm_gradients(gradient, values, mean, scale, (records, size))
+        slopes, shifts = (each.view(records, *shape) for each in found)
+        return lambda: slopes, lambda: shifts
+    positions = range(1, values.ndim - len(shape))
+    return (
+        lambda: total((values - mean).mul_(scale).mul_(gradient), positions),
+        lambda: total(gradient, positions),
+    )
 
 
 class GroupNorm(Function):

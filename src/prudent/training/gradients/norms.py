@@ -11,15 +11,58 @@ from prudent.training.gradients.contributions import (
     Contribution,
     Dense,
     Outer,
-    Product,
     Rows,
-    at_least_single,
     by_record,
+    joined,
+)
+from prudent.training.gradients.kernels import fuses, gram_sums
+from prudent.training.gradients.precision import whole_products
+from prudent.training.gradients.products import (
+    LEFT_OUT,
+    Product,
+    aligned,
+    at_least_single,
     precise_product,
 )
-from prudent.training.gradients.precision import whole_products
 
 _RUN = 1 << 10
+
+
+class SquaredNorms:
+    """Adds up the squared norms of parameters, with few operations for all of them together.
+
+    Small gradients and the terms of factors are kept and reduced together at the end.
+    """
+
+    def __init__(self) -> None:
+        self._squares: list[Tensor] = []
+        self._small: dict[torch.dtype, list[Dense]] = {}
+        self._terms: dict[torch.Size, list[Tensor]] = {}
+
+    @whole_products()
+    def add(self, contributions: Sequence[Contribution]) -> None:
+        """Add the squared norm of the sum of all contributions to one parameter."""
+        match contributions:
+            case [Dense() as gradient] if is_small(gradient):
+                self._small.setdefault(gradient.values.dtype, []).append(gradient)
+            case [Outer() as factors] if _cancels(factors):
+                terms = gram_terms(factors)
+                self._terms.setdefault(terms.shape[1:], []).append(terms)
+            case _:
+                self._squares.append(squared_norms(contributions))
+
+    def total(self, losses: Tensor) -> Tensor:
+        """The sum of all that were added, one number per loss."""
+        squares = [at_least_single(torch.zeros_like(losses)), *self._squares]
+        squares += [lengths(joined(small)).square() for small in self._small.values()]
+        squares += [torch.add(*_of_terms(torch.cat(terms))) for terms in self._terms.values()]
+        return torch.stack(squares).sum(0)
+
+
+def is_small(gradient: Dense) -> bool:
+    """Whether to copy a gradient next to others to save operations: on a GPU those cost more."""
+    size = gradient.values.numel() // max(1, len(gradient.values))
+    return size <= (1 << 14 if gradient.values.is_cuda else 1 << 8)
 
 
 @whole_products()
@@ -80,12 +123,7 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
     """‖g‖² per record, and an allowance for the rounding error in it."""
     match contribution:
         case Outer() if _cancels(contribution):
-            rows, columns = contribution.rows, contribution.unfolded()
-            sizes = rows.shape[-1], columns.shape[-1]
-            left, right = (_products(x, x, contribution.product) for x in (rows, columns))
-            sides = [x.diagonal(dim1=-2, dim2=-1).sqrt() for x in (left, right)]
-            reach = (sides[0] * sides[1]).sum(-1).square().sum(0)
-            return (left * right).sum((0, 2, 3)), _doubt(reach, sum(sizes)) + _lost(sides, sizes)
+            return _of_terms(gram_terms(contribution))
         case Outer():
             factors = contribution.rows, contribution.unfolded()
             sides = [lengths(at_least_single(factor)) for factor in factors]
@@ -102,13 +140,55 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
             return square, _doubt(square, 1)
 
 
+def gram_terms(factors: Outer) -> Tensor:
+    """Four sums per record that give ‖g‖² of factors and the allowance for its rounding.
+
+    ‖Σₜ rowₜ ⊗ columnₜ‖² is the sum of the entrywise product of two matrices, of the inner products
+    of all rows and of all columns. The other three are over positions: of ‖rowₜ‖·‖columnₜ‖ times
+    the square root of the allowance, and of either length times the root of what may underflow.
+
+    Returns:
+        Shape (groups, records, partial sums, 4), to be summed over the third axis.
+    """
+    rows, columns = factors.rows, factors.unfolded()
+    left, right = (_gram(x, factors.product) for x in (rows, columns))
+    sizes = rows.shape[-1], columns.shape[-1]
+    allowed = _share(left.dtype, sum(sizes)) + (3 * LEFT_OUT if factors.short else 0)
+    tiny = torch.finfo(left.dtype).tiny
+    scales = math.sqrt(allowed), math.sqrt(tiny * sizes[1]), math.sqrt(tiny * sizes[0])
+    if left.dtype == torch.float32 and fuses(left, right):
+        flat = gram_sums(left.flatten(0, 1), right.flatten(0, 1), scales)
+        return flat.view(*left.shape[:2], *flat.shape[1:])
+    sides = [x.diagonal(dim1=-2, dim2=-1).sqrt() for x in (left, right)]
+    sums = [(left * right).sum((2, 3)), (sides[0] * sides[1]).sum(-1), *(x.sum(-1) for x in sides)]
+    scaled = [sums[0], *(x * scale for x, scale in zip(sums[1:], scales, strict=True))]
+    return torch.stack(scaled, -1)[:, :, None]
+
+
+def _gram(factor: Tensor, product: Product) -> Tensor:
+    """Inner products of all pairs of positions; added positions are zero and change no sum."""
+    factor = aligned(factor, -2)
+    return _products(factor, factor, product)
+
+
+def _of_terms(terms: Tensor) -> tuple[Tensor, Tensor]:
+    """‖g‖² per record, and the allowance, from the terms of all groups."""
+    terms = terms.sum(2)
+    return terms[..., 0].clamp_min(0).sum(0), terms[..., 1:].square().sum((0, 2))
+
+
 def _doubt(reach: Tensor, terms: int) -> Tensor:
-    """An allowance for the rounding error of sums of `terms` products of total size `reach`.
+    """An allowance for the rounding error of sums of `terms` products of total size `reach`."""
+    return _share(reach.dtype, terms) * reach
+
+
+def _share(dtype: torch.dtype, terms: int) -> float:
+    """The allowance as a share of the sum of absolute values.
 
     Rounding errors of n additions grow like √n. The factor leaves room for errors that are biased
     to one side, as with equal numbers, and for the sums of sums, which are added pairwise.
     """
-    return 8 * torch.finfo(reach.dtype).eps * math.sqrt(terms) * reach
+    return 8 * torch.finfo(dtype).eps * math.sqrt(terms)
 
 
 def _lost(sides: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

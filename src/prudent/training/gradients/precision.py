@@ -54,6 +54,12 @@ def short_products() -> Iterator[None]:
         setattr(_DEVICE, name, before)
 
 
+def truncates() -> bool:
+    """Whether the settings allow the layers of a model to use TF32 products on a GPU."""
+    own = getattr(_DEVICE, "fp32_precision", None)
+    return _setting() in ("high", "medium") if own is None else bool(own == "tf32")
+
+
 def _setting() -> str | None:
     """The global precision setting; None if backends were given different ones.
 

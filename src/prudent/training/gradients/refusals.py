@@ -24,6 +24,8 @@ from prudent.training.gradients.leftovers import KeptRecordError
 Run = Callable[[Any], Any]
 """Runs a batch: a tree of tensors with records along the first axis."""
 
+Explain = Callable[[Exception], Exception]
+
 
 def attempt(run: Run, batch: Any) -> Any:
     """The result of `run(batch)`, or None if it raises an error that may come from the records."""
@@ -61,6 +63,7 @@ class Spared:
     Args:
         run: The function that fails on some record.
         batch: The batch.
+        explain: Maps an error to the one to raise.
 
     Attributes:
         refused: True for the records that fail on their own.
@@ -69,12 +72,12 @@ class Spared:
         Exception: The error that `run` raises on made-up records, if it accepts none of them.
     """
 
-    def __init__(self, run: Run, batch: Any) -> None:
+    def __init__(self, run: Run, batch: Any, explain: Explain = lambda error: error) -> None:
         if get_proxy_mode() is not None:
             raise RuntimeError("A record was refused while the step was traced.")
         first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
-            self._record = _accepted(run, batch)
+            self._record = _accepted(run, batch, explain)
             rows = _refused_rows(run, batch, range(len(first)))
         self.refused = torch.zeros(len(first), dtype=torch.bool, device=first.device)
         self.refused[rows] = True
@@ -94,7 +97,7 @@ class Spared:
         return values.masked_fill(self.refused, torch.nan)
 
 
-def _accepted(run: Run, batch: Any) -> Any:
+def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
     """A made-up record that `run` accepts; if there is none, raises the first error."""
     first: Exception | None = None
     for varied in (True, False):
@@ -106,7 +109,7 @@ def _accepted(run: Run, batch: Any) -> Any:
         else:
             return record
     assert first is not None
-    raise first
+    raise explain(first)
 
 
 def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:

@@ -14,14 +14,17 @@ from torch._C._functorch import maybe_get_level
 from torch.autograd import Function
 from torch.nn import functional
 
+from prudent.training.gradients.contributions import as_it_is
 from prudent.training.gradients.convolution import Convolution, NativeConvolution
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.geometry import Geometry
-from prudent.training.gradients.layers import Affine, Embedding, Linear
+from prudent.training.gradients.layers import Affine, Embedding, Linear, autocasted
 from prudent.training.gradients.normalisation import GroupNorm, LayerNorm
+from prudent.training.gradients.products import ALIGNED, aligned, cuts_products
 from prudent.training.gradients.tape import Tape
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
+_MANY_OUTPUTS = 1 << 10
 
 
 def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
@@ -94,11 +97,29 @@ def _product(
 
     def multiply(records: int, values: Tensor) -> Tensor:
         flat = values.reshape(-1, values.shape[-1])
-        bias_values = _detached(bias)
-        result = call(Linear, tape.anchor, flat, matrix, bias_values, records, *uses, transposed)
-        return result.view(*values.shape[:-1], -1)
+        width = len(matrix)
+        shape = _padded if _pads_outputs(flat, width) else as_it_is
+        parameters = shape(matrix), None if bias is None else shape(bias.detach())
+        settings = records, *uses, transposed, width
+        result = call(Linear, tape.anchor, flat, *parameters, *settings)
+        return result.view(*values.shape[:-1], -1)[..., :width]
 
     return on_records(multiply, values)
+
+
+def _pads_outputs(values: Tensor, width: int) -> bool:
+    """Whether a layer has so many outputs, and so odd a number, that padding them saves time.
+
+    Kernels for short numbers read several at a time; a vocabulary of an odd size makes them read
+    one by one, in the forward pass, in the backward pass and in the sum.
+    """
+    short = autocasted(values).dtype == torch.bfloat16 or cuts_products(values)
+    return values.is_cuda and short and width > _MANY_OUTPUTS and width % ALIGNED != 0
+
+
+def _padded(parameter: Tensor) -> Tensor:
+    """A matrix or a bias with zeros for outputs that do not exist."""
+    return aligned(autocasted(parameter), -parameter.ndim)
 
 
 def _convolution(
@@ -277,16 +298,24 @@ def _attention(
 ) -> Tensor:
     """Call the fused kernels outside vmap, which would call them record by record."""
     every = query, key, value
-    if attn_mask is not None or any(maybe_get_level(t) < 0 or t.ndim != 4 for t in every):
+    if any(maybe_get_level(t) < 0 or t.ndim != 4 for t in every):
         with without_fused_attention():
             return functional.scaled_dot_product_attention(*every, attn_mask, *rest, **options)
 
     def attend(records: int, *every: Tensor) -> Tensor:
-        query, key, value = (tensor.flatten(0, 1) for tensor in every)
-        result = functional.scaled_dot_product_attention(query, key, value, None, *rest, **options)
+        query, key, value, *masks = (tensor.flatten(0, 1) for tensor in every)
+        mask = masks[0] if masks else shared
+        if mask is not None and mask.ndim == 4 and len(mask) > 1 and not masks:
+            mask = mask.repeat(records, 1, 1, 1)
+        result = functional.scaled_dot_product_attention(query, key, value, mask, *rest, **options)
         return result.view(records, -1, *result.shape[1:])
 
-    return on_records(attend, *every)
+    if attn_mask is None or maybe_get_level(attn_mask) < 0:
+        shared = attn_mask
+        return on_records(attend, *every)
+    missing = [1] * (4 - attn_mask.ndim)
+    own = attn_mask.reshape(*missing, *attn_mask.shape)
+    return on_records(attend, *every, own.expand(len(query), *own.shape[1:]))
 
 
 def _view(tensor: Tensor, *shape: Any, **options: Any) -> Tensor:
@@ -301,8 +330,6 @@ RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     Tensor.view: _view,
     Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
-    # Some libraries require gradients on the input of a checkpointed part; that is not needed here.
-    Tensor.requires_grad_: lambda tensor, requires_grad=True: tensor,
 }
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -8,14 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from prudent.training.gradients.contributions import (
-    Contribution,
-    Dense,
-    Use,
-    at_least_single,
-)
+from prudent.training.gradients.contributions import Contribution, Dense, Use, weighted_sums
 from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
-from prudent.training.gradients.norms import squared_norms
+from prudent.training.gradients.merging import merged
+from prudent.training.gradients.norms import SquaredNorms, is_small
 
 
 class Tape(ABC):
@@ -128,16 +124,16 @@ class NormTape(Tape):
         self._keep = keep
         self._uses = dict.fromkeys(self.parameters, 0)
         self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
-        self._squares: list[Tensor] = []
+        self._squares = SquaredNorms()
 
     def norms(self, losses: Tensor) -> Tensor:
         """Norms over all parameters, one per loss; zero if no parameter was reached."""
         for name, found in self._contributions.items():
             if found and not self._is_alone(name):
-                self._squares.append(squared_norms(found))
+                found[:] = merged(found)
+                self._squares.add(found)
                 self._forget(name)
-        squares = [at_least_single(torch.zeros_like(losses)), *self._squares]
-        return torch.stack(squares).sum(0).clamp_min_(0).sqrt_()
+        return self._squares.total(losses).clamp_min_(0).sqrt_()
 
     def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those not reached; frees all contributions."""
@@ -153,7 +149,7 @@ class NormTape(Tape):
     def _receive(self, name: str, contribution: Contribution) -> None:
         self._contributions[name].append(contribution)
         if self._is_alone(name):
-            self._squares.append(squared_norms([contribution]))
+            self._squares.add([contribution])
             self._forget(name)
 
     def _is_alone(self, name: str) -> bool:
@@ -177,9 +173,15 @@ class SumTape(Tape):
         super().__init__(parameters)
         self._weights = weights
         self._sums: dict[str, Tensor] = {}
+        self._small: dict[torch.dtype, list[tuple[str, Dense]]] = {}
 
     def sums(self) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
+        for small in self._small.values():
+            names, gradients = zip(*small, strict=True)
+            for name, added in zip(names, weighted_sums(gradients, self._weights), strict=True):
+                self._add(name, added)
+        self._small.clear()
         return {
             name: self._sums.pop(name) if name in self._sums else torch.zeros_like(p.detach())
             for name, p in self.parameters.items()
@@ -189,7 +191,13 @@ class SumTape(Tape):
         pass
 
     def _receive(self, name: str, contribution: Contribution) -> None:
-        added = contribution.weighted_sum(self._weights).to(self.parameters[name].dtype)
+        if isinstance(contribution, Dense) and is_small(contribution):
+            self._small.setdefault(contribution.values.dtype, []).append((name, contribution))
+        else:
+            self._add(name, contribution.weighted_sum(self._weights))
+
+    def _add(self, name: str, added: Tensor) -> None:
+        added = added.to(self.parameters[name].dtype)
         self._sums[name] = self._sums[name] + added if name in self._sums else added
 
 

@@ -3,7 +3,7 @@
 A checkpoint holds the model, the optimizer, the plan, the step, the trim and the key of the run.
 Batches and noise are functions of key and step. So a resumed run draws the same batches and noise
 as an uninterrupted one: the steps between the checkpoint and the kill repeat the same releases and
-are not new ones. Their cost is written to the ledger before the first of them is taken.
+are not new ones. Their cost is written to `paid.json` before the first of them is taken.
 
 A checkpoint ends with a digest of its bytes, which is checked before anything else is read: a
 damaged checkpoint would release different sums with the same noise. The digest guards against
@@ -31,12 +31,15 @@ from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
 
-CHECKPOINT_FORMAT = 1
-LEDGER_FORMAT = 1
+CHECKPOINT_FORMAT = 2
+PAID_FORMAT = 1
 """A change that earlier versions would misread or fail to read raises the number."""
 
 _CHECKPOINT = "checkpoint.pt"
-_LEDGER = "ledger.json"
+_PAID = "paid.json"
+_PAID_BEFORE = "ledger.json"
+"""The name that earlier versions gave to the file."""
+
 _LOCK = "running.lock"
 _SEAL = b"\nprudent sha-256\n"
 
@@ -45,7 +48,7 @@ _SEAL = b"\nprudent sha-256\n"
 def held(folder: Path) -> Iterator[None]:
     """Lock a folder against other runs until this one ends or is killed.
 
-    Two runs at once would each take steps with their own noise, and the ledger would record only
+    Two runs at once would each take steps with their own noise, and `paid.json` would record only
     one of them.
     """
     # SQLite locks files through the operating system: this works on every platform, and the lock is
@@ -117,22 +120,23 @@ def _digest(file: BinaryIO, end: int) -> bytes:
 
 
 def charge(folder: Path, plan: Plan, steps: int) -> None:
-    """Record in the ledger that the first `steps` steps are charged, before they are taken."""
-    temporary = folder / (_LEDGER + ".new")
+    """Record that the first `steps` steps are paid for, before they are taken."""
+    temporary = folder / (_PAID + ".new")
     with temporary.open("w") as file:
         content = {
-            "format": LEDGER_FORMAT,
+            "format": PAID_FORMAT,
             "steps": steps,
             "event": to_plain(plan.event_after(steps)),
             "relation": to_plain(plan.relation),
         }
         json.dump(content, file, indent=1)
         _settle(file)
-    _replace(temporary, folder / _LEDGER)
+    _replace(temporary, folder / _PAID)
+    (folder / _PAID_BEFORE).unlink(missing_ok=True)
 
 
 class Charge(NamedTuple):
-    """What the ledger of a run records.
+    """What `paid.json` records of a run.
 
     Attributes:
         steps: The number of charged steps.
@@ -146,18 +150,20 @@ class Charge(NamedTuple):
 
 
 def charged(folder: Path) -> Charge | None:
-    """What the ledger in a folder records; None if nothing was charged.
+    """What the run in a folder paid for; None if nothing was charged.
 
     Raises:
-        NewerFormatError: If a later version wrote the ledger, in a format unknown to this one.
+        NewerFormatError: If a later version wrote the file, in a format unknown to this one.
         ValueError: If the file is damaged.
     """
-    path = folder / _LEDGER
+    path = folder / _PAID
+    if not path.exists():
+        path = folder / _PAID_BEFORE
     if not path.exists():
         return None
     try:
         content = json.loads(path.read_text())
-        check_format(content, LEDGER_FORMAT, f"the ledger {str(path)!r}")
+        check_format(content, PAID_FORMAT, f"the file {str(path)!r}")
         event, relation = from_plain(content["event"]), from_plain(content["relation"])
         return Charge(int(content["steps"]), event, relation)
     except NewerFormatError:
@@ -165,7 +171,7 @@ def charged(folder: Path) -> Charge | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArgumentError(
             "out",
-            "with an intact ledger",
+            "with an intact record of what was paid",
             shown=f"{str(path)!r}, which is damaged",
             hint="Restore the file from a copy, or start again in another folder.",
         ) from error

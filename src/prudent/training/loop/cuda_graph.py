@@ -1,7 +1,6 @@
 """The step as a CUDA graph: one launch, without reading values on the host."""
 
 import copy
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prudent.training.captured import no_collection
 from prudent.training.sampling import Batch
 from prudent.training.step import Step, StepOutcome
 
@@ -16,14 +16,15 @@ _WARM_UP = 3
 
 
 class CapturedStep:
-    """Replays gather, step and optimizer update for batches of one physical shape.
+    """Replays gather, step and usually the optimizer's update for batches of one physical shape.
 
     The warm-up runs the step on real records. The model, the optimizer and the state of the step
     are restored afterwards, even if it fails, so nothing of it is released. A replay counts its
     steps on the device and reads the keystream at its own position, as an uncaptured step would.
 
     Args:
-        run: Performs one whole update, given (ids, valid), each of shape (1, physical).
+        run: Performs one update, with or without the optimizer, given (ids, valid), each of shape
+            (1, physical).
         step: The step; its state is restored after the warm-up.
         model: Restored after the warm-up.
         optimizer: Restored after the warm-up.
@@ -57,9 +58,10 @@ class CapturedStep:
             self._graph = torch.cuda.CUDAGraph()
             self._graph.register_generator_state(step.generator)  # the generator of a corruption
             step.state.move_to(0)
-            with _no_collection(), torch.cuda.graph(self._graph, stream=stream):
+            with no_collection(), torch.cuda.graph(self._graph, stream=stream):
                 self._outcome = run(self._ids, self._valid)
         self._step = step
+        self._gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]
 
     def __call__(self, batch: Batch) -> StepOutcome:
         """Perform one update. The next call overwrites the tensors of the outcome."""
@@ -70,17 +72,10 @@ class CapturedStep:
         self._step.state.taken += 1
         return self._outcome
 
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause garbage collection: freeing another run's graph would abort a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    def place_gradients(self) -> None:
+        """Assign what the last replay computed to `.grad`, as an uncaptured step may have since."""
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
 
 
 def is_capturable(optimizer: torch.optim.Optimizer) -> bool:

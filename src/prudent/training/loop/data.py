@@ -6,16 +6,18 @@ number.
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import attrs
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from prudent._validate import ArgumentError
+from prudent.training.loop.execution import Execution
+from prudent.training.loop.reading import Collate, ItemLoader, ItemReader
 from prudent.training.parallel.processes import Processes
 
 Gather = Callable[[Tensor], tuple[Any, Any]]
@@ -24,25 +26,31 @@ Gather = Callable[[Tensor], tuple[Any, Any]]
 
 @attrs.frozen(kw_only=True)
 class Records:
-    """The records of a run, read by id.
+    """The records of a run: tensors on the device, or items that are read on the host.
 
     Attributes:
         count: Number of records in all processes.
-        gather: Reads a batch of records of this process.
-        on_device: Whether batches are indexed from tensors; otherwise items are read one by one on
-            the host.
         fingerprint: Returns the fingerprint of the records, which it computes once.
+        gather: Reads a batch of this process from tensors on the device; None for items.
+        loader: Reads batches of items on the host; None for tensors.
     """
 
     count: int
-    gather: Gather
-    on_device: bool
     fingerprint: Callable[[], str]
+    gather: Gather | None = None
+    loader: ItemLoader | None = None
 
     @classmethod
-    def of(cls, train_set: Any, device: torch.device, processes: Processes) -> Self:
+    def of(
+        cls,
+        train_set: Any,
+        execution: Execution,
+        processes: Processes,
+        collate_fn: Collate | None = None,
+    ) -> Self:
         """The records of a data set; this process reads only its own."""
-        count, gather = _reader(train_set, device, processes)
+        tensors = None if isinstance(train_set, Dataset) and collate_fn else _tensors(train_set)
+        count = _length_of_items(train_set) if tensors is None else _length(tensors)
         if count < processes.count:
             raise ArgumentError(
                 "train_set",
@@ -50,12 +58,24 @@ class Records:
                 shown=f"{count} in all",
                 hint="Start fewer processes.",
             )
-        return cls(
-            count=count,
-            gather=gather,
-            on_device=_tensors(train_set) is not None,
-            fingerprint=functools.cache(functools.partial(fingerprint, train_set)),
-        )
+        known = functools.cache(functools.partial(fingerprint, train_set))
+        if tensors is None:
+            first = range(processes.rank, count, processes.count)
+            loader = ItemLoader(
+                reader=ItemReader(train_set, collate_fn, first),
+                device=execution.device,
+                workers=execution.workers,
+                prefetch=execution.prefetch,
+            )
+            return cls(count=count, fingerprint=known, loader=loader)
+        if collate_fn is not None:
+            raise ArgumentError(
+                "collate_fn",
+                "None with a pair of tensors, which are already a batch",
+                hint="A TensorDataset of them is a data set of items.",
+            )
+        gather = _gather(tensors, execution.device, processes)
+        return cls(count=count, fingerprint=known, gather=gather)
 
     def check_same(self, processes: Processes) -> None:
         """Raise an error unless every process has the same records in the same order."""
@@ -94,51 +114,57 @@ def fingerprint(train_set: Any) -> str:
     return found.hexdigest()
 
 
-def _tensors(train_set: Any) -> tuple[Any, ...] | None:
+def _tensors(train_set: Any) -> tuple[Any, Any] | None:
     """Inputs and targets, if they are given as tensors."""
-    if isinstance(train_set, TensorDataset):
-        return train_set.tensors
-    return tuple(train_set) if isinstance(train_set, tuple | list) else None
+    if isinstance(train_set, TensorDataset) and len(train_set.tensors) == 2:
+        inputs, targets = train_set.tensors
+        return inputs, targets
+    if not isinstance(train_set, tuple | list) or len(train_set) != 2:
+        return None
+    # A list of two is a pair if one of them is a tensor, and two items otherwise.
+    if isinstance(train_set, list) and not any(isinstance(part, Tensor) for part in train_set):
+        return None
+    return train_set[0], train_set[1]
 
 
-def _reader(train_set: Any, device: torch.device, processes: Processes) -> tuple[int, Gather]:
-    """The total number of records, and how this process reads its own."""
-    tensors = _tensors(train_set)
-    if tensors is not None and len(tensors) == 2:
-        for leaf in pytree.tree_leaves(tensors):
-            if not isinstance(leaf, Tensor):
-                raise ArgumentError(
-                    "train_set",
-                    "a pair (inputs, targets) of tensors",
-                    shown=f"one that contains {type(leaf).__name__}",
-                    hint="torch.as_tensor converts arrays to tensors.",
-                )
-        sizes = {len(leaf) for leaf in pytree.tree_leaves(tensors)}
-        if len(sizes) != 1:
-            raise ValueError(
-                f"Expected inputs and targets of the same length, got {sorted(sizes)}."
+def _length(tensors: tuple[Any, Any]) -> int:
+    """The number of rows, on which all tensors must agree."""
+    for leaf in pytree.tree_leaves(tensors):
+        if not isinstance(leaf, Tensor):
+            raise ArgumentError(
+                "train_set",
+                "a pair (inputs, targets) of tensors",
+                shown=f"one that contains {type(leaf).__name__}",
+                hint="torch.as_tensor converts arrays to tensors.",
             )
-        own = slice(processes.rank, None, processes.count)
-        placed = pytree.tree_map(lambda leaf: leaf[own].to(device), tensors)
+    sizes = {len(leaf) for leaf in pytree.tree_leaves(tensors)}
+    if len(sizes) != 1:
+        raise ValueError(f"Expected inputs and targets of the same length, got {sorted(sizes)}.")
+    return sizes.pop()
 
-        def gather(ids: Tensor) -> tuple[Any, Any]:
-            rows = ids // processes.count
-            inputs, targets = pytree.tree_map(lambda leaf: leaf.index_select(0, rows), placed)
-            return inputs, targets
 
-        return sizes.pop(), gather
-    if isinstance(train_set, Dataset) and hasattr(train_set, "__len__"):
-        return len(train_set), functools.partial(_collate, train_set, device)
+def _length_of_items(items: Any) -> int:
+    """The number of items of a map-style data set."""
+    cannot = isinstance(items, IterableDataset | Mapping | Tensor | str | bytes)
+    if not cannot and hasattr(items, "__getitem__") and hasattr(items, "__len__"):
+        return len(items)
     raise ArgumentError(
         "train_set",
-        "a pair (inputs, targets) of tensors, a TensorDataset or a map-style data set "
-        "with a length",
-        shown=type(train_set).__name__,
+        "a pair (inputs, targets) of tensors, or a data set of items with __len__ and __getitem__",
+        shown=type(items).__name__,
+        hint="A stream cannot be Poisson sampled: load it into a list or a map-style data set. "
+        "Of a dictionary of splits, pass one.",
     )
 
 
-def _collate(data: Any, device: torch.device, ids: Tensor) -> tuple[Any, Any]:
-    """Read items one by one on the host; padding repeats the first record of this process."""
-    inputs, targets = default_collate([data[index] for index in ids.tolist()])
-    inputs, targets = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), (inputs, targets))
-    return inputs, targets
+def _gather(tensors: tuple[Any, Any], device: torch.device, processes: Processes) -> Gather:
+    """A function that reads rows of this process from tensors placed on the device."""
+    own = slice(processes.rank, None, processes.count)
+    placed = pytree.tree_map(lambda leaf: leaf[own].to(device), tensors)
+
+    def gather(ids: Tensor) -> tuple[Any, Any]:
+        rows = ids // processes.count
+        inputs, targets = pytree.tree_map(lambda leaf: leaf.index_select(0, rows), placed)
+        return inputs, targets
+
+    return gather

@@ -33,7 +33,8 @@ def accuracy(features: Any, labels: Tensor, batch: int = 1000) -> "Accuracy":
 
     Args:
         features: A tensor or a tree of tensors, with records along the first dimension, passed to
-            the model as in training.
+            the model as in training. The model returns scores of classes, or an object with them as
+            `logits`.
         labels: Class indices.
         batch: Number of records per forward pass.
     """
@@ -65,5 +66,6 @@ class Accuracy:
             Tensor, lambda leaf: leaf[start:stop].to(device), self.features
         )
         with modes_kept(model):
-            guesses = run_on(model.eval(), inputs).argmax(-1)
+            outputs = run_on(model.eval(), inputs)
+        guesses = getattr(outputs, "logits", outputs).argmax(-1)
         return int((guesses == self.labels[start:stop].to(device)).sum())

@@ -48,14 +48,16 @@ class Execution:
             numbered LOCAL_RANK in each.
         engine: The engine that computes per-example norms.
         physical_batch: Rows that each process computes at a time. None: enough for most draws.
-        recompute: Read and run each chunk twice instead of keeping what its weighted sum needs, so
-            that memory does not grow with the logical batch. No CUDA graph is captured. Random
-            numbers of the data set and the model must come from torch's default generators, which
-            are reset for the second run; a second run with different records or losses raises an
-            error.
+        recompute: Run each chunk twice instead of keeping what its weighted sum needs, so that
+            memory of the device does not grow with the logical batch. No CUDA graph is captured.
+            Random numbers of the model must come from torch's default generators, which are reset
+            for the second run; a second run with different losses raises an error.
         precision: The number type of the model's layers.
         cuda_graph: Capture the step as a CUDA graph. None: on every CUDA device. Never done with
             several processes, nor with a data set that is read on the host.
+        workers: Processes that read the items of a data set ahead of time. 0: this process reads
+            them when they are needed. Tensors need none.
+        prefetch: Physical batches that each worker reads ahead.
         compile: Compile the step into fused kernels; worthwhile for long runs.
         seed: Derive the key of sampling and noise from this number. The run is then reproducible,
             and its noise is predictable to whoever knows or guesses the number. None, the default:
@@ -70,6 +72,8 @@ class Execution:
     recompute: bool = False
     precision: Precision = attrs.field(default=Precision.FULL, converter=Precision)
     cuda_graph: bool | None = None
+    workers: int = 0
+    prefetch: int = 2
     compile: bool = False
     seed: int | None = None
     distributed: bool | None = None
@@ -77,6 +81,8 @@ class Execution:
     def __attrs_post_init__(self) -> None:
         if self.physical_batch is not None:
             _validate.fields(self, partial(_validate.count, 1), "physical_batch")
+        _validate.fields(self, _validate.count, "workers")
+        _validate.fields(self, partial(_validate.count, 1), "prefetch")
         if self.seed is not None:
             _validate.fields(self, _validate.count, "seed")
 

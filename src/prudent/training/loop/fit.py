@@ -1,6 +1,6 @@
 """The training function `fit`: from a plan, a model and data to a private model."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -14,13 +14,20 @@ from torch import nn
 from prudent import _validate
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
+from prudent.training.loop.charging import LedgerLike, charge_run, check_ledger, note_release
 from prudent.training.loop.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
 from prudent.training.loop.evaluation import Evaluate, modes_kept
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics, Recorder
+from prudent.training.loop.pass_watch import EARLY_LOOKS, PassWatch
+from prudent.training.loop.reading import Collate
 from prudent.training.loop.run import TrainingRun
+from prudent.training.loop.scheduling import Scheduler
 from prudent.training.parallel.sharding import rest
 from prudent.training.plan import Plan
+
+Callback = Callable[[nn.Module, Metrics], object]
+"""Called with the model and the public metrics at every evaluation."""
 
 
 @attrs.frozen
@@ -50,14 +57,18 @@ def fit(
     train_set: Any,
     *,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    scheduler: Scheduler | None = None,
+    collate_fn: Collate | None = None,
     execution: Execution | None = None,
     corrupt: Corrupt | Corruption | None = None,
     average: float | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
     evaluate_at: Collection[int] = (),
+    callbacks: Iterable[Callback] = (),
     delta: float | None = None,
     budget: float | None = None,
+    ledger: LedgerLike | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -76,11 +87,20 @@ def fit(
             parameters of the first are used; a DistributedDataParallel is unwrapped, and a model
             sharded by `fully_shard` stays sharded.
         loss: Maps outputs and targets to one loss per record (reduction="none").
-        train_set: A pair (inputs, targets) of tensors, a `TensorDataset`, or any map-style data set
-            of (input, target) items. A record is one item. Every process and every resumed run
-            needs the same records in the same order. This is checked for tensors and for the
-            indices of a `Subset`; for other data sets it is not checked.
+        train_set: A pair (inputs, targets) of tensors, or anything with a length and items: a torch
+            or Hugging Face data set, or a list. An item is one record: a pair (input, target), or a
+            dictionary whose entry `labels` is the target and whose others are the inputs. Every
+            process and every resumed run needs the same records in the same order. This is checked
+            for tensors and for the indices of a `Subset`; for other data sets it is not checked.
+            An item that cannot be read or stacked with the others counts as absent.
         optimizer: Any torch optimizer; it only post-processes released gradients.
+        scheduler: Makes a torch learning rate scheduler for the optimizer, which is stepped after
+            every step: `lambda optimizer: CosineAnnealingLR(optimizer, T_max=plan.steps)`.
+        collate_fn: Makes a batch of a list of items: a pair (inputs, targets) or a dictionary with
+            the entry `labels`, of tensors with one row per item. The guarantee needs that a row
+            depends on its item alone. Padding to the longest item of a batch is allowed if the
+            model and the loss ignore padding; padding to a fixed length is always allowed. None:
+            items are stacked by torch's `default_collate`.
         execution: Device, engine and other settings that do not change the plan's event. A seed
             makes the noise predictable.
         corrupt: Replaces per-example gradients, to simulate faults and attacks: a gradient
@@ -91,14 +111,20 @@ def fit(
             privacy cost; it reduces the noise and the oscillations caused by an attack.
         evaluate: Called with the model at every evaluation, in every process. Its results are
             shown, so it must use public data. Training and evaluation modes are restored after it.
-            If it has a method `rehearse`, as `accuracy` does, that is called with the model before
-            anything is charged.
+            It is called once more before anything is charged, so that its errors cost nothing; the
+            result of that call is not used. If it has a method `rehearse`, as `accuracy` does, that
+            is called instead.
         evaluate_every: Steps between evaluations, metrics and checkpoints. None: a tenth of the
             run.
         evaluate_at: Additional steps after which to do the same.
+        callbacks: Functions called with the model and the public metrics after each of them is
+            recorded and saved, in the first process. They see nothing private, and nothing that
+            they do with it costs anything.
         delta: δ at which ε is shown, for the plan's relation.
         budget: Stop before ε at `delta` would exceed this.
-        out: Folder for metrics.jsonl, ledger.json and checkpoint.pt, used by one run at a time. The
+        ledger: A `prudent.Ledger` that is charged for the whole run before its first step; a
+            resumed run is not charged again.
+        out: Folder for metrics.jsonl, paid.json and checkpoint.pt, used by one run at a time. The
             checkpoint holds the key of the noise, so it is as secret as the data.
         resume: Continue from the checkpoint in `out`, if there is one.
         progress: Show a progress bar.
@@ -115,7 +141,7 @@ def fit(
         `plan.expected_batch` the sum is divided by the sampling rate times the number of records,
         and the relation declares this number public.
     """
-    _check_covered(corrupt, delta)
+    _check_covered(corrupt, delta, ledger)
     run = TrainingRun.prepare(
         plan,
         model,
@@ -126,6 +152,8 @@ def fit(
         execution=execution,
         corrupt=corrupt,
         average=average,
+        collate_fn=collate_fn,
+        scheduler=scheduler,
     )
     plan, processes = _within(plan, budget, delta), run.processes
     processes.check_same(steps=plan.steps)
@@ -133,13 +161,17 @@ def fit(
     every = _validate.count(1, evaluate_every=every)
     marks = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else Path(out)
-    rehearse = getattr(evaluate, "rehearse", None)
-    if rehearse is not None:
-        rehearse(run.model)
-        rest(run.model)
+    if ledger is not None:
+        check_ledger(ledger, plan)
+    speaks = processes.rank == 0
+    watch = PassWatch(plan, run.step.expected_batch, said=not speaks)
     with ExitStack() as stack:
+        stack.callback(run.close)
         start, paid = _open(run, plan, folder, stack, resume=resume)
-        speaks = processes.rank == 0
+        if start < plan.steps:
+            _rehearse(run, evaluate)
+            watch.before()
+        charges = _charge(run, ledger, plan, delta, resumed=resume)
         recorder = Recorder(
             folder if speaks else None,
             start,
@@ -153,29 +185,79 @@ def fit(
         for step, stop in pairwise(_stops(start, plan.steps, every, marks)):
             if folder is not None:
                 processes.first(partial(charge, folder, plan, max(paid, stop)))
-            for _ in run.steps(step, stop):
+            for number in run.steps(step, stop):
                 recorder.advance()
+                if number + 1 in EARLY_LOOKS or number + 1 == stop:
+                    watch.after(number + 1, run.passes)
             shown = _evaluated(run, evaluate)
             ends = stop == plan.steps
-            recorder.record(run.metrics(stop, shown, delta, private=private_diagnostics, ends=ends))
+            metrics = run.metrics(stop, shown, delta, private=private_diagnostics, ends=ends)
+            recorder.record(metrics)
             if folder is not None:
                 _save(run, folder, stop)
+            if speaks:
+                _call(run, callbacks, metrics)
+        if ledger is not None:
+            processes.first(partial(note_release, ledger, charges))
     if run.average is not None:
         run.average.leave()
     rate = run.pass_rate(plan.steps)
     return Fitted(model, plan, recorder.history, rate, run.key.predictable)
 
 
-def _check_covered(corrupt: Corrupt | Corruption | None, delta: float | None) -> None:
-    """Raise an error if ε is to be shown for a corruption that no accounting covers."""
-    if isinstance(corrupt, Corruption) and not corrupt.per_record and delta is not None:
-        raise _validate.ArgumentError(
-            "delta",
-            f"None with {type(corrupt).__name__}",
-            got=delta,
-            why="its bad records read the gradients of others, which no accounting covers, so no "
-            "epsilon is shown",
-        )
+def _check_covered(
+    corrupt: Corrupt | Corruption | None, delta: float | None, ledger: LedgerLike | None
+) -> None:
+    """Raise an error if ε is to be shown or charged for a corruption that no accounting covers."""
+    if not isinstance(corrupt, Corruption) or corrupt.per_record:
+        return
+    for name, value, done in (("delta", delta, "shown"), ("ledger", ledger, "charged")):
+        if value is not None:
+            raise _validate.ArgumentError(
+                name,
+                f"None with {type(corrupt).__name__}",
+                shown=str(value) if name == "delta" else "one",
+                why="its bad records read the gradients of others, which no accounting covers, so "
+                f"no epsilon is {done}",
+            )
+
+
+def _charge(
+    run: TrainingRun, ledger: LedgerLike | None, plan: Plan, delta: float | None, *, resumed: bool
+) -> Sequence[Any]:
+    """Charge the ledger, if there is one, in the first process."""
+    if ledger is None:
+        return ()
+    made: list[Any] = []
+
+    def act() -> None:
+        made.extend(charge_run(ledger, plan, run.name, delta=delta, resumed=resumed))
+
+    run.processes.first(act)
+    return made
+
+
+def _rehearse(run: TrainingRun, evaluate: Evaluate | None) -> None:
+    """Try the evaluation before anything is charged; the run goes on as without it."""
+    if evaluate is None:
+        return
+    device = run.execution.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        rehearse = getattr(evaluate, "rehearse", None)
+        if rehearse is None:
+            _evaluated(run, evaluate)
+        else:
+            with modes_kept(run.model):
+                rehearse(run.model)
+            rest(run.model)
+
+
+def _call(run: TrainingRun, callbacks: Iterable[Callback], metrics: Metrics) -> None:
+    """Call every callback with the model and the public part of the metrics."""
+    public = attrs.evolve(metrics, private=None)
+    for callback in callbacks:
+        with run.shown() as model, modes_kept(run.model):
+            callback(model, public)
 
 
 def _stops(start: int, end: int, every: int, marks: Collection[int]) -> list[int]:
@@ -211,7 +293,7 @@ def _open(
         raise _validate.ArgumentError(
             "out",
             "a folder without a run",
-            shown=f"{str(folder)!r}, whose ledger would be overwritten",
+            shown=f"{str(folder)!r}, whose record of what was paid would be overwritten",
             hint="Use resume=True to continue that run, or choose another folder.",
         )
     if folder is not None and start == 0:
@@ -260,11 +342,13 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
         raise _validate.ArgumentError(
             "out",
             "a folder with checkpoint.pt",
-            shown=f"{str(folder)!r}, which has a ledger but no checkpoint",
+            shown=f"{str(folder)!r}, where steps were paid for but no checkpoint is left",
             hint="Without it, charged steps would be repeated with new noise. Restore the "
             "checkpoint, or choose another folder.",
         )
     start = run.restore(state)
+    if state is not None and "name" not in state and paid > start:
+        _check_same_reading(run, folder)
     if paid > plan.steps:
         raise _validate.ArgumentError(
             "budget",
@@ -275,8 +359,24 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     if event is not None and (event != plan.event_after(paid) or paid < start):
         raise _validate.ArgumentError(
             "out",
-            "with the ledger of this run",
-            shown=f"{str(folder)!r}, whose ledger.json does not match its checkpoint",
+            "with what this run paid for",
+            shown=f"{str(folder)!r}, whose paid.json does not match its checkpoint",
             hint="Restore the file from a copy, or start again in another folder.",
         )
     return start, paid
+
+
+def _check_same_reading(run: TrainingRun, folder: Path) -> None:
+    """Raise an error if paid steps of a run by an earlier version could read other items.
+
+    Random numbers that a data set draws were not derived from the key then.
+    """
+    if run.records.loader is not None:
+        raise _validate.ArgumentError(
+            "out",
+            "with a run of this version, or of records in tensors",
+            shown=f"{str(folder)!r}, begun by an earlier version with a data set of items",
+            why="items that draw random numbers would be read differently, and repeated steps "
+            "would release other sums with the same noise",
+            hint="Resume it with the version that began it, or start again in another folder.",
+        )

@@ -1,7 +1,9 @@
 """A training run in progress: the state that changes between steps and its checkpoints."""
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self, cast
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.aggregation import Mean
+from prudent.training.chunk import Chunk
 from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
@@ -20,11 +23,18 @@ from prudent.training.loop.counters import Counters
 from prudent.training.loop.data import Records
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics
+from prudent.training.loop.reading import Collate
+from prudent.training.loop.scheduling import (
+    Scheduler,
+    restore_schedule,
+    schedule_state,
+    scheduler_of,
+)
 from prudent.training.loop.updates import Updates, optimizer_of
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
-from prudent.training.sampling import PoissonSampler, device_kind
+from prudent.training.sampling import Batch, PoissonSampler, device_kind
 from prudent.training.step import Step, StepOutcome
 
 
@@ -40,6 +50,7 @@ class TrainingRun:
         updates: Performs an update per batch; it holds the optimizer and the counters.
         average: Running average of the trained parameters, if requested.
         last: The outcome of the last step.
+        name: A random public name, by which a ledger knows what it was charged for.
     """
 
     execution: Execution
@@ -49,6 +60,8 @@ class TrainingRun:
     updates: Updates
     average: Average | None = None
     last: StepOutcome | None = None
+    name: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    _coming: "_Coming | None" = attrs.field(default=None, init=False)
 
     @classmethod
     def prepare(
@@ -63,6 +76,8 @@ class TrainingRun:
         execution: Execution | None = None,
         corrupt: Corrupt | Corruption | None = None,
         average: float | None = None,
+        collate_fn: Collate | None = None,
+        scheduler: Scheduler | None = None,
     ) -> Self:
         """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
         execution, processes = (Execution() if execution is None else execution).joined()
@@ -70,7 +85,7 @@ class TrainingRun:
         model = unwrapped(model, processes)
         if not has_shards(model):
             model.to(device)
-        records = Records.of(train_set, device, processes)
+        records = Records.of(train_set, execution, processes, collate_fn)
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
         key = processes.first(execution.key)
@@ -82,22 +97,26 @@ class TrainingRun:
             engine=execution.engine_of(model, loss),
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
+            # Records on the device let the whole update be captured; see Updates.
+            cuda_graph=execution.captures and records.loader is not None,
             compile=execution.compile,
             processes=processes,
         )
+        trainer = optimizer_of(model, optimizer, options)
         updates = Updates(
             step=step,
-            optimizer=optimizer_of(model, optimizer, options),
-            gather=records.gather,
+            optimizer=trainer,
             counters=Counters.start(device),
-            captures=execution.captures and records.on_device,
+            gather=records.gather,
+            scheduler=scheduler_of(scheduler, trainer),
+            captures=execution.captures,
         )
         sampler = PoissonSampler(
             records.count,
             plan.sampling_rate,
             physical_batch=execution.physical_batch,
             key=key,
-            device=device,
+            device=device if records.loader is None else "cpu",  # items are read on the host
             processes=processes,
         )
         _separate_dropout(key, device, processes)
@@ -132,11 +151,34 @@ class TrainingRun:
 
     def steps(self, first: int, stop: int) -> Iterator[int]:
         """Take the steps from `first` up to `stop`, yielding after each one."""
+        batches = self._batches(first)
         for number in range(first, stop):
-            self.last = self.updates(self.sampler.batch(number))
+            self.last = self.updates(next(batches))
             if self.average is not None:
                 self.average.follow(number)
             yield number
+
+    def _batches(self, first: int) -> Iterator[Batch | Sequence[Chunk]]:
+        """The batches from step `first` on; items that were read ahead are used."""
+        if self.records.loader is None:
+            return map(self.sampler.batch, itertools.count(first))
+        if self._coming is None or self._coming.step != first:
+            self.close()
+            self._coming = _Coming(
+                self.records.loader.batches(
+                    self.sampler,
+                    range(first, self.plan.steps),
+                    recompute=self.step.engine.recompute,
+                ),
+                first,
+            )
+        return self._coming
+
+    def close(self) -> None:
+        """Stop the processes that read items ahead."""
+        if self._coming is not None:
+            self._coming.batches.close()
+            self._coming = None
 
     @contextmanager
     def shown(self) -> Iterator[nn.Module]:
@@ -144,9 +186,14 @@ class TrainingRun:
         with nullcontext() if self.average is None else self.average.shown():
             yield self.model
 
+    @property
+    def passes(self) -> float:
+        """Number of passed tests so far."""
+        return float(self.updates.counters.passes)
+
     def pass_rate(self, steps: int) -> float:
         """Fraction of passed tests so far."""
-        return float(self.updates.counters.passes) / steps if steps else 0.0
+        return self.passes / steps if steps else 0.0
 
     def metrics(
         self,
@@ -207,6 +254,8 @@ class TrainingRun:
             "reading": processes.gathered(torch.get_rng_state()),  # data sets may draw
             "passes": self.updates.counters.passes,
             "averages": None if self.average is None else self.average.values,
+            "schedule": schedule_state(self.updates.scheduler),
+            "name": self.name,
         }
 
     def restore(self, state: dict[str, Any] | None) -> int:
@@ -214,6 +263,7 @@ class TrainingRun:
         if state is None:
             return 0
         self._check_own(state)
+        restore_schedule(self.updates.scheduler, state.get("schedule"))
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
         key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
@@ -226,6 +276,7 @@ class TrainingRun:
         _default_generator(device).set_state(self._random_state(state, Purpose.DROPOUT, device))
         if self.average is not None:
             self.average.restore(state["averages"])
+        self.name = state.get("name", self.name)
         step = int(state["step"])
         self.updates.counters.restore(step, state["passes"])
         return step
@@ -265,6 +316,26 @@ class TrainingRun:
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()
         return self.key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
+
+
+@attrs.define
+class _Coming:
+    """Batches that are being read ahead.
+
+    Attributes:
+        batches: The batches.
+        step: The step of the next one.
+    """
+
+    batches: Generator[list[Chunk], None, None]
+    step: int
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[Chunk]:
+        self.step += 1
+        return next(self.batches)
 
 
 def _separate_dropout(key: Key, device: torch.device, processes: Processes) -> None:

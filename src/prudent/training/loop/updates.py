@@ -1,12 +1,13 @@
 """The updates of a run: read a batch, release its gradient, take an optimizer step."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from prudent.training.chunk import Chunk
 from prudent.training.loop.counters import Counters
@@ -23,54 +24,85 @@ class Updates:
     Attributes:
         step: Releases the gradient of a batch.
         optimizer: Updates the model from the released gradients.
-        gather: Reads a batch of records.
         counters: Count every update.
-        captures: Whether updates are captured as a CUDA graph.
+        gather: Reads a batch of records from tensors on the device; None: chunks come read.
+        scheduler: Changes the optimizer after every update; None: it stays as it is.
+        captures: Whether the step is captured as a CUDA graph.
     """
 
     step: Step
     optimizer: torch.optim.Optimizer
-    gather: Gather
     counters: Counters
-    captures: bool
+    gather: Gather | None = None
+    scheduler: LRScheduler | None = None
+    captures: bool = False
     _captured: CapturedStep | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.captures = (
-            self.captures and self.step.noise.capturable and is_capturable(self.optimizer)
-        )
-        if self.captures:
+        self.captures = self.captures and self.gather is not None and self.step.noise.capturable
+        if self._captures_optimizer:
             for group in self.optimizer.param_groups:
                 if "capturable" in group:
                     group["capturable"] = True
 
-    def __call__(self, batch: Batch) -> StepOutcome:
-        """Perform the update of one batch."""
-        if not self.captures or len(batch.ids) > 1:
-            return self._update(batch.ids, batch.valid)
+    @property
+    def _captures_optimizer(self) -> bool:
+        """Whether the graph includes the optimizer.
+
+        A graph would repeat the settings with which it was captured, so an optimizer whose settings
+        a scheduler changes runs outside it.
+        """
+        return self.captures and self.scheduler is None and is_capturable(self.optimizer)
+
+    def __call__(self, batch: Batch | Sequence[Chunk]) -> StepOutcome:
+        """Perform the update of one batch, given by its ids or as chunks already read."""
+        if not isinstance(batch, Batch):
+            outcome = self._update(batch)
+        elif self.captures and len(batch.ids) == 1:
+            outcome = self._replay(batch)
+        else:
+            outcome = self._update(self._chunks(batch.ids, batch.valid))
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return outcome
+
+    def _replay(self, batch: Batch) -> StepOutcome:
+        whole = self._captures_optimizer
         if self._captured is None:
+            act = self._update if whole else self._release
             self._captured = CapturedStep(
-                self._update,
+                lambda ids, valid: act(self._chunks(ids, valid)),
                 self.step,
                 self.step.model,
                 self.optimizer,
                 batch,
                 self.counters.tensors,
             )
-        return self._captured(batch)
+        outcome = self._captured(batch)
+        if not whole:
+            self._captured.place_gradients()
+            self.optimizer.step()
+        return outcome
 
-    def _update(self, ids: Tensor, valid: Tensor) -> StepOutcome:
-        chunks = [
-            Chunk(*self._records(rows), valid=real, ids=rows)
-            for rows, real in zip(ids, valid, strict=True)
-        ]
-        outcome = self.step(chunks)
+    def _update(self, chunks: Sequence[Chunk]) -> StepOutcome:
+        outcome = self._release(chunks)
         self.optimizer.step()
+        return outcome
+
+    def _release(self, chunks: Sequence[Chunk]) -> StepOutcome:
+        outcome = self.step(chunks)
         self.counters.add(outcome)
         return outcome
 
+    def _chunks(self, ids: Tensor, valid: Tensor) -> list[Chunk]:
+        return [
+            Chunk(*self._records(rows), valid=real, ids=rows)
+            for rows, real in zip(ids, valid, strict=True)
+        ]
+
     def _records(self, rows: Tensor) -> tuple[Any, Any]:
         """Inputs and targets, or a function that reads them if the engine recomputes."""
+        assert self.gather is not None
         if self.step.engine.recompute:
             return functools.partial(self.gather, rows), None
         return self.gather(rows)

@@ -1,0 +1,121 @@
+"""Replay of a step as a CUDA graph: one launch instead of thousands, without Python in between."""
+
+import gc
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from prudent.training.gradients.randomness import is_capturing
+
+_WARM_UP = 2
+_MOST = 8
+_LOG = logging.getLogger(__name__)
+
+
+class Captured:
+    """Wraps a function of trees of tensors and replays it as a CUDA graph for recurring shapes.
+
+    The first calls with new shapes run as they are, which also prepares what a capture must not do.
+    The next one is captured, and from then on the graph is replayed: its inputs are copied to where
+    it reads them. What it returns is overwritten by the next call. Random numbers of torch's
+    default generator, as dropout draws them, go on as without a graph.
+
+    Only a few shapes get a graph, because each keeps memory; others, and functions that cannot be
+    captured, run as they are.
+
+    Args:
+        function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
+            argument are read where they are, and must not move between calls.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._calls: dict[Any, int] = {}
+        self._graphs: dict[Any, _Graph | None] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, fixed: Any, *arguments: Any) -> Any:
+        """Return what the function returns."""
+        if is_capturing():
+            return self._function(fixed, *arguments)
+        leaves, structure = pytree.tree_flatten(arguments)
+        key = structure, tuple(map(_shape, leaves)), tuple(map(_place, pytree.tree_leaves(fixed)))
+        if key not in self._graphs:
+            self._calls[key] = self._calls.get(key, 0) + 1
+            if self._calls[key] <= _WARM_UP or len(self._graphs) >= _MOST:
+                return self._function(fixed, *arguments)
+            self._graphs[key] = self._capture(fixed, arguments)
+        graph = self._graphs[key]
+        return self._function(fixed, *arguments) if graph is None else graph.replay(leaves)
+
+    def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
+        inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
+        graph = torch.cuda.CUDAGraph()
+        chance = torch.cuda.get_rng_state()
+        try:
+            with no_collection(), torch.cuda.graph(graph, pool=self._pool):
+                result = self._function(fixed, *inputs)
+        except RuntimeError as error:
+            _renew_generator(chance)
+            # The text may come from a kernel, so only the kind of error is shown.
+            warnings.warn(
+                "The step cannot be captured as a CUDA graph and runs as it is, which changes no "
+                f"number but takes longer ({type(error).__name__}).",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return None
+        _LOG.info("The step is replayed as a CUDA graph.")
+        return _Graph(graph, fixed, pytree.tree_leaves(inputs), result)
+
+
+class _Graph(NamedTuple):
+    """A captured call: where it reads its inputs, and where it writes its result."""
+
+    graph: torch.cuda.CUDAGraph
+    fixed: Any  # kept alive: the graph reads it by address
+    inputs: list[Any]
+    result: Any
+
+    def replay(self, leaves: list[Any]) -> Any:
+        for place, leaf in zip(self.inputs, leaves, strict=True):
+            if isinstance(place, Tensor):
+                place.copy_(leaf)
+        self.graph.replay()
+        return self.result
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Pause garbage collection: freeing another run's graph would abort a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _renew_generator(state: Tensor) -> None:
+    """Give torch's default generator a state again: an aborted capture leaves it unusable."""
+    own = torch.cuda.default_generators[torch.cuda.current_device()]
+    fresh = torch.Generator(own.device)
+    fresh.set_state(state)
+    own.graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+def _shape(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+    return leaf
+
+
+def _place(leaf: Any) -> Any:
+    return (leaf.data_ptr(), *_shape(leaf)) if isinstance(leaf, Tensor) else leaf

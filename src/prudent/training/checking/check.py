@@ -1,0 +1,151 @@
+"""A check of a model and its loss before private training: `prudent.check`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from prudent._validate import ArgumentError
+from prudent.training.checking.cost import Cost, measured
+from prudent.training.checking.loss_probes import loss_problems, other_paths
+from prudent.training.checking.model_probes import (
+    changes_in_forward,
+    engine_problems,
+    mixed_records,
+    parameter_problems,
+    unmoved_parameters,
+    unsupported_layers,
+)
+from prudent.training.checking.subject import BatchLoss, Finding, LossKind, Severity, Subject
+from prudent.training.gradients.engine import count_records
+from prudent.training.gradients.refusals import made_up as made_up_batch
+
+__all__ = ["CheckReport", "Cost", "Finding", "LossKind", "Severity", "check"]
+
+
+@attrs.frozen
+class CheckReport:
+    """What `check` found.
+
+    Attributes:
+        findings: Problems and remarks, each with a fix; the most severe first.
+        loss: What the loss returns, None if that is not one of the known kinds. A mean or a sum is
+            what `make_private` needs as `loss_reduction`; one value per record is what `fit` needs.
+        cost: Time and memory of a step on the given batch, None if no private step is possible.
+    """
+
+    findings: tuple[Finding, ...]
+    loss: LossKind | None
+    cost: Cost | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether private training is possible: there is no finding of severity "error"."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+    def __str__(self) -> str:
+        head = "Ready for private training." if self.ok else "Not ready for private training."
+        kind = "The loss is of no known kind." if self.loss is None else f"The loss is {self.loss}."
+        cost = [] if self.cost is None else [str(self.cost)]
+        return "\n".join([head, *(str(finding) for finding in self.findings), kind, *cost])
+
+
+def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = False) -> CheckReport:
+    """Check whether a model and a loss can be trained privately, and what a step costs.
+
+        print(prudent.check(model, nn.CrossEntropyLoss(), (inputs, targets)))
+
+    The model is copied, so the check does not change it; torch's generators are restored. It takes
+    about a dozen steps of ordinary training.
+
+    Args:
+        model: The model in training mode.
+        loss: Maps outputs and targets to the mean or the sum over a batch, or to one value per
+            record.
+        batch: Inputs and targets: a pair of tensors, or of trees of tensors with the records on
+            their first axis. At least two records. The report depends on their values and is
+            neither noised nor charged, so they must be public or made up.
+        made_up: Use only the shapes and types of the batch, and make its records up; then any batch
+            will do. Their integers are 0 or 1.
+
+    Returns:
+        The findings, each with a fix, and the cost of a step.
+    """
+    inputs, targets = _pair(batch)
+    records = count_records(inputs, targets)
+    if made_up:
+        records = max(records, 4)
+        inputs, targets = made_up_batch((inputs, targets), records, varied=True)
+        inputs, targets = pytree.tree_map_only(Tensor, _alternating, (inputs, targets))
+    if records < 2:
+        raise ArgumentError("batch", "of two records or more", shown=str(records))
+    device = next(model.parameters()).device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        subject = Subject(model, loss, inputs, targets, records)
+        findings = list(_findings(subject))
+        cost = None
+        if all(finding.severity is not Severity.ERROR for finding in findings):
+            cost = measured(subject)
+    order = list(Severity)
+    findings.sort(key=lambda finding: order.index(finding.severity))
+    return CheckReport(tuple(findings), subject.kind, cost)
+
+
+def _findings(subject: Subject) -> Iterator[Finding]:
+    yield from parameter_problems(subject)
+    try:
+        subject.copied()
+    except Exception as error:
+        yield Finding(
+            Severity.ERROR,
+            "model",
+            f"It cannot be copied: {type(error).__name__}: {error}",
+            "Keep no computed tensor in an attribute, and check a model that has not run yet.",
+        )
+        return
+    try:
+        subject.outputs()
+    except Exception as error:
+        yield Finding(
+            Severity.ERROR,
+            "model",
+            f"It does not run on the batch: {type(error).__name__}: {error}",
+            "Give the inputs as the model takes them: a tensor, a tuple for several arguments, or "
+            "a dictionary for keyword arguments.",
+        )
+        return
+    yield from changes_in_forward(subject)
+    layers = list(unsupported_layers(subject))
+    mixed = [] if layers else list(mixed_records(subject))
+    found = [*layers, *mixed, *loss_problems(subject), *other_paths(subject)]
+    yield from found
+    if found:  # the engine would refuse the same in other words
+        return
+    problems = list(engine_problems(subject))
+    yield from problems
+    if all(problem.severity is not Severity.ERROR for problem in problems):
+        yield from unmoved_parameters(subject)
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+        raise ArgumentError(
+            "batch",
+            "a pair of inputs and targets",
+            shown=type(batch).__name__,
+            hint="For a model with several arguments, inputs are a tuple or a dictionary.",
+        )
+    inputs, targets = batch
+    return inputs, targets
+
+
+def _alternating(leaf: Tensor) -> Tensor:
+    """Integers that are 0 or 1, different between neighbouring records."""
+    if leaf.is_floating_point() or leaf.dtype == torch.bool:
+        return leaf
+    rows = torch.arange(leaf.shape[0], device=leaf.device).view(-1, *[1] * (leaf.ndim - 1))
+    places = torch.arange(leaf[0].numel(), device=leaf.device).view(leaf.shape[1:])
+    return ((rows + places) % 2).to(leaf.dtype)

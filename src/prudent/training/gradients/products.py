@@ -1,0 +1,125 @@
+"""Matrix products of factors: exact products of short numbers, or products of whole numbers.
+
+A norm that bounds a sensitivity and the sum that it bounds multiply the same factors in different
+orders, so they must not round the factors differently. There are two ways to be sure of that:
+
+- *whole*: the factors are multiplied in single precision or better, whatever a user allows the
+  layers of a model to truncate;
+- *short*: the factors are bfloat16 numbers, or truncated to TF32 first. A product of two of them is
+  exact in single precision, and a GPU multiplies them many times as fast.
+
+A short factor times a weight is no longer short. Its first part, rounded to the short type, and the
+rest, rounded as well, leave out at most 2⁻¹⁷ of each number; see `LEFT_OUT`.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn import functional
+
+from prudent.training.gradients.precision import short_products, truncates, whole_products
+
+Product = Callable[[Tensor, Tensor], Tensor]
+HALF = torch.float16, torch.bfloat16
+LEFT_OUT = 2.0**-17
+"""The largest fraction of a number that its two short parts leave out: 2⁻¹⁸ for bfloat16, which is
+rounded twice to 8 bits, and 2⁻²⁰ for TF32, which is truncated twice to 11 bits."""
+ALIGNED = 8
+"""Numbers that kernels for short factors read at a time."""
+
+
+def precise_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right, summed in single precision or better even if the factors are shorter."""
+    if left.dtype == right.dtype and multiplies_short(right):
+        return by_batch(summed_in_single, left, right)
+    return whole_product(at_least_single(left), at_least_single(right))
+
+
+def whole_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right, to be called in `whole_products`; a traced program keeps the precision."""
+    if left.is_cuda and get_proxy_mode() is not None:
+        return by_batch(_whole_product, left, right)
+    return left @ right
+
+
+def short_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right with factors truncated to TF32 if the device supports it."""
+    return by_batch(_short_product, left, right)
+
+
+def by_batch(product: Product, left: Tensor, right: Tensor) -> Tensor:
+    """A product of two batches of matrices, computed with a single batch axis."""
+    shape = left.shape[:-2]
+    flat = left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
+    return product(*flat).view(*shape, left.shape[-2], right.shape[-1])
+
+
+def multiplies_short(factor: Tensor) -> bool:
+    """Whether the device multiplies bfloat16 factors and accumulates in single precision."""
+    known = hasattr(torch.ops.aten.bmm, "dtype")
+    return known and factor.is_cuda and factor.dtype == torch.bfloat16
+
+
+def summed_in_single(left: Tensor, right: Tensor) -> Tensor:
+    """Batched products of bfloat16 matrices, with results in single precision."""
+    return torch.bmm(left, right, out_dtype=torch.float32)
+
+
+def cuts_products(values: Tensor) -> bool:
+    """Whether a layer's product of these values would be truncated to TF32."""
+    return values.is_cuda and values.dtype == torch.float32 and truncates()
+
+
+def shortened(values: Tensor) -> Tensor:
+    """Single-precision values truncated to 11 significant bits, so that their products are exact.
+
+    TF32 arithmetic represents these numbers exactly.
+    """
+    return (values.view(torch.int32) & -(1 << 13)).view(torch.float32)
+
+
+def parts(values: Tensor, short: torch.dtype, count: int = 2) -> Iterator[Tensor]:
+    """Short numbers whose sum is each value; two of them leave out at most `LEFT_OUT` of it."""
+    for _ in range(count - 1):
+        part = _cut(values, short)
+        yield part
+        values = values - part
+    yield _cut(values, short)
+
+
+def _cut(values: Tensor, short: torch.dtype) -> Tensor:
+    return values.to(short) if short in HALF else shortened(values)
+
+
+def aligned(factor: Tensor, axis: int) -> Tensor:
+    """A factor with zeros appended, so that kernels can read several numbers at a time."""
+    missing = -factor.shape[axis] % ALIGNED
+    if not missing or not factor.is_cuda:
+        return factor
+    return functional.pad(factor, [0, 0] * (-axis - 1) + [0, missing])
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """The values in at least single precision, which a norm that bounds a sensitivity needs."""
+    return values.float() if values.dtype in HALF else values
+
+
+# The settings of a product are set inside: a traced step keeps no settings of its own.
+@torch.library.custom_op("prudent::short_product", mutates_args=())
+def _short_product(left: Tensor, right: Tensor) -> Tensor:
+    with short_products():
+        return torch.bmm(left, right)
+
+
+@torch.library.custom_op("prudent::whole_product", mutates_args=())
+def _whole_product(left: Tensor, right: Tensor) -> Tensor:
+    with whole_products():
+        return torch.bmm(left, right)
+
+
+@_short_product.register_fake
+@_whole_product.register_fake
+def _(left: Tensor, right: Tensor) -> Tensor:
+    return left.new_empty(left.shape[0], left.shape[1], right.shape[2])

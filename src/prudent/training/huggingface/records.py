@@ -1,0 +1,231 @@
+"""Poisson batches of a data set of dictionaries, read and collated one record at a time.
+
+A collator that sees several records pads them to the longest. Then one long record changes the
+rows of all others, and with them, through positions or rounding, their gradients; no clipping
+bounds that. So the collator is called with one record at a time, and every row has the public
+shapes of an example.
+"""
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from prudent._validate import ArgumentError
+from prudent.training.keystream import Purpose
+from prudent.training.sampling import PoissonSampler
+
+Collate = Callable[[list[Any]], Any]
+_ROWS = 8  # parts are padded to a multiple of this, which suits the kernels of a GPU
+
+Row = dict[str, Tensor]
+"""The tensors of records by name, with the records on the first axis."""
+
+
+@attrs.frozen(eq=False)
+class Draw:
+    """What is drawn for one step. Secret.
+
+    Attributes:
+        number: The step, counted from 0.
+        ids: Record ids, shape (chunks, physical batch).
+        valid: False for padding; same shape.
+        seed: Seeds a data set or collator that draws random numbers.
+    """
+
+    number: int
+    ids: Tensor
+    valid: Tensor
+    seed: int
+
+
+class Draws(Sampler[Any]):
+    """The batch sampler of a loader: the draws of one epoch.
+
+    Args:
+        sampler: Draws the batches.
+        steps: Steps per epoch.
+        taken: Returns the number of steps taken so far. An epoch that is resumed starts from its
+            beginning; the loader skips what has been taken.
+    """
+
+    def __init__(self, sampler: PoissonSampler, steps: int, taken: Callable[[], int]) -> None:
+        self._sampler, self._steps, self._taken = sampler, steps, taken
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Draw]:
+        first = self._taken() // self._steps * self._steps
+        for number in range(first, first + self._steps):
+            batch = self._sampler.batch(number)
+            seeds = self._sampler.key.stream(Purpose.READING).words(1, step=number)
+            yield Draw(number, batch.ids.cpu(), batch.valid.cpu(), int(seeds) & (2**32 - 1))
+
+
+@attrs.frozen(eq=False)
+class Part:
+    """One physical batch on the host: inputs by name, validity and record ids."""
+
+    inputs: Row
+    valid: Tensor
+    ids: Tensor
+
+
+@attrs.frozen(eq=False)
+class LogicalBatch:
+    """The records of one step. Secret."""
+
+    number: int
+    parts: list[Part]
+
+
+class Records(Dataset[Any]):
+    """Reads the records of a draw.
+
+    | case | what happens |
+    |---|---|
+    | padding of the draw | the example, not valid |
+    | record longer than the example on its second axis | cut |
+    | record that cannot be read or collated, or has other shapes | not valid, as if absent |
+
+    Each row is a function of its own record and of public values, so a bad record changes neither
+    another row nor the kind of outcome.
+
+    Args:
+        data: A map-style data set of dictionaries.
+        collate: Maps a list of one record to its tensors.
+        examples: The tensors of public records, of which the first is the example.
+        whole: Keep all padding, so that every part has the same number of rows.
+    """
+
+    def __init__(self, data: Any, collate: Collate, examples: Row, *, whole: bool = False) -> None:
+        self._data, self._collate, self._whole = data, collate, whole
+        self._example = {name: value[:1] for name, value in examples.items()}
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitems__(self, draw: Draw) -> LogicalBatch:
+        """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
+        with _seeded(draw.seed):
+            parts = [self._part(*rows) for rows in zip(draw.ids, draw.valid, strict=True)]
+        return LogicalBatch(draw.number, parts)
+
+    def _part(self, ids: Tensor, valid: Tensor) -> Part:
+        if not self._whole:  # padding comes last
+            rows = max(1, -(-int(valid.sum()) // _ROWS)) * _ROWS
+            ids, valid = ids[:rows], valid[:rows]
+        pairs = zip(ids.tolist(), valid.tolist(), strict=True)
+        read = [self._row(index) if real else None for index, real in pairs]
+        known = torch.tensor([row is not None for row in read])
+        filled = [self._example if row is None else row for row in read]
+        inputs = {name: torch.cat([row[name] for row in filled]) for name in self._example}
+        return Part(inputs, known, ids)
+
+    def _row(self, index: int) -> Row | None:
+        try:
+            return fitted(self._collate([self._data[index]]), self._example)
+        except MemoryError:
+            raise
+        except Exception:  # its text may quote the record
+            return None
+
+
+def fitted(row: Any, example: Row) -> Row | None:
+    """The tensors of a record in the shapes of the example; None if they do not have them."""
+    if not isinstance(row, Mapping):
+        return None
+    found: Row = {}
+    for name, like in example.items():
+        value = row.get(name)
+        if not isinstance(value, Tensor) or value.ndim != like.ndim or value.dtype != like.dtype:
+            return None
+        if value.ndim > 1:
+            value = value[:, : like.shape[1]]
+        if value.shape != like.shape:
+            return None
+        found[name] = value
+    return found
+
+
+def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:
+    """The tensors of some public records, after checking that they agree in shape.
+
+    Args:
+        records: Public records.
+        collate: Maps a list of one record to its tensors.
+        length: The public number of tokens to which records are cut.
+    """
+    rows: list[Row] = []
+    for record in records:
+        row = collate([record])
+        if not isinstance(row, Mapping) or not all(
+            isinstance(value, Tensor) and value.ndim and len(value) == 1 for value in row.values()
+        ):
+            raise ArgumentError(
+                "data_collator",
+                "to return a dictionary of tensors with the records on the first axis",
+                shown=f"one that makes {_shapes(row)} of one record",
+            )
+        rows.append({n: v if v.ndim < 2 else v[:, :length] for n, v in row.items()})
+    for row in rows:
+        if _shapes(row) != _shapes(rows[0]):
+            raise ArgumentError(
+                "data_collator",
+                "to make records of one shape",
+                shown=f"{_shapes(rows[0])} and {_shapes(row)} of two public records",
+                why="records that are padded to the longest of a batch depend on each other",
+                hint="Give PrivateTrainer max_length, the public number of tokens to which every "
+                "record is padded or cut; or pad while tokenising, with padding='max_length'.",
+            )
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+def padded(collator: Collate, length: int | None) -> Collate:
+    """The collator, set to pad every record to a public number of tokens."""
+    if length is None:
+        return collator
+    if not hasattr(collator, "pad_to_multiple_of"):
+        raise ArgumentError(
+            "max_length",
+            "None with a collator that has no setting pad_to_multiple_of",
+            got=length,
+            hint="Let the collator itself pad to a fixed length.",
+        )
+    fixed = copy.copy(collator)
+    fixed.pad_to_multiple_of = length
+    if hasattr(fixed, "padding"):
+        fixed.padding = True
+    return fixed
+
+
+def _shapes(row: Any) -> str:
+    if not isinstance(row, Mapping):
+        return type(row).__name__
+    return ", ".join(
+        f"{name} {tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}"
+        for name, value in row.items()
+    )
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed torch and `random` for reading, and leave the generators of training as they were.
+
+    A resumed run then reads what an uninterrupted one would have read, also in worker processes.
+    """
+    before = random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)

@@ -1,0 +1,204 @@
+"""From the settings of a `Trainer` to a plan; settings that would break it are refused."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.training.aggregation import Aggregation, Sum
+from prudent.training.plan import Plan
+
+
+@attrs.frozen
+class Refusal:
+    """A setting that cannot be used.
+
+    Attributes:
+        argument: Its name in `TrainingArguments`.
+        wrong: Whether a value is refused.
+        allowed: What is allowed instead.
+        why: What it would break.
+        hint: What to do instead.
+    """
+
+    argument: str
+    wrong: Callable[[Any], bool]
+    allowed: str
+    why: str
+    hint: str = ""
+
+
+def _among(*names: str) -> Callable[[Any], bool]:
+    return lambda value: any(name in str(getattr(value, "value", value)) for name in names)
+
+
+REFUSALS = (
+    Refusal(
+        "fp16",
+        bool,
+        "False",
+        "loss scaling skips the steps that overflow, and which do depends on the records",
+        "Use bf16=True: parameters, norms and noise stay in single precision.",
+    ),
+    Refusal(
+        "train_sampling_strategy",
+        lambda value: str(value) != "random",
+        "'random'",
+        "the price is for Poisson batches",
+    ),
+    Refusal("group_by_length", bool, "False", "the price is for Poisson batches"),
+    Refusal(
+        "auto_find_batch_size",
+        bool,
+        "False",
+        "it starts again after running out of memory, and the steps taken until then are not "
+        "counted",
+        "Lower per_device_train_batch_size and raise gradient_accumulation_steps.",
+    ),
+    Refusal(
+        "include_num_input_tokens_seen",
+        lambda value: value not in (False, None, "no"),
+        "'no'",
+        "the number of tokens in a drawn batch is private",
+    ),
+    Refusal(
+        "skip_memory_metrics",
+        lambda value: not value,
+        "True",
+        "the memory of a step depends on the size of the drawn batch, which is private",
+    ),
+    Refusal(
+        "ignore_data_skip",
+        bool,
+        "False",
+        "a resumed run would draw batches again that it has already used",
+    ),
+    Refusal(
+        "optim",
+        _among("lomo", "layerwise"),
+        "an optimizer with a step of its own",
+        "this one updates parameters during the backward pass, before noise is added",
+    ),
+    Refusal("deepspeed", bool, "None", "it computes gradients of its own", "Use prudent.fit."),
+    Refusal(
+        "fsdp",
+        bool,
+        "unset",
+        "it computes gradients of its own",
+        "Use prudent.fit with a model divided by fully_shard.",
+    ),
+    Refusal(
+        "torch_compile",
+        bool,
+        "False",
+        "it compiles the model and not the private step",
+        "Pass compile=True to PrivateTrainer.",
+    ),
+    Refusal(
+        "world_size",
+        lambda value: value > 1,
+        "1",
+        "each process would draw and release batches of its own",
+        "Use prudent.fit, which runs under torchrun.",
+    ),
+    Refusal(
+        "n_gpu",
+        lambda value: value > 1,
+        "at most 1",
+        "replicas would compute gradients of their own",
+        "Set CUDA_VISIBLE_DEVICES to one GPU.",
+    ),
+)
+
+
+def check(args: Any) -> None:
+    """Raise an error for a setting of `TrainingArguments` that would break the guarantee."""
+    for refusal in REFUSALS:
+        value = getattr(args, refusal.argument, None)
+        if value is not None and refusal.wrong(value):
+            raise ArgumentError(
+                refusal.argument, refusal.allowed, got=value, why=refusal.why, hint=refusal.hint
+            )
+    if args.push_to_hub and _among("checkpoint")(args.hub_strategy):
+        raise ArgumentError(
+            "hub_strategy",
+            "'end' or 'every_save'",
+            got=args.hub_strategy.value,
+            why="a checkpoint holds the key of the noise, and whoever has it can subtract the "
+            "noise",
+        )
+
+
+def logical_batch(args: Any) -> int:
+    """The expected number of records of a step: physical batch times accumulation."""
+    return int(args.per_device_train_batch_size * args.gradient_accumulation_steps)
+
+
+def planned(
+    args: Any,
+    records: int,
+    *,
+    plan: Plan | None,
+    epsilon: float | None,
+    delta: float,
+    aggregation: Aggregation | None,
+) -> Plan:
+    """The given plan, or one made of the settings with the noise that `epsilon` needs."""
+    _validate.between(0, 1, ends="()", delta=delta)
+    if (plan is None) == (epsilon is None):
+        raise ArgumentError(
+            "epsilon", "or plan, one of the two", shown="neither" if plan is None else "both"
+        )
+    if plan is not None:
+        if aggregation is not None:
+            raise ArgumentError("aggregation", "in the plan", shown="both")
+        if args.max_steps > 0 and args.max_steps != plan.steps:
+            raise ArgumentError(
+                "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
+            )
+        return plan
+    assert epsilon is not None
+    rate = min(1.0, logical_batch(args) / records)
+    epochs = math.ceil(round(args.num_train_epochs / rate, 9))
+    aggregation = aggregation or Sum(clip=_clip(args), noise_multiplier=1.0)
+    plan = Plan(
+        sampling_rate=rate,
+        steps=args.max_steps if args.max_steps > 0 else epochs,
+        aggregation=aggregation,
+    )
+    return plan.calibrate(epsilon=_validate.positive(epsilon=epsilon), delta=delta)
+
+
+def _clip(args: Any) -> float:
+    """The bound on the norm of each record's gradient."""
+    if not args.max_grad_norm:
+        raise ArgumentError(
+            "max_grad_norm",
+            "> 0",
+            got=args.max_grad_norm,
+            why="it bounds the gradient of each record",
+            hint="Or pass an aggregation with a clip of its own.",
+        )
+    return float(args.max_grad_norm)
+
+
+def adapted(args: Any, plan: Plan) -> Any:
+    """A copy of the settings with which Trainer's loop takes one private step per update.
+
+    A step reads its physical batches itself, so nothing is accumulated outside of it. Each record's
+    gradient is clipped in the step; the released gradient is not clipped again.
+    """
+    own = copy.copy(args)
+    own.gradient_accumulation_steps = 1
+    own.max_grad_norm = 0.0
+    own.max_steps = plan.steps
+    return own
+
+
+def steps_per_epoch(plan: Plan) -> int:
+    """Steps in which each record is expected once."""
+    return max(1, math.ceil(round(1 / plan.sampling_rate, 9)))

@@ -1,0 +1,82 @@
+"""Charging a run to the budget of its data, kept in a ledger that other releases share."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import dp_accounting as dp
+
+from prudent._validate import ArgumentError
+from prudent.training.plan import Plan
+
+
+class LedgerLike(Protocol):
+    """A budget that is charged before any step is taken, such as `prudent.Ledger`."""
+
+    def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> Any:
+        """Commit the charge, or raise and commit nothing."""
+        ...
+
+
+def check_ledger(ledger: LedgerLike, plan: Plan) -> None:
+    """Raise an error unless a ledger can be charged for a plan. Charges nothing."""
+    if not hasattr(ledger, "charge"):
+        raise ArgumentError(
+            "ledger",
+            "an open prudent.Ledger",
+            shown=type(ledger).__name__,
+            hint="Open it with prudent.Ledger(location).",
+        )
+    relation = getattr(ledger, "relation", None)
+    if plan.relation.size_is_public and relation is not None and not relation.size_is_public:
+        raise ArgumentError(
+            "ledger",
+            "with a relation under which the number of records is public",
+            shown=f"neighbours by {relation}",
+            why=f"the plan has neighbours by {plan.relation}",
+            hint="Give the plan a public expected_batch and a public sampling_rate, or create the "
+            "ledger with relation=prudent.accounting.ZERO_OUT.",
+        )
+
+
+def charge_run(
+    ledger: LedgerLike, plan: Plan, name: str, *, delta: float | None, resumed: bool
+) -> Sequence[Any]:
+    """Charge a ledger for the steps of a plan that it was not yet charged for.
+
+    The whole plan is charged at once: how many steps a run takes does not depend on the data, and a
+    ledger that admits the first steps but not the last would leave an unfinished model. The run is
+    recognised in the ledger by its random name, so a resumed run is charged once, wherever it was
+    killed.
+
+    Args:
+        ledger: The ledger.
+        plan: The plan, shortened to what its own budget covers.
+        name: The name of the run, saved in its checkpoints.
+        delta: The δ at which the run is priced, if one is given.
+        resumed: Whether the run may have been charged before.
+
+    Returns:
+        The charges of the run.
+    """
+    label = f"training run {name}"
+    charges = []
+    if resumed and hasattr(ledger, "history"):
+        charges = [charge for charge in ledger.history() if charge.label == label]
+    due = plan.steps - sum(_steps(charge.event, plan) for charge in charges)
+    if due > 0:
+        charges.append(ledger.charge(plan.event_after(due), label, delta=delta))
+    return charges
+
+
+def note_release(ledger: LedgerLike, charges: Sequence[Any]) -> None:
+    """Note in the history of a ledger that the run was released. Costs nothing."""
+    if hasattr(ledger, "record_outcome"):
+        for charge in charges:
+            if not charge.outcome:
+                ledger.record_outcome(charge, "released")
+
+
+def _steps(event: dp.DpEvent, plan: Plan) -> int:
+    """The number of steps of a plan that an event pays for; 0 if it is of another plan."""
+    count = getattr(event, "count", 0)
+    return count if count and event == plan.event_after(count) else 0

@@ -1,0 +1,77 @@
+"""Contributions that are joined stand for the same sum."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.contributions import Dense, Outer, Rows, as_it_is
+from prudent.training.gradients.merging import merged
+from prudent.training.gradients.norms import SquaredNorms, squared_norms
+from tests.training.gradients.oracle import squares
+from tests.training.gradients.test_contributions import RECORDS, contributions, random, shaped
+
+
+def factors(positions: int, form=shaped) -> Outer:
+    return Outer(random(1, RECORDS, positions, 9), random(1, RECORDS, positions, 8), form)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_the_sum_stays_the_same(count):
+    for chosen in itertools.combinations(contributions(), count):
+        given = [*chosen, *contributions()[:2]]
+        joined = merged(given)
+        total = sum(each.per_example() for each in given)
+        torch.testing.assert_close(sum(each.per_example() for each in joined), total)
+        torch.testing.assert_close(squared_norms(joined), total.square().sum((1, 2)))
+        assert len(joined) <= len(given)
+
+
+def test_single_positions_become_one_contribution():
+    (joined,) = merged([factors(1) for _ in range(2)])
+    assert isinstance(joined, Outer)
+    assert joined.rows.shape == (1, RECORDS, 2, 9)
+    (formed,) = merged([factors(1) for _ in range(12)])  # not larger than their factors
+    assert isinstance(formed, Dense)
+
+
+def test_what_differs_stays_apart():
+    given = [
+        factors(1),
+        factors(1, as_it_is),
+        Outer(random(2, RECORDS, 1, 9), random(2, RECORDS, 1, 8), shaped),
+        Outer(random(1, RECORDS, 1, 9).float(), random(1, RECORDS, 1, 8).float(), shaped),
+        Rows(torch.zeros(RECORDS, 1).long(), random(RECORDS, 1, 8), 9),
+    ]
+    assert merged(given) == given
+
+
+def test_long_factors_stay_apart():
+    """Inner products of all pairs of positions would take more memory than the factors."""
+    given = [factors(10), factors(10)]
+    assert merged(given) == given
+
+
+def test_a_cell_in_a_loop_is_one_contribution(monkeypatch):
+    seen = []
+    add = SquaredNorms.add
+    monkeypatch.setattr(
+        SquaredNorms, "add", lambda self, found: seen.append(len(found)) or add(self, found)
+    )
+
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(20, 20)
+
+        def forward(self, x):
+            state = x.new_zeros(len(x), 20)
+            for step in x.unbind(1):
+                state = self.cell(step, state)
+            return state
+
+    model = Loop()
+    BookKeeping(model, squares)(model, torch.randn(4, 6, 20), torch.zeros(4))
+    assert seen == [1] * 4
