@@ -113,7 +113,7 @@ PROBLEMS: dict[str, tuple[nn.Module, str, str]] = {
     "kernel without vmap": (
         Calls(lambda m, x: m.linear(x) * m.other * (2.0 if float(x.sum()) > 1 else 1.0)),
         "model",
-        "Build the layer",
+        "torch.where instead of if",
     ),
     "half precision": (network().bfloat16(), "model", "float()"),
 }

@@ -16,6 +16,7 @@ from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
 from prudent.training.gradients.leaves import leaves_behind
 from prudent.training.gradients.leftovers import KeptRecordError
+from prudent.training.gradients.unsupported import UnsupportedLayerError, unsupported
 from prudent.training.step_checks import check_parameter_types
 
 BatchLoss = Callable[[Any, Any], Tensor]
@@ -285,6 +286,12 @@ def other_paths(subject: Subject) -> Iterator[Finding]:
 
 def engine_problems(subject: Subject) -> Iterator[Finding]:
     """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
+    refused = list(unsupported(subject.model))
+    for layer in refused:
+        what = f"{layer.what} cannot give each record a gradient of its own."
+        yield Finding(Severity.ERROR, layer.path or "model", what, layer.instead)
+    if refused:
+        return
     try:
         model = subject.copied()
         found = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
@@ -295,6 +302,11 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
             str(error),
             "Pass the state on as an argument, or set it back to None before forward returns.",
         )
+        return
+    except UnsupportedLayerError as error:
+        layer = error.layer
+        what = f"{layer.what} does not run on one record at a time: {error.reason}"
+        yield Finding(Severity.ERROR, layer.path or "model", what, layer.instead)
         return
     except Exception as error:
         where = _failing_layer(subject)
