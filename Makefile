@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-TEST_EXTRAS ?= dev+opacus+tables+train
+TEST_EXTRAS ?= dev+huggingface+opacus+tables+train
 TESTS ?= tests
 CONSTRAINTS ?= constraints.txt
 

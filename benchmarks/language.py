@@ -35,7 +35,6 @@ from torch import Tensor, nn
 import prudent
 from prudent.training import Key, PoissonSampler
 from prudent.training.gradients import BookKeeping
-from prudent.training.huggingface import record_masks
 
 TRAIN, PUBLIC, LENGTH, HEAD = 25_000, 2_000, 128, 40
 BATCH, STEPS, DELTA = 1024, 60, 1e-5
@@ -210,12 +209,15 @@ SLOW = Way("full", False, 2)
 
 
 def norm_bound(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    """τ of TSGD+PTR: the norm that a fifth of the gradients of public records exceed at first."""
+    """τ of TSGD+PTR: twice the norm that a fifth of public gradients exceed at first.
+
+    Gradients grow as the head does; with the norm itself nearly every test fails after some steps.
+    """
     engine, found = BookKeeping(model, LOSS), []
     for start in range(0, min(256, len(labels)), 64):
         rows = slice(start, start + 64)
         found.append(engine(model, inputs[rows], labels[rows]).norms)
-    return float(torch.cat(found).quantile(0.8))
+    return 2 * float(torch.cat(found).quantile(0.8))
 
 
 def plan_of(run: Run, records: int, batch: int, steps: int, tau: float) -> prudent.Plan:
@@ -317,6 +319,7 @@ class Bench:
         self.found: dict[str, Any] = json.loads(self.out.read_text()) if self.out.exists() else {}
         self.features: tuple[Any, Any, Any] | None = None
         self.lengths: dict[tuple[str, str], float] = {}
+        self.tried: set[str] = set()
 
     def write(self, name: str, entry: Any) -> None:
         self.found[name] = entry
@@ -379,8 +382,9 @@ class Bench:
 
     def attempt(self, name: str, make: Callable[[], Any]) -> Any:
         """The result of a run, or its error, which does not stop the others."""
-        if name in self.found and "error" not in self.found[name]:
+        if name in self.found and (name in self.tried or "error" not in self.found[name]):
             return self.found[name]
+        self.tried.add(name)
         try:
             entry = make()
         except Exception as error:
@@ -402,13 +406,12 @@ class Bench:
         for way in ways:
             run = Run(trained, method, 8.0, False, 1e-4)
             name = f"way: {trained}, {method}, {way.precision}, {way.graph}, {way.chunks}"
-            plan = plan_of(attrs.evolve(run, method="DP-SGD"), TRAIN, self.batch, 7, 0.0)
+            plan = plan_of(attrs.evolve(run, method="DP-SGD"), TRAIN, self.batch, 12, 0.0)
 
             def timed(run: Run = run, way: Way = way, plan: prudent.Plan = plan) -> Any:
-                one = self.train(run, way, attrs.evolve(plan, steps=1))
-                more = self.train(run, way, plan)
-                step = (more["seconds"] - one["seconds"]) / 6
-                return {"step": step, "first": one["seconds"], "gib": more["gib"]}
+                self.train(run, way, attrs.evolve(plan, steps=1))
+                timed = self.train(run, way, plan)
+                return {"step": timed["seconds"] / plan.steps, "gib": timed["gib"]}
 
             entry = self.attempt(name, timed)
             if "error" not in entry:
@@ -508,8 +511,7 @@ def main() -> None:
     else:
         torch.set_float32_matmul_precision("high")
         warnings.filterwarnings("ignore", "Full backward hook is firing")  # of torch, about opacus
-        with record_masks():
-            Bench(options).go(options.kinds.split(","), options.methods.split(","))
+        Bench(options).go(options.kinds.split(","), options.methods.split(","))
 
 
 if __name__ == "__main__":

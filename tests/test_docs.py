@@ -75,6 +75,19 @@ def opacus() -> dict[str, Any]:
     return {}
 
 
+def huggingface() -> dict[str, Any]:
+    pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
+    pytest.importorskip("peft", reason="needs pip install 'prudent[huggingface]'")
+    return {}
+
+
+def lightning() -> dict[str, Any]:
+    pytest.importorskip("lightning", reason="needs pip install 'prudent[lightning]'")
+    warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec", FutureWarning)  # Lightning
+    warnings.filterwarnings("ignore", ".* does not have many workers")
+    return {}
+
+
 def flower() -> dict[str, Any]:
     pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
     return {}
@@ -89,7 +102,9 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/certify-training.md": learning,
     "docs/extending.md": lambda: learning() | salaries(),
     "docs/corruption.md": learning,
+    "docs/lightning.md": lightning,
     "docs/opacus.md": opacus,
+    "docs/huggingface.md": huggingface,
     "docs/federated.md": flower,
 }
 

@@ -26,8 +26,8 @@ from prudent import ArgumentError
 from prudent.accounting.events import GaussianTest
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.gradients import BookKeeping
-from prudent.training.huggingface import PrivateTrainer, reach, record_masks
-from prudent.training.huggingface.records import Draw, Records, example_of, padded
+from prudent.training.huggingface import PrivateTrainer, reach
+from prudent.training.huggingface.records import Draw, Records, examples_of, fitted, padded
 from prudent.training.huggingface.self_test import check_optimizer, check_reach
 from prudent.training.huggingface.settings import REFUSALS
 
@@ -182,22 +182,32 @@ def test_an_update_is_the_mean_of_clipped_gradients(
         torch.testing.assert_close(moved, expected[name], rtol=1e-3, atol=1e-6, msg=name)
 
 
+class StopsAt(TrainerCallback):
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop |= state.global_step == self.steps
+
+
 def test_batches_are_poisson_samples_each_used_once(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
     key = Key.from_seed(3)
-    own = trainer(bert(), arguments(num_train_epochs=2), plan=None, epsilon=8.0, key=key)
+    plan = Plan(sampling_rate=1 / 3, steps=7, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    own = trainer(bert(), arguments(), plan=plan, key=key)
     loader = own.get_train_dataloader()
     assert len(loader) == 3
-    sampler = PoissonSampler(RECORDS, 8 / RECORDS, physical_batch=8, key=key)
+    sampler = PoissonSampler(RECORDS, 8 / RECORDS, key=key)
     data = Sentences()
     for number, batch in enumerate(loader):
         expected = sampler.batch(number)
         for part, ids, valid in zip(batch.parts, expected.ids, expected.valid, strict=True):
-            assert torch.equal(part.valid, valid)
-            assert torch.equal(part.inputs["input_ids"][valid], data.ids[ids[valid]])
+            assert int(part.valid.sum()) == int(valid.sum())
+            assert torch.equal(part.inputs["input_ids"][part.valid], data.ids[ids[valid]])
+    own.add_callback(StopsAt(5))
     own.train()
-    with pytest.raises(RuntimeError, match="batch of step 6"):
+    with pytest.raises(RuntimeError, match="batch of step 5"):
         own.training_step(own.model, batch)
 
 
@@ -243,6 +253,9 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
     for name, value in whole.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value), name
+    assert whole._step is not None
+    assert again._step is not None
+    assert torch.equal(again._step.trim, whole._step.trim)
     timed = {"train_runtime", "train_samples_per_second", "train_steps_per_second"}
     histories = [
         [{k: v for k, v in entry.items() if k not in timed} for entry in each.state.log_history]
@@ -338,7 +351,7 @@ def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
 
 def test_a_record_does_not_change_the_rows_of_others() -> None:
     collate = padded(Tokens(), 4)
-    example = example_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], collate)
+    example = examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], collate)
     data: list[Any] = [{"input_ids": [1, 2]}, {"input_ids": [3]}, {"input_ids": [4] * 9}]
     part = drawn(data, example, collate)
     assert part.inputs["input_ids"].tolist() == [[1, 2, 0, 0], [3, 0, 0, 0], [4, 4, 4, 4]]
@@ -347,13 +360,27 @@ def test_a_record_does_not_change_the_rows_of_others() -> None:
         other = drawn([*data[:2], odd], example, collate)
         assert torch.equal(other.inputs["input_ids"][:2], part.inputs["input_ids"][:2])
         assert other.valid.tolist() == [True, True, False]
+    one = {name: value[:1] for name, value in example.items()}
+    assert fitted({"input_ids": torch.ones(1, 5, dtype=torch.int64)}, one) is not None
+    assert fitted({"input_ids": torch.ones(1, 3, dtype=torch.int64)}, one) is None
+
+
+def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
+    data = [{"input_ids": [1]}] * 32
+    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], 5)
+    for whole, rows in ((False, 8), (True, 32)):
+        records = Records(data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole)
+        (part,) = records.__getitems__(draw).parts
+        assert part.inputs["input_ids"].shape == (rows, 1)
+        assert part.valid.tolist() == [True] * 3 + [False] * (rows - 3)
+        assert part.ids.tolist() == list(range(rows))
 
 
 def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
     with pytest.raises(ArgumentError, match="max_length"):
-        example_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
+        examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
     with pytest.raises(ArgumentError, match="pad_to_multiple_of"):
         padded(drops_words, 4)
     with pytest.raises(ArgumentError, match="example"):
@@ -516,7 +543,7 @@ def test_weights_that_the_loss_does_not_reach_are_named() -> None:
 
     model = Detached()
     engine = BookKeeping(model, lambda outputs, _: outputs)
-    found = reach(engine, torch.ones(1, 2))
+    found = reach(engine, torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
     assert found.unreached == ("lost.weight", "lost.bias")
     with pytest.warns(RuntimeWarning, match=r"lost\.weight"):
         check_reach(found)
@@ -541,16 +568,3 @@ def quiet() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-
-
-def test_masks_are_built_without_looking_at_a_record() -> None:
-    model = bert().eval()
-    engine = BookKeeping(model, lambda outputs, labels: outputs.loss.reshape(1))
-    row = {k: torch.as_tensor(v)[None] for k, v in Sentences()[0].items()}
-    with pytest.raises(RuntimeError, match="data-dependent"):
-        engine(model, row, ())
-    with record_masks():
-        norms = engine(model, row, ()).norms
-    model(**row).loss.backward()
-    norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
-    assert float(norms) == pytest.approx(norm, rel=1e-4)

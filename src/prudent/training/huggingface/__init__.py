@@ -1,10 +1,9 @@
-"""Private training of Hugging Face models: a `Trainer`, its self-tests, and masks for other loops.
+"""Private training of Hugging Face models: a `Trainer` and its self-tests.
 
 Requires the extra `huggingface`.
 """
 
-from prudent.training.huggingface.masks import record_masks
 from prudent.training.huggingface.self_test import Reach, reach
 from prudent.training.huggingface.trainer import PrivateTrainer
 
-__all__ = ["PrivateTrainer", "Reach", "reach", "record_masks"]
+__all__ = ["PrivateTrainer", "Reach", "reach"]

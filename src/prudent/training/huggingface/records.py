@@ -22,6 +22,8 @@ from prudent.training.keystream import Purpose
 from prudent.training.sampling import PoissonSampler
 
 Collate = Callable[[list[Any]], Any]
+_ROWS = 8  # parts are padded to a multiple of this, which suits the kernels of a GPU
+
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
 
@@ -99,11 +101,13 @@ class Records(Dataset[Any]):
     Args:
         data: A map-style data set of dictionaries.
         collate: Maps a list of one record to its tensors.
-        example: The tensors of one public record.
+        examples: The tensors of public records, of which the first is the example.
+        whole: Keep all padding, so that every part has the same number of rows.
     """
 
-    def __init__(self, data: Any, collate: Collate, example: Row) -> None:
-        self._data, self._collate, self._example = data, collate, example
+    def __init__(self, data: Any, collate: Collate, examples: Row, *, whole: bool = False) -> None:
+        self._data, self._collate, self._whole = data, collate, whole
+        self._example = {name: value[:1] for name, value in examples.items()}
 
     def __len__(self) -> int:
         return len(self._data)
@@ -115,10 +119,13 @@ class Records(Dataset[Any]):
         return LogicalBatch(draw.number, parts)
 
     def _part(self, ids: Tensor, valid: Tensor) -> Part:
+        if not self._whole:  # padding comes last
+            rows = max(1, -(-int(valid.sum()) // _ROWS)) * _ROWS
+            ids, valid = ids[:rows], valid[:rows]
         pairs = zip(ids.tolist(), valid.tolist(), strict=True)
-        rows = [self._row(index) if real else None for index, real in pairs]
-        known = torch.tensor([row is not None for row in rows])
-        filled = [self._example if row is None else row for row in rows]
+        read = [self._row(index) if real else None for index, real in pairs]
+        known = torch.tensor([row is not None for row in read])
+        filled = [self._example if row is None else row for row in read]
         inputs = {name: torch.cat([row[name] for row in filled]) for name in self._example}
         return Part(inputs, known, ids)
 
@@ -148,8 +155,14 @@ def fitted(row: Any, example: Row) -> Row | None:
     return found
 
 
-def example_of(records: Sequence[Any], collate: Collate) -> Row:
-    """The tensors of the first of some public records, after checking that all agree in shape."""
+def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:
+    """The tensors of some public records, after checking that they agree in shape.
+
+    Args:
+        records: Public records.
+        collate: Maps a list of one record to its tensors.
+        length: The public number of tokens to which records are cut.
+    """
     rows: list[Row] = []
     for record in records:
         row = collate([record])
@@ -161,7 +174,7 @@ def example_of(records: Sequence[Any], collate: Collate) -> Row:
                 "to return a dictionary of tensors with the records on the first axis",
                 shown=f"one that makes {_shapes(row)} of one record",
             )
-        rows.append(dict(row))
+        rows.append({n: v if v.ndim < 2 else v[:, :length] for n, v in row.items()})
     for row in rows:
         if _shapes(row) != _shapes(rows[0]):
             raise ArgumentError(
@@ -172,7 +185,7 @@ def example_of(records: Sequence[Any], collate: Collate) -> Row:
                 hint="Give PrivateTrainer max_length, the public number of tokens to which every "
                 "record is padded or cut; or pad while tokenising, with padding='max_length'.",
             )
-    return rows[0]
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
 def padded(collator: Collate, length: int | None) -> Collate:
@@ -210,7 +223,7 @@ def _seeded(seed: int) -> Iterator[None]:
     """
     before = random.getstate()
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         random.seed(seed)
         try:
             yield

@@ -6,14 +6,17 @@ tests use a public example and released models alone, and cost nothing.
 
 import warnings
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from prudent._validate import ArgumentError
 from prudent.training.gradients import Engine
+from prudent.training.gradients.engine import count_records
 
 _SHOWN = 5
 
@@ -51,13 +54,18 @@ def reach(engine: Engine, inputs: Any, targets: Any = ()) -> Reach:
     with torch.random.fork_rng(devices), torch.no_grad():
         values: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
         values |= {name: p + 0.01 * torch.randn_like(p) for name, p in trained.items()}
-        with torch.enable_grad():
-            formed = engine.formed(values, inputs, targets)
-    gradients = formed.per_example
-    reached = tuple(name for name in trained if bool(gradients[name].any()))
+        found: set[str] = set()
+        for place in range(count_records(inputs, targets)):
+            rows = slice(place, place + 1)
+            record = pytree.tree_map_only(Tensor, itemgetter(rows), (inputs, targets))
+            with torch.enable_grad():
+                gradients = engine.formed(values, *record).per_example
+            found |= {name for name in trained if bool(gradients[name].nan_to_num().any())}
+            if len(found) == len(trained):
+                break
     return Reach(
-        reached=reached,
-        unreached=tuple(name for name in trained if name not in reached),
+        reached=tuple(name for name in trained if name in found),
+        unreached=tuple(name for name in trained if name not in found),
         frozen=tuple(name for name, p in model.named_parameters() if not p.requires_grad),
     )
 
@@ -74,7 +82,7 @@ def check_reach(found: Reach) -> None:
         )
     if found.unreached:
         warnings.warn(
-            f"The loss of a public example does not reach {_named(found.unreached)}: only noise "
+            f"The loss of public records does not reach {_named(found.unreached)}: only noise "
             "will move them. Freeze them with requires_grad_(False).",
             RuntimeWarning,
             stacklevel=2,

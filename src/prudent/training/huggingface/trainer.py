@@ -21,14 +21,13 @@ from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping
 from prudent.training.huggingface import settings
-from prudent.training.huggingface.masks import record_masks
 from prudent.training.huggingface.records import (
     Draws,
     LogicalBatch,
     Part,
     Records,
     Row,
-    example_of,
+    examples_of,
     padded,
 )
 from prudent.training.huggingface.self_test import Positions, check_optimizer, check_reach, reach
@@ -42,7 +41,7 @@ _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
 
 _EXAMPLES = 16
-"""Number of public records whose shapes are compared."""
+"""Number of public records that are looked at before training."""
 
 _UPDATES = 3
 """Number of updates by which every trained parameter must have moved."""
@@ -110,17 +109,18 @@ class PrivateTrainer(Trainer):
     ) -> None:
         given = inspect.signature(Trainer.__init__).bind(self, *positional, **options).arguments
         given.pop("self")
-        args, data = given.get("args"), given.get("train_dataset")
+        args: Any = given.get("args")
+        data: Any = given.get("train_dataset")
         _check_given(type(self), args, data, given.get("eval_dataset"))
         settings.check(args)
         self.plan = settings.planned(
             args, len(data), plan=plan, epsilon=epsilon, delta=delta, aggregation=aggregation
         )
         self.delta = delta
-        accumulates = self.plan.sampling_rate * len(data) > args.per_device_train_batch_size
+        self._accumulates = self.plan.sampling_rate * len(data) > args.per_device_train_batch_size
         self._recompute = recompute
         if recompute is None:
-            self._recompute = accumulates or args.gradient_checkpointing
+            self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._max_length, self._given_example = max_length, example
         self._key = given_or_random(key)
@@ -128,7 +128,7 @@ class PrivateTrainer(Trainer):
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
         self._positions: Positions | None = None
-        self._passes = torch.zeros((), dtype=torch.float64)
+        self._passes = torch.zeros(())
         given["args"] = settings.adapted(args, self.plan)
         super().__init__(**given)
         self.add_callback(_Follow(self))
@@ -142,30 +142,33 @@ class PrivateTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader of Poisson batches."""
-        collate, example = self._reading()
+        collate, examples = self._reading()
         steps = settings.steps_per_epoch(self.plan)
+        # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
             len(self.train_dataset),
             self.plan.sampling_rate,
-            physical_batch=self.args.per_device_train_batch_size,
+            physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
             key=self._key,
         )
+        # A compiled or captured step is one for each shape.
+        whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            Records(self.train_dataset, collate, example),
+            Records(self.train_dataset, collate, examples, whole=whole),
             batch_sampler=Draws(sampler, steps, lambda: int(self.state.global_step)),
             collate_fn=_as_it_is,
             num_workers=workers,
             persistent_workers=self.args.dataloader_persistent_workers and workers > 0,
             prefetch_factor=self.args.dataloader_prefetch_factor,
-            generator=torch.Generator(),  # a loader seeds its workers; leave dropout's alone
         )
 
     def _reading(self) -> tuple[Any, Row]:
-        """The collator of one record, and the tensors of a public one."""
+        """The collator of one record, and the tensors of public ones."""
         collator = padded(self.data_collator, self._max_length)
         collate = self._get_collator_with_removed_columns(collator, description="training")
-        return collate, example_of(_public_records(self._given_example, self.eval_dataset), collate)
+        records = _public_records(self._given_example, self.eval_dataset)
+        return collate, examples_of(records, collate, self._max_length)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[LogicalBatch], *_: Any, **__: Any
@@ -225,9 +228,8 @@ class PrivateTrainer(Trainer):
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
-        with record_masks():
-            outcome = step([self._chunk(part) for part in inputs.parts])
-        self._passes += outcome.passed.to(self._passes)
+        outcome = step([self._chunk(part) for part in inputs.parts])
+        self._passes += outcome.passed
         return torch.zeros((), device=self.args.device)
 
     def _chunk(self, part: Part) -> Chunk:
@@ -249,6 +251,7 @@ class PrivateTrainer(Trainer):
 
     def _loss(self, outputs: Any, labels: Any) -> Tensor:
         """The loss of one record, with which the model was called as a batch of one."""
+        loss: Tensor
         if self.compute_loss_func is not None:
             loss = self.compute_loss_func(outputs, labels, num_items_in_batch=None)
         elif self.label_smoother is not None:
@@ -261,15 +264,14 @@ class PrivateTrainer(Trainer):
         return loss.reshape(1)
 
     def _begin(self) -> None:
-        """Test the model on the public example, and make the private step."""
+        """Test the model on public records, and make the private step."""
         check_optimizer(self.model, self.optimizer)
         autocast = torch.bfloat16 if self.args.bf16 else None
         engine = BookKeeping(
             self.model, self._loss, recompute=bool(self._recompute), autocast=autocast
         )
         row = {name: value.to(self.args.device) for name, value in self._reading()[1].items()}
-        with record_masks():
-            check_reach(reach(engine, *self._split(row)))
+        check_reach(reach(engine, *self._split(row)))
         self._positions = Positions.of(self.model)
         self._step = Step(
             self.plan,
@@ -280,9 +282,10 @@ class PrivateTrainer(Trainer):
             key=self._key,
             compile=self._compile,
         )
+        self._passes = torch.zeros((), device=self.args.device)
         if self._saved is not None:
             self._step.state.load_state_dict(self._saved["release"])
-            self._passes = self._saved["passes"].to(self._passes)
+            self._passes += self._saved["passes"].to(self.args.device)
             self._saved = None
 
     # ---- what is shown -----------------------------------------------------------------------
@@ -436,5 +439,5 @@ def _public_records(example: Any, evaluated: Any) -> list[Any]:
     return [evaluated[index] for index in range(min(_EXAMPLES, len(evaluated)))]
 
 
-def _as_it_is(batch: LogicalBatch) -> LogicalBatch:
+def _as_it_is(batch: Any) -> Any:
     return batch
