@@ -40,15 +40,16 @@ class UnsupportedLayerError(RuntimeError):
 
     Attributes:
         layer: The layer and what to use instead.
+        reason: The error of torch, as one line.
     """
 
     def __init__(self, layer: Unsupported, error: Exception) -> None:
         self.layer = layer
         place = f"at {layer.path!r}" if layer.path else "itself"
-        reason = " ".join(str(error).split())
+        self.reason = " ".join(str(error).split())
         super().__init__(
             f"Expected layers that run on one record at a time, got {layer.what} {place}. "
-            f"{layer.instead} torch's reason: {reason}"
+            f"{layer.instead} torch's reason: {self.reason}"
         )
 
 
