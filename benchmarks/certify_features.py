@@ -218,7 +218,21 @@ def kernels(d):
     for t in (0.0, 0.5, 1.0, 1.5, 2.0):
         found[f"random {t}"] = t
     found["random 1.0 D1024"] = 1.0
+    for tables, each in ((32, 128), (32, 256), (16, 1024)):
+        for low, high in ((0.6, 1.0), (0.8, 1.2)):
+            found[f"votes {tables}x{each} {low} {high}"] = tables, each, low, high
     return found
+
+
+def votes(u, y, q, tables, each, low, high):
+    """Sums over each class of the weights of what records vote for: random directions."""
+    g = torch.Generator(DEVICE).manual_seed(7)
+    signs = torch.randint(2, (u.shape[1], tables * each), generator=g, device=DEVICE) * 2.0 - 1
+    one, counts = functional.one_hot(y, 10).float(), torch.zeros(tables * each, 10, device=DEVICE)
+    near = torch.cat([(p @ signs).view(-1, tables, each).argmax(2) for p in u.split(2000)])
+    for t in range(tables):
+        counts.index_add_(0, near[:, t] + each * t, one)
+    return torch.cat([ramp(low, high)(p @ signs) @ counts / tables for p in q.split(2000)])
 
 
 def vectors_of(name, value, phi):
@@ -240,8 +254,13 @@ def report(label, phi, data, noise, out):
     for name, value in kernels(phi[0].shape[1]).items():
         u, t = (vectors_of(name, value, part) for part in phi)
         h = value if name.startswith("ramp") else (lambda c: c)
-        held = curve(sums_of(h, u[:50000], y[:50000], u[50000:]), y[:50000], y[50000:], noise)
-        test = curve(sums_of(h, u, y, t), y, ty, noise)
+
+        def sums(u, y, q, name=name, value=value, h=h):
+            return votes(u, y, q, *value) if name.startswith("votes") else sums_of(h, u, y, q)
+
+        loud = noise * (math.sqrt(value[1] / 5) if name.startswith("votes") else 1.0)
+        held = curve(sums(u[:50000], y[:50000], u[50000:]), y[:50000], y[50000:], loud)
+        test = curve(sums(u, y, t), y, ty, loud)
         print(
             f"{label:24s} {name:18s} held",
             *(f"{k}:{v}" for k, v in held.items()),
@@ -259,6 +278,7 @@ NETS = {
     "letters-turned": {"data": "turned", "steps": 2600},
     "letters-deep": {"data": "letters", "steps": 2600, "deep": True, "smooth": 0.1},
     "glyphs-varied": {"data": "glyphs", "steps": 2600, "variation": 0.35, "deep": True},
+    "glyphs-many": {"data": "glyphs", "steps": 4000, "variation": 0.2, "classes": 10_000},
     "letters+glyphs": {"data": "mixed", "steps": 3000, "deep": True, "variation": 0.2},
 }
 
@@ -269,7 +289,8 @@ def pictures(config, data):
         return x, y
     if config["data"] == "turned":
         return dihedral(x, y, 26)
-    gx, gy = glyph_images(GLYPHS, 60, config["variation"])
+    classes = min(GLYPHS, 40) if DEVICE.type == "cpu" else config.get("classes", GLYPHS)
+    gx, gy = glyph_images(classes, 120_000 // max(2000, classes), config["variation"])
     if config["data"] == "glyphs":
         return gx, gy
     return torch.cat([x, gx]), torch.cat([y, gy + 26])

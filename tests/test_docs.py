@@ -81,6 +81,13 @@ def huggingface() -> dict[str, Any]:
     return {}
 
 
+def lightning() -> dict[str, Any]:
+    pytest.importorskip("lightning", reason="needs pip install 'prudent[lightning]'")
+    warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec", FutureWarning)  # Lightning
+    warnings.filterwarnings("ignore", ".* does not have many workers")
+    return {}
+
+
 def flower() -> dict[str, Any]:
     pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
     return {}
@@ -95,6 +102,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/certify-training.md": learning,
     "docs/extending.md": lambda: learning() | salaries(),
     "docs/corruption.md": learning,
+    "docs/lightning.md": lightning,
     "docs/opacus.md": opacus,
     "docs/huggingface.md": huggingface,
     "docs/federated.md": flower,

@@ -23,7 +23,7 @@ from prudent.certify.classifier import (
     sensitivity,
 )
 from prudent.certify.features import FeatureMap, Vectors
-from prudent.certify.vectors import LENGTH, Euclidean, Pairing, Votes
+from prudent.certify.vectors import LENGTH, Euclidean, Mixed, Pairing, Votes
 from prudent.release.budget.ledger import Ledger, OverBudgetError
 from prudent.release.failures import SourceError
 from prudent.release.noise import Law, ReproducibleNoise
@@ -176,7 +176,7 @@ def test_attacks_that_train_anew_change_no_certified_prediction(features: Featur
     assert worst < np.mean(before == truth) - 0.1
 
 
-@pytest.mark.parametrize("pairing", [EUCLIDEAN, Votes(4), Votes(2, constant=0.0625)], ids=str)
+@pytest.mark.parametrize("pairing", [EUCLIDEAN, Votes(4), Mixed(5, Votes(2), 0.75)], ids=str)
 def test_similarities_are_from_0_to_1_and_records_are_short_whatever_the_rows_are(
     pairing: Pairing,
 ) -> None:

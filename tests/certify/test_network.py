@@ -138,7 +138,8 @@ def test_the_map_of_letters_comes_with_the_package() -> None:
     shipped = feature_map("letters")
     votes = np.asarray(shipped.records(images(20)))
     assert votes.shape == (20, shipped.width)
-    assert np.allclose(votes.sum(axis=1), 1)
+    assert np.allclose(np.linalg.norm(votes[:, :256], axis=1), 1 / 8)
+    assert np.allclose(votes[:, 256:].sum(axis=1), 1)
     odd = images(2).astype(float) / 255
     odd[0, 3, 3] = np.nan
     assert np.isnan(np.asarray(shipped.records(odd))[0]).all()

@@ -2,6 +2,7 @@
 
 import hashlib
 
+import attrs
 import numpy as np
 import pytest
 
@@ -104,3 +105,17 @@ def test_arguments_are_checked() -> None:
         Ballot(tables=3)
     with pytest.raises(ArgumentError):
         Ballot(directions=1)
+
+
+def test_a_share_of_the_similarity_is_the_cosine_of_positive_parts() -> None:
+    rows = np.random.default_rng(6).standard_normal((40, 20))
+    mixed = Voting("test", "", np.asarray, 20, attrs.evolve(BALLOT, share=0.25))
+    votes = Voting("test", "", np.asarray, 20, BALLOT)
+    cosines = unit(rows.clip(0)) @ unit(rows.clip(0)).T
+    wanted = 0.25 * cosines + 0.75 * votes.queries(rows) @ votes.records(rows).T
+    vectors, _ = mixed.pairing.records(mixed.records(rows))
+    found = mixed.pairing.queries(mixed.queries(rows)) @ vectors.T / LENGTH**2
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
+    assert 0 <= found.min() < found.max() <= 1
+    again, _ = mixed.pairing.records(vectors / LENGTH)
+    assert np.array_equal(again, vectors)

@@ -86,6 +86,40 @@ def test_a_certified_prediction_that_changes_ends_the_run(
         )
 
 
+def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    (tmp_path / "census").mkdir()
+    for name, count in (("data", 6000), ("test", 400)):
+        lines = []
+        for rich in draw.random(count) < 0.06:
+            fields = ["0"] * 42
+            fields[0] = str(draw.integers(20, 60) + 20 * rich)
+            fields[4] = draw.choice(["Bachelors", "High school"], p=[0.8, 0.2] if rich else None)
+            fields[16] = str(draw.integers(9000) * rich)
+            fields[18], fields[19] = str(draw.integers(100)), str(draw.integers(10**9))
+            fields[-1] = " 50000+." if rich else " - 50000."
+            lines.append(", ".join(fields))
+        (tmp_path / "census" / f"census-income.{name}").write_text("\n".join(lines))
+    monkeypatch.setenv("PRUDENT_DATA", str(tmp_path))
+    flags = ("certify", "--dataset", "census", "--epsilon", "1", "--seed", "1")
+    found = json.loads(prudent(*flags, "--json").out)
+    assert found["largest_class"] > 90
+    assert found["balanced"]["0"] > 75
+    assert found["balanced"]["100"] > 50  # what a constant answer gets
+    told = prudent(*flags).out
+    assert "of the test records are of one class" in told
+    assert "mean over the classes" in told
+
+
+def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRUDENT_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    answer = prudent("certify", "--dataset", "imdb")
+    assert answer.status == 2
+    assert "reviews.json" in answer.err
+    assert str(tmp_path / "imdb") in answer.err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

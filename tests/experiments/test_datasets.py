@@ -1,4 +1,5 @@
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -6,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from prudent import ArgumentError
 from prudent.corruption import FeatureNoise, RandomLabelFlip, corrupted_mask
-from prudent.experiments import datasets, files, named_datasets
+from prudent.experiments import datasets, files, formats, named_datasets
 from tests.experiments import writers
 
 SHIPPED = Path(__file__).parents[2] / "data" / "mnist"
@@ -288,3 +290,16 @@ def test_the_cifar_in_the_data_folder_is_the_official_one():
     batch = torch.cat([data.test_labels.to(torch.uint8)[:, None], pixels], 1)
     assert hashlib.md5(batch.numpy()).hexdigest() == "803d5f7f4d78ea53de84dbe85f74fb6d"
     assert data.train_labels.bincount().tolist() == [5000] * 10
+
+
+def test_reviews_are_split_as_published(tmp_path):
+    parts = [("test bad", 0), ("train bad", 0), ("test good", 1), ("train good", 1)]
+    entries = [{"t": f"{name} {i}", "s": label} for name, label in parts for i in range(2)]
+    (tmp_path / "reviews.json").write_text(json.dumps(entries))
+    (train, labels), (test, truth) = datasets.read_arrays("imdb", tmp_path)
+    told = formats.unpacked_texts(train)
+    assert told == ["train bad 0", "train bad 1", "train good 0", "train good 1"]
+    assert all(text.startswith("test") for text in formats.unpacked_texts(test))
+    assert labels.tolist() == truth.tolist() == [0, 0, 1, 1]
+    with pytest.raises(ArgumentError, match="one of mnist"):
+        datasets.load("imdb", tmp_path)  # bytes of text are no input for a network

@@ -1,4 +1,5 @@
 import gzip
+import json
 import pickle
 
 import numpy as np
@@ -104,3 +105,51 @@ def test_a_batch_that_would_run_code_does_not(tmp_path):
     with pytest.raises(pickle.UnpicklingError, match="arrays only"):
         formats.read_cifar_python([tmp_path / "batch"])
     assert not mark.exists()
+
+
+def test_texts_come_back_as_written():
+    texts = ["short", "", "café ☕", "é" * formats.TEXT_BYTES]
+    rows = formats.packed_texts(texts)
+    assert rows.shape == (4, formats.TEXT_BYTES)
+    again = formats.unpacked_texts(rows)
+    assert again[:3] == texts[:3]
+    assert again[3] == "é" * (formats.TEXT_BYTES // 2)
+    cut = formats.packed_texts(["a" + "é" * formats.TEXT_BYTES])  # in the middle of a character
+    assert formats.unpacked_texts(cut)[0] == "a" + "é" * (formats.TEXT_BYTES // 2 - 1)
+
+
+def test_reviews_and_odd_entries(tmp_path):
+    entries = [{"t": "good", "s": 1}, {"t": "bad", "s": 0}, {"s": 1}, "text", {"t": 3, "s": "one"}]
+    (tmp_path / "reviews.json").write_text(json.dumps(entries))
+    texts, labels = formats.read_reviews(tmp_path / "reviews.json")
+    assert formats.unpacked_texts(texts) == ["good", "bad", "", "", "3"]
+    assert labels.tolist() == [1, 0, 1, -1, -1]
+
+
+def census_line(age="38", education=" High school graduate", income=" - 50000."):
+    fields = [" 7"] * formats.CENSUS_COLUMNS
+    fields[0], fields[4], fields[24], fields[-1] = age, education, " 1700.09", income
+    return ",".join(fields)
+
+
+@pytest.mark.parametrize("name", ["census-income.data", "census-income.data.gz"])
+def test_census_records_and_odd_lines(tmp_path, name):
+    lines = [
+        census_line(),
+        census_line(age="40", income=" 50000+."),
+        census_line(education=" Bachelors degree(BA AB BS)"),
+        census_line(age="old"),
+        census_line(income=" much"),
+        "only, three, fields",
+    ]
+    content = "\n".join(lines).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    rows, labels = formats.read_census(tmp_path / name)
+    assert rows.shape == (6, 40)
+    assert labels.tolist() == [0, 1, 0, 0, -1, -1]
+    assert rows[:2, 0].tolist() == [38.0, 40.0]
+    assert rows[0, 4] == rows[1, 4] != rows[2, 4]
+    assert 0 <= rows[2, 4] < 1 << 24
+    assert (rows[0, 24:] < 1 << 24).all()  # the weight of the record is left out
+    assert np.isnan(rows[3, 0])
+    assert np.isnan(rows[5]).all()

@@ -415,3 +415,62 @@ def test_items_are_read_ahead_and_pinned(workers, recompute):
         results.append((weights(fitted.model), fitted.pass_rate))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
     assert results[0][1] == results[1][1]
+
+
+def released(step, batches):
+    """The gradients of a few steps, with an update after each."""
+    found = []
+    for inputs, targets in batches:
+        step([Chunk(inputs, targets)])
+        found.append(torch.cat([p.grad.flatten() for p in step.model.parameters()]))
+        with torch.no_grad():
+            for parameter in step.model.parameters():
+                parameter -= 0.1 * parameter.grad
+    return found
+
+
+def batches_of(count):
+    inputs, targets = records()
+    return [(inputs[i::7][:40].cuda(), targets[i::7][:40].cuda()) for i in range(count)]
+
+
+def test_a_step_replays_itself():
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    runs = []
+    for graph in (None, False):
+        model = network().cuda()
+        made = Step(
+            plan, model, cross_entropy, expected_batch=40, key=Key(bytes(32)), cuda_graph=graph
+        )
+        runs.append(released(made, batches_of(6)))
+        assert (made._captured is None) == (graph is False)
+        assert graph is False or len(made._captured._graphs) == 1
+    for mine, expected in zip(*runs, strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_outcomes_of_replays_are_kept_apart():
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    step = Step(plan, network().cuda(), cross_entropy, expected_batch=40)
+    outcomes = [step([Chunk(*batch)]) for batch in batches_of(6)]
+    assert len({float(outcome.noisy_margin) for outcome in outcomes}) == 6
+
+
+def test_a_step_that_cannot_be_captured_goes_on():
+    """This loss reads a number of the model on the host, which no graph can."""
+
+    class Reading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.drop = network(), nn.Dropout(0.1)
+
+        def forward(self, inputs):
+            bound = self.inner[0].bias.detach().sum().item()
+            return self.drop(self.inner(inputs)) + bound * 0
+
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    step = Step(plan, Reading().cuda(), cross_entropy, expected_batch=40)
+    with pytest.warns(RuntimeWarning, match="cannot be captured as a CUDA graph"):
+        found = released(step, batches_of(6))
+    assert all(gradient.isfinite().all() for gradient in found)
+    assert torch.rand(3, device="cuda").isfinite().all()  # the default generator still works

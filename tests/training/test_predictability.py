@@ -54,7 +54,7 @@ def public_noise():
     """Noise on the rows nobody uses in steps 1 and 2, from the models that `fit` shows."""
     tokens = torch.arange(100)[:, None] % USED
     model = Bag().double()
-    shown = [model.rows.weight.detach().clone()]
+    shown = []  # the rehearsal of the evaluation shows the model before the first step
     expected, rate = 10, 1.0
     fit(
         Plan(sampling_rate=0.1, steps=2, aggregation=Sum(clip=1.0, noise_multiplier=1.0)),

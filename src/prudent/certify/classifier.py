@@ -285,7 +285,8 @@ def scores_of(vectors: Whole, released: Whole, pairing: Pairing) -> Whole:
     Each record adds at most LENGTH² to the sum of absolute values of the products.
     """
     sums, last = released[:, :-1].T, MOVE // constant_of(pairing)
-    largest = LENGTH * int(np.abs(released[:, :-1]).sum(axis=1).max())
+    steps = int(vectors.max(initial=0))
+    largest = steps * int(np.abs(released[:, :-1]).sum(axis=1).max(initial=0))
     if largest < 1 << 53:  # then float64 is exact too, and many times faster
         exact, products = sums.astype(np.float64), np.zeros((len(vectors), len(released)), np.int64)
         for start in range(0, len(vectors), _ROWS):

@@ -137,6 +137,60 @@ class Votes:
         return whole
 
 
+_SHORTER = 8  # vectors beside votes are divided by this, as noise is for the longer of the two
+
+
+@attrs.frozen
+class Mixed:
+    """Vectors and votes side by side, their similarities mixed.
+
+    Guarantee:
+        Inner products are `share` times one that is in [0, 1], plus 1 − `share` times another: what
+        a record's vector is shorter by, a query's is longer by, and all is rounded towards zero.
+
+    Attributes:
+        width: How many entries, the first ones, are those of vectors. Those of a record have length
+            at most 1/8, those of a query 1.
+        votes: The pairing of the others.
+        share: Weight of the vectors, a multiple of 1/64.
+        constant: As for `Pairing`.
+    """
+
+    width: int
+    votes: Votes
+    share: float
+    constant: float = 0.0625
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.share <= 1 or self.share * 64 % 1:
+            raise ArgumentError("share", "a multiple of 1/64 in [0, 1]", got=self.share)
+
+    @property
+    def length(self) -> float:
+        """The vector has length 1/8 at most, and there is at most one vote per table."""
+        return math.sqrt(1 / _SHORTER**2 + 1 / self.votes.tables + self.constant**2)
+
+    def records(self, values: npt.ArrayLike) -> tuple[Whole, Flags]:
+        """Round both parts."""
+        rows, finite = _cleaned(values)
+        vectors, _ = Euclidean().records(_SHORTER * rows[:, : self.width].clip(max=1.0))
+        votes, _ = self.votes.records(rows[:, self.width :])
+        return np.concatenate([vectors // _SHORTER, votes], axis=1), finite
+
+    def queries(self, values: npt.ArrayLike) -> Whole:
+        """Round both parts, then weigh them and round towards zero again."""
+        rows, _ = _cleaned(values)
+        weight = round(64 * self.share)
+        vectors = weight * _SHORTER * Euclidean().queries(rows[:, : self.width]) // 64
+        votes = (64 - weight) * self.votes.queries(rows[:, self.width :]) // 64
+        return np.concatenate([vectors, votes], axis=1)
+
+    def nearest(self, direction: Real) -> Whole:
+        """The nearest of either part."""
+        vector = Euclidean().nearest(direction[: self.width]) // _SHORTER
+        return np.concatenate([vector, self.votes.nearest(direction[self.width :])])
+
+
 def _cleaned(values: npt.ArrayLike) -> tuple[Real, Flags]:
     """Rows without negative entries, and which were finite; those that were not become zero."""
     rows = np.asarray(values, dtype=np.float64)

@@ -117,11 +117,12 @@ def _classes(dataset: str) -> int:
     import numpy as np
 
     from prudent._validate import ArgumentError
-    from prudent.experiments.datasets import NAMES
+    from prudent.experiments.named_datasets import NAMED_DATASETS
 
     path = Path(dataset.removeprefix("npz:"))
     if not dataset.startswith("npz:"):
-        raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=dataset)
+        names = ", ".join((*NAMED_DATASETS, "npz:PATH"))
+        raise ArgumentError("name", f"one of {names}", got=dataset)
     if not path.is_file():
         raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {dataset!r}.")
     with np.load(path, allow_pickle=False) as archive:
@@ -156,7 +157,7 @@ def _show(result: "Result", out: Path | None) -> None:
 def make_features(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
     features: Annotated[
-        str, typer.Option(metavar="NAME", help="The map to make: scattering or letters.")
+        str, typer.Option(metavar="NAME", help="The map to make: scattering, letters or minilm.")
     ] = "scattering",
     device: Annotated[str, typer.Option(help="Where to train letters: cpu or cuda.")] = "cpu",
     steps: Annotated[
@@ -169,6 +170,7 @@ def make_features(
     scattering: from synthetic glyphs; reads no data, takes minutes.
     letters: from public letters (data set emnist-az); a minute and a half
     on a GPU, hours on a CPU.
+    minilm: the direction between blame and praise, from made-up reviews.
 
     [b]Examples[/b]
 
@@ -178,11 +180,15 @@ def make_features(
     """
     from prudent import _validate
 
-    _validate.one_of(("scattering", "letters"), features=features)
+    _validate.one_of(("scattering", "letters", "minilm"), features=features)
     if features == "letters":
         from prudent.certify.features import letters
 
         story = letters.make(out, device=device, steps=steps)
+    elif features == "minilm":
+        from prudent.certify.features import sentences
+
+        story = sentences.make(out)
     else:
         from prudent.certify.features.codes import make
 

@@ -216,7 +216,7 @@ def with_features(
     def features(images: Tensor) -> Tensor:
         key = f"{type(network).__name__}-{size}-{weights[:32]}-{_digest(images)[:32]}"
         values = cached_array(
-            key, lambda: _features(network, images, size, batch_size, device).numpy()
+            key, lambda: features_of(network, images, size, batch_size, device).numpy()
         )
         return torch.from_numpy(values)
 
@@ -231,9 +231,14 @@ def with_features(
 
 
 @torch.no_grad()
-def _features(
-    network: nn.Module, images: Tensor, size: int, batch_size: int, device: torch.device | str
+def features_of(
+    network: nn.Module,
+    images: Tensor,
+    size: int,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
+    """The features of RGB images in [0, 1], resized and standardised; on the host."""
     mean, deviation = (
         torch.tensor(channel, device=device).view(3, 1, 1) for channel in (_MEAN, _DEVIATION)
     )

@@ -20,15 +20,18 @@ class SentenceEncoder(nn.Module):
     """A BERT encoder and the mean over tokens.
 
     Attributes:
+        weights: By their published names; others are ignored.
+        layers: How many layers are run: all, or the first few, which keep more of the wording.
         width: Numbers per text.
     """
 
-    def __init__(self, weights: dict[str, Tensor]) -> None:
+    def __init__(self, weights: dict[str, Tensor], layers: int | None = None) -> None:
         super().__init__()
-        self.weights = {name: tensor.float() for name, tensor in weights.items()}
+        kept = {name: value for name, value in weights.items() if value.is_floating_point()}
+        self.weights = {name: value.float() for name, value in kept.items()}
         self.width = self.weights["embeddings.word_embeddings.weight"].shape[1]
-        names = [name for name in weights if name.endswith("attention.self.query.weight")]
-        self.layers = len(names)
+        found = sum(name.endswith("attention.self.query.weight") for name in weights)
+        self.layers = found if layers is None else min(layers, found)
 
     def to(self, device: torch.device | str) -> "SentenceEncoder":  # type: ignore[override]
         """Move the weights."""
@@ -66,7 +69,9 @@ class SentenceEncoder(nn.Module):
         mixed = self._dense(mixed, f"{name}attention.output.dense")
         values = self._normalised(values + mixed, f"{name}attention.output.")
         inner = functional.gelu(self._dense(values, f"{name}intermediate.dense"))
-        return self._normalised(values + self._dense(inner, f"{name}output.dense"), f"{name}output.")
+        return self._normalised(
+            values + self._dense(inner, f"{name}output.dense"), f"{name}output."
+        )
 
     def _dense(self, values: Tensor, name: str) -> Tensor:
         return functional.linear(

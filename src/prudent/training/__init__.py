@@ -8,13 +8,13 @@ from prudent.training.aggregation import (
     Sum,
     TrimmedSum,
 )
+from prudent.training.checking.check import CheckReport, check
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.loop.evaluation import accuracy
 from prudent.training.loop.execution import EngineChoice, Execution
 from prudent.training.loop.fit import Fitted, fit
 from prudent.training.loop.metrics import Metrics
-from prudent.training.model_check import CheckReport, check
 from prudent.training.plan import Plan
 from prudent.training.private import make_private
 from prudent.training.sampling import PoissonSampler

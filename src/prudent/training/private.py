@@ -69,7 +69,7 @@ def make_private(
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its records.
         max_physical_batch: Largest number of records whose activations are in memory. A larger
-            batch is run in parts, which takes up to three times as long; the loop stays the same.
+            batch is run in parts, which takes three to four times as long; the loop stays the same.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
 
@@ -265,10 +265,10 @@ class CapturingOptimizer(PlannedOptimizer):
         if found:
             raise ValueError(
                 f"Expected the loss to depend on the parameters through the model's outputs alone, "
-                f"got a gradient of {found} by another way, such as a penalty or a call of a part "
-                "of the model: it would be neither clipped nor noised. Use the optimizer's "
-                "weight_decay for a penalty, call the model as a whole, or make the part private "
-                "that you call."
+                f"got a gradient of {found} by another way, such as a penalty, a call of a part "
+                "of the model, or a model in evaluation mode: it would be neither clipped nor "
+                "noised. Use the optimizer's weight_decay for a penalty, call the model as a "
+                "whole and in training mode, or make the part private that you call."
             )
 
 

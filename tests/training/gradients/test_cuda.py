@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.training.gradients import BookKeeping, Materialised
+from prudent.training.gradients import BookKeeping, Materialised, kernels, products
+from prudent.training.gradients.contributions import Outer, as_it_is
+from prudent.training.gradients.norms import squared_norms
+from prudent.training.gradients.products import shortened
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 
@@ -150,3 +153,33 @@ def test_recurrent_layers_in_a_graph(autocast):
     torch.testing.assert_close(norms, step()[0])
     size = torch.cat([value.flatten() for value in total.values()]).double().norm()
     assert abs(size / (0.37 * norms[2]) - 1) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_kernels_compute_what_torch_does(dtype):
+    rows, columns = (torch.randn(2, 5, 37, size).to(dtype).cuda() for size in (101, 64))
+    product = products.precise_product
+    if dtype == torch.float32:
+        rows, columns, product = shortened(rows), shortened(columns), products.short_product
+    assert kernels.fuses(rows, columns)
+    factors = Outer(rows, columns, as_it_is, product)
+    exact = torch.einsum("grti,grtj->rgij", rows.double(), columns.double())
+    norms = exact.flatten(1).norm(dim=1)
+    found = squared_norms([factors]).sqrt()
+    assert (found >= norms * (1 - 1e-7)).all()
+    assert (found <= norms * 1.01).all()
+    weights = torch.rand(5).cuda()
+    weights[2] = 0
+    rows[:, 2, 3, 4], columns[:, 2, 1, 1] = float("nan"), float("inf")
+    exact[2] = 0
+    total = torch.einsum("rgij,r->gij", exact, weights.double())
+    factors = Outer(rows, columns, as_it_is, product)
+    assert (factors.weighted_sum(weights) - total).norm() < 1e-5 * total.norm()
+
+
+def test_kernel_of_normalisations():
+    gradient, values = torch.randn(4, 50, 100).cuda(), torch.randn(4, 50, 100).cuda()
+    mean, scale = values.mean(-1, keepdim=True), 1 / values.std(-1, keepdim=True)
+    slopes, shifts = kernels.norm_gradients(gradient, values, mean, scale, (4, 100))
+    torch.testing.assert_close(slopes, (gradient * (values - mean) * scale).sum(1))
+    torch.testing.assert_close(shifts, gradient.sum(1))

@@ -148,7 +148,7 @@ def test_products_of_a_device_with_short_factors(monkeypatch):
     )
     monkeypatch.setattr(products, "multiplies_short", contributions.multiplies_short)
     monkeypatch.setattr(products, "summed_in_single", summed)
-    torch.testing.assert_close(squared_norms([factors]), norms, rtol=1e-4, atol=0)
+    torch.testing.assert_close(squared_norms([factors]), norms, rtol=1e-3, atol=0)
     assert (squared_norms([factors]) > norms).all()  # the allowance for what two parts leave out
     exact = torch.einsum("grti,r,grtj->gij", rows.double(), weights.double(), columns.double())
     assert (total - exact).norm() < 3e-7 * exact.norm()

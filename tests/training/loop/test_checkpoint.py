@@ -566,3 +566,34 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path):
         train(tmp_path / "run", resume=True)
     path.write_text(text)
     train(tmp_path / "run", resume=True)
+
+
+def made_by_an_earlier_version(folder):
+    """Its record of what was paid had another name, and its checkpoint fewer parts."""
+    (folder / "paid.json").rename(folder / "ledger.json")
+    state = load_checkpoint(folder, CPU)
+    for name in ("schedule", "name"):
+        del state[name]
+    save_checkpoint(folder, state | {"format": 1})
+
+
+def test_a_folder_of_an_earlier_version_resumes(tmp_path, monkeypatch):
+    interrupted(tmp_path / "killed", monkeypatch, at=6)
+    made_by_an_earlier_version(tmp_path / "killed")
+    with pytest.raises(ValueError, match="Expected out a folder without a run"):
+        train(tmp_path / "killed")
+    train(tmp_path / "killed", resume=True)
+    assert not (tmp_path / "killed" / "ledger.json").exists()
+    train(tmp_path / "whole")
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+def test_items_are_not_read_otherwise_than_by_the_version_that_paid_for_them(tmp_path, monkeypatch):
+    """Random numbers drawn while reading did not follow the key."""
+    monkeypatch.setitem(globals(), "records", Items)
+    few = Plan(sampling_rate=0.1, steps=8, aggregation=PLAN.aggregation)
+    with pytest.raises(Killed):
+        train(tmp_path, plan=few, evaluate=Dying())
+    made_by_an_earlier_version(tmp_path)
+    with pytest.raises(ValueError, match="begun by an earlier version with a data set of items"):
+        train(tmp_path, plan=few, resume=True)

@@ -62,7 +62,7 @@ def killed(step, **options):
 SCHEDULERS = {
     "cosine": lambda optimizer: CosineAnnealingLR(optimizer, T_max=STEPS),
     "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=STEPS + 1),
+    "one": lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=STEPS + 1),
     "warm-up": lambda optimizer: SequentialLR(
         optimizer, [LinearLR(optimizer), StepLR(optimizer, 2)], milestones=[3]
     ),
@@ -76,9 +76,16 @@ class TestSchedule:
         stopped = train(scheduler=lambda o: LambdaLR(o, lambda step: float(step < 3)))
         assert torch.equal(weights(stopped), weights(train(few)))
 
-    @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
-    def test_it_is_saved(self, tmp_path, make):
-        options = {"scheduler": make, "momentum": 0.9}
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "cosine",
+            "warm-up",
+            *(pytest.param(n, marks=pytest.mark.slow) for n in ("one", "lambda")),
+        ],
+    )
+    def test_it_is_saved(self, tmp_path, name):
+        options = {"scheduler": SCHEDULERS[name], "momentum": 0.9}
         expected = train(**options)
         assert not torch.equal(weights(expected), weights(train(momentum=0.9)))
         killed(4, out=tmp_path, **options)
@@ -155,7 +162,7 @@ class TestLedger:
                 train(ledger=ledger, out=tmp_path / "run")
             assert charged(tmp_path / "run") is None
 
-    @pytest.mark.parametrize("step", [2, 6])
+    @pytest.mark.parametrize("step", [2, pytest.param(6, marks=pytest.mark.slow)])
     def test_a_resumed_run_is_charged_once(self, tmp_path, step):
         out = tmp_path / "run"
         with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4) as ledger:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from prudent.training import Execution, Plan, Sum, fit
-from prudent.training.loop.reading import ItemReader, Request, inputs_and_targets
+from prudent.training.loop.reading import ItemLoader, ItemReader, Request, inputs_and_targets
 from prudent.training.loop.run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 
@@ -118,7 +118,7 @@ class TestForms:
             (Bare(lambda index: {"x": INPUTS[index]}), {}, "with the key 'labels'"),
             (Bare(lambda index: INPUTS[index]), {}, r"of items \(inputs, targets\)"),
             (Bare(pair), {"collate_fn": lambda items: (INPUTS, TARGETS)}, "one row per item"),
-            (Bare(lambda index: 1 / 0), {}, "none among the first 8"),
+            (Bare(lambda index: 1 / 0), {}, "fewer than three quarters of the first 8"),
             ((INPUTS, TARGETS), {"collate_fn": popping}, "Expected collate_fn None"),
         ],
     )
@@ -209,11 +209,40 @@ class TestOddItems:
         torch.testing.assert_close(train(Bare(real)), train((inputs, targets)))
 
     def test_the_stand_in_is_the_first_that_can_be_read(self):
-        reader = ItemReader(Bare(lambda i: pair(i) if i > 2 else 1 / 0), None, range(RECORDS))
-        assert torch.equal(reader.stand_in[0], INPUTS[3])
+        reader = ItemReader(Bare(lambda i: pair(i) if i > 1 else 1 / 0), None, range(RECORDS))
+        assert torch.equal(reader.stand_in[0], INPUTS[2])
         part = reader[Request([0, 5, 0], [True, True, False], 1)]
         assert part.readable.tolist() == [False, True, False]
-        assert torch.equal(part.inputs, INPUTS[[3, 5, 3]])
+        assert torch.equal(part.inputs, INPUTS[[2, 5, 2]])
+
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            lambda: (torch.zeros(9), 2),
+            lambda: (INPUTS[0], 1.5),
+            lambda: {"x": INPUTS[0], "labels": 1},
+            lambda: (INPUTS[0].double(), 1),
+        ],
+        ids=["shape", "label", "structure", "type"],
+    )
+    @pytest.mark.parametrize("collate_fn", [None, torch.utils.data.default_collate])
+    def test_the_first_item_does_not_rule_out_the_others(self, odd, collate_fn):
+        """One record would otherwise decide whether all others count."""
+        data = Bare(lambda index: pair(index) if index else odd())
+        reader = ItemReader(data, collate_fn, range(RECORDS))
+        part = reader[Request(list(range(1, 9)), [True] * 8, 1)]
+        assert part.readable.all()
+        assert torch.equal(part.inputs, INPUTS[1:9])
+        assert torch.equal(part.targets, TARGETS[1:9])
+
+    @pytest.mark.parametrize(("bad", "refused"), [(2, False), (3, True)])
+    def test_the_form_is_that_of_three_quarters(self, bad, refused):
+        data = Bare(lambda index: (torch.zeros(9), 1) if index < bad else pair(index))
+        if refused:
+            with pytest.raises(ValueError, match="fewer than three quarters of the first 8"):
+                ItemReader(data, None, range(RECORDS))
+        else:
+            assert torch.equal(ItemReader(data, None, range(RECORDS)).stand_in[0], INPUTS[bad])
 
     def test_an_error_for_all_quotes_none(self):
         def late(index):
@@ -224,8 +253,9 @@ class TestOddItems:
         reader = ItemReader(Bare(late), None, range(8))
         assert reader[Request(list(range(8, 20)), [True] * 12, 1)] is None
         assert reader[Request([8, 9], [True] * 2, 1)] is not None
+        loader = ItemLoader(reader=reader, device=torch.device("cpu"))
         with pytest.raises(ValueError, match="a batch for which that failed") as error:
-            train(Bare(lambda i: late(i) if i < 1 else late(9)))
+            loader.part(Request(list(range(8, 20)), [True] * 12, 1))
         assert "918273" not in str(error.value)
         assert error.value.__cause__ is None
         assert error.value.__context__ is None

@@ -94,14 +94,7 @@ def computed_once(
     return features.rest, [_embeddings(features.embedding, part) for part in parts]
 
 
-def _embeddings(
-    embedding: Embedding, records: npt.NDArray[np.generic]
-) -> npt.NDArray[np.generic]:
-    records = np.ascontiguousarray(records)
-    content = hashlib.sha256(repr((records.shape, records.dtype)).encode())
-    content.update(records.data)
-    key = f"{embedding.name}-{embedding.digest[:32]}-{content.hexdigest()[:32]}"
-
+def _embeddings(embedding: Embedding, records: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     def compute() -> npt.NDArray[np.float32]:
         rows = []
         with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -111,4 +104,11 @@ def _embeddings(
                 progress.advance(task, len(values))
         return np.concatenate(rows)
 
-    return cached_array(key, compute)
+    return cached_array(cache_key(embedding, records), compute)
+
+
+def cache_key(embedding: Embedding, records: npt.NDArray[np.generic]) -> str:
+    """The name under which the embeddings of an array of records are cached."""
+    content = hashlib.sha256(repr((records.shape, records.dtype)).encode())
+    content.update(np.ascontiguousarray(records).data)
+    return f"{embedding.name}-{embedding.digest[:32]}-{content.hexdigest()[:32]}"

@@ -57,7 +57,7 @@ class Recipe:
     sample: int = 6000
     shrink: float = 0.02
     seed: int = 1
-    ballot: Ballot = attrs.field(factory=Ballot)
+    ballot: Ballot = attrs.field(factory=lambda: Ballot(tables=64, share=0.5))
 
 
 class Convolutions(nn.Module):

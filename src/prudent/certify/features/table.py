@@ -36,9 +36,12 @@ class Column:
 
     def cell(self, values: Real) -> npt.NDArray[np.int64]:
         """The number of the interval, from 0 on, or of the category, of each value."""
-        if self.edges:
-            return np.searchsorted(self.edges, values, side="right")
-        return np.rint(values.clip(0, 1 << 53)).astype(np.int64) % self.cells
+        found: npt.NDArray[np.int64] = (
+            np.searchsorted(self.edges, values, side="right")
+            if self.edges
+            else np.rint(values.clip(0, 1 << 53)).astype(np.int64) % self.cells
+        )
+        return found
 
 
 @attrs.frozen

@@ -12,7 +12,8 @@ the query, give or take 1, where cos is that of the angle between the two codes.
 is a steep function of the cosine: with 128 directions 0.23, 0.41, 0.61 and 0.96 at a cosine of 0,
 0.2, 0.4 and 0.8. It tells records of the same kind from others by more than their cosines, and
 radii grow with the difference. The noise grows with the number of directions in a table, but not
-with the number of tables. Directions are drawn from a seed: neither data nor storage is needed.
+with the number of tables. Directions are drawn from a seed: neither data nor storage is needed. A
+share of the similarity may be the cosine of the positive parts of codes, which has less noise.
 """
 
 import functools
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
-from prudent.certify.vectors import Votes
+from prudent.certify.vectors import Mixed, Pairing, Votes
 
 SCALE = 2047
 """Length of rounded codes: inner products with signs are exact in float32."""
@@ -55,6 +56,7 @@ class Ballot:
         directions: Directions in a table.
         low: Inner product up to which a direction has no weight.
         high: Inner product from which on it has all.
+        share: Weight of the cosine of the positive parts of codes, beside the votes.
         seed: Of the directions.
     """
 
@@ -62,6 +64,7 @@ class Ballot:
     directions: int = 128
     low: float = 0.6
     high: float = 1.0
+    share: float = 0.0
     seed: int = 7
 
     def __attrs_post_init__(self) -> None:
@@ -104,32 +107,45 @@ class Voting:
 
     @property
     def width(self) -> int:
-        """Directions of all tables."""
-        return self.ballot.width
+        """Entries of a code if it has a share, and the directions of all tables."""
+        return self.ballot.width + (self.entries if self.ballot.share else 0)
 
     @property
-    def pairing(self) -> Votes:
-        """One vote per table."""
-        return Votes(self.ballot.tables, constant=0.0625)
+    def pairing(self) -> Pairing:
+        """One vote per table, beside a vector if the code has a share."""
+        votes = Votes(self.ballot.tables, constant=0.0625)
+        return Mixed(self.entries, votes, self.ballot.share) if self.ballot.share else votes
 
     def records(self, records: npt.NDArray[np.generic]) -> Real:
         """The votes of records."""
-        codes = np.asarray(self.code(records))
-        finite = np.asarray(np.isfinite(codes).all(axis=1))
-        products = self._products(np.where(finite[:, None], codes, 0.0))
+        codes, finite = self._codes(records)
         votes = np.zeros((len(codes), self.ballot.tables, self.ballot.directions))
-        chosen = products.reshape(votes.shape).argmax(axis=2)  # exact, so the same everywhere
+        chosen = self._products(codes).reshape(votes.shape).argmax(axis=2)  # of exact products
         np.put_along_axis(votes, chosen[:, :, None], 1 / self.ballot.tables, axis=2)
-        votes[~finite] = np.nan
-        return votes.reshape(len(codes), -1)
+        found = self._beside(codes, votes.reshape(len(codes), -1), 8)
+        found[~finite] = np.nan
+        return found
 
     def queries(self, queries: npt.NDArray[np.generic]) -> Real:
         """The weights that queries give to directions; none, if a query cannot be read."""
-        codes = np.asarray(self.code(queries))
-        finite = np.asarray(np.isfinite(codes).all(axis=1))
-        products = self._products(np.where(finite[:, None], codes, 0.0)) / np.float64(SCALE)
+        codes, finite = self._codes(queries)
         low, high = self.ballot.low, self.ballot.high
-        return np.clip((products - low) / (high - low), 0, 1) * finite[:, None]
+        products = self._products(codes) / np.float64(SCALE)
+        weights = np.clip((products - low) / (high - low), 0, 1) * finite[:, None]
+        return self._beside(codes, weights, 1)
+
+    def _codes(self, records: npt.NDArray[np.generic]) -> tuple[Real, npt.NDArray[np.bool_]]:
+        codes = np.asarray(self.code(records))
+        finite = np.asarray(np.isfinite(codes).all(axis=1))
+        return np.where(finite[:, None], codes, 0.0), finite
+
+    def _beside(self, codes: Real, votes: Real, shorter: int) -> Real:
+        """Votes, behind the positive parts of codes at length 1/shorter if these have a share."""
+        if not self.ballot.share:
+            return votes
+        positive = codes.clip(min=0)
+        norms = np.sqrt(np.square(positive).sum(axis=1, keepdims=True))
+        return np.concatenate([positive / np.maximum(shorter * norms, 1e-12), votes], axis=1)
 
     def _products(self, codes: Real) -> Floats:
         products: Floats = rounded(codes) @ _signs(self.ballot, self.entries)

@@ -12,7 +12,9 @@ _WHO = {
     Attacker.RECORDS: (
         "The attacker chooses some of the records, inputs and labels, before training, and touches "
         "no gradient. Each method computes, clips and sums what these records give. The ε of every "
-        "run holds for the honest records."
+        "run holds for the honest records, but for one attack, on the certified classifiers alone: "
+        f"{UNCOVERED} it knows all other records, the noise and the test records, and inserts "
+        "whatever vectors lower the accuracy most, whether or not an image has them."
     ),
     Attacker.GRADIENTS: (
         "The attacker chooses, at every step, the gradients that some of the records send: faulty "

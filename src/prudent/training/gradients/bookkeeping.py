@@ -48,7 +48,8 @@ class BookKeeping(Engine):
     ) -> tuple[Tensor, Values]:
         tape = SumTape(trained, weights)
         losses = self._collect(tape, fixed, inputs, targets)
-        return losses, tape.sums()
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return losses, tape.sums()
 
     def _record(
         self, tape: NormTape, fixed: Values, inputs: Any, targets: Any

@@ -22,13 +22,10 @@ from prudent._validate import ArgumentError, Choice
 from prudent.training.gradients.answers import Gradients, NoRecords, Recomputed, Values, check_same
 from prudent.training.gradients.bookkeeping import BookKeeping, _Kept
 from prudent.training.gradients.capture import Capture
-from prudent.training.gradients.engine import (
-    count_records,
-    native_products,
-)
+from prudent.training.gradients.engine import count_records, native_products
 from prudent.training.gradients.leftovers import Leftovers
 from prudent.training.gradients.randomness import Replay, sketch
-from prudent.training.gradients.refusals import Spared, attempt, made_up
+from prudent.training.gradients.refusals import attempt, made_up
 from prudent.training.gradients.tape import NormTape, Tape
 from prudent.training.gradients.tracing import records_are_traced
 from prudent.training.gradients.unsupported import refuse_unsupported
@@ -175,7 +172,7 @@ class _Whole(Pass):
 
         found, self._refused = attempt(run, tensors), None
         if found is None:
-            spared = Spared(run, tensors)
+            spared = engine._spared(run, tensors)
             self._refused = spared.refused
             found = run(spared.replaced(tensors))
         self._tape: NormTape | None
@@ -227,12 +224,13 @@ class _Part:
         self._replay = Replay(next(iter(leaves.values())).device)
 
         def run(tensors: Tensors) -> Tensors:
-            with torch.no_grad():
-                return engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+            # The graph is not used, but makes this run round like the ones that follow.
+            found = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+            return [output.detach() for output in found]
 
         found, self._refused = attempt(run, tensors), None
         if found is None:
-            spared = Spared(run, tensors)
+            spared = engine._spared(run, tensors)
             self._refused, tensors = spared.refused, spared.replaced(tensors)
             with self._replay.again():
                 found = run(tensors)

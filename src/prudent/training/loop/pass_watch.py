@@ -44,7 +44,7 @@ class PassWatch:
     def before(self) -> None:
         """Warn if no data could pass the test often. Nothing is charged yet."""
         rule = self.plan.aggregation
-        if not isinstance(rule, ProposeTestRelease) or not self.plan.steps:
+        if self.said or not isinstance(rule, ProposeTestRelease):
             return
         most = self._most(rule)
         chance = rule.test.tail(rule.threshold - most)

@@ -5,14 +5,16 @@ because of one record:
 
 | case | what happens |
 |---|---|
-| padding | the stand-in, an item that was read before anything is charged; weight zero |
+| padding | the stand-in, one of the first items; weight zero |
 | an item that cannot be read or collated with the stand-in | counts as absent; weight zero |
+| more than a quarter of the first eight items differ from the rest | an error, before any charge |
 | a `collate_fn` that fails on items that it accepts one by one | an error |
 | no item of a batch of eight or more can be read | an error |
 
-Whether a record can be read depends on that record alone, so a record that counts as absent has the
-same price as one that is absent. The two errors quote no record. They show that the code does not
-fit the data as a whole, which no single record can change unless all others fail as well.
+Whether a record can be read depends on that record and the form of most others, so a record that
+counts as absent has the same price as one that is absent. The errors quote no record. They show
+that the code does not fit the data as a whole; no single record can cause one unless others fail as
+well.
 
 Random numbers that data sets and collators draw from torch's default generator, `random` or numpy
 are seeded for every chunk from the key of the run. They do not depend on the number of workers, and
@@ -82,45 +84,43 @@ class Part(NamedTuple):
 class ItemReader:
     """Reads physical batches of the items of a data set; in the form of a data set of batches.
 
-    Items are always collated after the stand-in, whose row is then removed. So the stand-in
-    determines structure, number types and, where items are stacked, shapes; and a batch can be
-    collated if each of its items can be collated with the stand-in.
+    The stand-in is an item with which at least three quarters of the first items can be collated
+    without a change of structure or number types. Items are always collated after it, and its row
+    is then removed; so it determines the form of every batch, and a batch can be collated if each
+    of its items can be collated with the stand-in. The required majority means that no single
+    record determines the form: one record more or less either leaves it as it is, or makes the
+    reader refuse data of which a quarter differs from the rest.
 
     Args:
         items: Anything with `__getitem__`; `__getitems__` is used where there is one.
         collate_fn: Makes a batch of items; torch's `default_collate` unless given.
-        first: Ids to try in turn for the stand-in.
+        first: Ids of the first items, from which the stand-in is chosen.
 
     Raises:
-        ArgumentError: If none of the first items can be read and collated.
+        ArgumentError: If too few of the first items can be read and collated alike.
     """
 
     def __init__(self, items: Any, collate_fn: Collate | None, first: Iterable[int]) -> None:
         self.items = items
         self.collate_fn = collate_fn
-        self._known: tuple[Any, list[torch.dtype]] | None = None
-        problem: StructureError | None = None
-        for number in islice(first, _TRIES):
-            with _seeded(0):
-                (self.stand_in,) = self._read([number])
-                try:
-                    leaves, structure = pytree.tree_flatten(self._collate([self.stand_in]))
-                except StructureError as error:
-                    problem = error
-                except Exception:
-                    continue
-                else:
-                    self._known = structure, [leaf.dtype for leaf in leaves]
+        with _seeded(0):
+            tried = self._read(list(islice(first, _TRIES)))
+            for item in tried:
+                self.stand_in, self._form = item, self._form_of(item, item)
+                alike = [self._form_of(item, other) == self._form for other in tried]
+                if self._form is not None and 4 * sum(alike) >= 3 * len(tried):
                     return
-        if problem is not None:
-            raise problem
+        problems = [self._problem(item) for item in tried]
+        if problems[0] is not None and all(problems):
+            raise problems[0]
         raise ArgumentError(
             "train_set",
-            "with items that can be read and collated",
-            shown=f"none among the first {_TRIES}",
-            why="the error is withheld, since it may quote a record",
-            hint="Read an item of your own to see it: collate_fn([train_set[0], train_set[1]]), "
-            "where collate_fn is torch.utils.data.default_collate unless you give one.",
+            "with items that can be read and collated, of one structure, type and shape",
+            shown=f"fewer than three quarters of the first {len(tried)}",
+            why="any error is withheld, since it may quote a record",
+            hint="Try collate_fn([train_set[0], train_set[1]]) yourself; collate_fn is "
+            "torch.utils.data.default_collate unless you give one. Items of different shapes need "
+            "one that pads them.",
         )
 
     def __getitem__(self, request: Request) -> Part | None:
@@ -170,8 +170,37 @@ class ItemReader:
             return None
 
     def _collate(self, items: list[Any]) -> tuple[Any, Any]:
-        """Inputs and targets of items, collated after the stand-in."""
-        collate, items = default_collate, [self.stand_in, *items]
+        """Inputs and targets of items, collated after the stand-in, in its form."""
+        leaves, structure = self._flat([self.stand_in, *items])
+        assert self._form is not None
+        known, types = self._form
+        if structure != known:
+            raise StructureError("collate_fn", "to return batches of one structure")
+        rows = [leaf[1:].to(dtype) for leaf, dtype in zip(leaves, types, strict=True)]
+        inputs, targets = pytree.tree_unflatten(rows, structure)
+        return inputs, targets
+
+    def _form_of(self, *items: Any) -> tuple[Any, list[torch.dtype]] | None:
+        """The structure and number types of collated items; None if they cannot be collated."""
+        try:
+            leaves, structure = self._flat(list(items))
+        except Exception:
+            return None
+        return structure, [leaf.dtype for leaf in leaves]
+
+    def _problem(self, item: Any) -> StructureError | None:
+        """What is wrong with the structure of an item, if it can be collated at all."""
+        try:
+            self._flat([item, item])
+        except StructureError as error:
+            return error
+        except Exception:
+            return None
+        return None
+
+    def _flat(self, items: list[Any]) -> tuple[list[Tensor], Any]:
+        """The tensors of collated items, and the structure of inputs and targets."""
+        collate: Collate = default_collate
         if self.collate_fn is not None:
             collate = self.collate_fn
             items = [copy.copy(item) for item in items]  # it may change what it gets
@@ -190,12 +219,7 @@ class ItemReader:
                 shown="another number of rows",
                 why="a row is one record, whose gradient is clipped",
             )
-        known, types = self._known or (structure, [leaf.dtype for leaf in leaves])
-        if structure != known:
-            raise StructureError("collate_fn", "to return batches of one structure")
-        rows = [leaf[1:].to(dtype) for leaf, dtype in zip(leaves, types, strict=True)]
-        inputs, targets = pytree.tree_unflatten(rows, structure)
-        return inputs, targets
+        return leaves, structure
 
 
 def inputs_and_targets(batch: Any) -> tuple[Any, Any]:

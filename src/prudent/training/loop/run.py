@@ -98,7 +98,7 @@ class TrainingRun:
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
             # Records on the device let the whole update be captured; see Updates.
-            cuda_graph=execution.captures and not records.on_device,
+            cuda_graph=execution.captures and records.loader is not None,
             compile=execution.compile,
             processes=processes,
         )

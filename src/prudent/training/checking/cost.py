@@ -12,9 +12,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from prudent.training.aggregation import Sum
+from prudent.training.checking.subject import LossKind, Subject
 from prudent.training.chunk import Chunk
 from prudent.training.gradients.engine import run_on
-from prudent.training.model_probes import LossKind, Subject
 from prudent.training.plan import Plan
 from prudent.training.step import Step
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import prudent
 from prudent import ArgumentError
-from prudent.training.model_check import LossKind, Severity, check
+from prudent.training.checking.check import LossKind, Severity, check
 
 RECORDS = 6
 
@@ -110,10 +110,10 @@ PROBLEMS: dict[str, tuple[nn.Module, str, str]] = {
         "other",
         "without writing",
     ),
-    "kernel without vmap": (
+    "branch on a record": (
         Calls(lambda m, x: m.linear(x) * m.other * (2.0 if float(x.sum()) > 1 else 1.0)),
         "model",
-        "Build the layer",
+        "torch.where",
     ),
     "half precision": (network().bfloat16(), "model", "float()"),
 }

@@ -9,23 +9,19 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from prudent._validate import ArgumentError
-from prudent.training.gradients.engine import count_records
-from prudent.training.gradients.refusals import made_up as made_up_batch
-from prudent.training.model_cost import Cost, measured
-from prudent.training.model_probes import (
-    BatchLoss,
-    Finding,
-    LossKind,
-    Severity,
-    Subject,
+from prudent.training.checking.cost import Cost, measured
+from prudent.training.checking.loss_probes import loss_problems, other_paths
+from prudent.training.checking.model_probes import (
     changes_in_forward,
     engine_problems,
-    loss_problems,
     mixed_records,
-    other_paths,
     parameter_problems,
     unmoved_parameters,
+    unsupported_layers,
 )
+from prudent.training.checking.subject import BatchLoss, Finding, LossKind, Severity, Subject
+from prudent.training.gradients.engine import count_records
+from prudent.training.gradients.refusals import made_up as made_up_batch
 
 __all__ = ["CheckReport", "Cost", "Finding", "LossKind", "Severity", "check"]
 
@@ -122,9 +118,11 @@ def _findings(subject: Subject) -> Iterator[Finding]:
         )
         return
     yield from changes_in_forward(subject)
-    found = [*mixed_records(subject), *loss_problems(subject), *other_paths(subject)]
+    layers = list(unsupported_layers(subject))
+    mixed = [] if layers else list(mixed_records(subject))
+    found = [*layers, *mixed, *loss_problems(subject), *other_paths(subject)]
     yield from found
-    if found:  # the engine would refuse the same, in other words
+    if found:  # the engine would refuse the same in other words
         return
     problems = list(engine_problems(subject))
     yield from problems

@@ -1,0 +1,1 @@
+"""Checks of a model and a loss before private training."""

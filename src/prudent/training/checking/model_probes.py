@@ -1,0 +1,258 @@
+"""Probes of a model on public records, each of which looks for one kind of problem."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from prudent.training.checking.subject import Finding, Severity, Subject, cloned, same
+from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.engine import run_on
+from prudent.training.gradients.leftovers import KeptRecordError
+from prudent.training.gradients.unsupported import UnsupportedLayerError, unsupported
+from prudent.training.step_checks import check_parameter_types
+
+_SHOWN = 5  # names in a message
+_FORMED = 1 << 28  # numbers in the gradients of single records that are held at a time
+
+
+def parameter_problems(subject: Subject) -> Iterator[Finding]:
+    """Parameters of unsuitable types, and frozen ones."""
+    trained = [p for p in subject.model.parameters() if p.requires_grad]
+    frozen = [name for name, p in subject.model.named_parameters() if not p.requires_grad]
+    if not trained:
+        yield Finding(
+            Severity.ERROR,
+            "model",
+            "No parameter is trained.",
+            "Call requires_grad_(True) on what should be trained.",
+        )
+    elif frozen:
+        yield Finding(
+            Severity.NOTE,
+            "model",
+            f"{len(frozen)} parameters are frozen: {_listed(frozen)}.",
+            "None needed if that is meant; else call requires_grad_(True).",
+        )
+    try:
+        check_parameter_types(subject.model)
+    except ValueError as error:
+        yield Finding(Severity.ERROR, "model", str(error), "Call model.float() before training.")
+    if not subject.model.training:
+        yield Finding(
+            Severity.WARNING,
+            "model",
+            "It is in evaluation mode, in which dropout and batch normalisation act differently.",
+            "Call model.train() before the check.",
+        )
+
+
+def unsupported_layers(subject: Subject) -> Iterator[Finding]:
+    """Layers that are known to mix records or to change by what they see."""
+    for layer in unsupported(subject.model):
+        yield Finding(
+            Severity.ERROR,
+            layer.path or "model",
+            f"{layer.what} cannot give each record a gradient of its own.",
+            layer.instead,
+        )
+
+
+def changes_in_forward(subject: Subject) -> Iterator[Finding]:
+    """Buffers, parameters and inputs that a forward pass changes."""
+    model, inputs = subject.copied(), cloned(subject.inputs)
+    before = {name: value.detach().clone() for name, value in _state(model).items()}
+    with torch.no_grad():
+        run_on(model, inputs)
+    buffers = {name for name, _ in model.named_buffers()}
+    for name, value in _state(model).items():
+        layer = model.get_submodule(name.rpartition(".")[0])
+        if torch.equal(value, before[name]) or isinstance(layer, nn.modules.batchnorm._NormBase):
+            continue  # a normalisation in training mode is an unsupported layer
+        if name in buffers:
+            fix = "Call .eval() on that layer, or update the buffer between steps."
+        else:
+            fix = "Compute the changed weight anew in forward, without writing to the parameter."
+        kind = "buffer" if name in buffers else "parameter"
+        yield Finding(
+            Severity.ERROR,
+            name,
+            f"A forward pass changes this {kind}: state of a batch is kept.",
+            fix,
+        )
+    if not same(inputs, subject.inputs):
+        yield Finding(
+            Severity.WARNING,
+            "model",
+            "A forward pass changes its inputs in place.",
+            "Clone them first: x = x.clone(). Otherwise a batch that is run in parts is refused.",
+        )
+
+
+def mixed_records(subject: Subject) -> Iterator[Finding]:
+    """The first layer in which the result of a record depends on others.
+
+    The batch is run twice with the same random numbers, the second time with copies of the first
+    record in place of all others. Nothing about the first record may change.
+    """
+    others = subject.first_everywhere(subject.inputs)
+    one, other = (_traced(subject, inputs) for inputs in (subject.inputs, others))
+    for (path, *before), (_, *after) in zip(one, other, strict=False):
+        got_same, gave_same = (
+            same(_first_rows(a, subject), _first_rows(b, subject))
+            for a, b in zip(before, after, strict=True)
+        )
+        if got_same and not gave_same:
+            layer = subject.model.get_submodule(path)
+            yield Finding(
+                Severity.ERROR,
+                path or "model",
+                f"{type(layer).__name__} mixes records: the result of one depends on the others.",
+                "Compute each record's outputs from that record alone: no means, sorts or "
+                "products over the first axis.",
+            )
+            return
+
+
+def engine_problems(subject: Subject) -> Iterator[Finding]:
+    """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
+    try:
+        model = subject.copied()
+        found = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
+    except KeptRecordError as error:
+        yield Finding(
+            Severity.ERROR,
+            "model",
+            str(error),
+            "Pass the state on as an argument, or set it back to None before forward returns.",
+        )
+        return
+    except UnsupportedLayerError as error:
+        layer = error.layer
+        yield Finding(
+            Severity.ERROR, layer.path or "model", f"No gradient per record: {error}", layer.instead
+        )
+        return
+    except Exception as error:
+        yield Finding(
+            Severity.ERROR,
+            "model",
+            f"No gradient per record: {' '.join(str(error).split())}",
+            "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, or "
+            "freeze it with requires_grad_(False).",
+        )
+        return
+    if not bool(torch.isfinite(found).all()):
+        yield Finding(
+            Severity.WARNING,
+            "model",
+            "The gradient of some record is not finite; such records count as zero.",
+            "Check the inputs and labels for values out of range, and the loss for log(0) or 0/0.",
+        )
+    elif _is_deterministic(subject) and not torch.allclose(
+        found[:2], _norms_one_by_one(subject, 2), rtol=1e-2
+    ):
+        yield Finding(
+            Severity.ERROR,
+            "model",
+            "The norms of the gradients differ from those of one record at a time.",
+            "Train with Execution(engine='materialised'), and report the model as a bug.",
+        )
+
+
+def unmoved_parameters(subject: Subject) -> Iterator[Finding]:
+    """Trained parameters without a gradient: noise alone would move them.
+
+    Parameters are shifted first: an adapter whose second factor starts at zero has no gradient for
+    the first one, but only until the first step.
+    """
+    model = subject.copied()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    some = max(2, min(subject.records, _FORMED // max(1, size)))
+    engine = BookKeeping(model, subject.record_loss)
+    formed = engine.formed(model, *subject.batch(slice(some))).per_example
+    still = {name: (g.flatten(1) == 0).all(0) for name, g in formed.items()}
+    unused = [name for name, zero in still.items() if bool(zero.all())]
+    if unused:
+        yield Finding(
+            Severity.WARNING,
+            _listed(unused),
+            "No record has a gradient for it: only noise would move it.",
+            "Freeze it with requires_grad_(False), or use it in forward: look for detach(), "
+            "no_grad() and outputs that the loss ignores.",
+        )
+    tables = {
+        f"{path}.weight".lstrip(".")
+        for path, module in model.named_modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+    }
+    for name, zero in still.items():
+        share = float(zero.float().mean())
+        if name not in tables and 0.5 <= share < 1:
+            yield Finding(
+                Severity.WARNING,
+                name,
+                f"{share:.0%} of its coordinates have no gradient from any of the {some} records.",
+                "Check for inputs that are always zero and units that never activate. On a larger "
+                "or more varied batch this may disappear.",
+            )
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _traced(subject: Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
+    """Arguments and results of every module as they finish, with fixed random numbers."""
+    model, found = subject.copied(), []
+
+    def note(path: str, _: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
+        found.append((path, cloned((args, kwargs)), cloned(outputs)))
+
+    for path, module in model.named_modules():
+        module.register_forward_hook(partial(note, path), with_kwargs=True)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        run_on(model, cloned(inputs))
+    return found
+
+
+def _first_rows(outputs: Any, subject: Subject) -> list[Tensor]:
+    """The first record's part of all tensors that have the records on their first axis."""
+    return [leaf[0] for leaf in pytree.tree_leaves(outputs) if subject.has_rows(leaf)]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_deterministic(subject: Subject) -> bool:
+    """Whether the model draws no random numbers."""
+    found = []
+    for seed in range(2):
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            found.append(cloned(subject.outputs()))
+    return same(*found)
+
+
+def _norms_one_by_one(subject: Subject, records: int) -> Tensor:
+    """The norms of the gradients of the first records, by autograd."""
+    model = subject.copied()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    norms = []
+    for place in range(records):
+        inputs, targets = subject.batch(slice(place, place + 1))
+        loss = subject.loss(run_on(model, inputs), targets).sum()
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
+        norms.append(torch.linalg.vector_norm(torch.stack(lengths)))
+    return torch.stack(norms)

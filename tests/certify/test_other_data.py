@@ -1,0 +1,280 @@
+"""Maps for photographs, texts and tables, on made-up records: similarities, and no broken proof."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'")
+import torch
+from torch import nn
+
+from prudent.certify import CertifiedClassifier, experiment
+from prudent.certify.features import Vectors, embedded, feature_map
+from prudent.certify.features.backbone import ResNet18Embedding, thresholded
+from prudent.certify.features.reviews import reviews
+from prudent.certify.features.sentences import (
+    Histogram,
+    MiniLMEmbedding,
+    fitted,
+    make,
+    minilm_map,
+    read,
+    write,
+)
+from prudent.certify.features.table import CENSUS, Column, Partitions
+from prudent.certify.vectors import LENGTH, in_chunks
+from prudent.experiments.backbones import ResNet18Features
+from prudent.experiments.formats import packed_texts
+from prudent.experiments.sentence_encoder import SentenceEncoder
+from prudent.release.noise import ReproducibleNoise
+
+FIRST, SECOND = Column(0, (1.0, 2.0)), Column(1, cells=5)
+BOTH = Column(0, (1.5,)), Column(1, cells=3)
+PARTITIONS = Partitions("small", ((FIRST,), (SECOND,), BOTH, (Column(2, (0.0,)),)))
+
+
+def people(count, seed=0):
+    draw = np.random.default_rng(seed)
+    labels = (draw.random(count) < 0.45).astype(np.int64)
+    numbers = draw.normal(1.2 + labels, 0.6)
+    return np.column_stack([numbers, draw.integers(0, 40, count), draw.normal(labels)]), labels
+
+
+def attacked(features, train, test, classes=2):
+    """Fit, certify and attack; raises BrokenCertificateError if a certified prediction changes."""
+    return experiment.run(
+        lambda: (train, test),
+        features=features,
+        classes=classes,
+        epsilon=1.0,
+        delta=1e-6,
+        records=(0, 5, 40, 400),
+        noise=ReproducibleNoise(3),
+    )[1]
+
+
+def test_similarity_is_the_fraction_of_shared_cells():
+    x, _ = people(40)
+    votes, weights = PARTITIONS.records(x), PARTITIONS.queries(x)
+
+    def cells(row):
+        a, b = int(row[0] >= 1) + int(row[0] >= 2), round(row[1])
+        return a, b % 5, (row[0] >= 1.5, b % 3), row[2] >= 0
+
+    shared = [
+        [np.mean([p == q for p, q in zip(cells(r), cells(s), strict=True)]) for r in x] for s in x
+    ]
+    np.testing.assert_allclose(weights @ votes.T, shared)
+    assert PARTITIONS.width == 3 + 5 + 6 + 2
+    assert CENSUS.pairing.tables == 8
+
+
+def test_a_row_that_is_not_finite_has_no_votes():
+    x, _ = people(4)
+    x[2, 1] = np.nan
+    assert np.isnan(PARTITIONS.records(x)[2]).all()
+    assert not PARTITIONS.queries(x)[2].any()
+    np.testing.assert_array_equal(PARTITIONS.records(x)[0], PARTITIONS.records(x[:1])[0])
+
+
+def test_attacks_on_a_table():
+    result = attacked(PARTITIONS, people(3000), people(300, seed=1))
+    assert result.certified[40] > 0.6
+    assert result.attacked[400] < result.accuracy  # some uncertified ones do change
+    truth = people(300, seed=1)[1]
+    assert result.largest == pytest.approx(np.mean(truth == 0))
+    assert result.balanced[400] <= result.balanced[0] <= 1
+
+
+def test_thinning_decides_on_each_record_alone():
+    x, y = people(900)
+    kept, labels = experiment.thinned((x, y), 0, 4)
+    assert np.sum(labels == 1) == np.sum(y == 1)
+    assert 0.15 < np.sum(labels == 0) / np.sum(y == 0) < 0.35
+    rest = np.delete(np.arange(900), [7, 450])
+    again, _ = experiment.thinned((x[rest], y[rest]), 0, 4)
+    gone = {row.tobytes() for row in kept} - {row.tobytes() for row in again}
+    assert gone <= {x[7].tobytes(), x[450].tobytes()}
+
+
+def scale(seed=0):
+    draw = np.random.default_rng(seed)
+    labels = np.arange(600) % 2
+    rows = draw.normal(size=(600, 6)) + 1.0 + 1.5 * labels[:, None] * (np.arange(6) < 2)
+    return rows, labels
+
+
+def test_a_histogram_weighs_intervals_near_the_query():
+    found = fitted(*scale(), {})
+    rows, _ = scale(1)
+    numbers = found.numbers(rows)
+    similarity = found.queries(rows[:50]) @ found.records(rows).T
+    distance = np.abs(numbers[:50, None] - numbers)
+    assert (similarity[distance < 0.9] == 1).all()
+    assert (similarity[distance > 2.1] == 0).all()
+    np.testing.assert_allclose(similarity, np.clip(2 - distance, 0, 1), atol=0.051)
+    rows[3] = np.inf
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(found.records(rows)[3]).all()
+        assert not found.queries(rows)[3].any()
+
+
+def test_attacks_on_a_histogram_and_its_file(tmp_path):
+    found = fitted(*scale(), {"reviews": 600})
+    result = attacked(found, scale(2), scale(3))
+    assert result.certified[40] > 0.6
+    write(tmp_path / "map.npz", found)
+    again = read(tmp_path / "map.npz")
+    assert again.story == {"reviews": 600}
+    np.testing.assert_allclose(again.numbers(scale()[0]), found.numbers(scale()[0]), atol=1e-4)
+
+
+def test_the_direction_that_comes_with_the_package():
+    features = minilm_map()
+    assert isinstance(features.rest, Histogram)
+    assert features.rest.direction.shape == (384,)
+    assert features.rest.story["reviews"] == 6000
+    assert features.name == "minilm"
+
+
+def test_made_up_reviews_alternate_and_repeat():
+    texts, labels = reviews(40, seed=3)
+    assert reviews(40, seed=3)[0] == texts != reviews(40, seed=4)[0]
+    assert labels.tolist() == [0, 1] * 20
+    assert not any("{" in text for text in texts)
+
+
+class Doubling:
+    """An embedding that counts its calls."""
+
+    name, digest = "doubling", "1"
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, records):
+        self.calls += 1
+        return (2 * records).astype(np.float32)
+
+
+def test_embeddings_are_computed_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rows, labels = scale()
+    network = Doubling()
+    features = embedded.Embedded(network, Vectors(6, lambda x: x / 100, "scaled"))
+    fast, (first,) = embedded.computed_once(features, rows)
+    calls = network.calls
+    _, (second,) = embedded.computed_once(features, rows)
+    assert network.calls == calls == 3  # chunks of 256
+    np.testing.assert_array_equal(first, second)
+    direct = np.concatenate([v for _, v in in_chunks(features.records, rows)])
+    np.testing.assert_array_equal(
+        direct, np.concatenate([v for _, v in in_chunks(fast.records, first)])
+    )
+    embedded.computed_once(features, rows[1:])  # other records, another entry
+    assert network.calls == 3 * calls
+    model = CertifiedClassifier(features, 2, 1.0, 1e-6).fit(rows, labels)
+    model.save(tmp_path / "model.npz")
+    assert CertifiedClassifier.load(tmp_path / "model.npz", features).classes_.tolist() == [0, 1]
+    assert embedded.computed_once(fast, rows)[0] is fast
+
+
+def test_an_image_has_the_same_features_wherever_it_stands():
+    torch.manual_seed(0)
+    embedding = ResNet18Embedding(ResNet18Features(1).eval(), "given")
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
+    found = embedding(images)
+    np.testing.assert_array_equal(embedding(images[::-1])[::-1], found)
+    floats = (images / np.float32(255)).astype(np.float32)
+    np.testing.assert_array_equal(embedding(floats), found)
+    floats[2, 0, 0, 0] = np.nan
+    assert np.isnan(embedding(floats)[2]).all()
+    np.testing.assert_array_equal(np.delete(embedding(floats), 2, 0), np.delete(found, 2, 0))
+
+
+def test_features_above_the_threshold():
+    rows = np.random.default_rng(0).exponential(size=(5, 256))
+    vectors = thresholded(rows)
+    assert (vectors >= 0).all()
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1)
+    assert ((vectors > 0) == (rows / np.linalg.norm(rows, axis=1, keepdims=True) > 0.05)).all()
+    whole, finite = feature_map("resnet18").pairing.records(vectors)
+    assert finite.all()
+    assert (np.square(whole).sum(axis=1) <= LENGTH**2).all()
+
+
+def bert(layers=2, width=24, inner=40, words=30):
+    """Weights under BERT's names, and torch's own layers with the same weights."""
+    torch.manual_seed(0)
+    weights, stack = {}, []
+    for name, rows in (("word", words), ("position", 256), ("token_type", 2)):
+        weights[f"embeddings.{name}_embeddings.weight"] = torch.randn(rows, width)
+    first = nn.LayerNorm(width, eps=1e-12)
+    norms = {"embeddings.": first}
+    for index in range(layers):
+        layer = nn.TransformerEncoderLayer(
+            width, 12, inner, 0.0, "gelu", batch_first=True, layer_norm_eps=1e-12
+        )
+        stack.append(layer)
+        name = f"encoder.layer.{index}."
+        for part, at in (("query", 0), ("key", 1), ("value", 2)):
+            rows = slice(at * width, (at + 1) * width)
+            weights[f"{name}attention.self.{part}.weight"] = layer.self_attn.in_proj_weight[rows]
+            weights[f"{name}attention.self.{part}.bias"] = layer.self_attn.in_proj_bias[rows]
+        dense = {
+            "attention.output.dense": layer.self_attn.out_proj,
+            "intermediate.dense": layer.linear1,
+            "output.dense": layer.linear2,
+        }
+        for part, module in dense.items():
+            weights[f"{name}{part}.weight"] = module.weight
+            weights[f"{name}{part}.bias"] = module.bias
+        norms |= {f"{name}attention.output.": layer.norm1, f"{name}output.": layer.norm2}
+    for name, norm in norms.items():
+        nn.init.normal_(norm.weight, 1, 0.1)
+        weights |= {f"{name}LayerNorm.weight": norm.weight, f"{name}LayerNorm.bias": norm.bias}
+    return {name: value.detach() for name, value in weights.items()}, first, stack
+
+
+def test_the_encoder_is_that_of_torch():
+    weights, norm, stack = bert()
+    tokens = torch.randint(1, 30, (3, 9))
+    tokens[1, 5:] = 0
+    values = norm(
+        weights["embeddings.word_embeddings.weight"][tokens]
+        + weights["embeddings.position_embeddings.weight"][:9]
+        + weights["embeddings.token_type_embeddings.weight"][0]
+    )
+    for layer in stack:
+        values = layer.train()(values, src_key_padding_mask=tokens == 0)
+    present = (tokens > 0)[:, :, None]
+    expected = (values * present).sum(1) / present.sum(1)
+    with torch.no_grad():
+        torch.testing.assert_close(SentenceEncoder(weights)(tokens), expected.detach())
+        shorter = SentenceEncoder(weights, layers=1)(tokens)
+    assert not torch.allclose(shorter, expected)
+
+
+def test_texts_become_votes(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers", reason="needs prudent[huggingface]")
+    words = {"[UNK]": 1, "the": 2, "film": 3, "was": 4, "wonderful": 5, "awful": 6, "é": 7}
+    model = tokenizers.models.WordLevel(words, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    embedding = MiniLMEmbedding(SentenceEncoder(bert()[0], layers=1), tokenizer, "given")
+    texts = ["the film was wonderful", "the film was awful", "", "é é"]
+    rows = packed_texts(texts)
+    found = embedding(rows)
+    assert found.shape == (4, 24)
+    np.testing.assert_array_equal(embedding(rows[::-1].copy())[::-1], found)
+    np.testing.assert_array_equal(embedding(rows / np.float32(255)), found)
+    tokenizer.enable_truncation(256)
+    story = make(tmp_path / "made.npz", 12, embedding)
+    assert story["reviews"] == 12
+    assert json.loads(str(np.load(tmp_path / "made.npz")["header"]))["story"] == story
+    features = embedded.Embedded(embedding, read(tmp_path / "made.npz"))
+    votes, finite = features.pairing.records(features.records(rows))
+    assert finite.all()
+    assert (votes.sum(axis=1) == LENGTH).all()

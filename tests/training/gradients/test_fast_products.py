@@ -1,0 +1,138 @@
+"""What makes steps fast on a GPU, computed here on the CPU: nothing is lost by it."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from prudent.training.aggregation import clip_weights
+from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.contributions import Dense, Outer, weighted_sums
+from prudent.training.gradients.norms import SquaredNorms, squared_norms
+from prudent.training.gradients.products import LEFT_OUT, parts, shortened
+from tests.training.gradients.oracle import alone, assert_agrees, squares
+
+RULES, LAYERS = (f"prudent.training.gradients.{module}" for module in ("rules", "layers"))
+
+
+def matrix(gradient: Tensor) -> Tensor:
+    return gradient.squeeze(-3)
+
+
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float32])
+def test_two_parts_leave_out_little(short):
+    """Over many magnitudes, and for the numbers just below a power of two, which lose the most."""
+    torch.manual_seed(0)
+    random = torch.randn(10_000) * 2.0 ** torch.randint(-60, 60, (10_000,))
+    steps = torch.arange(1, 10_000, dtype=torch.float32)
+    values = torch.cat([random, 1 + steps * 2.0**-14, 2 - steps * 2.0**-23])
+    found = list(parts(values, short))
+    if short == torch.float32:
+        assert all(torch.equal(part, shortened(part)) for part in found)
+    rest = (values.double() - sum(part.double() for part in found)).abs()
+    assert len(found) == 2
+    assert (rest <= LEFT_OUT * values.double().abs()).all()
+    assert (rest > LEFT_OUT / 64 * values.double().abs()).any()  # so one part more would show
+
+
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float32])
+def test_the_allowance_covers_what_two_parts_leave_out(monkeypatch, short):
+    """A record of clipped weight adds no more than the clip: the parts may round up."""
+    torch.manual_seed(0)
+    rows, columns = 1 + torch.rand(1, 300, 2, 1), torch.randn(1, 300, 1, 1).expand(1, 300, 2, 1)
+    if short == torch.bfloat16:
+        rows, columns = rows.bfloat16(), columns.bfloat16()
+        for module in ("contributions", "products"):
+            path = f"prudent.training.gradients.{module}.multiplies_short"
+            monkeypatch.setattr(path, lambda factor: factor.dtype == torch.bfloat16)
+        monkeypatch.setattr(
+            "prudent.training.gradients.products.summed_in_single",
+            lambda left, right: left.float() @ right.float(),
+        )
+        factors = Outer(rows, columns, matrix)
+    else:
+        rows, columns = shortened(rows), shortened(columns)
+        factors = Outer(rows, columns, matrix, lambda left, right: left @ right)
+    assert factors.short == short
+    norms = squared_norms([factors]).sqrt()
+    weights, _ = clip_weights(norms, torch.ones(300, dtype=torch.bool), 1.0)
+    for record in range(300):
+        own = torch.zeros(300)
+        own[record] = weights[record]
+        assert factors.weighted_sum(own).double().norm() <= 1 + 1e-7
+
+
+def test_linear_layers_with_factors_cut_to_tf32(monkeypatch):
+    """The norm is that of what is summed, and both are near the gradient."""
+    monkeypatch.setattr(f"{LAYERS}.cuts_products", lambda values: True)
+    monkeypatch.setattr(
+        f"{LAYERS}.short_product", lambda left, right: shortened(left) @ shortened(right)
+    )
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 50, bias=False), nn.Tanh(), nn.Linear(50, 40), nn.Flatten())
+    inputs, targets = torch.randn(3, 6, 30), torch.zeros(3)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.square().sum(1) + targets
+
+    precise = copy.deepcopy(model).double()
+    truth = alone(precise, loss, inputs.double(), targets.double(), 3)
+    engine = BookKeeping(model, loss)
+    norms = engine(model, inputs, targets).norms
+    for record in range(3):
+        total = engine(model, inputs, targets).weighted_sum(torch.eye(3)[record])
+        size = torch.cat([value.flatten() for value in total.values()]).double().norm()
+        assert size <= norms[record] * (1 + 1e-6)
+        assert norms[record] <= 1.01 * size
+        for name, value in total.items():
+            exact = truth[name][record]
+            assert (value - exact).norm() < 3e-3 * exact.norm()
+            assert not torch.allclose(value.double(), exact, rtol=1e-6)  # it was cut
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_outputs_that_are_padded(monkeypatch, transposed, bias):
+    """As for a vocabulary of an odd size: 13 outputs computed as 16."""
+    seen = []
+
+    def padded(parameter: Tensor) -> Tensor:
+        seen.append(parameter.shape)
+        return functional.pad(parameter, [0, 0] * (parameter.ndim - 1) + [0, 3])
+
+    monkeypatch.setattr(f"{RULES}._pads_outputs", lambda values, width: width == 13)
+    monkeypatch.setattr(f"{RULES}._padded", padded)
+
+    class Transposed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5, 13))
+            self.bias = nn.Parameter(torch.randn(13))
+
+        def forward(self, values: Tensor) -> Tensor:
+            if not bias:
+                return values @ self.weight + 0 * self.bias
+            flat = values.reshape(-1, 5)
+            return torch.addmm(self.bias, flat, self.weight).view(*values.shape[:-1], 13)
+
+    last = Transposed() if transposed else nn.Linear(5, 13, bias=bias)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), last).double()
+    inputs, targets = torch.randn(4, 7, 4).double(), torch.zeros(4).double()
+    assert_agrees(BookKeeping(model, squares), inputs, targets, 4)
+    assert seen
+
+
+def test_norms_and_sums_of_many_small_gradients_together():
+    torch.manual_seed(0)
+    gradients = [Dense(torch.randn(5, *shape)) for shape in ((3,), (2, 4), (), (7,))]
+    together = SquaredNorms()
+    for gradient in gradients:
+        together.add([gradient])
+    expected = torch.stack([squared_norms([gradient]) for gradient in gradients]).sum(0)
+    torch.testing.assert_close(together.total(torch.zeros(5)), expected)
+    weights = torch.rand(5)
+    for gradient, total in zip(gradients, weighted_sums(gradients, weights), strict=True):
+        torch.testing.assert_close(total, gradient.weighted_sum(weights))
+        assert total.shape == gradient.values.shape[1:]
