@@ -365,6 +365,14 @@ def test_a_record_does_not_change_the_rows_of_others() -> None:
     assert fitted({"input_ids": torch.ones(1, 3, dtype=torch.int64)}, one) is None
 
 
+def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
+    example = examples_of([{"input_ids": [9]}], Tokens())
+    with pytest.raises(ArgumentError, match="same columns"):
+        drawn([{"text": "secret"}] * 8, example, Tokens())
+    assert not drawn([{"text": "secret"}] * 7, example, Tokens()).valid.any()
+    assert drawn([{"text": ""}] * 7 + [{"input_ids": [1]}], example, Tokens()).valid.sum() == 1
+
+
 def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
     data = [{"input_ids": [1]}] * 32
     draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], 5)

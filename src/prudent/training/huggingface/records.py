@@ -22,7 +22,8 @@ from prudent.training.keystream import Purpose
 from prudent.training.sampling import PoissonSampler
 
 Collate = Callable[[list[Any]], Any]
-_ROWS = 8  # parts are padded to a multiple of this, which suits the kernels of a GPU
+_ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
+_ENOUGH = 8  # so many drawn records show whether code and data fit as a whole
 
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
@@ -94,9 +95,11 @@ class Records(Dataset[Any]):
     | padding of the draw | the example, not valid |
     | record longer than the example on its second axis | cut |
     | record that cannot be read or collated, or has other shapes | not valid, as if absent |
+    | none of eight or more drawn records has the shapes of the example | an error |
 
     Each row is a function of its own record and of public values, so a bad record changes neither
-    another row nor the kind of outcome.
+    another row nor the kind of outcome. The error quotes no record; it shows that code and data do
+    not fit as a whole, which no single record can change unless all others fail as well.
 
     Args:
         data: A map-style data set of dictionaries.
@@ -116,6 +119,14 @@ class Records(Dataset[Any]):
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
         with _seeded(draw.seed):
             parts = [self._part(*rows) for rows in zip(draw.ids, draw.valid, strict=True)]
+        if int(draw.valid.sum()) >= _ENOUGH and not any(bool(part.valid.any()) for part in parts):
+            raise ArgumentError(
+                "train_dataset",
+                "of records like the public ones",
+                shown=f"none in a batch that has {_shapes(self._example)}",
+                hint="Check that train_dataset and eval_dataset have the same columns, and that "
+                "the collator accepts a list of one record.",
+            )
         return LogicalBatch(draw.number, parts)
 
     def _part(self, ids: Tensor, valid: Tensor) -> Part:
