@@ -200,6 +200,20 @@ def test_the_mnist_example_runs_and_learns() -> None:
     assert optimizer.plan.sampling_rate == loader.sample_rate == 50 / 400
 
 
+def test_outputs_behave_like_tensors() -> None:
+    model, optimizer, loader = private(digits())
+    inputs, targets = next(iter(loader))
+    outputs = model(inputs)
+    assert isinstance(outputs, Tensor)
+    assert type(outputs + 1) is type(outputs.detach()) is type(outputs[0]) is Tensor
+    assert float((outputs.argmax(1) == targets).float().mean()) <= 1
+    assert outputs.detach().numpy().shape == (len(targets), 10)
+    weighted = nn.NLLLoss(weight=torch.arange(1.0, 11.0), reduction="none")
+    weighted(outputs, targets).mean().backward()
+    optimizer.step()
+    assert optimizer.steps == 1
+
+
 def test_evaluation_is_untouched() -> None:
     model, inputs = digits(), images().tensors[0]
     expected = model(inputs)
@@ -371,6 +385,21 @@ class TestRefusals:
         functional.cross_entropy(model[1](inputs.flatten(1)), targets).backward()
         with pytest.raises(ValueError, match="a call of a part"):
             optimizer.step()
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            nn.NLLLoss(weight=torch.ones(10)),
+            nn.CrossEntropyLoss(ignore_index=3),
+            lambda outputs, targets: functional.cross_entropy(outputs, targets, torch.ones(10)),
+        ],
+        ids=["weights", "ignored", "positional"],
+    )
+    def test_means_that_are_divided_by_labels(self, loss: Any) -> None:
+        model, _, loader = private(digits())
+        inputs, targets = next(iter(loader))
+        with pytest.raises(ArgumentError, match="reduction='none'"):
+            loss(model(inputs), targets)
 
     def test_foreign_parameters(self) -> None:
         model, foreign = digits(), nn.Parameter(torch.zeros(2))

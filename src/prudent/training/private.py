@@ -87,6 +87,7 @@ def make_private(
     | empty batch | only noise is released, and charged |
     | two backward passes before a step, two steps on a batch | refused |
     | rows that are not one per drawn record | refused |
+    | mean with class weights or `ignore_index`, of the outputs as they are | refused |
     | parameter that the loss reaches other than through the model's outputs | refused |
     | step after the plan's last | refused |
     | record whose gradient is not finite | counts as zero |
