@@ -193,8 +193,9 @@ def _mapped(
     features: FeatureMap, records: npt.NDArray[np.generic]
 ) -> tuple[sparse.csr_array, npt.NDArray[np.bool_]]:
     """Vectors of records, most of whose entries may be zero, and which records are finite."""
-    rows = [features.pairing.records(values) for _, values in in_chunks(features.records, records)]
-    vectors = sparse.vstack([sparse.csr_array(row) for row, _ in rows], format="csr")
+    chunks = (features.pairing.records(v) for _, v in in_chunks(features.records, records))
+    rows = [(sparse.csr_array(row), finite) for row, finite in chunks]  # dense ones take gigabytes
+    vectors = sparse.vstack([row for row, _ in rows], format="csr")
     return vectors, np.concatenate([finite for _, finite in rows])
 
 

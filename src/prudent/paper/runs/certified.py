@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -27,6 +28,7 @@ from prudent.release.noise import ReproducibleNoise
 from prudent.release.sums.additive import least_gaussian
 
 Images = npt.NDArray[np.generic]
+T = TypeVar("T")
 _PART = 1024  # records that a thread maps at a time
 
 
@@ -149,28 +151,28 @@ def _stamped(known: Known, trigger: Backdoor) -> Whole:
 
 
 def _vectors(features: FeatureMap, images: Images) -> sparse.csr_array:
-    rows = _in_threads(features.records, images)
-    return sparse.vstack(
-        [sparse.csr_array(features.pairing.records(values)[0]) for values in rows], format="csr"
-    )
+    def mapped(part: Images) -> sparse.csr_array:
+        chunks = in_chunks(features.records, part)
+        rows = [sparse.csr_array(features.pairing.records(values)[0]) for _, values in chunks]
+        return sparse.vstack(rows, format="csr")
+
+    vectors: sparse.csr_array = sparse.vstack(_in_threads(mapped, images), format="csr")
+    return vectors
 
 
 def _queries(features: FeatureMap, images: Images) -> Whole:
-    rows = _in_threads(features.queries, images)
-    return np.concatenate([features.pairing.queries(values) for values in rows])
+    def mapped(part: Images) -> Whole:
+        chunks = in_chunks(features.queries, part)
+        return np.concatenate([features.pairing.queries(values) for _, values in chunks])
+
+    return np.concatenate(_in_threads(mapped, images))
 
 
-def _in_threads(
-    act: Callable[[Images], npt.ArrayLike], images: Images
-) -> Iterator[npt.NDArray[np.float64]]:
-    """The features of images, in order; large array operations of several threads run at once."""
+def _in_threads(act: "Callable[[Images], T]", images: Images) -> "list[T]":
+    """What `act` makes of parts of images, in order; large array operations run side by side."""
     parts = [images[start : start + _PART] for start in range(0, len(images), _PART)]
-
-    def mapped(part: Images) -> npt.NDArray[np.float64]:
-        return np.concatenate([values for _, values in in_chunks(act, part)])
-
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(mapped, parts)
+        return list(pool.map(act, parts))
 
 
 def _percent(right: npt.NDArray[np.bool_]) -> float:
