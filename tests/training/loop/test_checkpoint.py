@@ -27,6 +27,8 @@ from prudent.training.loop import checkpoint
 from prudent.training.loop.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 
+pytestmark = pytest.mark.filterwarnings("ignore:The test passed in")  # by chance, without a seed
+
 CPU = torch.device("cpu")
 STEPS, EVERY = 40, 4
 PLAN = Plan(
