@@ -398,6 +398,7 @@ def test_an_optimizer_outside_the_graph_follows_every_step(options, physical):
     assert results[0][1] == results[1][1]
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine with one core
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_items_are_read_ahead_and_pinned(workers, recompute):
