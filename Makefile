@@ -83,8 +83,9 @@ $(WHEEL_SITE)/.installed: $(call has,$(TEST_EXTRAS)) $(SOURCES) pyproject.toml R
 	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL_SITE) build/wheel/*.whl
 	touch $@
 
+# Python compiles a module when it is first imported; pip would compile all 16,000, a minute's work.
 $(VENV)/.has-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[$(subst +,$(comma),$*)]'
+	$(BIN)/python -m pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[$(subst +,$(comma),$*)]'
 	touch $@
 
 $(BIN)/pip:
