@@ -7,10 +7,11 @@ import pytest
 
 from prudent.certify.features.network import Layer, Network, read, write
 from prudent.certify.features.voting import Ballot
+from prudent.certify.vectors import LENGTH
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
-from prudent.certify.features import feature_map, glyphs, letters  # noqa: E402
+from prudent.certify.features import feature_map, glyph_network, glyphs, letters  # noqa: E402
 
 SMALL = letters.Recipe(
     steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3
@@ -101,6 +102,24 @@ def test_a_network_is_written_and_read(
     assert np.array_equal(again.code(images(4)), made[1](images(4)))
 
 
+def test_without_votes_a_file_holds_a_map_to_vectors_of_length_1(
+    made: tuple[letters.Convolutions, Network], tmp_path: Path
+) -> None:
+    write(tmp_path / "x.npz", made[1].layers, None, {})
+    again = read(tmp_path / "x.npz", "x")
+    assert (again.name, again.width) == ("x", 64)
+    pictures = images(16)
+    vectors, codes = np.asarray(again.records(pictures)), made[1](pictures)
+    assert np.array_equal(vectors, again.queries(pictures))
+    assert vectors.min() >= 0
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    signed = vectors[:, :32] - vectors[:, 32:]
+    assert np.allclose(signed * np.linalg.norm(codes, axis=1)[:, None], codes)
+    whole, finite = again.pairing.records(vectors)
+    assert finite.all()
+    assert (np.square(whole).sum(axis=1) <= LENGTH**2).all()
+
+
 def public() -> "tuple[torch.Tensor, torch.Tensor]":
     return torch.from_numpy(images(60)), torch.arange(60) % 3
 
@@ -144,3 +163,53 @@ def test_the_map_of_letters_comes_with_the_package() -> None:
     odd[0, 3, 3] = np.nan
     assert np.isnan(np.asarray(shipped.records(odd))[0]).all()
     assert not np.asarray(shipped.queries(odd))[0].any()
+
+
+def test_the_map_of_glyphs_comes_with_the_package() -> None:
+    shipped = feature_map("glyphs")
+    vectors = np.asarray(shipped.records(images(20)))
+    assert vectors.shape == (20, shipped.width)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    odd = images(2).astype(float) / 255
+    odd[0, 3, 3] = np.nan
+    assert np.isnan(np.asarray(shipped.records(odd))[0]).all()
+
+
+def test_the_maps_that_come_with_the_package_are_small() -> None:
+    folder = Path(glyphs.__file__).parent
+    assert sum(each.stat().st_size for each in folder.glob("*.npz")) < 2_000_000
+
+
+FEW = glyph_network.Recipe(classes=6, others=12, copies=5, training=SMALL)
+
+
+def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None:
+    story = glyph_network.make(tmp_path / "one.npz", FEW, steps=2)
+    glyph_network.make(tmp_path / "two.npz", FEW, steps=2)
+    assert (story["training"]["steps"], story["loops"]) == (2, 0.25)
+    one, two = (read(tmp_path / f"{each}.npz", "glyphs") for each in ("one", "two"))
+    assert one.width == 64
+    assert np.array_equal(one.records(images(4)), two.records(images(4)))
+
+
+def test_glyphs_are_drawn_class_by_class_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyph_network, "_AT_ONCE", 10)  # two characters
+    pictures, labels = FEW.drawn(5, 1, "cpu")
+    assert (pictures.shape, pictures.dtype) == ((25, 28, 28), torch.uint8)
+    assert labels.tolist() == [each for each in range(5) for _ in range(5)]
+
+
+def test_loops_are_closed_curves() -> None:
+    def ends(loops: float) -> "torch.Tensor":
+        control, _ = glyphs._characters(40, glyphs.Hand.seeded(4), loops)
+        return (control[:, :, 3] - control[:, :, 0]).norm(dim=-1)
+
+    assert (ends(0.0) > 0).all()
+    assert (ends(1.0) == 0).all()
+    assert 0.1 < (ends(0.25) == 0).float().mean() < 0.4
+
+
+def test_glyphs_without_loops_are_those_of_the_shipped_statistics() -> None:
+    one, two = (glyphs.glyphs(3, 2, glyphs.Hand.seeded(1), loops=each) for each in (0.0, 1.0))
+    assert torch.equal(one, glyphs.glyphs(3, 2, glyphs.Hand.seeded(1)))
+    assert not torch.equal(one, two)
