@@ -16,12 +16,14 @@ from prudent import _validate
 from prudent.certify.features import letters
 from prudent.certify.features.glyphs import Hand, glyphs
 from prudent.certify.features.network import TOP, Layer, write
+from prudent.certify.features.voting import Ballot
 
 _AT_ONCE = 4000
 
 
 def _training() -> letters.Recipe:
-    return letters.Recipe(steps=4000, channels=(32, 64, 128, 128), half=True)
+    ballot = Ballot(tables=64)
+    return letters.Recipe(steps=4000, channels=(32, 64, 128, 128), half=True, ballot=ballot)
 
 
 @attrs.frozen
@@ -35,7 +37,7 @@ class Recipe:
         variation: How much copies differ; see `glyphs`.
         loops: Probability that a curve is closed.
         seed: Of the characters; that of the others is the next one.
-        training: The network and how it is trained; `sample` and `ballot` are not used.
+        training: The network and how it is trained; `sample` is not used.
     """
 
     classes: int = 10_000
@@ -101,5 +103,5 @@ def make(
         training = attrs.evolve(recipe.training, steps=_validate.count(1, steps=steps))
         recipe = attrs.evolve(recipe, training=training)
     layers, story = trained(recipe, device)
-    write(path, layers, None, story)
+    write(path, layers, recipe.training.ballot, story)
     return story
