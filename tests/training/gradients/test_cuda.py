@@ -135,10 +135,11 @@ def test_recurrent_layers_in_a_graph(autocast):
     network, targets = Recurrent().cuda(), torch.randint(0, 4, (6,)).cuda()
     inputs = torch.randn(6, 9, 5).cuda()
     engine = BookKeeping(network, cross_entropy, autocast=autocast)
+    weights = 0.37 * torch.eye(6).cuda()[2]
 
     def step():
         gradients = engine(network, inputs, targets)
-        return gradients.norms, gradients.weighted_sum(0.37 * torch.eye(6).cuda()[2])
+        return gradients.norms, gradients.weighted_sum(weights)
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

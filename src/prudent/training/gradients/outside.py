@@ -28,7 +28,6 @@ from prudent.training.gradients.output_guard import RecordOutputs
 from prudent.training.gradients.randomness import Replay, sketch
 from prudent.training.gradients.refusals import attempt, made_up
 from prudent.training.gradients.tape import NormTape, Tape
-from prudent.training.gradients.tracing import records_are_traced
 from prudent.training.gradients.unsupported import refuse_unsupported
 
 Tensors = list[Tensor]
@@ -307,8 +306,7 @@ class _Linear(BookKeeping):
             with Capture(tape, tensors[0], partial(self._holding, values), leftovers):
                 return self._of_record(values, tensors)
 
-        with records_are_traced():
-            found: Tensors = torch.vmap(of_record, randomness="different")(*tensors)
+        found: Tensors = torch.vmap(of_record, randomness="different")(*tensors)
         leftovers.refuse()
         return found
 
