@@ -102,24 +102,6 @@ def test_a_network_is_written_and_read(
     assert np.array_equal(again.code(images(4)), made[1](images(4)))
 
 
-def test_without_votes_a_file_holds_a_map_to_vectors_of_length_1(
-    made: tuple[letters.Convolutions, Network], tmp_path: Path
-) -> None:
-    write(tmp_path / "x.npz", made[1].layers, None, {})
-    again = read(tmp_path / "x.npz", "x")
-    assert (again.name, again.width) == ("x", 64)
-    pictures = images(16)
-    vectors, codes = np.asarray(again.records(pictures)), made[1](pictures)
-    assert np.array_equal(vectors, again.queries(pictures))
-    assert vectors.min() >= 0
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
-    signed = vectors[:, :32] - vectors[:, 32:]
-    assert np.allclose(signed * np.linalg.norm(codes, axis=1)[:, None], codes)
-    whole, finite = again.pairing.records(vectors)
-    assert finite.all()
-    assert (np.square(whole).sum(axis=1) <= LENGTH**2).all()
-
-
 def public() -> "tuple[torch.Tensor, torch.Tensor]":
     return torch.from_numpy(images(60)), torch.arange(60) % 3
 
@@ -153,26 +135,20 @@ def test_whitening_makes_the_spread_within_classes_round() -> None:
     assert np.abs(covariance / covariance[0, 0] - np.eye(8)).max() < 0.1
 
 
-def test_the_map_of_letters_comes_with_the_package() -> None:
-    shipped = feature_map("letters")
+@pytest.mark.parametrize(("name", "beside"), [("letters", 256), ("glyphs", 0)])
+def test_maps_of_networks_come_with_the_package(name: str, beside: int) -> None:
+    shipped = feature_map(name)
     votes = np.asarray(shipped.records(images(20)))
     assert votes.shape == (20, shipped.width)
-    assert np.allclose(np.linalg.norm(votes[:, :256], axis=1), 1 / 8)
-    assert np.allclose(votes[:, 256:].sum(axis=1), 1)
+    assert np.allclose(np.linalg.norm(votes[:, :beside], axis=1), 1 / 8 if beside else 0)
+    assert np.allclose(votes[:, beside:].sum(axis=1), 1)
+    whole, finite = shipped.pairing.records(votes)
+    assert finite.all()
+    assert np.linalg.norm(whole, axis=1).max() <= LENGTH * shipped.pairing.length
     odd = images(2).astype(float) / 255
     odd[0, 3, 3] = np.nan
     assert np.isnan(np.asarray(shipped.records(odd))[0]).all()
     assert not np.asarray(shipped.queries(odd))[0].any()
-
-
-def test_the_map_of_glyphs_comes_with_the_package() -> None:
-    shipped = feature_map("glyphs")
-    vectors = np.asarray(shipped.records(images(20)))
-    assert vectors.shape == (20, shipped.width)
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
-    odd = images(2).astype(float) / 255
-    odd[0, 3, 3] = np.nan
-    assert np.isnan(np.asarray(shipped.records(odd))[0]).all()
 
 
 def test_the_maps_that_come_with_the_package_are_small() -> None:
@@ -188,7 +164,7 @@ def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None
     glyph_network.make(tmp_path / "two.npz", FEW, steps=2)
     assert (story["training"]["steps"], story["loops"]) == (2, 0.25)
     one, two = (read(tmp_path / f"{each}.npz", "glyphs") for each in ("one", "two"))
-    assert one.width == 64
+    assert (one.ballot, one.entries) == (FEW.training.ballot, 32)
     assert np.array_equal(one.records(images(4)), two.records(images(4)))
 
 

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._formats import check_format
-from prudent.certify.features import FeatureMap, Vectors
-from prudent.certify.features.voting import Ballot, Voting, rectified
+from prudent.certify.features.voting import Ballot, Voting
 
 FORMAT = 2
 """Format number of weight files."""
@@ -125,26 +124,7 @@ class Network:
         return codes
 
 
-@attrs.frozen(eq=False)
-class Rectified:
-    """The code of a network as vectors: positive parts, then negative parts, of length 1.
-
-    Guarantee:
-        Codes are whole numbers, so the sum of their squares is exact in any order: a vector depends
-        on its own record alone.
-    """
-
-    code: Network
-
-    def __call__(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """The vectors of images, one per row; zero for a code of zeros."""
-        rows = rectified(self.code(records))
-        norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
-        vectors: npt.NDArray[np.float64] = rows / np.maximum(norms, 1.0)
-        return vectors
-
-
-def read(path: str | os.PathLike[str], name: str) -> FeatureMap:
+def read(path: str | os.PathLike[str], name: str) -> Voting:
     """The map of a weight file."""
     content = Path(path).read_bytes()
     with np.load(path, allow_pickle=False) as archive:
@@ -157,27 +137,15 @@ def read(path: str | os.PathLike[str], name: str) -> FeatureMap:
             )
         )
     digest = hashlib.sha256(content).hexdigest()
-    if header["ballot"] is None:
-        return Vectors(2 * code.entries, Rectified(code), name, digest)
     return Voting(name, digest, code, code.entries, Ballot(**header["ballot"]))
 
 
 def write(
-    path: str | os.PathLike[str],
-    layers: tuple[Layer, ...],
-    ballot: Ballot | None,
-    story: dict[str, Any],
+    path: str | os.PathLike[str], layers: tuple[Layer, ...], ballot: Ballot, story: dict[str, Any]
 ) -> None:
-    """Write a weight file.
-
-    Args:
-        path: The file.
-        layers: The network.
-        ballot: What records vote for; None: similarity is the cosine of `Rectified` vectors.
-        story: How the weights were made.
-    """
+    """Write a weight file; `story` says how the weights were made."""
     shapes = [attrs.asdict(layer, filter=_is_shape) for layer in layers]
-    votes = None if ballot is None else attrs.asdict(ballot)
+    votes = attrs.asdict(ballot)
     header = {"format": FORMAT, "layers": shapes, "ballot": votes, "story": story}
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.array(json.dumps(header))}
     for i, layer in enumerate(layers):
@@ -190,7 +158,7 @@ def _is_shape(attribute: "attrs.Attribute[Any]", value: Any) -> bool:
     return attribute.name in ("size", "pad", "pool")
 
 
-def shipped(name: str) -> FeatureMap:
+def shipped(name: str) -> Voting:
     """A map whose weights come with the package."""
     with resources.as_file(resources.files("prudent.certify.features") / f"{name}.npz") as path:
         return read(path, name)
