@@ -22,7 +22,7 @@ _AT_ONCE = 4000
 
 
 def _training() -> letters.Recipe:
-    ballot = Ballot(tables=64)
+    ballot = Ballot(tables=64, share=0.5, both=True)
     return letters.Recipe(steps=4000, channels=(32, 64, 128, 128), half=True, ballot=ballot)
 
 
