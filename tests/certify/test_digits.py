@@ -33,7 +33,7 @@ def under_attack(name: str, *, records: int, queries: int, each: int, epsilon: f
     return attacked(released, rows, queries_, pairing, each=each, most=most)
 
 
-@pytest.mark.parametrize("name", ["letters", "scattering"])
+@pytest.mark.parametrize("name", ["glyphs", "letters", "scattering"])
 def test_attacks_on_digits_change_no_certified_prediction_and_some_others(name: str) -> None:
     found = under_attack(name, records=700, queries=100, each=5, epsilon=20.0)
     assert found.tries == 500
@@ -42,7 +42,7 @@ def test_attacks_on_digits_change_no_certified_prediction_and_some_others(name: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["letters", "scattering"])
+@pytest.mark.parametrize("name", ["glyphs", "letters", "scattering"])
 def test_ten_thousand_attacks_on_digits(name: str) -> None:
     found = under_attack(name, records=10_000, queries=1_000, each=10, epsilon=1.0)
     assert found.tries == 10_000

@@ -7,10 +7,11 @@ import pytest
 
 from prudent.certify.features.network import Layer, Network, read, write
 from prudent.certify.features.voting import Ballot
+from prudent.certify.vectors import LENGTH
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
-from prudent.certify.features import feature_map, glyphs, letters  # noqa: E402
+from prudent.certify.features import feature_map, glyph_network, glyphs, letters  # noqa: E402
 
 SMALL = letters.Recipe(
     steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3
@@ -134,13 +135,57 @@ def test_whitening_makes_the_spread_within_classes_round() -> None:
     assert np.abs(covariance / covariance[0, 0] - np.eye(8)).max() < 0.1
 
 
-def test_the_map_of_letters_comes_with_the_package() -> None:
-    shipped = feature_map("letters")
+@pytest.mark.parametrize(("name", "beside"), [("letters", 256), ("glyphs", 512)])
+def test_maps_of_networks_come_with_the_package(name: str, beside: int) -> None:
+    shipped = feature_map(name)
     votes = np.asarray(shipped.records(images(20)))
     assert votes.shape == (20, shipped.width)
-    assert np.allclose(np.linalg.norm(votes[:, :256], axis=1), 1 / 8)
-    assert np.allclose(votes[:, 256:].sum(axis=1), 1)
+    assert np.allclose(np.linalg.norm(votes[:, :beside], axis=1), 1 / 8)
+    assert np.allclose(votes[:, beside:].sum(axis=1), 1)
+    whole, finite = shipped.pairing.records(votes)
+    assert finite.all()
+    assert np.linalg.norm(whole, axis=1).max() <= LENGTH * shipped.pairing.length
     odd = images(2).astype(float) / 255
     odd[0, 3, 3] = np.nan
     assert np.isnan(np.asarray(shipped.records(odd))[0]).all()
     assert not np.asarray(shipped.queries(odd))[0].any()
+
+
+def test_the_maps_that_come_with_the_package_are_small() -> None:
+    folder = Path(glyphs.__file__).parent
+    assert sum(each.stat().st_size for each in folder.glob("*.npz")) < 2_000_000
+
+
+FEW = glyph_network.Recipe(classes=6, others=12, copies=5, training=SMALL)
+
+
+def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None:
+    story = glyph_network.make(tmp_path / "one.npz", FEW, steps=2)
+    glyph_network.make(tmp_path / "two.npz", FEW, steps=2)
+    assert (story["training"]["steps"], story["loops"]) == (2, 0.25)
+    one, two = (read(tmp_path / f"{each}.npz", "glyphs") for each in ("one", "two"))
+    assert (one.ballot, one.entries) == (FEW.training.ballot, 32)
+    assert np.array_equal(one.records(images(4)), two.records(images(4)))
+
+
+def test_glyphs_are_drawn_class_by_class_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyph_network, "_AT_ONCE", 10)  # two characters
+    pictures, labels = FEW.drawn(5, 1, "cpu")
+    assert (pictures.shape, pictures.dtype) == ((25, 28, 28), torch.uint8)
+    assert labels.tolist() == [each for each in range(5) for _ in range(5)]
+
+
+def test_loops_are_closed_curves() -> None:
+    def ends(loops: float) -> "torch.Tensor":
+        control, _ = glyphs._characters(40, glyphs.Hand.seeded(4), loops)
+        return (control[:, :, 3] - control[:, :, 0]).norm(dim=-1)
+
+    assert (ends(0.0) > 0).all()
+    assert (ends(1.0) == 0).all()
+    assert 0.1 < (ends(0.25) == 0).float().mean() < 0.4
+
+
+def test_glyphs_without_loops_are_those_of_the_shipped_statistics() -> None:
+    one, two = (glyphs.glyphs(3, 2, glyphs.Hand.seeded(1), loops=each) for each in (0.0, 1.0))
+    assert torch.equal(one, glyphs.glyphs(3, 2, glyphs.Hand.seeded(1)))
+    assert not torch.equal(one, two)

@@ -107,11 +107,14 @@ def test_arguments_are_checked() -> None:
         Ballot(directions=1)
 
 
-def test_a_share_of_the_similarity_is_the_cosine_of_positive_parts() -> None:
+@pytest.mark.parametrize("both", [False, True])
+def test_a_share_of_the_similarity_is_the_cosine_of_parts(both: bool) -> None:
     rows = np.random.default_rng(6).standard_normal((40, 20))
-    mixed = Voting("test", "", np.asarray, 20, attrs.evolve(BALLOT, share=0.25))
+    mixed = Voting("test", "", np.asarray, 20, attrs.evolve(BALLOT, share=0.25, both=both))
     votes = Voting("test", "", np.asarray, 20, BALLOT)
-    cosines = unit(rows.clip(0)) @ unit(rows.clip(0)).T
+    parts = unit(np.hstack([rows.clip(0), -rows.clip(max=0)]) if both else rows.clip(0))
+    cosines = parts @ parts.T
+    assert mixed.width == votes.width + parts.shape[1]
     wanted = 0.25 * cosines + 0.75 * votes.queries(rows) @ votes.records(rows).T
     vectors, _ = mixed.pairing.records(mixed.records(rows))
     found = mixed.pairing.queries(mixed.queries(rows)) @ vectors.T / LENGTH**2

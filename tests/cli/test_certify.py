@@ -134,3 +134,18 @@ def test_what_is_wrong_is_said_in_one_line(flags: tuple[str, str], message: str)
     assert (answer.status, answer.out) == (2, "")
     assert message in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_the_map_of_glyphs_is_made_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prudent.certify.features import glyph_network, letters
+
+    training = letters.Recipe(batch=8, width=16, channels=(4, 4, 4, 4))
+    few = glyph_network.Recipe(classes=3, others=6, copies=4, training=training)
+    monkeypatch.setattr(glyph_network, "Recipe", lambda: few)
+    flags = ("certify", "make-features", "--features", "glyphs", "--steps", "1", "--json")
+    answer = prudent(*flags, "--out", str(tmp_path / "glyphs.npz"))
+    assert answer.status == 0
+    assert json.loads(answer.out)["training"]["steps"] == 1
+    assert (tmp_path / "glyphs.npz").stat().st_size > 0

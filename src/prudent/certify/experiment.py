@@ -27,7 +27,14 @@ RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported."""
 
 
-MAPS = {"mnist": "letters", "cifar10": "resnet18", "imdb": "minilm", "census": "census"}
+MAPS = {
+    "mnist": "letters",
+    "emnist-letters": "glyphs",
+    "emnist-az": "glyphs",
+    "cifar10": "resnet18",
+    "imdb": "minilm",
+    "census": "census",
+}
 """The feature map made for a data set; `scattering` for others."""
 
 RAW = ("cifar10", "imdb", "census")

@@ -3,6 +3,7 @@
 | name | records | what the map is |
 | --- | --- | --- |
 | `scattering` | images 28 × 28 | scattering coefficients, with statistics of synthetic glyphs |
+| `glyphs` | images 28 × 28 | a network in whole numbers, trained on synthetic glyphs |
 | `letters` | images 28 × 28 | a network in whole numbers, trained on public letters |
 | `resnet18` | colour images | ResNet18 up to its third stage, trained on ImageNet |
 | `minilm` | texts | MiniLM sentence embeddings, with directions from made-up reviews |
@@ -26,7 +27,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.vectors import Euclidean, Pairing
 
-NAMES = ("census", "letters", "minilm", "resnet18", "scattering", "vectors:D")
+NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "scattering", "vectors:D")
 """The names that `feature_map` accepts."""
 
 
@@ -114,10 +115,10 @@ def _scattering() -> FeatureMap:
 
 
 @functools.cache
-def _letters() -> FeatureMap:
+def _network(name: str) -> FeatureMap:
     from prudent.certify.features.network import shipped
 
-    return shipped("letters")
+    return shipped(name)
 
 
 def _census() -> FeatureMap:
@@ -142,7 +143,8 @@ def _minilm() -> FeatureMap:
 
 _MADE: dict[str, Callable[[], FeatureMap]] = {
     "census": _census,
-    "letters": _letters,
+    "glyphs": functools.partial(_network, "glyphs"),
+    "letters": functools.partial(_network, "letters"),
     "minilm": _minilm,
     "resnet18": _resnet18,
     "scattering": _scattering,

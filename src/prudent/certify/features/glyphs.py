@@ -1,8 +1,9 @@
 """Synthetic characters: random curves, drawn by random hands. No data of any kind is read.
 
-A class of glyphs is a few random Bézier curves, some joined; a copy of it has its control points
-moved, is turned, slanted and stretched a little, and is drawn with a pen of its own width into a
-box of 20 pixels around the centre of mass, as digits and letters are in MNIST and EMNIST.
+A class of glyphs is a few random Bézier curves, some joined, some closed; a copy of it has its
+control points moved, is turned, slanted and stretched a little, and is drawn with a pen of its own
+width into a box of 20 pixels around the centre of mass, as digits and letters are in MNIST and
+EMNIST.
 """
 
 import attrs
@@ -44,7 +45,9 @@ class Hand:
         return torch.randperm(size, generator=self.generator, device=self.generator.device)
 
 
-def glyphs(classes: int, copies: int, hand: Hand, *, variation: float = 0.2) -> Tensor:
+def glyphs(
+    classes: int, copies: int, hand: Hand, *, variation: float = 0.2, loops: float = 0.0
+) -> Tensor:
     """Images (classes · copies, 28, 28) in [0, 1] of new random characters, class by class.
 
     Args:
@@ -52,8 +55,9 @@ def glyphs(classes: int, copies: int, hand: Hand, *, variation: float = 0.2) -> 
         copies: How many images of each.
         hand: Random numbers.
         variation: Largest deviation of control points between copies; characters are 2 wide.
+        loops: Probability that a curve of a character is closed, until its copies vary.
     """
-    control, joined = _characters(classes, hand)
+    control, joined = _characters(classes, hand, loops)
     spread = variation * hand.uniform(classes, 1, 1, 1, 1)  # some characters vary more than others
     control = control[:, None] + spread * hand.normal(classes, copies, CURVES, 4, 2)
     for i in range(1, CURVES):
@@ -66,7 +70,7 @@ def glyphs(classes: int, copies: int, hand: Hand, *, variation: float = 0.2) -> 
     return _drawn(_slanted(lines, hand), used.repeat_interleave(copies, 0), hand)
 
 
-def _characters(classes: int, hand: Hand) -> tuple[Tensor, Tensor]:
+def _characters(classes: int, hand: Hand, loops: float) -> tuple[Tensor, Tensor]:
     """Control points of the curves of each class, and which curves begin where one ended."""
     control = 2 * hand.uniform(classes, CURVES, 4, 2) - 1
     steps = torch.linspace(0, 1, 4, device=control.device)[:, None]
@@ -77,6 +81,9 @@ def _characters(classes: int, hand: Hand) -> tuple[Tensor, Tensor]:
         move = torch.where(joined[:, i, None], control[:, i - 1, 3] - control[:, i, 0], 0.0)
         control[:, i, 0] += move
         control[:, i, 1] += move / 2
+    if loops:
+        closed = hand.uniform(classes, CURVES, 1) < loops
+        control[:, :, 3] = torch.where(closed, control[:, :, 0], control[:, :, 3])
     return control, joined
 
 

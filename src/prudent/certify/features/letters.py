@@ -39,6 +39,7 @@ class Recipe:
         decay: Weight decay.
         drop: Fraction of activations left out in training.
         smoothing: Label smoothing.
+        half: Whether a GPU computes activations in bfloat16.
         sample: Letters that the covariance is taken of, times eight.
         shrink: Weight of the mean variance in the covariance.
         seed: Seed of everything random.
@@ -54,6 +55,7 @@ class Recipe:
     decay: float = 5e-2
     drop: float = 0.2
     smoothing: float = 0.0
+    half: bool = False
     sample: int = 6000
     shrink: float = 0.02
     seed: int = 1
@@ -140,31 +142,65 @@ def trained(
     Returns:
         Layers for `network.write`, and how they were made.
     """
-    torch.manual_seed(recipe.seed)
-    random = torch.Generator(device).manual_seed(recipe.seed)
+    random = seeded(recipe, device)
     images, labels = turned(images.to(device), labels.to(device))
+    model, loss = fitted(recipe, images, labels, random)
+    order = torch.randperm(len(images), generator=random, device=device)
+    chosen = order[: _TURNS * recipe.sample]
+    layers = whole(model, images[chosen], labels[chosen], recipe.shrink)
+    return layers, attrs.asdict(recipe) | {"loss": loss, "torch": torch.__version__}
+
+
+def seeded(recipe: Recipe, device: torch.device | str) -> torch.Generator:
+    """The source of randomness of a recipe; initial weights follow its seed too."""
+    torch.manual_seed(recipe.seed)
+    return torch.Generator(device).manual_seed(recipe.seed)
+
+
+def fitted(
+    recipe: Recipe, images: Tensor, labels: Tensor, random: torch.Generator
+) -> tuple[Convolutions, float]:
+    """A network trained to name public images, and its mean loss in the last 100 steps.
+
+    Args:
+        recipe: How.
+        images: Bytes (n, 28, 28), on the device of the random numbers.
+        labels: From 0 on.
+        random: From `seeded`.
+    """
+    device = images.device
     model = Convolutions(recipe, int(labels.max()) + 1).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), recipe.rate, weight_decay=recipe.decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, recipe.rate, total_steps=recipe.steps, pct_start=0.15
     )
+    half = recipe.half and device.type == "cuda"
     losses = []
     for _ in range(recipe.steps):
         rows = torch.randint(len(images), (recipe.batch,), generator=random, device=device)
-        scores = model(bent(images[rows].float() / TOP, recipe.jitter, random))
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            scores = model(bent(images[rows].float() / TOP, recipe.jitter, random)).float()
         loss = functional.cross_entropy(scores, labels[rows], label_smoothing=recipe.smoothing)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
         losses.append(loss.detach())
-    last = torch.stack(losses[-100:]).mean().item()
-    order = torch.randperm(len(images), generator=random, device=device)
-    chosen = order[: _TURNS * recipe.sample]
-    public, names = images[chosen].cpu(), labels[chosen].cpu().numpy()
-    body = rounded(model.eval().cpu(), public[:_CHUNK].float() / TOP)
-    layers = (*body, whitening(_activations(body, public.numpy()), names, recipe.shrink))
-    return layers, attrs.asdict(recipe) | {"loss": round(last, 4), "torch": torch.__version__}
+    return model.eval(), round(torch.stack(losses[-100:]).mean().item(), 4)
+
+
+def whole(model: Convolutions, images: Tensor, labels: Tensor, shrink: float) -> tuple[Layer, ...]:
+    """The network in whole numbers, and a last layer that centres and whitens its activations.
+
+    Args:
+        model: The trained network.
+        images: Public images whose activations are centred and whitened; bytes.
+        labels: Their classes.
+        shrink: As for `whitening`.
+    """
+    public, names = images.cpu(), labels.cpu().numpy()
+    body = rounded(model.cpu(), public[:_CHUNK].float() / TOP)
+    return (*body, whitening(_activations(body, public.numpy()), names, shrink))
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ is a steep function of the cosine: with 128 directions 0.23, 0.41, 0.61 and 0.96
 0.2, 0.4 and 0.8. It tells records of the same kind from others by more than their cosines, and
 radii grow with the difference. The noise grows with the number of directions in a table, but not
 with the number of tables. Directions are drawn from a seed: neither data nor storage is needed. A
-share of the similarity may be the cosine of the positive parts of codes, which has less noise.
+share of the similarity may be the cosine of parts of codes, which has less noise.
 """
 
 import functools
@@ -58,6 +58,7 @@ class Ballot:
         high: Inner product from which on it has all.
         share: Weight of the cosine of the positive parts of codes, beside the votes.
         seed: Of the directions.
+        both: Whether this is the cosine of the positive and the negative parts; see `rectified`.
     """
 
     tables: int = 32
@@ -66,6 +67,7 @@ class Ballot:
     high: float = 1.0
     share: float = 0.0
     seed: int = 7
+    both: bool = False
 
     def __attrs_post_init__(self) -> None:
         _validate.count(2, directions=self.directions)
@@ -107,14 +109,18 @@ class Voting:
 
     @property
     def width(self) -> int:
-        """Entries of a code if it has a share, and the directions of all tables."""
-        return self.ballot.width + (self.entries if self.ballot.share else 0)
+        """Entries of the parts of a code if it has a share, and the directions of all tables."""
+        return self.ballot.width + (self._parts if self.ballot.share else 0)
+
+    @property
+    def _parts(self) -> int:
+        return (1 + self.ballot.both) * self.entries
 
     @property
     def pairing(self) -> Pairing:
         """One vote per table, beside a vector if the code has a share."""
         votes = Votes(self.ballot.tables, constant=0.0625)
-        return Mixed(self.entries, votes, self.ballot.share) if self.ballot.share else votes
+        return Mixed(self._parts, votes, self.ballot.share) if self.ballot.share else votes
 
     def records(self, records: npt.NDArray[np.generic]) -> Real:
         """The votes of records."""
@@ -140,10 +146,10 @@ class Voting:
         return np.where(finite[:, None], codes, 0.0), finite
 
     def _beside(self, codes: Real, votes: Real, shorter: int) -> Real:
-        """Votes, behind the positive parts of codes at length 1/shorter if these have a share."""
+        """Votes, behind the parts of codes at length 1/shorter if these have a share."""
         if not self.ballot.share:
             return votes
-        positive = codes.clip(min=0)
+        positive = rectified(codes) if self.ballot.both else codes.clip(min=0)
         norms = np.sqrt(np.square(positive).sum(axis=1, keepdims=True))
         return np.concatenate([positive / np.maximum(shorter * norms, 1e-12), votes], axis=1)
 
