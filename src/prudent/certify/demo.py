@@ -35,7 +35,7 @@ class Classifier:
 
 CLASSIFIERS = (
     Classifier("letters", 0.3, "public letters"),
-    Classifier("scattering", 1.0, "no public data"),
+    Classifier("glyphs", 1.0, "no public data"),
 )
 """The classifiers of the demo, the better one first."""
 
