@@ -127,10 +127,10 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     """
     if name.startswith("npz:"):
         return _load_npz(name)
-    if name not in NAMES:
+    source = NAMED_DATASETS.get(name)
+    if source is None or not source.trainable:
         raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=name)
     train, test = read_arrays(name, data_dir)
-    source = NAMED_DATASETS[name]
     return _dataset(name, train, test, source.classes, source.note)
 
 
