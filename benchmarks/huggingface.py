@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 import prudent.training
+from benchmarks import large_models
 from benchmarks.large_networks import resnet18
 from benchmarks.step_speed import opacus_ghost
 from prudent.accounting import GaussianTest
@@ -124,19 +124,8 @@ CASES = {
 
 
 def losses(outputs: Any, targets: Tensor) -> Tensor:
-    """Cross-entropy by record; of a sequence, the mean over its positions."""
-    logits = outputs if isinstance(outputs, Tensor) else outputs.logits
-    each = functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-    return each.view(len(targets), -1).mean(1)
-
-
-class PeerLoss(nn.Module):
-    """The same, in the form in which Opacus calls it; it sets the reduction to none."""
-
-    reduction = "mean"
-
-    def forward(self, outputs: Any, targets: Tensor, *rest: object) -> Tensor:
-        return losses(outputs, targets)
+    """Cross-entropy by record, of logits or of a model's outputs."""
+    return large_models.losses(outputs if isinstance(outputs, Tensor) else outputs.logits, targets)
 
 
 class Called(nn.Module):
@@ -191,7 +180,7 @@ def ours(
 
 
 def peer(model: nn.Module, inputs: Any, targets: Tensor, bf16: bool) -> Run:
-    inner = opacus_ghost(Called(model), inputs, targets, PeerLoss())
+    inner = opacus_ghost(Called(model), inputs, targets, large_models.PeerLoss())
 
     def step() -> None:
         with torch.autocast(targets.device.type, torch.bfloat16, enabled=bf16):

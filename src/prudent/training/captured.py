@@ -3,7 +3,7 @@
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from prudent.training.compiled import kind
 from prudent.training.gradients.randomness import is_capturing
 
 _WARM_UP = 2
@@ -32,10 +33,14 @@ class Captured:
     Args:
         function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
             argument are read where they are, and must not move between calls.
+        setting: Returns what else the function depends on; another one is captured anew.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], setting: Callable[[], Hashable] = tuple
+    ) -> None:
         self._function = function
+        self._setting = setting
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, _Graph | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
@@ -45,7 +50,8 @@ class Captured:
         if is_capturing():
             return self._function(fixed, *arguments)
         leaves, structure = pytree.tree_flatten(arguments)
-        key = structure, tuple(map(_shape, leaves)), tuple(map(_place, pytree.tree_leaves(fixed)))
+        places = tuple(map(_place, pytree.tree_leaves(fixed)))
+        key = structure, tuple(map(kind, leaves)), places, self._setting()
         if key not in self._graphs:
             self._calls[key] = self._calls.get(key, 0) + 1
             if self._calls[key] <= _WARM_UP or len(self._graphs) >= _MOST:
@@ -111,11 +117,5 @@ def _renew_generator(state: Tensor) -> None:
     own.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
-def _shape(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
-    return leaf
-
-
 def _place(leaf: Any) -> Any:
-    return (leaf.data_ptr(), *_shape(leaf)) if isinstance(leaf, Tensor) else leaf
+    return (leaf.data_ptr(), *kind(leaf)) if isinstance(leaf, Tensor) else leaf

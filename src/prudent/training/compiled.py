@@ -5,7 +5,7 @@ so the compiler sees norms, test and weighted sum as one graph.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -41,22 +41,30 @@ class Compiled:
     numbers.
 
     The first call with new shapes runs the function eagerly and then once more for tracing. The
-    program contains no Python, so the function must depend only on the values of its arguments.
+    program contains no Python, so the function must depend only on the values of its arguments and
+    on the setting.
 
     Args:
         function: Takes and returns trees of tensors.
         backend: Turns a traced graph into a callable.
+        setting: Returns what else the function depends on; another one is compiled anew.
     """
 
-    def __init__(self, function: Callable[..., Any], backend: Backend = inductor) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        backend: Backend = inductor,
+        setting: Callable[[], Hashable] = tuple,
+    ) -> None:
         self._function = function
         self._backend = backend
+        self._setting = setting
         self._programs: dict[Any, Program] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
         leaves, structure = pytree.tree_flatten(arguments)
-        key = structure, tuple(map(_kind, leaves))
+        key = structure, tuple(map(kind, leaves)), self._setting()
         # On the CPU the program is compiled as one, so the layers, like the norms, must not use
         # reduced-precision products. On a GPU the products of norms and sums have settings of
         # their own.
@@ -150,8 +158,8 @@ class _Replayed(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _kind(leaf: Any) -> Any:
-    """The cache key of one leaf: a tensor's shape, or the value itself if it is no tensor."""
+def kind(leaf: Any) -> Any:
+    """The cache key of one leaf: a tensor's form, or the value itself if it is no tensor."""
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
     return leaf

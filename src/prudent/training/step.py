@@ -145,8 +145,11 @@ class Step:
         self.processes = processes
         self.use(given_or_random(key))
         self._rehearsed = False
-        self._run: Callable[..., _Released] = Compiled(self._release) if compile else self._release
-        self._captured = Captured(self._run) if self._captures(cuda_graph) else None
+        self._run: Callable[..., _Released] = (
+            Compiled(self._release, setting=self._modes) if compile else self._release
+        )
+        captures = self._captures(cuda_graph)
+        self._captured = Captured(self._run, self._modes) if captures else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
     @property
@@ -189,6 +192,10 @@ class Step:
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
         return released.outcome
+
+    def _modes(self) -> tuple[bool, ...]:
+        """Which parts of the model train: those that do not have no dropout."""
+        return tuple(module.training for module in self.model.modules())
 
     def _captures(self, cuda_graph: bool | None) -> bool:
         """Whether steps are replayed as CUDA graphs."""

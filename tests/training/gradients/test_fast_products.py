@@ -10,7 +10,7 @@ from torch.nn import functional
 from prudent.training.aggregation import clip_weights
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.contributions import Dense, Outer, weighted_sums
-from prudent.training.gradients.norms import SquaredNorms, squared_norms
+from prudent.training.gradients.norms import SquaredNorms, inner, squared_norms
 from prudent.training.gradients.products import LEFT_OUT, parts, shortened
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
@@ -136,3 +136,16 @@ def test_norms_and_sums_of_many_small_gradients_together():
     for gradient, total in zip(gradients, weighted_sums(gradients, weights), strict=True):
         torch.testing.assert_close(total, gradient.weighted_sum(weights))
         assert total.shape == gradient.values.shape[1:]
+
+
+def test_a_use_with_short_products_does_not_cut_the_factors_of_another():
+    """As a weight that a linear layer under TF32 shares with a layer that keeps whole factors."""
+    torch.manual_seed(0)
+    factors = [torch.randn(1, 4, 6, size) for size in (8, 9)]
+    whole = Outer(*factors, matrix)
+    short = Outer(
+        *map(shortened, factors), matrix, lambda left, right: shortened(left) @ shortened(right)
+    )
+    expected = (short.per_example().double() * whole.per_example().double()).sum((1, 2))
+    for pair in ((short, whole), (whole, short)):
+        assert ((inner(*pair) - expected).abs() < 1e-5 * expected).all()

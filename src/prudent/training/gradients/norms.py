@@ -90,10 +90,12 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
         case Dense(), _ if first is second:
             return lengths(by_record(first.values)).square()
         case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
-            rows = _products(first.rows, second.rows, first.product)
+            # A short product would cut the factors of a use that keeps them whole.
+            product = first.product if first.product is second.product else precise_product
+            rows = _products(first.rows, second.rows, product)
             columns = first.unfolded()
             others = columns if first is second else second.unfolded()
-            return (rows * _products(columns, others, first.product)).sum((0, 2, 3))
+            return (rows * _products(columns, others, product)).sum((0, 2, 3))
         case Rows(), Rows():
             same = first.indices[:, :, None] == second.indices[:, None, :]
             return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))

@@ -7,6 +7,7 @@ parameters is that of the linear function ⟨oᵢ, Gᵢ⟩, so the rest is book-
 as the loss.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -121,7 +122,7 @@ class OutsideLoss:
         return outline.filled([o if o.ndim == 0 else o.as_subclass(RecordOutputs) for o in outputs])
 
 
-class Pass:
+class Pass(ABC):
     """One batch that has run forward; backward delivers the gradients of its outputs.
 
     Attributes:
@@ -150,9 +151,9 @@ class Pass:
         self._given = [None if g is None else g * self.factor for g in gradients]
         self.received(self)
 
+    @abstractmethod
     def gradients(self) -> list[Gradients]:
         """The per-example gradients, one entry for each part of the batch. Call it once."""
-        raise NotImplementedError
 
     def _taken(self) -> list[Tensor | None]:
         assert self._given is not None, "backward has not run"

@@ -64,8 +64,7 @@ def _remembered(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], T
         if (is_capturing() or get_proxy_mode() is not None) and positions.shape in _unpacked:
             return None
         found = find(positions)
-        if found is None:
-            _unpacked.add(positions.shape)
+        (_unpacked.add if found is None else _unpacked.discard)(positions.shape)
         return found
 
     return packed

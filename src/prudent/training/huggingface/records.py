@@ -6,9 +6,7 @@ bounds that. So the collator is called with one record at a time, and every row 
 shapes of an example.
 """
 
-import contextlib
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch.utils.data import Dataset, Sampler
 
 from prudent._validate import ArgumentError
 from prudent.training.keystream import Purpose
+from prudent.training.loop.reading import seeded
 from prudent.training.sampling import PoissonSampler
 
 Collate = Callable[[list[Any]], Any]
@@ -117,7 +116,7 @@ class Records(Dataset[Any]):
 
     def __getitems__(self, draw: Draw) -> LogicalBatch:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
-        with _seeded(draw.seed):
+        with seeded(draw.seed):
             parts = [self._part(*rows) for rows in zip(draw.ids, draw.valid, strict=True)]
         if int(draw.valid.sum()) >= _ENOUGH and not any(bool(part.valid.any()) for part in parts):
             raise ArgumentError(
@@ -224,19 +223,3 @@ def _shapes(row: Any) -> str:
         f"{name} {tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}"
         for name, value in row.items()
     )
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch and `random` for reading, and leave the generators of training as they were.
-
-    A resumed run then reads what an uninterrupted one would have read, also in worker processes.
-    """
-    before = random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before)

@@ -103,7 +103,7 @@ class ItemReader:
     def __init__(self, items: Any, collate_fn: Collate | None, first: Iterable[int]) -> None:
         self.items = items
         self.collate_fn = collate_fn
-        with _seeded(0):
+        with seeded(0):
             tried = self._read(list(islice(first, _TRIES)))
             for item in tried:
                 self.stand_in, self._form = item, self._form_of(item, item)
@@ -125,7 +125,7 @@ class ItemReader:
 
     def __getitem__(self, request: Request) -> Part | None:
         """The batch that was asked for; None if it cannot be made of readable items."""
-        with _seeded(request.seed):
+        with seeded(request.seed):
             rows = self._rows(request)
             batch = self._attempt(rows)
             if batch is None:
@@ -238,7 +238,7 @@ def inputs_and_targets(batch: Any) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed the generators that data sets use, and restore their states on exit."""
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - seeded for data sets that use it
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs, too
