@@ -6,6 +6,7 @@ all outputs lie, so the price is exact, and easily seen. These cases call the pu
 the column is opened once.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,7 +87,7 @@ def partitions(epsilon: float, delta: float) -> Case:
         with_record=place + 1,
         without_record=place,
         prepare=prepare,
-        score=float,
+        score=lambda kept: math.log(more / fewer if kept else (1 - more) / (1 - fewer)),
         exact=exact_epsilon([[more, 1 - more], [fewer, 1 - fewer]], delta),
     )
 
@@ -131,7 +132,7 @@ def _laplace(
 
     def score(output: Any) -> float:
         value = float(output if place is None else output[place])
-        return abs(value - centre) - abs(value - centre - 1)
+        return epsilon * (abs(value - centre) - abs(value - centre - 1))
 
     return Case(
         name=name,

@@ -1,5 +1,6 @@
 """A worst-case pair as a value: two neighbours, how to release from them, and what is known."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ from prudent.release.noise import Noise, ReproducibleNoise, SecureNoise
 
 Run: TypeAlias = Callable[[], Any]
 
+_NEARLY = 0.97  # of the largest loss of a pair
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Case:
@@ -29,8 +32,7 @@ class Case:
         without_record: The data without it.
         prepare: Reads data once and returns a function that releases from them, given a source of
             noise.
-        score: The exact log-likelihood ratio of an output, up to a monotone map; None if it is not
-            known.
+        score: The exact log-likelihood ratio of an output; None if it is not known.
         exact: The exact ε of this pair at δ; None if it is not known.
         of_delta: Whether the pair is about accidents of probability δ.
         notes: What the result should say about the case.
@@ -76,11 +78,25 @@ class Case:
             epsilon=self.epsilon,
             delta=self.delta,
             confidence=confidence,
-            scores=() if self.score is None else (scores.each(self.score),),
+            scores=() if self.score is None else (scores.each(self._rounded), self._extremes),
             of_delta=self.of_delta,
             exact=self.exact,
             notes=self.notes,
         )
+
+    def _rounded(self, output: Any) -> float:
+        """The score without its last digits, so that outputs of equal loss have equal scores."""
+        assert self.score is not None
+        return round(self.score(output), 9)
+
+    def _extremes(self, outputs: scores.Outputs) -> FloatArray:
+        """1 or -1 where the loss is nearly the largest of the pair, else 0.
+
+        Fewer values to choose thresholds from leave less to chance.
+        """
+        losses = scores.each(self._rounded)(outputs)
+        least = _NEARLY * (self.exact or math.inf)
+        return np.where(losses >= least, 1.0, np.where(losses <= -least, -1.0, 0.0))
 
 
 def _call(run: Run) -> Any:
