@@ -52,7 +52,13 @@ def exponential_quantile(epsilon: float, delta: float) -> Case:
 def median(epsilon: float, delta: float) -> Case:
     """The median without a proposal, with its interval."""
     found = _quantile("median-selected", Fraction(1, 2), epsilon)
-    return attrs.evolve(found, exact=None, notes=(_INTERVALS,))
+
+    def call(data: Any, noise: Noise) -> Any:
+        return statistics.median(
+            np.array(data, np.int64), bounds=(0, _TOP), epsilon=epsilon, noise=noise
+        )
+
+    return attrs.evolve(found, call=call, exact=None, notes=(_INTERVALS,))
 
 
 def quantiles(epsilon: float, delta: float) -> Case:
