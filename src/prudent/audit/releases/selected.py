@@ -288,7 +288,7 @@ def _law(mechanism: ExponentialQuantile, data: Sequence[float], cuts: Sequence[i
 
 def _few_records() -> Iterator[tuple[list[int], list[int]]]:
     """Pairs of bytes: a few equal records, and one more at an end."""
-    for y, copies, added in itertools.product(range(20, 256, 43), (1, 2, 3), _BYTE):
+    for y, copies, added in itertools.product((20, 128, 235), (1, 3), _BYTE):
         yield [y] * copies + [added], [y] * copies
 
 
