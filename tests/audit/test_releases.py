@@ -3,6 +3,7 @@
 import functools
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,16 @@ EXACT = [
 SLOW = {"sum-private-bounds", "mean-private-bounds", "variance-private-bounds", "describe"}
 
 
+COSTLY = {"trimmed-sum", "iqr-selected", "quantiles"}
+"""Cases that take half a second to build."""
+
+
+def cheap_first(names: Iterable[str]) -> list[Any]:
+    """The names as parameters; the costly ones are tested with the slow tests."""
+    marks = {name: [pytest.mark.slow] if name in COSTLY else [] for name in names}
+    return [pytest.param(name, marks=each) for name, each in marks.items()]
+
+
 @functools.cache
 def case(name: str) -> Case:
     return CASES[name](1.0, 1e-6)
@@ -46,7 +57,7 @@ def multiset(data: Any) -> Counter[Any]:
     return Counter(tuple(row) if np.ndim(row) else row for row in np.asarray(data).tolist())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cheap_first(CASES))
 def test_the_pair_differs_by_one_record(name: str) -> None:
     more, fewer = case(name).with_record, case(name).without_record
     if isinstance(more, RobustValue):  # the mechanism itself: its margins say what a neighbour is
@@ -61,16 +72,19 @@ def test_the_pair_differs_by_one_record(name: str) -> None:
         assert not other - one
 
 
-CALLED = ["median", "quantile", "iqr", "trimmed-mean", "trimmed-sum", "mode", "mode-of-numbers"]
+CALLED = [
+    *("median", "quantile", "iqr", "trimmed-mean", "trimmed-sum", "mode", "mode-of-numbers"),
+    *("median-selected", "quantiles", "iqr-selected"),
+]
 
 
-@pytest.mark.parametrize("name", [*CALLED, "median-selected", "quantiles", "iqr-selected"])
+@pytest.mark.parametrize("name", cheap_first(CALLED))
 def test_a_run_is_what_the_public_function_releases(name: str) -> None:
     """Bit for bit, for the same noise: what a case leaves out does not change the answer."""
     call = case(name).call
     assert call is not None
     for data in (case(name).with_record, case(name).without_record):
-        for seed in range(4):
+        for seed in range(3):
             run = case(name).prepare(data, ReproducibleNoise(seed))()
             found = call(data, ReproducibleNoise(seed))
             if isinstance(found, prudent.Refused):
@@ -109,7 +123,7 @@ def test_an_audit_sees_most_of_the_price(name: str) -> None:
     assert not found.refuted
 
 
-@pytest.mark.parametrize("name", sorted(set(CASES) - SLOW))
+@pytest.mark.parametrize("name", cheap_first(sorted(set(CASES) - SLOW)))
 def test_every_case_runs(name: str) -> None:
     found = case(name).audit(runs=10, seed=3)
     assert found.claimed == 1.0

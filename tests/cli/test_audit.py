@@ -33,7 +33,7 @@ def test_a_refuted_claim_has_an_exit_status_of_its_own(
 
     monkeypatch.setattr(ReproducibleNoise, "of_value", silent)
     plot = tmp_path / "curve.svg"
-    given = f"audit count --runs 50 --seed 1 --plot {plot}"
+    given = f"audit count --runs 30 --seed 1 --plot {plot}"
     assert cli.main(given.split()) == REFUTED
     told = capsys.readouterr().out
     assert "the claim is refuted" in told
