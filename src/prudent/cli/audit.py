@@ -105,7 +105,11 @@ def _command(name: str) -> Callable[..., None]:
         if found.refuted:
             raise typer.Exit(REFUTED)
 
-    command.__doc__ = RELEASES[name]
+    command.__doc__ = (
+        f"{RELEASES[name]}\n\n[b]Example[/b]\n\n"
+        f"$ prudent audit {name} --epsilon 1 --delta 1e-6 --runs 20000 --json\n\n"
+        "Exit status 0: the claim stands; 1: it is refuted."
+    )
     return command
 
 
