@@ -350,6 +350,16 @@ def test_a_label_out_of_range_does_not_end_the_process(graph):
     assert weights(fitted.model).isfinite().all()
 
 
+def test_captured_runs_one_after_another_keep_no_memory():
+    """Workspaces of a stream stay allocated, so each run must not have a stream of its own."""
+    held = []
+    for _ in range(4):
+        train(network(), RULES["gaussian"], graph=True)
+        gc.collect()
+        held.append(torch.cuda.memory_allocated())
+    assert held[3] == held[1]
+
+
 def test_a_record_counts_once_in_a_graph():
     model, (inputs, targets) = network().cuda(), (part.cuda() for part in records())
     plan = Plan(sampling_rate=RATE, steps=99, aggregation=Sum(clip=1.0, noise_multiplier=1e-12))
@@ -360,6 +370,7 @@ def test_a_record_counts_once_in_a_graph():
         return step([Chunk(inputs[ids], targets[ids], ids=ids)])
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # or it could read ids before they are written
     with torch.cuda.stream(stream):
         run()
     graph = torch.cuda.CUDAGraph()
