@@ -357,7 +357,7 @@ def test_captured_runs_one_after_another_keep_no_memory():
         train(network(), RULES["gaussian"], graph=True)
         gc.collect()
         held.append(torch.cuda.memory_allocated())
-    assert held[3] == held[1]
+    assert held[3] - held[1] < 2**20
 
 
 def test_a_record_counts_once_in_a_graph():
