@@ -47,8 +47,8 @@ _CACHED = 1 << 19
 class Convolution(Function):
     """A zero-padded convolution on (images, channels, *size), as a product over patches.
 
-    The result must be reshaped by `Geometry.by_image`, because an autograd function must not return
-    a view.
+    The result is an image where oneDNN convolves. Elsewhere it is a matrix that must be reshaped by
+    `Geometry.by_image`, because an autograd function must not return a view.
     """
 
     @staticmethod
@@ -63,10 +63,15 @@ class Convolution(Function):
         weight_use: Use | None,
         bias_use: Use | None,
     ) -> Tensor:
-        """Unfold and multiply."""
+        """Convolve, or unfold and multiply."""
         values = autocasted(values)
+        native = _convolves_last(values, geometry)
+        if native:
+            values = _channels_last(values)
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
+        if native:
+            return torch.convolution(values, weight, bias, *_settings(geometry))
         matrix = geometry.matrix(autocasted(weight)).mT
         bias = None if bias is None else autocasted(bias)
         return _patches_product(values, matrix, bias, geometry)
@@ -81,6 +86,8 @@ class Convolution(Function):
         values, weight = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
         weight_use, bias_use = ctx.uses
+        if gradient.ndim > 3:
+            gradient = gradient.movedim(1, -1).flatten(0, -2)
         gradient = gradient.view(geometry.groups, -1, gradient.shape[-1])
         rows = at_least_single(gradient).view(len(gradient), ctx.records, -1, gradient.shape[2])
         if weight_use:
@@ -212,6 +219,20 @@ def _has_fast_adjoint(gradient: Tensor) -> bool:
     mkldnn = torch.backends.mkldnn
     available = bool(mkldnn.is_available())  # type: ignore[no-untyped-call]
     return available and bool(mkldnn.enabled) and gradient.dtype == torch.float32
+
+
+def _convolves_last(values: Tensor, geometry: Geometry) -> bool:
+    """Whether oneDNN convolves such images with their channels last, without unfolding them."""
+    return geometry.dimensions == 2 and geometry.groups == 1 and _has_fast_adjoint(values)
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """The images with their channels last in memory, also where there is only one of them."""
+    if images.shape[1] > 1 or not images.is_contiguous():
+        return images.contiguous(memory_format=torch.channels_last)
+    # torch takes one channel to be first, and would return images with their channels first.
+    size, height, width = images[0].numel(), *images.shape[2:]
+    return images.as_strided((len(images), 1, height, width), (size, 1, width, 1))
 
 
 def _pieces(count: int, size: int) -> list[slice]:

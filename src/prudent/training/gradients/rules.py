@@ -150,7 +150,9 @@ def _convolution(
         images = values.flatten(0, 1)
         arguments = tape.anchor, images, *parameters, geometry, records, *uses
         if _multiplies_patches(images):
-            result = geometry.by_image(call(Convolution, *arguments), images.shape)
+            result = call(Convolution, *arguments)
+            if result.ndim < images.ndim:
+                result = geometry.by_image(result, images.shape)
         else:
             result = call(NativeConvolution, *arguments)
         return result.view(*values.shape[:2], *result.shape[1:])
