@@ -151,7 +151,7 @@ def _convolution(
         arguments = tape.anchor, images, *parameters, geometry, records, *uses
         if _multiplies_patches(images):
             result = call(Convolution, *arguments)
-            if result.ndim < images.ndim:
+            if result.ndim < 4:  # a matrix, or one for each group
                 result = geometry.by_image(result, images.shape)
         else:
             result = call(NativeConvolution, *arguments)
