@@ -68,7 +68,7 @@ class Dense:
 def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
     """The weighted sum of each, computed as one product over all of them."""
     flat, weights = joined(gradients), weights.to(gradients[0].values.dtype)
-    if flat.dtype == torch.float32 and fuses(flat, weights):
+    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights):
         total = weighted_rows(flat, weights)
     else:
         total = _finite_product(weights[None], flat)[0]

@@ -3,8 +3,11 @@
 On the CPU a convolution is a matrix product over unfolded patches, channels last. That is faster
 than torch's convolution there and is the form that the gradients need. Patches are unfolded for a
 few images at a time, into memory that is used again and stays in the processor's cache: fetching
-new memory for all of them would take longer than the product. Elsewhere torch's convolution runs,
-and only the backward pass unfolds.
+new memory for all of them would take longer than the product. Elsewhere, and with oneDNN on x86,
+torch's convolution runs, and only the backward pass unfolds.
+
+On a GPU large images are kept with their channels last, whatever the model does: cuDNN needs no
+copies for them, and neither do the gradients.
 """
 
 import math
@@ -40,6 +43,8 @@ from prudent.training.gradients.products import (
 )
 
 _LARGE = 1 << 26
+_MANY = 1 << 20
+_SHORT_RUN = 16
 _CACHED = 1 << 19
 """Numbers of patches that are unfolded at a time on the CPU."""
 
@@ -67,11 +72,13 @@ class Convolution(Function):
         values = autocasted(values)
         native = _convolves_last(values, geometry)
         if native:
-            values = _channels_last(values)
+            values = values.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
         if native:
-            return torch.convolution(values, weight, bias, *_settings(geometry))
+            # With one channel the result has its channels first, in which torch pools slowly.
+            result = torch.convolution(values, weight, bias, *_settings(geometry))
+            return result.contiguous(memory_format=torch.channels_last)
         matrix = geometry.matrix(autocasted(weight)).mT
         bias = None if bias is None else autocasted(bias)
         return _patches_product(values, matrix, bias, geometry)
@@ -127,7 +134,7 @@ class NativeConvolution(Function):
     ) -> Tensor:
         """Convolve."""
         values = autocasted(values)
-        ctx.last = _prefers_channels_last(values, geometry)
+        ctx.last = _prefers_channels_last(values, len(weight), geometry)
         if ctx.last:
             values = values.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(values, weight)
@@ -183,10 +190,16 @@ class NativeConvolution(Function):
         return None, passed, *[None] * 6
 
 
-def _prefers_channels_last(values: Tensor, geometry: Geometry) -> bool:
-    """Whether cuDNN convolves images faster, and nothing needs a copy, if channels are last."""
+def _prefers_channels_last(values: Tensor, outputs: int, geometry: Geometry) -> bool:
+    """Whether cuDNN convolves faster, and the gradients need no copies, with channels last.
+
+    For few numbers, an additional launch to reorder them takes longer.
+    """
     simple = geometry.dimensions == 2 and geometry.groups == 1 and values.shape[1] > 1
-    return simple and _cuts_factors(values) and fuses(values.new_empty(0))
+    if not (simple and _cuts_factors(values) and fuses(values.new_empty(0))):
+        return False
+    computed = len(values) * outputs * math.prod(geometry.output_size(values.shape[2:]))
+    return computed >= _MANY or values.is_contiguous(memory_format=torch.channels_last)
 
 
 def _formed_last(
@@ -224,15 +237,6 @@ def _has_fast_adjoint(gradient: Tensor) -> bool:
 def _convolves_last(values: Tensor, geometry: Geometry) -> bool:
     """Whether oneDNN convolves such images with their channels last, without unfolding them."""
     return geometry.dimensions == 2 and geometry.groups == 1 and _has_fast_adjoint(values)
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    """The images with their channels last in memory, also where there is only one of them."""
-    if images.shape[1] > 1 or not images.is_contiguous():
-        return images.contiguous(memory_format=torch.channels_last)
-    # torch takes one channel to be first, and would return images with their channels first.
-    size, height, width = images[0].numel(), *images.shape[2:]
-    return images.as_strided((len(images), 1, height, width), (size, 1, width, 1))
 
 
 def _pieces(count: int, size: int) -> list[slice]:
@@ -286,6 +290,11 @@ def _patches_product(
 
 def _formed(rows: Tensor, values: Tensor, geometry: Geometry, shape: Sequence[int]) -> Dense:
     """The per-example gradients of the weight, formed for a few records at a time."""
+    inner = geometry.unstrided() if geometry.kernel[-1] * shape[1] < _SHORT_RUN else None
+    if inner is not None:
+        phases = geometry.phases(values)
+        part = _formed(rows, phases, inner, (shape[0], phases.shape[1], *inner.kernel))
+        return Dense(part.values, geometry.from_phases(shape))
     groups, records, positions, outputs = rows.shape
     windows = geometry.overlapping(at_least_single(values)).unflatten(1, (records, -1))  # type: ignore[no-untyped-call]
     size = math.prod(shape[1:])

@@ -1,6 +1,8 @@
-"""Triton kernels for images whose channels are last in memory, each in one or two passes over it.
+"""Triton kernels for convolutional models: images with channels last, and sums of formed gradients.
 
-See `kernels.fuses` for where they are used.
+torch normalises images on a GPU only with channels first, while its convolutions are faster with
+channels last; copies between the two took a third of a step. See `kernels.fuses` for where these
+kernels are used.
 """
 
 import torch
@@ -9,9 +11,13 @@ from torch import Tensor
 from prudent.training.gradients.geometry import Geometry
 from prudent.training.gradients.kernels import fuses
 
-_TILE, _WIDTH, _WARPS = 1 << 12, 32, 4
+_TILE = 1 << 12
+_WIDTH = 32
+_LARGEST_GROUP = 64
 _SHARES = 8
-_COPIED = 1024
+"""Parts of the records that `weighted_rows` adds up separately, so that many programs can work."""
+_COLUMNS, _RECORDS = 256, 8
+_COPIED = 1 << 11
 
 
 def normalises(values: Tensor, groups: int) -> bool:
@@ -22,7 +28,7 @@ def normalises(values: Tensor, groups: int) -> bool:
         values.ndim == 4
         and group * groups == channels
         and group & (group - 1) == 0
-        and group <= 64
+        and group <= _LARGEST_GROUP
         and values.dtype != torch.float64
         and not values.is_contiguous()
         and fuses(values.movedim(1, -1))
@@ -45,7 +51,7 @@ def group_norm(
     with torch.cuda.device(values.device):
         triton.normalise[images, blocks](
             values, weight, bias, result, means, scales, count, channels, eps,
-            rows, width, group, affine, num_warps=_WARPS,
+            rows, width, group, affine,
         )  # fmt: skip
     return result, means, scales
 
@@ -66,7 +72,6 @@ def group_norm_backward(
         triton.normalise_backward[images, blocks](
             gradient, values, means if weight is None else weight, means, scales, passed, slopes,
             shifts, count, channels, rows, width, group, weight is not None,
-            num_warps=_WARPS,
         )  # fmt: skip
     return passed, slopes, shifts
 
@@ -92,19 +97,6 @@ def _blocks(count: int, channels: int, group: int) -> tuple[int, int, int]:
 def _power(number: int) -> int:
     """The next power of two."""
     return 1 << max(0, number - 1).bit_length()
-
-
-def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ valuesᵢ of (records, size), where what is not finite counts as zero."""
-    from prudent.training.gradients import triton_image_kernels as triton
-
-    records, size = values.shape
-    sums = values.new_empty(_SHARES, size)
-    with torch.cuda.device(values.device):
-        triton.weighted_rows[-(-size // 256), _SHARES](
-            values, weights, sums, records, size, -(-records // _SHARES), 256, 8
-        )
-    return sums.sum(0)
 
 
 def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
@@ -145,24 +137,14 @@ def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
     return result
 
 
-TUNING = {"depth": 32, "low": 64, "wide": 64, "num_warps": 4, "num_stages": 3}
-
-
-def patch_products(rows: Tensor, values: Tensor, geometry: Geometry, *, short: bool) -> Tensor:
-    """Rows of (records, positions, outputs) times the patches: (records, outputs, kernel · …)."""
+def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
+    """Σᵢ wᵢ valuesᵢ of (records, size), where what is not finite counts as zero."""
     from prudent.training.gradients import triton_image_kernels as triton
 
-    records, _, outputs = rows.shape
-    images, channels, height, breadth = values.shape
-    out_height, out_breadth = geometry.output_size([height, breadth])
-    down, across = geometry.kernel
-    result = values.new_empty(records, outputs, down, across * channels)
-    t = TUNING
-    blocks = -(-across * channels // t["wide"])
+    records, size = values.shape
+    sums = values.new_empty(_SHARES, size)
     with torch.cuda.device(values.device):
-        triton.products[images, down * blocks, -(-outputs // t["low"])](
-            rows, values, result, height, breadth, channels, out_height, out_breadth, outputs,
-            *geometry.padding, *geometry.stride, *geometry.dilation, across,
-            cuts=short, **t,
-        )  # fmt: skip
-    return result
+        triton.weighted_rows[-(-size // _COLUMNS), _SHARES](
+            values, weights, sums, records, size, -(-records // _SHARES), _COLUMNS, _RECORDS
+        )
+    return sums.sum(0)

@@ -123,11 +123,11 @@ class GroupNorm(Function):
         images, channels, _, groups = ctx.sizes
         if ctx.fused:
             gradient = gradient.contiguous(memory_format=torch.channels_last)
-            passed, *found = group_norm_backward(gradient, values, weight, mean, scale)
+            change, *found = group_norm_backward(gradient, values, weight, mean, scale)
             for use, each in zip(ctx.uses, found, strict=True):
                 if use:
                     use(Dense(each.view(ctx.records, -1, channels).sum(1)))
-            return None, passed if ctx.needs_input_grad[1] else None, *[None] * 8
+            return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
         values = at_least_single(values)
         positions = range(2, values.ndim)
         if weight_use or bias_use:

@@ -40,7 +40,8 @@ def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     level, records = interpreter.level(), interpreter.batch_size()
     found = [_unwrap_batched(value, level) for value in values]
     with interpreter.lower():
-        result = function(records, *(value.movedim(axis, 0) for value, axis in found))
+        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in found]
+        result = function(records, *plain)
     if isinstance(result, tuple):
         return tuple(_add_batch_dim(each, 0, level) for each in result)
     return _add_batch_dim(result, 0, level)

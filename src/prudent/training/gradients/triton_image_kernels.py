@@ -16,9 +16,7 @@ def _tile(first, count, channel, channels, start, rows: tl.constexpr):
 def _by_group(values, width: tl.constexpr, group: tl.constexpr):
     """For each channel, the sum over the channels of its group."""
     sums = tl.sum(tl.reshape(values, [width // group, group]), 1)
-    return tl.reshape(
-        tl.broadcast_to(sums[:, None], [width // group, group]), [width]
-    )
+    return tl.reshape(tl.broadcast_to(sums[:, None], [width // group, group]), [width])
 
 
 @triton.jit
@@ -166,45 +164,3 @@ def patches(
         value = (value.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
     place = (index * out_breadth + part // chunk) * tl.num_programs(2) + tl.program_id(2)
     tl.store(result + place * chunk + part % chunk, value, mask=part < size)
-
-
-@triton.jit
-def products(
-    rows, values, result, height, breadth, channels, out_height, out_breadth, outputs,
-    top, left, stride, across, fall, spread, kernel,
-    depth: tl.constexpr, low: tl.constexpr, wide: tl.constexpr, cuts: tl.constexpr,
-):  # fmt: skip
-    """Program (i, n, m): block (m, n) of the gradient of record i and of one row of the kernel."""
-    image = tl.program_id(0).to(tl.int64)
-    chunk = kernel * channels
-    blocks = tl.cdiv(chunk, wide)
-    offset = tl.program_id(1) // blocks
-    columns = tl.program_id(1) % blocks * wide + tl.arange(0, wide)
-    outs = tl.program_id(2) * low + tl.arange(0, low)
-    count = out_height * out_breadth
-    total = tl.zeros([low, wide], tl.float32)
-    rows += image * count * outputs
-    values += image * height * breadth * channels
-    beside = columns // channels * spread - left
-    for start in range(0, count, depth):
-        position = start + tl.arange(0, depth)
-        inside = position < count
-        left_side = tl.load(
-            rows + position[:, None] * outputs + outs[None, :],
-            mask=inside[:, None] & (outs < outputs)[None, :], other=0.0,
-        )  # fmt: skip
-        row = position // out_breadth * stride + offset * fall - top
-        column = (position % out_breadth * across)[:, None] + beside[None, :]
-        there = (inside & (row >= 0) & (row < height))[:, None] & (columns < chunk)[None, :]
-        there = there & (column >= 0) & (column < breadth)
-        source = (row[:, None] * breadth + column) * channels + (columns % channels)[None, :]
-        right_side = tl.load(values + source, mask=there, other=0.0)
-        if cuts:
-            total = tl.dot(tl.trans(left_side), right_side, total, input_precision="tf32")
-        else:
-            total = tl.dot(tl.trans(left_side), right_side, total, input_precision="ieee")
-    place = (image * outputs + outs.to(tl.int64)[:, None]) * (tl.num_programs(1) // blocks) + offset
-    tl.store(
-        result + place * chunk + columns[None, :], total,
-        mask=(outs < outputs)[:, None] & (columns < chunk)[None, :],
-    )  # fmt: skip
