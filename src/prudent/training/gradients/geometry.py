@@ -149,7 +149,8 @@ class Geometry:
                 count = max(0, min(most - first, len(range(begin, length, stride))))
                 read.append(slice(begin, begin + count * stride, stride))
                 written.append(slice(first, first + count))
-            apart[(slice(None), *written, *offset)] = source[(slice(None), *read)]
+            place: tuple[Any, ...] = (slice(None), *written, *offset)
+            apart[place] = source[(slice(None), *read)]
         return apart.flatten(-1 - self.dimensions).movedim(-1, 1)
 
     def from_phases(self, weight_shape: Sequence[int]) -> Callable[[Tensor], Tensor]:
