@@ -124,31 +124,6 @@ def test_convolution_with_the_adjoint_of_the_library(monkeypatch, layer, shape):
     check(BookKeeping, model, torch.randn(4, *shape), 4)
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.Conv1d(1, 3, 4, stride=2, padding=1), (1, 9)),
-        (nn.Conv2d(1, 4, 8, stride=2, padding=3), (1, 11, 12)),
-        (nn.Conv2d(2, 4, (6, 3), stride=(3, 1), padding=(2, 1)), (2, 10, 7)),
-        (nn.Conv2d(1, 4, 4, stride=4, padding=3), (1, 5, 5)),
-        (nn.Conv3d(1, 3, (2, 4, 3), stride=(2, 2, 1), padding=(0, 1, 1)), (1, 7, 6, 5)),
-    ],
-    ids=lambda value: repr(value)[:60],
-)
-def test_convolution_over_phases(monkeypatch, layer, shape):
-    """Strided images of few channels, as images without a stride of more channels."""
-    formed, used = convolution._formed, []
-
-    def watched(rows, values, geometry, shape):
-        used.append(geometry.stride)
-        return formed(rows, values, geometry, shape)
-
-    monkeypatch.setattr(convolution, "_formed", watched)
-    model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
-    check(BookKeeping, model, torch.randn(4, *shape), 4)
-    assert [1] * layer.weight[0, 0].ndim in used
-
-
 def test_one_channel_on_x86(monkeypatch):
     """The library returns channels first, which torch pools slowly; and an image, not a view."""
     monkeypatch.setattr(convolution, "_has_fast_adjoint", lambda gradient: True)

@@ -44,7 +44,6 @@ from prudent.training.gradients.products import (
 
 _LARGE = 1 << 26
 _MANY = 1 << 20
-_SHORT_RUN = 16
 _CACHED = 1 << 19
 """Numbers of patches that are unfolded at a time on the CPU."""
 
@@ -290,11 +289,6 @@ def _patches_product(
 
 def _formed(rows: Tensor, values: Tensor, geometry: Geometry, shape: Sequence[int]) -> Dense:
     """The per-example gradients of the weight, formed for a few records at a time."""
-    inner = geometry.unstrided() if geometry.kernel[-1] * shape[1] < _SHORT_RUN else None
-    if inner is not None:
-        phases = geometry.phases(values)
-        part = _formed(rows, phases, inner, (shape[0], phases.shape[1], *inner.kernel))
-        return Dense(part.values, geometry.from_phases(shape))
     groups, records, positions, outputs = rows.shape
     windows = geometry.overlapping(at_least_single(values)).unflatten(1, (records, -1))  # type: ignore[no-untyped-call]
     size = math.prod(shape[1:])

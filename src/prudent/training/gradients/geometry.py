@@ -116,59 +116,6 @@ class Geometry:
 
         return shaped
 
-    def unstrided(self) -> "Geometry | None":
-        """The same convolution without a stride, on `phases`; None if there is none so simple.
-
-        Its patches have the numbers of several rows of a patch one after another in memory, so
-        copying them copies longer runs.
-        """
-        steps = list(zip(self.kernel, self.stride, strict=True))
-        strided = max(self.stride) > 1 and max(self.dilation) == 1 and self.groups == 1
-        if not strided or any(k % t for k, t in steps):
-            return None
-        n = self.dimensions
-        return Geometry([k // t for k, t in steps], [1] * n, [0] * n, [1] * n, 1)
-
-    def phases(self, values: Tensor) -> Tensor:
-        """Residues of positions modulo the stride as channels: (images, stride · channels, *size).
-
-        The padding is included, and what no patch covers is left out. The channels are last in
-        memory.
-        """
-        images, channels, *size = values.shape
-        steps = zip(self.output_size(size), self.kernel, self.stride, strict=True)
-        kept = [n + k // t - 1 for n, k, t in steps]
-        apart = values.new_zeros(images, *kept, *self.stride, channels)
-        source = values.movedim(1, -1)
-        for offset in product(*map(range, self.stride)):
-            read, written = [], []
-            axes = zip(offset, size, kept, self.padding, self.stride, strict=True)
-            for residue, length, most, padding, stride in axes:
-                first = max(0, -((residue - padding) // stride))
-                begin = first * stride + residue - padding
-                count = max(0, min(most - first, len(range(begin, length, stride))))
-                read.append(slice(begin, begin + count * stride, stride))
-                written.append(slice(first, first + count))
-            place: tuple[Any, ...] = (slice(None), *written, *offset)
-            apart[place] = source[(slice(None), *read)]
-        return apart.flatten(-1 - self.dimensions).movedim(-1, 1)
-
-    def from_phases(self, weight_shape: Sequence[int]) -> Callable[[Tensor], Tensor]:
-        """Undo `matrix` of `unstrided` on the last three axes."""
-        steps = zip(self.kernel, self.stride, strict=True)
-        split = *(k // t for k, t in steps), *self.stride, weight_shape[1]
-        kernel, n = tuple(self.kernel), self.dimensions
-
-        def shaped(matrix: Tensor) -> Tensor:
-            parts = matrix.reshape(*matrix.shape[:-1], *split)
-            begin = matrix.ndim - 1
-            pairs = [axis for i in range(n) for axis in (begin + i, begin + n + i)]
-            ordered = parts.permute(*range(begin), -1, *pairs)
-            whole = ordered.reshape(*ordered.shape[: begin + 1], *kernel)
-            return whole.flatten(-3 - n, -2 - n)
-
-        return shaped
-
     def by_image(self, result: Tensor, shape: Sequence[int]) -> Tensor:
         """A product over patches as (images, channels, *size); channels stay last in memory."""
         output = self.output_size(shape[2:])
