@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from prudent.training.gradients.image_kernels import weighted_rows
 from prudent.training.gradients.kernels import fuses, weighted_parts
 from prudent.training.gradients.precision import whole_products
 from prudent.training.gradients.products import (
@@ -66,8 +67,11 @@ class Dense:
 @whole_products()
 def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
     """The weighted sum of each, computed as one product over all of them."""
-    flat = joined(gradients)
-    total = _finite_product(weights.to(flat.dtype)[None], flat)[0]
+    flat, weights = joined(gradients), weights.to(gradients[0].values.dtype)
+    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights):
+        total = weighted_rows(flat, weights)
+    else:
+        total = _finite_product(weights[None], flat)[0]
     sums = torch.split(total, [each.values.shape[1:].numel() for each in gradients])
     return [
         each.form(part.view(each.values.shape[1:]))

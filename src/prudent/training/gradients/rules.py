@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_get_level
+from torch._C._functorch import _add_batch_dim, _unwrap_batched, maybe_get_level
+from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
 from torch.autograd import Function
 from torch.nn import functional
 
@@ -30,34 +31,26 @@ _MANY_OUTPUTS = 1 << 10
 def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     """Leave vmap: call `function(records, *plain)` on plain tensors, records on the first axis.
 
-    The function returns a tensor or a tuple of tensors, with records on the first axis.
+    The function returns a tensor or a tuple of tensors, with records on the first axis. It is
+    called below vmap by hand: torch's way, a function with a rule for vmap, takes as long as the
+    layers of a small model.
     """
-    result: Result = _OnRecords.apply(function, *values)  # type: ignore[no-untyped-call]
-    return result
+    interpreter = retrieve_current_functorch_interpreter()
+    assert isinstance(interpreter, VmapInterpreter), "the engine has put the model under vmap"
+    level, records = interpreter.level(), interpreter.batch_size()
+    found = [_unwrap_batched(value, level) for value in values]
+    with interpreter.lower():
+        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in found]
+        result = function(records, *plain)
+    if isinstance(result, tuple):
+        return tuple(_add_batch_dim(each, 0, level) for each in result)
+    return _add_batch_dim(result, 0, level)
 
 
 def call(function: type[Function], *args: Any) -> Tensor:
     """Apply a differentiable function."""
     result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
     return result
-
-
-class _OnRecords(Function):
-    @staticmethod
-    def forward(function: Callable[..., Any], *values: Tensor) -> Any:
-        raise AssertionError("Only reached under vmap, where the rule below is used instead.")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Save nothing: the inner function is differentiable by itself."""
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, function: Callable[..., Any], *values: Tensor
-    ) -> tuple[Any, Any]:
-        plain = [v.movedim(axis, 0) for v, axis in zip(values, in_dims[1:], strict=True)]
-        result = function(info.batch_size, *plain)
-        return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
 def _linear(
@@ -150,7 +143,9 @@ def _convolution(
         images = values.flatten(0, 1)
         arguments = tape.anchor, images, *parameters, geometry, records, *uses
         if _multiplies_patches(images):
-            result = geometry.by_image(call(Convolution, *arguments), images.shape)
+            result = call(Convolution, *arguments)
+            if result.ndim < 4:  # a matrix, or one for each group
+                result = geometry.by_image(result, images.shape)
         else:
             result = call(NativeConvolution, *arguments)
         return result.view(*values.shape[:2], *result.shape[1:])

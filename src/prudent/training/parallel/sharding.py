@@ -27,7 +27,8 @@ def is_sharded(value: Any) -> bool:
 
 def has_shards(model: nn.Module) -> bool:
     """Whether any parameter is sharded."""
-    return any(is_sharded(parameter) for parameter in model.parameters())
+    imported = "torch.distributed.tensor" in sys.modules
+    return imported and any(is_sharded(parameter) for parameter in model.parameters())
 
 
 def check_mesh(model: nn.Module, processes: int) -> None:
