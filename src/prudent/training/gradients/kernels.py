@@ -76,7 +76,7 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
     sums = torch.empty(batch, pairs, 4, device=rows.device)
     cuts = rows.dtype == torch.float32
     with torch.cuda.device(rows.device):
-        triton.factor_sums[pairs, batch](
+        triton.factor_sums[(pairs * batch,)](
             rows,
             columns,
             sums,
@@ -84,6 +84,7 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
             height,
             columns.shape[2],
             *scales,
+            pairs,
             cuts,
             TILE,
             **(triton.LONG_NUMBERS if cuts else triton.SHORT_NUMBERS),
@@ -110,7 +111,7 @@ def weighted_parts(factor: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     first, second = torch.empty_like(factor), torch.empty_like(factor)
     size = factor[0, 0].numel()
     with torch.cuda.device(factor.device):
-        triton.weighted_parts[triton.pieces(size), groups * records](
+        triton.weighted_parts[(triton.pieces(size) * groups * records,)](
             factor, weights, first, second, size, records
         )
     return first, second
@@ -135,7 +136,7 @@ def stacked_parts(factor: Tensor, weights: Tensor | None) -> Tensor:
     stack = factor.new_empty(groups, count * records * positions, width, dtype=torch.bfloat16)
     size = positions * width
     with torch.cuda.device(factor.device):
-        triton.stacked_parts[triton.pieces(size), groups * records](
+        triton.stacked_parts[(triton.pieces(size) * groups * records,)](
             factor, weights, stack, size, records, count
         )
     return stack

@@ -18,7 +18,7 @@ SHORT_NUMBERS = {"depth": 64, "num_warps": 4, "num_stages": 3}
 
 
 def pieces(size: int) -> int:
-    """Programs of `weighted_parts` per record."""
+    """Programs of `stacked_parts` and `weighted_parts` per record."""
     return int(triton.cdiv(size, _BLOCK.value))
 
 
@@ -102,16 +102,17 @@ def factor_sums(
     reach_scale,
     left_scale,
     right_scale,
+    pairs,
     cuts: tl.constexpr,
     block: tl.constexpr,
     depth: tl.constexpr,
 ):
-    """Program (p, b) takes pair p of blocks, the second not before the first, of the matrices b.
+    """A program takes a pair of blocks, the second not before the first, of two matrices.
 
     The inner products are symmetric, so those of different blocks count twice.
     """
-    pair = tl.program_id(0)
-    batch = tl.program_id(1).to(tl.int64)
+    pair = tl.program_id(0) % pairs
+    batch = (tl.program_id(0) // pairs).to(tl.int64)
     second = ((tl.sqrt(8.0 * pair + 1.0) - 1.0) * 0.5).to(tl.int32)
     second -= (second * (second + 1) // 2 > pair).to(tl.int32)  # rounding may be off by one
     second += ((second + 1) * (second + 2) // 2 <= pair).to(tl.int32)
@@ -123,7 +124,7 @@ def factor_sums(
         columns + batch * positions * width, first, second, positions, width, cuts, block, depth
     )
     total = tl.sum(tl.sum(left * right, 1), 0)
-    place = sums + (batch * tl.num_programs(0) + pair) * 4
+    place = sums + (batch * pairs + pair) * 4
     if first == second:
         own = tl.arange(0, block)
         same = own[:, None] == own[None, :]
@@ -142,9 +143,9 @@ def factor_sums(
 
 @triton.jit
 def stacked_parts(factor, weights, stack, size, records, count: tl.constexpr):
-    """Program (b, r) splits block b of record r; three parts are those of a weighted factor."""
-    record = tl.program_id(1).to(tl.int64)
-    places = tl.program_id(0) * _BLOCK + tl.arange(0, _BLOCK)
+    """A program splits a block of a record; three parts are those of a weighted factor."""
+    record = (tl.program_id(0) // tl.cdiv(size, _BLOCK)).to(tl.int64)
+    places = tl.program_id(0) % tl.cdiv(size, _BLOCK) * _BLOCK + tl.arange(0, _BLOCK)
     inside = places < size
     values = _cut(tl.load(factor + record * size + places, mask=inside, other=0.0), True)
     if count == 3:
@@ -161,9 +162,9 @@ def stacked_parts(factor, weights, stack, size, records, count: tl.constexpr):
 
 @triton.jit
 def weighted_parts(factor, weights, first, second, size, records):
-    """Program (b, r) splits block b of record r."""
-    record = tl.program_id(1).to(tl.int64)
-    places = tl.program_id(0) * _BLOCK + tl.arange(0, _BLOCK)
+    """A program splits a block of a record."""
+    record = (tl.program_id(0) // tl.cdiv(size, _BLOCK)).to(tl.int64)
+    places = tl.program_id(0) % tl.cdiv(size, _BLOCK) * _BLOCK + tl.arange(0, _BLOCK)
     inside = places < size
     values = tl.load(factor + record * size + places, mask=inside, other=0.0).to(tl.float32)
     values = values * tl.load(weights + record % records)
