@@ -8,6 +8,7 @@ _ROWS = tl.constexpr(32)
 _COLUMNS = tl.constexpr(64)
 _WIDTH = tl.constexpr(256)
 _PARTS = tl.constexpr(16)
+_ADDED = tl.constexpr(2048)
 _SHORT = tl.constexpr(-(1 << 13))  # keeps the bits of a TF32 number
 _LARGEST = tl.constexpr(3.3895e38)  # the largest bfloat16 number: a larger one may become infinite
 
@@ -76,18 +77,25 @@ def _inner_products(
     block: tl.constexpr,
     depth: tl.constexpr,
 ):
-    """A tile of the inner products of two blocks of positions of one matrix."""
+    """A tile of the inner products of two blocks of positions of one matrix.
+
+    Tensor cores may round every addition down, which is the worst for many of them in a row: long
+    rows are added up in parts, so that the allowance for rounding (`norms.gram_terms`) covers it.
+    """
     ones = first * block + tl.arange(0, block)
     twos = second * block + tl.arange(0, block)
     places = tl.arange(0, depth)
     left = factor + ones[:, None] * size + places[None, :]
     right = factor + twos[:, None] * size + places[None, :]
     tile = tl.zeros([block, block], tl.float32)
-    for start in range(0, size, depth):
-        inside = (start + places < size)[None, :]
-        one = tl.load(left + start, mask=(ones < positions)[:, None] & inside, other=0.0)
-        two = tl.load(right + start, mask=(twos < positions)[:, None] & inside, other=0.0)
-        tile = tl.dot(_cut(one, cuts), tl.trans(_cut(two, cuts)), tile, input_precision="tf32")
+    for begin in range(0, size, _ADDED):
+        part = tl.zeros([block, block], tl.float32)
+        for start in range(begin, min(begin + _ADDED, size), depth):
+            inside = (start + places < size)[None, :]
+            one = tl.load(left + start, mask=(ones < positions)[:, None] & inside, other=0.0)
+            two = tl.load(right + start, mask=(twos < positions)[:, None] & inside, other=0.0)
+            part = tl.dot(_cut(one, cuts), tl.trans(_cut(two, cuts)), part, input_precision="tf32")
+        tile += part
     return tile
 
 
