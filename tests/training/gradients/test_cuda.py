@@ -198,6 +198,7 @@ def test_parts_are_rounded_as_torch_rounds():
         assert torch.equal(found, torch.cat(expected, 1))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own modules
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_traced_program_has_the_same_operations(dtype):
     product = products.precise_product if dtype == torch.bfloat16 else products.cut_product
