@@ -42,9 +42,8 @@ def whole_products() -> Iterator[None]:
 @contextmanager
 def short_products() -> Iterator[None]:
     """Allow TF32 products on a GPU, for numbers that TF32 represents exactly; see `shortened`."""
-    name, short = "allow_tf32", True
-    if not _has_old_setting():
-        name, short = "fp32_precision", "tf32"
+    old = "allow_tf32", True
+    name, short = old if _has_old_setting() else ("fp32_precision", "tf32")
     before = getattr(_DEVICE, name)
     if before == short:  # setting it again would change the global setting "medium" to "high"
         yield
