@@ -19,7 +19,7 @@ from prudent.training.gradients.contributions import as_it_is
 from prudent.training.gradients.convolution import Convolution, NativeConvolution
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.geometry import Geometry
-from prudent.training.gradients.layers import Affine, Embedding, Linear, autocasted
+from prudent.training.gradients.layers import Affine, Embedding, Linear, autocast_type, autocasted
 from prudent.training.gradients.normalisation import GroupNorm, LayerNorm
 from prudent.training.gradients.products import ALIGNED, aligned, cuts_products
 from prudent.training.gradients.tape import Tape
@@ -83,21 +83,24 @@ def _addmm(
 
 
 def _product(
-    tape: Tape, values: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
+    tape: Tape, record: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
 ) -> Tensor:
     matrix = weight.detach().T if transposed else weight.detach()
     uses = tape.use(weight), tape.use(bias)
 
     def multiply(records: int, values: Tensor) -> Tensor:
         flat = values.reshape(-1, values.shape[-1])
+        converted = flat.detach()
+        if autocast_type(values) != values.dtype:
+            converted = tape.converted(record, values).view(flat.shape)
         width = len(matrix)
         shape = _padded if _pads_outputs(flat, width) else as_it_is
         parameters = shape(matrix), None if bias is None else shape(bias.detach())
         settings = records, *uses, transposed, width
-        result = call(Linear, tape.anchor, flat, *parameters, *settings)
+        result = call(Linear, tape.anchor, flat, converted, *parameters, *settings)
         return result.view(*values.shape[:-1], -1)[..., :width]
 
-    return on_records(multiply, values)
+    return on_records(multiply, record)
 
 
 def _pads_outputs(values: Tensor, width: int) -> bool:
@@ -106,7 +109,7 @@ def _pads_outputs(values: Tensor, width: int) -> bool:
     Kernels for short numbers read several at a time; a vocabulary of an odd size makes them read
     one by one, in the forward pass, in the backward pass and in the sum.
     """
-    short = autocasted(values).dtype == torch.bfloat16 or cuts_products(values)
+    short = autocast_type(values) == torch.bfloat16 or cuts_products(values)
     return values.is_cuda and short and width > _MANY_OUTPUTS and width % ALIGNED != 0
 
 
