@@ -259,4 +259,5 @@ def _quietly(act: Callable[[], Any], what: str) -> Any:
     except (ImportError, SourceError):
         raise
     except Exception as error:
-        raise SourceError(f"Could not {what} ({type(error).__name__}).") from None
+        failure = SourceError(f"Could not {what} ({type(error).__name__}).")
+    raise failure  # outside the handler: it must not refer to the engine's error
