@@ -15,6 +15,9 @@ import pyarrow as pa
 
 from prudent.release.columns import images
 
+ENGINES = ("duckdb", "postgres", "pyspark")
+"""The engines of which it is known, for every type, how to read and compare without fail."""
+
 _ENCODINGS = {"SQL_ASCII": "utf-8", "KOI8R": "koi8_r", "KOI8U": "koi8_u"}  # PostgreSQL's, Python's
 
 
