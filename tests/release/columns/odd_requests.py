@@ -19,8 +19,8 @@ from prudent.release.outcome import Refused, Released
 from tests.release.columns.odd_values import Kind, Table
 
 Ask = Callable[[Table, Kind], Any]
-PTR: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-6}
-PURE: dict[str, Any] = {"epsilon": 8.0}
+PTR: dict[str, Any] = {"epsilon": 20.0, "delta": 1e-6}
+PURE: dict[str, Any] = {"epsilon": 20.0}
 
 
 def _of_c(name: str, **options: Any) -> Ask:
