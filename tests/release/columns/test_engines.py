@@ -284,11 +284,12 @@ def test_spark_shows_dates_times_and_decimals(session: Any) -> None:
         "SELECT DATE'1969-12-31' AS day, TIMESTAMP'2024-02-29 12:00:00.000001+00:00' AS at, "
         "TIMESTAMP_NTZ'2024-02-29 12:00:00.000001' AS local, "
         "CAST(-12.05 AS DECIMAL(20,2)) AS price "
-        "UNION ALL SELECT DATE'0001-01-01' + 4000000, NULL, NULL, NULL"
+        "UNION ALL SELECT DATE'0001-01-01' + 4000000, NULL, NULL, NULL "
+        "UNION ALL SELECT date_add(DATE'1970-01-01', 2147483647), NULL, NULL, NULL"
     )
     moment = datetime.datetime(2024, 2, 29, 12, 0, 0, 1)
     for name, values in {
-        "day": [datetime.date(1969, 12, 31), datetime.date.max],
+        "day": [datetime.date(1969, 12, 31), datetime.date.max, datetime.date.max],
         "at": [moment],  # in UTC; ibis does not say that Spark stores a moment
         "local": [moment],
         "price": [Decimal("-12.05")],

@@ -6,6 +6,7 @@ single record.
 
 import functools
 import math
+import warnings
 from typing import Any
 
 import ibis
@@ -154,7 +155,10 @@ def fetched(expression: ir.Expr) -> pa.Table:
     """
     table = expression.as_table()
     if backend_name(expression) != "postgres":
-        return table.to_pyarrow()
+        with warnings.catch_warnings():
+            # Spark quotes the error of a query in a warning.
+            warnings.filterwarnings("ignore", message="toPandas attempted Arrow optimization")
+            return table.to_pyarrow()
     rows = _rows(expression, ibis.to_sql(table))
     return pa.Table.from_struct_array(pa.array(rows, type=table.schema().as_struct().to_pyarrow()))
 

@@ -217,7 +217,8 @@ def _from_spark(frame: Any) -> OpenTable:
         with contextlib.suppress(Exception):  # the session may be gone already
             catalog.dropTempView(view)
 
-    return OpenTable(backend.table(view), close)
+    opened = _quietly(lambda: backend.table(view), "use a column type of this Spark data frame")
+    return OpenTable(opened, close)
 
 
 def _from_address(address: str, table: str | None) -> OpenTable:
