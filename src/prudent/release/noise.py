@@ -157,7 +157,8 @@ def load_opendp() -> Any:
         import opendp.prelude as opendp
     except ImportError as error:
         raise ImportError(
-            "Releases draw their noise with OpenDP. Install it: pip install 'prudent[tables]'."
+            "Releases draw their noise with OpenDP. Install it: pip install 'prudent[tables]'.",
+            name="opendp",
         ) from error
     opendp.enable_features("contrib")
     return opendp
