@@ -20,16 +20,17 @@ _RARE = tl.constexpr(RARE)
 _FINER_RANK = tl.constexpr(FINER_RANK)
 
 
-def fill_words(words: Tensor, key: Tensor, step: Tensor) -> None:
-    """Fill a tensor of 64-bit integers with the first words of a position, for rank 0.
+def fill_words(words: Tensor, key: Tensor, step: Tensor, rank: int = 0) -> None:
+    """Fill a tensor of 64-bit integers with the first words of a position.
 
     Args:
         words: The tensor to fill, on the device.
         key: A stream's key as eight 32-bit words, on the device.
-        step: The position, one 64-bit integer on the device.
+        step: The number of the step, one 64-bit integer on the device.
+        rank: The rank.
     """
     with torch.cuda.device(words.device):
-        _fill_words[_grid(words)](words, key, step, words.numel())
+        _fill_words[_grid(words)](words, key, step, words.numel(), rank)
 
 
 def add_normals(
@@ -53,9 +54,9 @@ def _grid(values: Tensor) -> tuple[int]:
 
 
 @triton.jit(do_not_specialize=["count"])
-def _fill_words(words, key, step, count):
+def _fill_words(words, key, step, count, rank: tl.constexpr):
     first = tl.program_id(0).to(tl.int64)
-    w0, w1, w2, w3, w4, w5, w6, w7 = _keystream(key, step, first, 0)
+    w0, w1, w2, w3, w4, w5, w6, w7 = _keystream(key, step, first, rank)
     places = first * _WORDS + tl.arange(0, _WORDS)
     tl.store(words + places, _in_order(w0, w1, w2, w3, w4, w5, w6, w7), mask=places < count)
 

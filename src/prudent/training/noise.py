@@ -160,6 +160,10 @@ class DeviceNoise:
         """As `add_`, on a lattice of a given spacing."""
         self._kernels.add_normals(total, deviation, spacing, self._noise, state.number)
 
+    def fill_finer_(self, words: Tensor, state: StepState) -> None:
+        """Fill a tensor with the first of the further words that rare pairs of normals get."""
+        self._kernels.fill_words(words, self._noise, state.number, FINER_RANK)
+
 
 def noise_on(device: torch.device, key: Key) -> HostNoise | DeviceNoise:
     """The noise source of a run, drawing on the device of its sums if the kernels run there."""
@@ -178,6 +182,8 @@ def _kernels_work(device: torch.device) -> bool:
     try:
         kernels = DeviceNoise(key, device)
         words = kernels.test_words(state)
+        finer = torch.empty_like(words)
+        kernels.fill_finer_(finer, state)
         kernels.add_on_lattice_(drawn, one, fine, state)
     except Exception as error:  # no Triton, no compiler for it, an unsupported device
         message = " ".join(str(error).split())[:200]
@@ -190,7 +196,8 @@ def _kernels_work(device: torch.device) -> bool:
         return False
     expected, host = torch.zeros_like(drawn), HostNoise(key, device)
     host.add_on_lattice_(expected, one, fine, state)
-    same_bits = torch.equal(words, host.test_words(state))
+    further = key.stream(Purpose.NOISE).words(TEST_WORDS, step=_CHECKED_STEP, rank=FINER_RANK)
+    same_bits = torch.equal(words, host.test_words(state)) and torch.equal(finer.cpu(), further)
     if not same_bits or not torch.allclose(drawn, expected, rtol=0, atol=1e-12):
         raise RuntimeError(
             f"The noise kernels draw other numbers on {device} than the cipher gives, so nothing "
