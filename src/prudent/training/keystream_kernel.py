@@ -70,7 +70,7 @@ def _add_normals(total, deviation, spacing, key, step, count):
     f0, f2, f4, f6 = half, half, half, half
     least = tl.minimum(tl.minimum(u0, u2), tl.minimum(u4, u6))
     if tl.min(least, axis=0) < _RARE:  # one program in 4000
-        x0, x1, x2, x3, x4, x5, x6, x7 = _keystream(key, step, first, _FINER_RANK)
+        x0, _, x2, _, x4, _, x6, _ = _keystream(key, step, first, _FINER_RANK)
         f0, f2 = tl.where(u0 < _RARE, _uniform(x0), half), tl.where(u2 < _RARE, _uniform(x2), half)
         f4, f6 = tl.where(u4 < _RARE, _uniform(x4), half), tl.where(u6 < _RARE, _uniform(x6), half)
     n0, n1 = _normals(u0, w1, f0)
