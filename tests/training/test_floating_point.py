@@ -228,10 +228,10 @@ class TestTheBound:
 class TestShownMargins:
     """A plan that reveals the noisy margin reveals no more of it than is priced."""
 
-    def margins(self, reveals, trim, test=LaplaceTest(1.0)):
+    def margins(self, reveals, trim, test=None):
         rule = ProposeTestRelease(
-            clip=1.0, propose=0.5, noise_multiplier=1.0, test=test, reveals=reveals,
-            trim=FixedTrim(0.5),
+            clip=1.0, propose=0.5, noise_multiplier=1.0, test=test or LaplaceTest(1.0),
+            reveals=reveals, trim=FixedTrim(0.5),
         )  # fmt: skip
         norms, valid = torch.zeros(1), torch.ones(1, dtype=torch.bool)
         words = Key.from_seed(3).stream(Purpose.TEST).words(60, step=trim).view(-1, 2)

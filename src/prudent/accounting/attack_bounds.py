@@ -68,7 +68,7 @@ class AttackBounds:
         accountant = PldAccountant().compose(event)
         if not any(True for _ in leaves(event)):
             return cls(np.zeros(1), *np.zeros((4, 1)))
-        last = accountant.get_epsilon(max(_TELLING, 2 * accountant.get_delta(math.inf)))
+        last = accountant.get_epsilon(min(1.0, max(_TELLING, 2 * accountant.get_delta(math.inf))))
         last = min(last, _FARTHEST)
         # Denser near zero, where success at moderate priors is decided.
         grid = last * np.linspace(0, 1, _POINTS) ** 1.5 if last > 0 else np.zeros(1)
@@ -118,12 +118,12 @@ class AttackBounds:
 
     def _misses(self, alpha: Array) -> Array:
         grown = np.exp(self.epsilons)[:, None]
-        bounds = [np.zeros_like(alpha)]
+        bounds = []
         for first, second in ((self.removing, self.adding), (self.adding, self.removing)):
             steep = 1 - first[:, None] - grown * alpha
             flat = (1 - alpha - second[:, None]) / grown
             bounds.append(np.maximum(steep, flat).max(axis=0))
-        return np.maximum(0.0, np.minimum(bounds[1], bounds[2]))
+        return np.asarray(np.maximum(0.0, np.minimum(*bounds)))
 
     def _misses_upper(self, alpha: Array) -> Array:
         """As `_misses`, with the factor of each interval's start and the profile of its end.
@@ -131,15 +131,14 @@ class AttackBounds:
         Beyond the last ε the profile is at least 0, so the end counts as 0 there.
         """
         grown = np.exp(self.epsilons)[:, None]
-        ends = []
-        for lower in (self.removing_lower, self.adding_lower):
-            ends.append(np.append(lower[1:], 0.0)[:, None])
+        lower = self.removing_lower, self.adding_lower
+        ends = [np.append(profile[1:], 0.0)[:, None] for profile in lower]
         curves = []
         for first, second in ((ends[0], ends[1]), (ends[1], ends[0])):
             steep = 1 - first - grown * alpha
             flat = (1 - alpha - second) / grown
             curves.append(np.maximum(steep, flat).max(axis=0))
-        return np.clip(np.minimum(*curves), 0.0, 1 - alpha)
+        return np.asarray(np.clip(np.minimum(*curves), 0.0, 1 - alpha))
 
     def _success(self, prior: float) -> float:
         if prior in (0.0, 1.0):

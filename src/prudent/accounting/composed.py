@@ -101,7 +101,7 @@ class Composition:
         """`epsilon` of each; of many, from one set of laws."""
         if self._is_single or len(deltas) <= _MANY_QUERIES or not self.parts:
             return np.array([self.epsilon(float(delta)) for delta in deltas])
-        return np.max([way.epsilons(deltas) for way in self._sums], axis=0)
+        return np.asarray(np.max([way.epsilons(deltas) for way in self._sums], axis=0))
 
     @property
     def _is_single(self) -> bool:

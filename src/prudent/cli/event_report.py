@@ -43,13 +43,12 @@ def read_event(path: Path) -> "dp.DpEvent":
         ) from None
     try:
         content = json.loads(text)
-    except json.JSONDecodeError:
-        content = None
-    if isinstance(content, dict) and isinstance(content.get("event"), dict):
         # A price has the event inside; a sampled event has a kind of its own.
-        text = text if "kind" in content else json.dumps(content["event"])
-    try:
+        if isinstance(content, dict) and "kind" not in content and "event" in content:
+            text = json.dumps(content["event"])
         return from_json(text)
+    except json.JSONDecodeError:
+        raise ArgumentError("event", "a file of event JSON", shown=str(path)) from None
     except RecursionError:
         raise ArgumentError("event", "nested less deeply", shown=str(path)) from None
 
@@ -144,7 +143,8 @@ class Report:
                 "trade_off": self._trade_off(self.attacks),
                 "attacks": [self._attack(self.attacks, prior) for prior in self.priors],
             }
-        return _without_nan(found)
+        plain: dict[str, Any] = _without_nan(found)
+        return plain
 
     def _profile(self) -> dict[str, list[float]]:
         from prudent.accounting import PldAccountant
@@ -281,7 +281,7 @@ class Report:
     def _draw_prices(self, axes: "Axes") -> None:
         from prudent.accounting.serialisation import describe
 
-        names = [neutral(describe(p.event).replace("\n", "; "))[:48] for p in self.prices]
+        names = [neutral(describe(p.event).replace("\n", "; "))[:36] for p in self.prices]
         places = range(len(names))
         for shift, label in ((-0.2, "alone"), (0.2, "adds")):
             widths = [getattr(price, label) for price in self.prices]
