@@ -38,8 +38,8 @@ _WIDE = 2**18  # points of a window that another tilt should make narrower
 _WASTE = 8.0  # that the logarithm of δ's scale may be worse than at the best tilt
 _WHOLE_FINENESS = 1e-3  # of the spread of a single loss: the grid of laws for every ε
 _WHOLE_TILTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
-_QUICK_TILTS = (0.0, 1.0)
-_MANY_QUERIES = 32  # beyond which one set of laws for all is quicker than laws for each
+_QUICK_FINENESS, _QUICK_TILTS = 1e-2, (0.0, 1.0)
+_MANY_QUERIES = 64  # beyond which one set of laws for all is quicker than laws for each
 _FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; whose laws are tabulated finely
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_SPACING = 2e-3  # of its losses, relative to them
@@ -297,8 +297,8 @@ class Sum:
     def profile(self, epsilon: Array, *, quick: bool = False) -> Array:
         """The best bounds on δ(ε) that laws at several tilts give; at few of them if `quick`."""
         best = np.min if self.upper else np.max
-        tilts = _QUICK_TILTS if quick else _WHOLE_TILTS
-        found = best([table.profile(epsilon) for table in self.everywhere(tilts)], axis=0)
+        tables = self.everywhere(quick=quick)
+        found = best([table.profile(epsilon) for table in tables], axis=0)
         return np.where(self.upper & (epsilon >= self.largest_loss), 0.0, found)
 
     def epsilons(self, deltas: Array) -> Array:
@@ -313,14 +313,18 @@ class Sum:
     def _read(self, table: LossTable, delta: float) -> float:
         return table.epsilon(delta) if delta > 0 or self.upper else 0.0
 
-    def everywhere(self, tilts: tuple[float, ...] = _WHOLE_TILTS) -> Iterator[LossTable]:
-        """Yield laws at several tilts, so that one of them is accurate at each ε."""
+    def everywhere(self, *, quick: bool = False) -> Iterator[LossTable]:
+        """Yield laws at several tilts, so that one of them is accurate at each ε.
+
+        With `quick` there are fewer tilts and a coarser grid, accurate unless δ is tiny.
+        """
         scan = self._scan(_WHOLE_TAIL)
         reach = float(scan.caps[-1])
-        wanted = _WHOLE_FINENESS * scan.spread() / math.sqrt(self.runs)
+        fineness = _QUICK_FINENESS if quick else _WHOLE_FINENESS
+        wanted = fineness * scan.spread() / math.sqrt(self.runs)
         interval = self.grid.interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
         laws = self._laws(interval, reach, _WHOLE_TAIL)
-        for tilt in tilts:
+        for tilt in _QUICK_TILTS if quick else _WHOLE_TILTS:
             while (table := _within_size(laws, tilt, upper=self.upper)) is None:
                 interval *= 2
                 laws = self._laws(interval, reach, _WHOLE_TAIL)
