@@ -46,7 +46,9 @@ def test_many_numbers_are_close_to_the_scalars():
     epsilons = np.linspace(0, 4, 66)
     some = slice(None, None, 9)
     one_by_one = [accountant.get_epsilon(delta) for delta in deltas[some]]
-    np.testing.assert_allclose(accountant.get_epsilon(deltas)[some], one_by_one, rtol=2e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        accountant.get_epsilon(deltas)[some], one_by_one, rtol=2e-3, atol=1e-5
+    )
     one_by_one = [accountant.get_delta(epsilon) for epsilon in epsilons[some]]
     np.testing.assert_allclose(accountant.get_delta(epsilons)[some], one_by_one, rtol=1e-2)
     # Still upper bounds of what the pairs cost.

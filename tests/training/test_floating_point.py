@@ -206,6 +206,7 @@ class TestTheBound:
             assert after[1] >= before[1]
             before = after
         assert with_rounding(3.0, 1e-5, numbers=0) == (3.0, 1e-5)
+        assert with_rounding(1e4, 1e-5, numbers=9)[1] == 1
         assert before[0] - 3.0 < 1e-4
         assert before[1] / 1e-5 - 1 < 1e-4
 

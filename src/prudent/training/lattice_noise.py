@@ -32,8 +32,8 @@ Guarantee:
     log(1 + e); by Bernstein's inequality it exceeds λ, in either direction, with a probability of
     at most δ₁, λ = √(2nχ²L) + (2/3)ML + nM², L = log(1/δ₁), n pairs. Uniform numbers below 2⁻⁷⁴
     occur with a probability of at most n 2⁻⁷⁴. Replace the real run by the ideal one on both data
-    sets: if the ideal run is (ε, δ)-DP, the real run is (ε + 2λ, e^λ δ + (1 + e^(ε+λ)) δ₂)-DP with
-    δ₂ = δ₁ + n 2⁻⁷⁴.
+    sets: if the ideal run is (ε, δ)-DP, the real run is (ε + 2λ, e^λ δ + (1 + e^(ε+2λ)) δ₂)-DP
+    with δ₂ = δ₁ + n 2⁻⁷⁴.
 """
 
 import functools
@@ -93,8 +93,11 @@ def with_rounding(epsilon: float, delta: float, *, numbers: int) -> tuple[float,
     spread = math.sqrt(2 * pairs * mean_square * doubt) + 2 / 3 * largest * doubt
     ratio = spread + pairs * largest**2 if pairs else 0.0
     accidents = pairs * _RARE + (_TAIL if pairs else 0.0)
-    rest = math.exp(ratio) * delta + (1 + math.exp(epsilon + ratio)) * accidents
-    return epsilon + 2 * ratio, min(1.0, rest)
+    spent = epsilon + 2 * ratio
+    # An ε this large has no meaning left, and its exponential no finite value.
+    factor = 1 + math.exp(spent) if spent < 700 else math.inf
+    rest = math.exp(ratio) * delta + (factor * accidents if accidents else 0.0)
+    return spent, min(1.0, rest)
 
 
 @functools.cache
