@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 import torch
 from scipy import special
+from torch import nn
 
 from prudent.accounting import DiscreteLaplaceTest, LaplaceTest, Reveals
-from prudent.training import FixedTrim, ProposeTestRelease
+from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training.keystream import Key, Purpose, normals
 from prudent.training.lattice_noise import _relative_errors, rounded, spacing_of, with_rounding
 from prudent.training.noise import HostNoise
+from prudent.training.parallel.processes import Alone
 from prudent.training.step_state import StepState
 
 CPU = torch.device("cpu")
@@ -116,6 +118,25 @@ def test_what_can_come_out_is_the_same_for_every_sum(total, sigma):
     if abs(total) < 100 * sigma:
         # Neighbouring lattice points do occur: the noise is not coarser than it says.
         assert 1 in torch.unique(out.double() / spacing).diff()
+
+
+class Two(Alone):
+    """The first of two processes, with what the second one adds."""
+
+    def collected(self, part):
+        return part + torch.linspace(-1, 1, len(part), dtype=part.dtype)
+
+
+def test_parts_of_other_processes_are_added_before_the_noise():
+    model = nn.Linear(50, 20)
+    plan = Plan(
+        sampling_rate=0.5, steps=1, expected_batch=4.0,
+        aggregation=Sum(clip=1.0, noise_multiplier=1.0),
+    )  # fmt: skip
+    step = Step(plan, model, lambda out, _: out.square().sum(1), processes=Two())
+    step([Chunk(torch.randn(3, 50), torch.zeros(3))])
+    released = torch.cat([p.grad.flatten() for p in model.parameters()]).double() * 4
+    assert torch.equal(released, torch.round(released * 8) / 8)
 
 
 def test_a_lattice_that_ignores_the_sum_would_be_seen():
