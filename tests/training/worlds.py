@@ -406,11 +406,10 @@ def noise_everywhere():
     original = Step._noisy_mean
 
     def noisy(self, released):
-        rank, self.processes.rank = self.processes.rank, 0
-        try:
-            return original(self, released)
-        finally:
-            self.processes.rank = rank
+        if self.processes.rank > 0:
+            for value in released.total.values():
+                self.noise.add_(value.view(-1), released.noise, self.state)
+        return original(self, released)
 
     Step._noisy_mean = noisy
     return lambda: setattr(Step, "_noisy_mean", original)

@@ -9,12 +9,13 @@ record i belongs to process i modulo the number of processes. Then, in every ste
    decided for itself with the same noise, a rounding difference between two devices could send them
    into different branches;
 4. each process sums its own records with the weights it was given;
-5. the first process adds the noise to its part, and the parts are added up.
+5. the parts are added up in the first process, which adds the noise and sends the result to all.
 
 The noise is drawn once, by one process, from the keystream that a single process would have read,
-so the reduced sum contains it exactly once, whatever the devices are. (If every process added a
-share of the noise, each would have to be trusted to do so.) A run of any number of processes
-therefore releases what one process would have released, up to the rounding of sums.
+so the sum contains it exactly once, whatever the devices are. (If every process added a share of
+the noise, each would have to be trusted to do so.) It is added last, because the noisy sum is
+rounded to a lattice: a part that was added afterwards would show its low bits. A run of any number
+of processes therefore releases what one process would have released, up to the rounding of sums.
 
 All processes belong to the owner of the data: they exchange norms, ids and noiseless sums,
 unencrypted.
@@ -75,6 +76,14 @@ class Processes(ABC):
         """The sum of the parts of all processes; may overwrite `part`."""
 
     @abstractmethod
+    def collected(self, part: Tensor) -> Tensor:
+        """In the first process the sum of all parts, elsewhere anything; may overwrite `part`."""
+
+    @abstractmethod
+    def sent(self, value: Tensor) -> Tensor:
+        """The value of the first process, in every process; may overwrite `value`."""
+
+    @abstractmethod
     def gathered(self, value: Answer) -> list[Answer]:
         """The values of all processes, ordered by rank."""
 
@@ -111,6 +120,14 @@ class Alone(Processes):
     @override
     def summed(self, part: Tensor) -> Tensor:
         return part
+
+    @override
+    def collected(self, part: Tensor) -> Tensor:
+        return part
+
+    @override
+    def sent(self, value: Tensor) -> Tensor:
+        return value
 
     @override
     def gathered(self, value: Answer) -> list[Answer]:
@@ -170,7 +187,7 @@ class Together(Processes):
         noise, passed, noisy_margin, scale = answer[-4:].unbind()
         return Decision(
             answer[start : start + len(norms)].to(norms.dtype),
-            noise.to(norms.dtype),
+            noise,
             passed.bool(),
             noisy_margin,
             scale.to(norms.dtype),
@@ -181,6 +198,18 @@ class Together(Processes):
         with self.watched():
             distributed.all_reduce(part)
         return part
+
+    @override
+    def collected(self, part: Tensor) -> Tensor:
+        with self.watched():
+            distributed.reduce(part, 0)
+        return part
+
+    @override
+    def sent(self, value: Tensor) -> Tensor:
+        with self.watched():
+            distributed.broadcast(value, 0)
+        return value
 
     @override
     def gathered(self, value: Answer) -> list[Answer]:

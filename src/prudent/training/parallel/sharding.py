@@ -62,13 +62,13 @@ def whole(value: Tensor) -> Tensor:
     return gathered.detach()
 
 
-def scattered(part: Tensor, parameter: Any) -> Tensor:
-    """Sum the parts of all processes and return this process's shard of the sum."""
-    from torch.distributed.tensor import DTensor, Partial
+def own_shard(value: Tensor, parameter: Any) -> Tensor:
+    """This process's shard of a tensor that every process holds, sharded like a parameter."""
+    from torch.distributed.tensor import DTensor, Replicate
 
     mesh = parameter.device_mesh
-    parts = DTensor.from_local(part, mesh, [Partial()] * mesh.ndim, run_check=False)
-    return parts.redistribute(placements=parameter.placements)
+    replicas = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicas.redistribute(placements=parameter.placements)
 
 
 @contextmanager
