@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import hashlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +29,21 @@ def advice(error: OSError) -> str:
     return _ADVICE.get(error.errno, "")
 
 
+def check_writable(folder: Path) -> None:
+    """Make a folder, if it is missing, and a file in it; called before what it is for is paid for.
+
+    Raises:
+        OSError: If files cannot be made there; names the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * 4096)
+            settle(file)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
 @contextlib.contextmanager
 def replacing(path: Path, mode: str = "w", *, owner_only: bool = False) -> Iterator[IO[Any]]:
     """A file to write that takes the place of `path` once it is complete and on disk.
@@ -43,12 +60,12 @@ def replacing(path: Path, mode: str = "w", *, owner_only: bool = False) -> Itera
         OSError: If it cannot be written; names the file.
     """
     aside = path.with_name(path.name + ".new")
-    text = {} if "b" in mode else {"encoding": "utf-8"}
+    encoding = None if "b" in mode else "utf-8"
     try:
         aside.unlink(missing_ok=True)  # left by a process that was killed
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
         number = os.open(aside, flags, 0o600 if owner_only else 0o666)
-        with os.fdopen(number, mode, **text) as file:
+        with os.fdopen(number, mode, encoding=encoding) as file:
             yield file
             settle(file)
         os.replace(aside, path)
@@ -59,6 +76,12 @@ def replacing(path: Path, mode: str = "w", *, owner_only: bool = False) -> Itera
         if (cause := _of_the_disk(error)) is not None:
             raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def settle(file: IO[Any]) -> None:

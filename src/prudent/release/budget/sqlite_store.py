@@ -118,7 +118,8 @@ class SqliteStore(Store):
             yield
         except sqlite3.Error as error:
             # An extended code such as SQLITE_READONLY_DBMOVED begins with the name of its family.
-            family = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
+            # Without a code it is Python that could not read what is stored.
+            family = "_".join(getattr(error, "sqlite_errorname", "SQLITE_CORRUPT").split("_")[:2])
             advice = _ADVICE.get(family, "nothing may be released.")
             raise StorageError(f"{self.location}: {error}; {advice}") from error
         except UnicodeDecodeError as error:  # a message of SQLite that quotes damaged bytes
@@ -147,4 +148,5 @@ def _publish(path: Path) -> None:
             # Neither of these replaces a file that is there.
             (os.rename if os.name == "nt" else os.link)(aside, path)
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)

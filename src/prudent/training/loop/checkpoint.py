@@ -36,7 +36,7 @@ CHECKPOINT_FORMAT = 2
 PAID_FORMAT = 1
 """A change that earlier versions would misread or fail to read raises the number."""
 
-_CHECKPOINT = "checkpoint.pt"
+CHECKPOINT = "checkpoint.pt"
 _PAID = "paid.json"
 _PAID_BEFORE = "ledger.json"
 """The name that earlier versions gave to the file."""
@@ -102,7 +102,7 @@ def resumable() -> Iterator[None]:
 @resumable()
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Write the state atomically: a reader sees either the complete old or the complete new one."""
-    with replacing(folder / _CHECKPOINT, "w+b", owner_only=True) as file:
+    with replacing(folder / CHECKPOINT, "w+b", owner_only=True) as file:
         torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
         # Appending to the archive is safe: a zip directory is located by searching from the end.
         file.write(_SEAL + _digest(file, file.tell()))
@@ -116,7 +116,7 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         ValueError: If the file is not bit for bit what was written. The run would continue with
             other weights or another trim but the same noise, which whoever saw both could subtract.
     """
-    path = folder / _CHECKPOINT
+    path = folder / CHECKPOINT
     if not path.exists():
         return None
     with path.open("rb") as file:

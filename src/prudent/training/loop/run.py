@@ -31,6 +31,7 @@ from prudent.training.loop.scheduling import (
     scheduler_of,
 )
 from prudent.training.loop.updates import Updates, optimizer_of
+from prudent.training.memory import enough_memory
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
@@ -153,7 +154,8 @@ class TrainingRun:
         """Take the steps from `first` up to `stop`, yielding after each one."""
         batches = self._batches(first)
         for number in range(first, stop):
-            self.last = self.updates(next(batches))
+            with enough_memory("physical_batch", self.sampler.physical_batch):
+                self.last = self.updates(next(batches))
             if self.average is not None:
                 self.average.follow(number)
             yield number
