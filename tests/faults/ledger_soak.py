@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import dp_accounting as dp
@@ -20,6 +21,7 @@ import dp_accounting as dp
 from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.ledger import Ledger, OverBudgetError, StorageError
 
+Answer = TypeVar("Answer")
 DELTA = 1e-6
 SPENT, PATIENCE = 3, 60  # exit status when the budget is used up; seconds to wait for a server
 
@@ -32,7 +34,7 @@ def work(location: str, log: Path, name: str, multiplier: float) -> None:
     def note(kind: str, label: str) -> None:
         os.write(out, f"{kind}{label}\n".encode())
 
-    ledger = reopened(location)
+    ledger = patiently(lambda: Ledger.open(location))
     for number in range(10**9):
         label = f"{name}/{number}"
         note("?", label)
@@ -42,18 +44,19 @@ def work(location: str, log: Path, name: str, multiplier: float) -> None:
             os._exit(SPENT)
         except StorageError:
             ledger.close()
-            ledger = reopened(location)
-            found = any(charge.label == label for charge in ledger.history())
-            note("=" if found else "-", label)
+            ledger = patiently(lambda: Ledger.open(location))
+            history = patiently(ledger.history)
+            note("=" if any(charge.label == label for charge in history) else "-", label)
         else:
             note("+", label)  # stands for a release
 
 
-def reopened(location: str) -> Ledger:
+def patiently(act: Callable[[], Answer]) -> Answer:
+    """Tries again while the server is down; only for what charges nothing."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return Ledger.open(location)
+            return act()
         except StorageError:
             if time.monotonic() > deadline:
                 raise
@@ -142,10 +145,10 @@ def check(
 ) -> list[str]:
     """Where log and ledger disagree."""
     notes = _notes(log)
-    with reopened(location) as ledger:
+    with patiently(lambda: Ledger.open(location)) as ledger:
         charged = [charge.label for charge in ledger.history()]
         verified, spent, limit = ledger.verify(), ledger.spent, ledger.balance().epsilon
-    known, missing = set(charged), set()
+    known = set(charged)
     claims = {
         "a process ended otherwise than by a kill or an empty budget": set(statuses) <= {SPENT, -9},
         "a charge stands twice": len(known) == len(charged),
@@ -158,8 +161,7 @@ def check(
         "the ledger holds another number of charges than fit": len(charged) == fits == verified,
         "the budget is overdrawn": spent <= limit,
     }
-    missing = {problem for problem, holds in claims.items() if not holds}
-    return sorted(missing)
+    return [problem for problem, holds in claims.items() if not holds]
 
 
 class Answered:

@@ -301,8 +301,9 @@ def own_loop(folder):
     }
 
 
-def resumable(folder, *, optimizer=torch.optim.Adam, resume=False):
-    return result(train(propose(), out=folder, resume=resume, optimizer=optimizer, lr=0.05))
+def resumable(folder, *, optimizer=torch.optim.Adam, resume=False, model=None):
+    options = {"out": folder, "resume": resume, "optimizer": optimizer, "model": model}
+    return result(train(propose(), lr=0.05, **options))
 
 
 SCENARIOS["uninterrupted"] = resumable
@@ -467,6 +468,18 @@ class Fatal(torch.optim.Adam):
         return super().step(closure)
 
 
+class Hungry(nn.Module):
+    """Asks for more memory than there is in the eighth forward pass of rank 1."""
+
+    asked = 0
+
+    def forward(self, inputs):
+        Hungry.asked += 1
+        if Hungry.asked == 8 and rank() == 1:
+            torch.empty(1 << 60)
+        return inputs
+
+
 def meet(folder, rank, count):
     distributed.init_process_group(
         "gloo",
@@ -514,6 +527,10 @@ def main():
         "all": world(folder / "all", count, lambda: run_all(folder / "runs", SCENARIOS)),
         "killed": world(killed.parent, 2, lambda: resumable(killed, optimizer=Fatal)),
     }
+    hungry = folder / "hungry" / "run"
+    statuses["hungry"] = world(
+        hungry.parent, 2, lambda: resumable(hungry, model=nn.Sequential(*network(), Hungry()))
+    )
     shutil.copytree(killed, resumed)
     statuses["resumed"] = world(resumed.parent, count, lambda: resumable(resumed, resume=True))
     (folder / "statuses.json").write_text(json.dumps(statuses))
