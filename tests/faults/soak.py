@@ -48,9 +48,18 @@ def postgresql(folder: Path) -> ledger_soak.Soaked:
 
 
 def training(folder: Path) -> None:
-    """10³ kills of training runs; prints its own line."""
-    command = [sys.executable, "-m", "tests.faults.training_soak", str(folder), str(CYCLES), "1"]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    """10³ kills of training runs; each of several processes prints a line."""
+    command = [sys.executable, "-m", "tests.faults.training_soak"]
+    begun = [
+        subprocess.Popen(
+            [*command, str(folder / str(seed)), str(CYCLES // WORKERS), str(seed)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for seed in range(1, WORKERS + 1)
+    ]
+    statuses = [process.wait() for process in begun]
+    if any(statuses):
+        sys.exit(1)
 
 
 PARTS = {"sqlite": sqlite, "postgresql": postgresql, "training": training}

@@ -118,7 +118,7 @@ def test_a_read_only_disk(disk, tmp_path: Path) -> None:
     no_memory(disk.path / "run", hungry=8)
     disk.protect()
     try:
-        with pytest.raises(OSError, match="Read-only file system. The run stops"):
+        with pytest.raises(OSError, match=r"Read-only file system\. The run stops"):
             train(disk.path / "run", resume=True)
         with pytest.raises(OSError, match="Read-only file system"):
             train(disk.path / "other")
@@ -140,7 +140,7 @@ def test_a_folder_of_another_user(unprivileged) -> None:
     try:
         with (
             unprivileged(),
-            pytest.raises((OSError, ValueError), match="Permission denied|can be written"),
+            pytest.raises((OSError, ValueError), match=r"Permission denied|can be written"),
         ):
             train(folder, resume=True)
         assert charged(folder).steps == PLAN.steps
