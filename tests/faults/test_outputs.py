@@ -16,7 +16,7 @@ from prudent.release.budget.ledger import Ledger
 
 READING = results.Reading(
     dataset="mnist",
-    corrupt="flip:0.1",
+    corrupt="label:0.1",
     column="TSGD+PTR",
     target=None,
     seed=0,
