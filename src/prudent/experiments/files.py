@@ -168,4 +168,4 @@ def _intact(path: Path) -> npt.NDArray[np.generic] | None:
 
 def _digest(array: npt.NDArray[np.generic]) -> bytes:
     about = repr((array.dtype.str, array.shape)).encode()
-    return hashlib.sha256(about + hashlib.sha256(np.ascontiguousarray(array)).digest()).digest()
+    return hashlib.sha256(about + hashlib.sha256(array.tobytes()).digest()).digest()

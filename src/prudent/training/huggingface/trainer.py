@@ -34,7 +34,7 @@ from prudent.training.huggingface.records import (
 from prudent.training.huggingface.self_test import Positions, check_optimizer, check_reach, reach
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.loop.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
-from prudent.training.memory import enough_memory
+from prudent.training.memory import within_memory
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler, device_kind
 from prudent.training.step import Step
@@ -231,9 +231,12 @@ class PrivateTrainer(Trainer):
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
-        rows = self.args.per_device_train_batch_size
-        with enough_memory("per_device_train_batch_size", rows, _LESS_AT_ONCE):
-            outcome = step([self._chunk(part) for part in inputs.parts])
+        outcome = within_memory(
+            lambda: step([self._chunk(part) for part in inputs.parts]),
+            "per_device_train_batch_size",
+            self.args.per_device_train_batch_size,
+            _LESS_AT_ONCE,
+        )
         self._passes += outcome.passed
         return torch.zeros((), device=self.args.device)
 
