@@ -131,6 +131,7 @@ def test_output_that_cannot_be_written_is_noticed_before_paying(
         assert opened.history() == []
 
 
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_printed(tmp_path: Path) -> None:
     """It is paid for and lost: the command says so, and the history keeps the charge."""
     ledger, table = tmp_path / "budget.db", tmp_path / "table.csv"
