@@ -72,9 +72,10 @@ def test_a_connection_lost_inside_a_charge_is_not(
         def executing(text: str, parameters: tuple = ()) -> list:
             if ledger._store._holds and text.startswith(statement):
                 cut(server, ledger)
+            found = execute(text, parameters)
             if statement.startswith("SELECT pg") and text.startswith(statement):
-                cut(server, ledger)
-            return execute(text, parameters)
+                cut(server, ledger)  # with the lock, before the rows are read
+            return found
 
         with monkeypatch.context() as patched:
             patched.setattr(ledger._store, "_execute", executing)
