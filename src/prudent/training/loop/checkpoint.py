@@ -30,6 +30,7 @@ from prudent._formats import NewerFormatError, check_format
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
+from prudent.training.loop.resuming import resumable
 from prudent.training.plan import Plan
 
 CHECKPOINT_FORMAT = 2
@@ -82,21 +83,6 @@ def _unwritable(folder: Path, error: Exception) -> ArgumentError:
         hint="Check the space left on the disk and who may write there, or choose another folder. "
         "A run that was begun there goes on with resume=True.",
     )
-
-
-@contextlib.contextmanager
-def resumable() -> Iterator[None]:
-    """Adds to an error of the file system that the run can go on."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"{error.strerror or error}. The run stops; what it wrote before is intact, and every "
-            "step that it took is paid for. Free some space or mend the disk, then start it again "
-            "and resume: it goes on from its last checkpoint with the same noise",
-            error.filename,
-        ) from error
 
 
 @resumable()

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from prudent._files import replacing, settle
 from prudent._rounding import rounded_up
-from prudent.training.loop.checkpoint import resumable
+from prudent.training.loop.resuming import resumable
 
 
 @attrs.frozen(kw_only=True)
