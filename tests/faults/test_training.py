@@ -43,7 +43,7 @@ class Hungry(nn.Module):
 def train(out: Path | None, *, records: int = 20, hungry: int = -1, width: int = 4, **options):
     """A run; with `hungry` it runs out of memory after so many evaluations."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, width), nn.Linear(width, 3), Hungry(hungry + 1))
+    model = nn.Sequential(nn.Linear(5, width), nn.Linear(width, 3), Hungry(hungry + 1 or -1))
     generator = torch.Generator().manual_seed(1)
     data = torch.randn(records, 5, generator=generator), torch.arange(records) % 3
     settings = {"execution": Execution(seed=3), "evaluate_every": 2, "progress": False, "lr": 0.1}
