@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow test-peers test-federated lint docs bench clean
+.PHONY: venv demo test test-slow soak test-peers test-federated lint docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
@@ -36,6 +36,10 @@ test: $(WHEEL_SITE)/.installed
 
 test-slow: $(WHEEL_SITE)/.installed
 	$(pytest) -m slow
+
+# 10,000 charges to each kind of ledger and 1,000 kills of training runs: about half an hour.
+soak: $(call has,$(TEST_EXTRAS))
+	$(BIN)/python -m tests.faults.soak
 
 # The tests dp_accounting ships with its accountants, run against ours.
 test-peers: $(WHEEL_SITE)/.installed

@@ -45,6 +45,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._files import replacing
 from prudent._formats import check_format
 from prudent._validate import ArgumentError
 from prudent.certify.features import FeatureMap, feature_map
@@ -228,7 +229,7 @@ class CertifiedClassifier:
             "noise_multiplier": self.noise_multiplier_,
             "length": LENGTH,
         }
-        with Path(path).open("wb") as file:
+        with replacing(Path(path), "wb") as file:
             np.savez_compressed(file, released=self.released_, header=np.array(json.dumps(header)))
 
     @classmethod

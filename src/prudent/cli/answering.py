@@ -216,9 +216,9 @@ def answer(
             _print_json({"status": "over budget", "value": None, "epsilon": request.epsilon})
         complain(error)
         raise typer.Exit(OVER_BUDGET) from None
-    if draw is not None:
-        draw(outcome)
     _print(request, outcome)
+    if draw is not None:
+        draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
         complain("No --ledger: nobody keeps count of what releases cost.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]

@@ -65,11 +65,14 @@ def certify(
     """
     if context.invoked_subcommand is not None:
         return
+    from prudent._files import check_writable
     from prudent.certify import experiment
     from prudent.experiments.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
     features = features or experiment.MAPS.get(dataset, "scattering")
+    if out is not None:
+        check_writable(out)  # before anything is paid for
     with _budget(ledger) as book:
         model, result = experiment.run(
             lambda: _parts(dataset),
@@ -83,7 +86,6 @@ def certify(
             noise=None if seed is None else ReproducibleNoise(seed),
         )
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         model.save(out / "classifier.npz")
         experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
         (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from prudent._files import advice
 from prudent._redaction import redacted
 from prudent._validate import ArgumentError
 from prudent.cli.display import complain
@@ -143,7 +144,7 @@ def _missing(error: ImportError) -> str:
 
 def _file(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}".rstrip(".") + "."
+    return f"{where}{error.strerror or error}".rstrip(".") + f". {advice(error)}".rstrip()
 
 
 def _bug(error: Exception) -> str:

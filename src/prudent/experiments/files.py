@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from prudent._files import replacing
+
 _TIMEOUT_SECONDS = 30
 _BLOCK = 1 << 20
 # The source checkout, if this file is in one rather than in an installed wheel.
@@ -130,14 +132,8 @@ def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
             raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
         for last, source in sources.items():
             wanted[last].parent.mkdir(parents=True, exist_ok=True)
-            with source, wanted[last].open("wb") as target:
+            with source, replacing(wanted[last], "wb") as target:
                 shutil.copyfileobj(source, target, _BLOCK)
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cached_array(
@@ -145,16 +141,31 @@ def cached_array(
 ) -> npt.NDArray[np.generic]:
     """The result of `compute`, cached under `key` as a .npy file in the user's cache.
 
-    The file is written under a temporary name and then renamed, so that no reader sees an
-    incomplete file. If the cache cannot be written, the array is still returned.
+    The file takes its name when it is complete, and ends with a digest of the array: a damaged one
+    is computed again. If the cache cannot be written, the array is still returned.
     """
     path = cache_folder() / "arrays" / f"{key}.npy"
-    if path.is_file():
-        return np.asarray(np.load(path, allow_pickle=False))
+    if (found := _intact(path)) is not None:
+        return found
     array = compute()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as aside:
-            np.save(aside, array)
-        os.replace(aside.name, path)
+        with replacing(path, "wb") as file:
+            np.save(file, array)
+            file.write(_digest(array))
     return array
+
+
+def _intact(path: Path) -> npt.NDArray[np.generic] | None:
+    """The array in a file of the cache; None if there is none, or another than was written."""
+    try:
+        with path.open("rb") as file:
+            array = np.asarray(np.load(file, allow_pickle=False))
+            return array if file.read() == _digest(array) else None
+    except Exception:  # a damaged header is parsed as Python, and can fail in many ways
+        return None
+
+
+def _digest(array: npt.NDArray[np.generic]) -> bytes:
+    about = repr((array.dtype.str, array.shape)).encode()
+    return hashlib.sha256(about + hashlib.sha256(array.tobytes()).digest()).digest()

@@ -1,8 +1,11 @@
 """The results of the runs: one row per ε that a run reached, and the table cells they fill."""
 
 import csv
+import errno
 import functools
+import io
 import math
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,6 +16,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
+from prudent._files import settle
 from prudent.corruption import parse
 from prudent.corruption.records import valid_ratio
 
@@ -194,6 +198,11 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
             f"{path}: no such results. Without --results those that come with the package are "
             "shown; prudent paper table 1 --run makes new ones"
         )
+    text = path.read_text("utf-8")
+    if text and not text.endswith("\n"):
+        raise ValueError(
+            f"{path}: the last line is incomplete. Complete it, or delete it and run it again."
+        )
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         missing = set(COLUMNS) - {"success"} - set(reader.fieldnames or ())
@@ -218,14 +227,24 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
 
 def append(path: Path, readings: Iterable[Reading]) -> None:
     """Append rows to a results file; creates it if needed."""
-    new = not path.exists()
+    before = path.read_text("utf-8") if path.exists() else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = COLUMNS if new else path.read_text("utf-8").split("\n", 1)[0].split(",")
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
-        if new:
-            writer.writeheader()
-        writer.writerows(attrs.asdict(reading) for reading in readings)
+    columns = before.split("\n", 1)[0].split(",") if before else COLUMNS
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
+    if not before:
+        writer.writeheader()
+    writer.writerows(attrs.asdict(reading) for reading in readings)
+    with path.open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            written = file.write(text.getvalue().encode())
+            if written != len(text.getvalue().encode()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            settle(file)
+        except OSError:
+            file.truncate(end)  # all rows of a run or none: a part of a number is another number
+            raise
 
 
 def _reading(row: dict[str, str | None], place: str) -> Reading:

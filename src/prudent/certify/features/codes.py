@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent._files import replacing
 from prudent._formats import check_format
 from prudent.certify.features.scattering import SIDE, scattering
 from prudent.certify.features.voting import Ballot, Voting
@@ -177,7 +178,7 @@ def write(path: str | os.PathLike[str], voting: Voting, story: dict[str, Any]) -
     code = voting.code
     assert isinstance(code, LinearCode)
     header = {"format": FORMAT, "ballot": attrs.asdict(voting.ballot), "story": story}
-    with Path(path).open("wb") as file:
+    with replacing(Path(path), "wb") as file:
         np.savez_compressed(
             file,
             header=np.array(json.dumps(header)),

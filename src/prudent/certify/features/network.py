@@ -19,6 +19,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent._files import replacing
 from prudent._formats import check_format
 from prudent.certify.features.voting import Ballot, Voting
 
@@ -150,7 +151,7 @@ def write(
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.array(json.dumps(header))}
     for i, layer in enumerate(layers):
         arrays |= {f"weight{i}": layer.weight, f"gain{i}": layer.gain, f"bias{i}": layer.bias}
-    with Path(path).open("wb") as file:
+    with replacing(Path(path), "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 

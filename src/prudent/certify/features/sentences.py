@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from prudent._files import replacing, sha256
 from prudent._formats import check_format
 from prudent.certify.features.embedded import Embedded
 from prudent.certify.features.reviews import reviews
 from prudent.certify.vectors import Votes, in_chunks
 from prudent.experiments.backbones import find_weights, read_weights
-from prudent.experiments.files import sha256
 from prudent.experiments.formats import packed_texts, unpacked_texts
 from prudent.experiments.sentence_encoder import TOKENS, SentenceEncoder
 
@@ -203,7 +203,7 @@ def make(
 def write(path: str | os.PathLike[str], found: Histogram) -> None:
     """Write a map."""
     header = np.array(json.dumps({"format": FORMAT, "story": found.story}))
-    with Path(path).open("wb") as file:
+    with replacing(Path(path), "wb") as file:
         np.savez_compressed(
             file,
             header=header,

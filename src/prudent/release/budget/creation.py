@@ -11,7 +11,8 @@ from prudent.release.budget import data_binding
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.data_binding import SecondLedgerError
 from prudent.release.budget.hash_chain import BEFORE_THE_FIRST, fields_of, reading, row_after
-from prudent.release.budget.storage import LedgerError, Row, Store, open_store
+from prudent.release.budget.storage import LedgerError, Row, Store
+from prudent.release.budget.stores import open_store
 
 
 def budget(

@@ -78,7 +78,7 @@ def remember(data: str, location: str | os.PathLike[str], dataset: str) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.write(line)
+            file.write("\n" + line)  # a line that a crash has cut off ends here
 
 
 def _listed(data: str) -> list[tuple[str, str]]:

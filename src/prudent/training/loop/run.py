@@ -31,6 +31,7 @@ from prudent.training.loop.scheduling import (
     scheduler_of,
 )
 from prudent.training.loop.updates import Updates, optimizer_of
+from prudent.training.memory import within_memory
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
@@ -153,7 +154,9 @@ class TrainingRun:
         """Take the steps from `first` up to `stop`, yielding after each one."""
         batches = self._batches(first)
         for number in range(first, stop):
-            self.last = self.updates(next(batches))
+            self.last = within_memory(
+                lambda: self.updates(next(batches)), "physical_batch", self.sampler.physical_batch
+            )
             if self.average is not None:
                 self.average.follow(number)
             yield number

@@ -23,6 +23,7 @@ unencrypted.
 
 import atexit
 import os
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -35,6 +36,7 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
+from prudent.training.memory import lacks_memory
 from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")
@@ -221,15 +223,16 @@ class Together(Processes):
     @override
     def first(self, function: Callable[[], Answer]) -> Answer:
         answer: list[Any] = [None, None]
+        failure: Exception | None = None
         if self.rank == 0:
             try:
                 answer[0] = function()
             except Exception as error:  # all processes must stop, whatever the error
-                answer[1] = error
+                failure, answer[1] = error, _portable(error)
         with self.watched():
             distributed.broadcast_object_list(answer, 0)
         if answer[1] is not None:
-            raise answer[1]
+            raise failure or answer[1]
         value: Answer = answer[0]
         return value
 
@@ -254,6 +257,8 @@ class Together(Processes):
         try:
             yield
         except RuntimeError as error:
+            if lacks_memory(error):  # of this process
+                raise
             raise ProcessLostError(
                 "A process of this run was lost, so the others stop. What was taken is paid for: "
                 "start the run again with resume (--resume), with any number of processes, and it "
@@ -326,6 +331,15 @@ def _refuse_shared(ids: Tensor) -> None:
             "it would count twice. Draw with PoissonSampler(..., processes=...), the same key in "
             "every process."
         )
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or its text if it cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _leave() -> None:
