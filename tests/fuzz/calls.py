@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import dp_accounting as dp
+from tests.fuzz.files import TARGETS, folder
 from tests.fuzz.judging import Finding
 
 
@@ -288,10 +289,31 @@ def _loss() -> nn.Module:
     return nn.CrossEntropyLoss(reduction="none")
 
 
+def _fresh() -> str:
+    """A place where there is no ledger yet."""
+    path = folder() / "ledger.db"
+    for each in folder().glob("ledger.db*"):
+        each.unlink()
+    return str(path)
+
+
 def _ledger() -> Any:
     from prudent.release import Ledger
 
-    return Ledger.create(":memory:", **COST)
+    return Ledger.create(_fresh(), **COST)
+
+
+def _existing() -> str:
+    _ledger().close()
+    return str(folder() / "ledger.db")
+
+
+def _file(name: str) -> str:
+    """A valid file of `tests.fuzz.files`."""
+    target = next(each for each in TARGETS if each.name == name)
+    path = folder() / f"valid-{name}.{'npz' if name != 'safetensors' else name}"
+    path.write_bytes(target.seeds()[0])
+    return str(path)
 
 
 def _private() -> Callable[..., Any]:
@@ -363,8 +385,9 @@ def _released() -> Any:
     return count(DATA, epsilon=1.0, noise=_noise())
 
 
-def _preview_args() -> dict[str, Any]:
-    return {}
+def _reviews_folder() -> str:
+    (folder() / "reviews.json").write_text('[{"t": "a", "s": 1}]' )
+    return str(folder())
 
 
 def _experiment() -> Callable[..., Any]:
@@ -422,7 +445,7 @@ CALLS: tuple[Call, ...] = (
         Call(f"release.{name} of a table", make, 0.1)
         for name, make in (
             ("median", _on_table("median", propose=5.0)),
-            ("count", _on_table("count", unit="who", per_unit="mean")),
+            ("count", _on_table("count", unit="who", per_unit="max")),
             ("mean", _on_table("mean", bounds=(0.0, 100.0), by="city", groups=["Oslo", "Bergen"])),
             ("mode", _on_table("mode", column="city", where="x > 10", categories=["Oslo"])),
             ("histogram", _on_table("histogram", edges=None, bins=4, read_as=None)),
@@ -587,7 +610,7 @@ CALLS: tuple[Call, ...] = (
         "release.Ledger.create",
         _of(
             "release:Ledger.create",
-            location=":memory:",
+            location=Made(_fresh),
             **COST,
             dataset="default",
             adaptive=True,
@@ -601,7 +624,7 @@ CALLS: tuple[Call, ...] = (
         "release.Ledger",
         _of(
             "release:Ledger",
-            location=":memory:",
+            location=Made(_fresh),
             **COST,
             dataset="default",
             adaptive=None,
@@ -610,7 +633,7 @@ CALLS: tuple[Call, ...] = (
         ),
         0.2,
     ),
-    Call("release.Ledger.open", _of("release:Ledger.open", location="nowhere.db", dataset="d"), 0.2),
+    Call("release.Ledger.open", _of("release:Ledger.open", location=Made(_existing), dataset="default"), 0.2),
     Call(
         "release.Ledger.charge",
         _method(_ledger, "charge", event=dp.GaussianDpEvent(50.0), label="l", delta=None, details=None),
@@ -729,7 +752,7 @@ CALLS: tuple[Call, ...] = (
     Call("training.FixedTrim", _of("training:FixedTrim", share=0.1)),
     Call("training.AdaptiveTrim", _of("training:AdaptiveTrim", first=0.25, up=0.02, down=0.02, least=0.0, most=0.5)),
     Call("training.Fallback", _of("training:Fallback", value="sum")),
-    Call("training.EngineChoice", _of("training:EngineChoice", value="ghost")),
+    Call("training.EngineChoice", _of("training:EngineChoice", value="bookkeeping")),
     Call(
         "training.Plan",
         _of("training:Plan", sampling_rate=0.1, steps=2, aggregation=Made(_sum), expected_batch=2.0, relation=None),
@@ -738,7 +761,7 @@ CALLS: tuple[Call, ...] = (
     Call("training.Plan.epsilon_after", _method(_plan, "epsilon_after", steps=1, delta=1e-5), 0.2, _never_below),
     Call("training.Plan.event_after", _method(_plan, "event_after", steps=1)),
     Call("training.Plan.calibrate", _method(_plan, "calibrate", epsilon=1.0, delta=1e-5), 0.02),
-    Call("training.Plan.longest", _method(_plan, "longest", epsilon=1.0, delta=1e-5), 0.02),
+    Call("training.Plan.longest", _method(_plan, "longest", epsilon=5.0, delta=1e-5), 0.02),
     Call("training.Plan.certificate", _method(_plan, "certificate", accuracy=0.9, records=1, runs=None, confidence=0.95, relation=None), 0.05),
     Call("training.Plan.withstands", _method(_plan, "withstands", accuracy=0.9, above=0.5, relation=None), 0.05),
     Call(
@@ -773,7 +796,7 @@ CALLS: tuple[Call, ...] = (
     Call("training.gradient_norms", _of("training:gradient_norms", model=Made(_model), loss=Made(_loss), public_set=Made(_pairs), collate_fn=None, execution=None, rows=8), 0.1),
     Call(
         "training.suggest_aggregation",
-        _of("training:suggest_aggregation", norms=torch.linspace(0.1, 2.0, 50), expected_batch=20.0, trim=0.25, above=None, propose=0.5, failure=1e-8, pass_probability=0.9),
+        _of("training:suggest_aggregation", norms=torch.linspace(0.1, 2.0, 50), expected_batch=500.0, trim=0.25, above=None, propose=0.5, failure=1e-8, pass_probability=0.9),
         0.3,
     ),
     Call("training.accuracy", _of("training:accuracy", features=Made(lambda: _pairs()[0]), labels=Made(lambda: _pairs()[1]), batch=1000)),
@@ -785,7 +808,7 @@ CALLS: tuple[Call, ...] = (
     Call("certify.CertifiedClassifier.scores", _method(_fitted, "scores", X=Made(_images)), 0.05),
     Call("certify.CertifiedClassifier.score", _method(_fitted, "score", X=Made(_images), y=Made(lambda: np.arange(10))), 0.05),
     Call("certify.CertifiedClassifier.certified_accuracy", _method(_fitted, "certified_accuracy", X=Made(_images), y=Made(lambda: np.arange(10)), records=(0, 1)), 0.05),
-    Call("certify.CertifiedClassifier.load", _of("certify:CertifiedClassifier.load", path="nowhere.npz", features=None), 0.3),
+    Call("certify.CertifiedClassifier.load", _of("certify:CertifiedClassifier.load", path=Made(lambda: _file("classifier")), features=None), 0.3),
     _corruption("ALittleIsEnough", deviations=1.0, seed=0),
     _corruption("Backdoor", target=0, size=4),
     _corruption("ClassMeanPoison", strength=3.0),
@@ -815,9 +838,9 @@ CALLS: tuple[Call, ...] = (
         ),
         0.3,
     ),
-    Call("experiments.load", _of("experiments.datasets:load", name="npz:nowhere.npz", data_dir=None), 0.3),
-    Call("experiments.read_arrays", _of("experiments.datasets:read_arrays", name="nothing", data_dir=None), 0.3),
-    Call("experiments.read_weights", _of("experiments.backbones:read_weights", path="nowhere.pt"), 0.3),
+    Call("experiments.load", _of("experiments.datasets:load", name=Made(lambda: "npz:" + _file("npz")), data_dir=None), 0.3),
+    Call("experiments.read_arrays", _of("experiments.datasets:read_arrays", name="imdb", data_dir=Made(_reviews_folder)), 0.3),
+    Call("experiments.read_weights", _of("experiments.backbones:read_weights", path=Made(lambda: _file("safetensors"))), 0.3),
     Call("experiments.logistic_regression", _of("experiments.models:logistic_regression", shape=(3,), classes=2), 0.3),
     Call("experiments.multilayer_perceptron", _of("experiments.models:multilayer_perceptron", shape=(3,), classes=2, seed=0), 0.3),
     Call("experiments.tutorial_cnn", _of("experiments.models:tutorial_cnn", shape=(1, 28, 28), classes=2, seed=0), 0.3),

@@ -164,13 +164,14 @@ def _read_classifier(path: Path) -> object:
 
 def _feature_file(name: str) -> Callable[[], list[bytes]]:
     def seeds() -> list[bytes]:
-        ballot = {"weights": [1.0]}
+        ballot = {"tables": 2, "directions": 4}
         if name == "codes":
             header = {"format": 1, "ballot": ballot, "story": {}}
             arrays = {"weights": np.zeros((4, 2)), "gains": np.ones(2), "offsets": np.zeros(2)}
         elif name == "network":
-            header = {"format": 1, "ballot": ballot, "layers": [], "story": {}}
-            arrays = {}
+            header = {"format": 1, "ballot": ballot, "layers": [{"size": 0}], "story": {}}
+            arrays = {"weight0": np.ones((784, 2), np.int8), "gain0": np.ones(2, np.float32)}
+            arrays["bias0"] = np.zeros(2, np.float32)
         else:
             header = {"format": 1, "story": {}}
             arrays = {"centre": np.zeros(3), "direction": np.ones(3)}

@@ -45,7 +45,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
-from prudent._formats import check_format
+from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.vectors import LENGTH, Pairing, Whole, in_chunks
@@ -244,28 +244,28 @@ class CertifiedClassifier:
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
         """
-        with np.load(path, allow_pickle=False) as archive:
-            if {"released", "header"} - set(archive):
-                raise ValueError(f"Expected {path} to be written by CertifiedClassifier.save.")
+        expected = "a file written by CertifiedClassifier.save"
+        with reading(path, expected):
+            archive = read_npz(path, expected, "released", "header")
             header = json.loads(str(archive["header"]))
-            released = archive["released"].astype(np.int64)
-        check_format(header, FORMAT, f"{path}")
-        found = cls(
-            features if features is not None else header["features"],
-            header["classes"],
-            header["epsilon"],
-            header["delta"],
-        )
-        if (found._map.name, found._map.digest) != (header["features"], header["digest"]):
+            released = archive["released"]
+            check_format(header, FORMAT, f"{path}")
+            names = ("features", "classes", "epsilon", "delta", "digest")
+            named, classes, epsilon, delta, digest = (header[name] for name in names)
+            noise = _validate.positive(noise_multiplier=header["noise_multiplier"])
+            if released.dtype.kind != "i" or not isinstance(named, str):
+                raise ValueError
+        found = cls(features if features is not None else named, classes, epsilon, delta)
+        if (found._map.name, found._map.digest) != (named, digest):
             raise ArgumentError(
                 "features",
-                f"those that {path} was fitted with, {header['features']!r}",
+                f"those that {path} was fitted with, {named!r}",
                 got=found._map.name,
                 why="radii hold for the map that was summed",
             )
         if released.shape != (len(found.classes_), found._map.width + 1):
             raise ValueError(f"Expected one row of sums per class in {path}.")
-        found.released_, found.noise_multiplier_ = released, header["noise_multiplier"]
+        found.released_, found.noise_multiplier_ = released.astype(np.int64), noise
         return found
 
 

@@ -114,9 +114,9 @@ def _parts(dataset: str) -> "tuple[Part, Part]":
 
 def _classes(dataset: str) -> int:
     """The number of classes of an archive, which is public and stands in it beside the records."""
-    import numpy as np
-
+    from prudent._formats import read_npz
     from prudent._validate import ArgumentError
+    from prudent.experiments.datasets import class_count
     from prudent.experiments.named_datasets import NAMED_DATASETS
 
     path = Path(dataset.removeprefix("npz:"))
@@ -125,10 +125,10 @@ def _classes(dataset: str) -> int:
         raise ArgumentError("name", f"one of {names}", got=dataset)
     if not path.is_file():
         raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {dataset!r}.")
-    with np.load(path, allow_pickle=False) as archive:
-        if "classes" not in archive:
-            raise ValueError(f"Expected {path} to hold classes, the number of classes.")
-        return int(archive["classes"])
+    found = read_npz(path, "an .npz archive", "classes")
+    if not found:
+        raise ValueError(f"Expected {path} to hold classes, the number of classes.")
+    return class_count(path, found["classes"])
 
 
 def _show(result: "Result", out: Path | None) -> None:

@@ -180,9 +180,10 @@ def _from_file(path: Path | None) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({error})") from error
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:  # of TOML, of UTF-8, of a number too long
+        why = error if isinstance(error, tomllib.TOMLDecodeError) else "no text in UTF-8"
+        raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({why})") from error
 
 
 def _experiment(chosen: dict[str, Any]) -> "Experiment":

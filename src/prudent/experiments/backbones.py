@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
+from prudent._formats import reading
 from prudent.experiments.datasets import Dataset
 from prudent.experiments.files import cached_array, search_folders
 
@@ -34,11 +35,16 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of weights, got {str(path)!r}.")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
+    with reading(path, "a file of tensors, as .safetensors or as PyTorch's"):
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
 
-        return dict(load_file(path))
-    return dict(torch.load(path, map_location="cpu", weights_only=True))
+            found = dict(load_file(path))
+        else:
+            found = dict(torch.load(path, map_location="cpu", weights_only=True))
+        if not all(isinstance(each, Tensor) for each in found.values()):
+            raise ValueError
+        return found
 
 
 def find_weights(file: str, data_dir: Path | str | None = None) -> Path:

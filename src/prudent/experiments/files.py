@@ -112,7 +112,21 @@ class Download:
 
 def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
     """Extract the members, found by their file name, into `folder`."""
-    wanted = {member.rsplit("/", 1)[-1]: folder / member for member in members}
+    try:
+        missing = _extract(
+            archive, {member.rsplit("/", 1)[-1]: folder / member for member in members}
+        )
+    except Exception as error:  # zipfile, tarfile, zlib and lzma have many, for damaged archives
+        raise OSError(f"could not unpack {archive.name} ({type(error).__name__}: {error})") from None
+    if missing:
+        raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
+
+
+def _extract(archive: Path, wanted: dict[str, Path]) -> set[str]:
+    """Extract files by their last name, and return those that are not there.
+
+    Where they go is not for the archive to say.
+    """
     with contextlib.ExitStack() as stack:
         if zipfile.is_zipfile(archive):
             zipped = stack.enter_context(zipfile.ZipFile(archive))
@@ -127,11 +141,12 @@ def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
                 if last in names and (file := tarred.extractfile(names[last])) is not None
             }
         if missing := wanted.keys() - sources.keys():
-            raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
+            return missing
         for last, source in sources.items():
             wanted[last].parent.mkdir(parents=True, exist_ok=True)
             with source, wanted[last].open("wb") as target:
                 shutil.copyfileobj(source, target, _BLOCK)
+    return set()
 
 
 def sha256(path: Path) -> str:

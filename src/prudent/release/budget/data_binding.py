@@ -83,12 +83,13 @@ def remember(data: str, location: str | os.PathLike[str], dataset: str) -> None:
 
 def _listed(data: str) -> list[tuple[str, str]]:
     try:
-        lines = _list_path().read_text(encoding="utf-8").splitlines()
+        lines = _list_path().read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     found = []
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line cut off by a crash
+        # A line cut off by a crash, or not one of ours.
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             entry = json.loads(line)
             if entry["data"] == data:
                 found.append((str(entry["ledger"]), str(entry["dataset"])))

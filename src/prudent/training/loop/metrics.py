@@ -121,7 +121,7 @@ class Recorder:
     def _keep_until(path: Path, step: int) -> None:
         if not path.exists():
             return
-        lines = path.read_text().splitlines() if step else []
+        lines = path.read_text(errors="replace").splitlines() if step else []
         kept = [line for line in lines if _step_of(line) <= step]
         path.write_text("".join(line + "\n" for line in kept))
 
@@ -134,7 +134,7 @@ def last_entry(folder: Path) -> dict[str, Any]:
         ValueError: If no entry in it is complete.
     """
     path = folder / "metrics.jsonl"
-    for line in reversed(path.read_text().splitlines()):
+    for line in reversed(path.read_text(errors="replace").splitlines()):
         if math.isfinite(_step_of(line)):
             entry: dict[str, Any] = json.loads(line)
             return entry
@@ -145,7 +145,7 @@ def _step_of(line: str) -> float:
     """The step of a line; infinity for a line that a kill left incomplete."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
 
 
