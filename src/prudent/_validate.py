@@ -7,10 +7,15 @@ The error carries its parts, so that a caller never has to read the text.
 
 import enum
 import math
-from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Hashable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    import torch
 
 _NOTHING = object()
+
+T = TypeVar("T")
 
 
 class ArgumentError(ValueError):
@@ -131,10 +136,58 @@ def count(minimum: int = 0, **argument: Any) -> int:
     return int(value)
 
 
+def real(**argument: Any) -> float:
+    """A number, perhaps infinite."""
+    name, value = _only(argument)
+    return _number(name, value, "a number")
+
+
+def values(**argument: Any) -> list[Any]:
+    """The entries of a list, or of anything that can be iterated over, but a text."""
+    name, value = _only(argument)
+    if isinstance(value, str | bytes):
+        _fail(name, "a list", value)
+    try:
+        return list(value)
+    except Exception:  # whatever an object raises that is no list
+        _fail(name, "a list", value)
+
+
+def instance(kind: type[T] | tuple[type[T], ...], allowed: str, **argument: Any) -> T:
+    """An object of a class; `allowed` says which."""
+    name, value = _only(argument)
+    if not isinstance(value, kind):
+        raise ArgumentError(name, allowed, shown=type(value).__name__)
+    return value
+
+
+def function(**argument: Any) -> Callable[..., Any]:
+    """Something that can be called."""
+    name, value = _only(argument)
+    if not callable(value):
+        _fail(name, "a function", value)
+    found: Callable[..., Any] = value
+    return found
+
+
+def device(**argument: Any) -> "torch.device":
+    """A device of torch."""
+    import torch
+
+    name, value = _only(argument)
+    if isinstance(value, str | torch.device):
+        try:
+            return torch.device(value)
+        except RuntimeError:
+            pass
+    _fail(name, "a device such as 'cpu' or 'cuda:0'", value)
+
+
 def one_of(choices: Collection[Any], **argument: Any) -> Any:
     """One of a small set of choices."""
     name, value = _only(argument)
-    if value not in choices:
+    # An array is equal to many things at once, and a list cannot be looked up.
+    if not isinstance(value, Hashable) or value not in choices:
         _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
     return value
 
@@ -148,10 +201,22 @@ def fields(instance: object, check: Callable[..., Any], *names: str) -> None:
         object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
 
 
-class Choice(enum.Enum):
+class _Unique(enum.EnumType):
+    """Looks members up by values that can be looked up: an array is equal to many at once."""
+
+    def __call__(cls, value: Any, *others: Any, **named: Any) -> Any:
+        return super().__call__(
+            value if isinstance(value, Hashable) else _NOTHING, *others, **named
+        )
+
+
+class Choice(enum.Enum, metaclass=_Unique):
     """An enumeration that says what it allows."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         name = cls.__name__.removesuffix("Choice").lower()
-        _fail(name, "one of " + ", ".join(repr(member.value) for member in cls), value)
+        allowed = "one of " + ", ".join(repr(member.value) for member in cls)
+        if value is _NOTHING:
+            raise ArgumentError(name, allowed)
+        _fail(name, allowed, value)

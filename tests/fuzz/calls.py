@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import dp_accounting as dp
 import hypothesis.strategies as st
 import numpy as np
 import torch
 from torch import nn
 
-import dp_accounting as dp
 from tests.fuzz.files import TARGETS, folder
-from tests.fuzz.judging import Finding
+from tests.fuzz.judging import FindingError, judge
 
 
 @attrs.frozen
@@ -38,6 +38,25 @@ class Call:
     make: Callable[[], tuple[Callable[..., Any], dict[str, Any]]]
     weight: float = 1.0
     check: Callable[[dict[str, Any], Any], None] | None = None
+
+    def strategy(self) -> st.SearchStrategy[dict[str, Any]]:
+        """The arguments that are replaced, by name, with what takes their place."""
+        _, arguments = self.make()
+        names = st.sampled_from(sorted(arguments))
+        return st.dictionaries(names, VALUES, min_size=1, max_size=min(3, len(arguments)))
+
+    def judge(self, replaced: Mapping[str, Any]) -> BaseException | None:
+        """Call the entry with some arguments replaced; see `judging`."""
+        return judge(self.name, replaced, lambda: self.run(replaced))
+
+    def run(self, replaced: Mapping[str, Any]) -> Any:
+        """Call the entry with some arguments replaced, and check what it answers."""
+        function, arguments = self.make()
+        given = arguments | dict(replaced)
+        answer = function(**given)
+        if self.check is not None:
+            self.check(given, answer)
+        return answer
 
 
 class Awkward:
@@ -70,21 +89,20 @@ def _generator() -> Any:
     yield 1.0
 
 
-ODD: tuple[Callable[[], Any], ...] = tuple(
-    (lambda value: lambda: value)(value)
-    for value in (
-        *(None, True, False, 0, 1, -1, 2, 3, 7, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, -(10**400)),
-        *(0.0, -0.0, 0.5, 1.0, 1.5, -1.0, 1e-9, 5e-324, 1e-300, 1e300, 1.7e308, 1e16),
-        *(float("nan"), float("inf"), float("-inf"), 1j, decimal.Decimal("0.1"), 1 - 1e-16),
-        *(decimal.Decimal("NaN"), decimal.Decimal("1e9999"), fractions.Fraction(1, 3)),
-        *("", "a", "1", "0.5", "nan", "private", "none", "x\x00y", "\ud800", "\x1b[2J", "../..", "é"),
-        *("a" * 5000, "'; DROP TABLE t; --", '"', "laplace", "pld", "cuda:99", "meta", "mean"),
-        *(b"", b"\xff\x00", (), (1,), (1, 2), (2, 1), (float("nan"), 1.0), [], [None], ["a", 1]),
-        *({}, {"a": 1}, {1: "b"}, frozenset({1}), range(3), int, float, len, object(), ...),
-        *(Path("nowhere.csv"), Path("/"), np.float32(0.5), np.int64(3), np.float64("nan")),
-        *(Awkward(), Lying(), dp.GaussianDpEvent(1.0), dp.NoOpDpEvent(), dp.NonPrivateDpEvent()),
-    )
-) + (
+PLAIN: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 3, 7, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, -(10**400)),
+    *(0.0, -0.0, 0.5, 1.0, 1.5, -1.0, 1e-9, 5e-324, 1e-300, 1e300, 1.7e308, 1e16, 1 - 1e-16),
+    *(float("nan"), float("inf"), float("-inf"), 1j, decimal.Decimal("0.1")),
+    *(decimal.Decimal("NaN"), decimal.Decimal("1e9999"), fractions.Fraction(1, 3)),
+    *("", "a", "1", "0.5", "nan", "private", "none", "x\x00y", "\ud800", "\x1b[2J", "../..", "é"),
+    *("a" * 5000, "'; DROP TABLE t; --", '"', "laplace", "pld", "cuda:99", "meta", "mean"),
+    *(b"", b"\xff\x00", (), (1,), (1, 2), (2, 1), (float("nan"), 1.0), [], [None], ["a", 1]),
+    *({}, {"a": 1}, {1: "b"}, frozenset({1}), range(3), int, float, len, object(), ...),
+    *(Path("nowhere.csv"), Path("/"), np.float32(0.5), np.int64(3), np.float64("nan")),
+    *(Awkward(), Lying(), dp.GaussianDpEvent(1.0), dp.NoOpDpEvent(), dp.NonPrivateDpEvent()),
+)
+
+MADE: tuple[Callable[[], Any], ...] = (
     _generator,
     io.BytesIO,
     lambda: [[1.0, 2.0], [3.0]],
@@ -103,10 +121,11 @@ ODD: tuple[Callable[[], Any], ...] = tuple(
     lambda: torch.zeros(3, device="meta"),
     lambda: nn.Linear(2, 2),
 )
+"""Made anew each time, because whoever gets one may change it."""
 
 VALUES: st.SearchStrategy[Any] = st.one_of(
-    st.sampled_from(ODD).map(lambda make: make()),
-    st.sampled_from(ODD).map(lambda make: make()),
+    st.sampled_from(PLAIN),
+    st.sampled_from(MADE).map(lambda make: make()),
     st.floats(),
     st.floats(0, 1),
     st.integers(),
@@ -118,28 +137,10 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-@functools.cache
-def strategy(call: Call) -> st.SearchStrategy[dict[str, Any]]:
-    """The arguments that are replaced, by name, with what takes their place."""
-    _, arguments = call.make()
-    names = st.sampled_from(sorted(arguments))
-    return st.dictionaries(names, VALUES, min_size=1, max_size=min(3, len(arguments)))
-
-
-def run(call: Call, replaced: Mapping[str, Any]) -> Any:
-    """Call an entry with some arguments replaced, and check what it answers."""
-    function, arguments = call.make()
-    given = arguments | dict(replaced)
-    answer = function(**given)
-    if call.check is not None:
-        call.check(given, answer)
-    return answer
-
-
 def _never_below(given: dict[str, Any], answer: Any) -> None:
     """An ε is a number, not negative and not NaN."""
     if not answer >= 0:
-        raise Finding("an ε", repr(given), f"got {answer!r}")
+        raise FindingError("an ε", repr(given), f"got {answer!r}")
 
 
 DATA = np.linspace(0.0, 100.0, 200)
@@ -167,7 +168,13 @@ def _release(name: str, /, **own: Any) -> Callable[[], tuple[Callable[..., Any],
         function = getattr(release, name)
         shared = dict.fromkeys(
             ("column", "ledger", "unit", "per_unit", "by", "groups", "where", "read_as", "connect")
-        ) | {"data": DATA, "dry_run": False, "table": None, "bounds": None, "law": release.Law.LAPLACE}
+        ) | {
+            "data": DATA,
+            "dry_run": False,
+            "table": None,
+            "bounds": None,
+            "law": release.Law.LAPLACE,
+        }
         shared |= {"fallback": False, "test": None, "failure": None, "certify": None}
         shared |= {"confidence": 0.95, "noise": _noise(), **COST, **own}
         taken = inspect.signature(function).parameters
@@ -386,7 +393,7 @@ def _released() -> Any:
 
 
 def _reviews_folder() -> str:
-    (folder() / "reviews.json").write_text('[{"t": "a", "s": 1}]' )
+    (folder() / "reviews.json").write_text('[{"t": "a", "s": 1}]')
     return str(folder())
 
 
@@ -501,7 +508,10 @@ CALLS: tuple[Call, ...] = (
         0.05,
     ),
     Call("release.ArrayColumn", _of("release:ArrayColumn", values=DATA, scale=None)),
-    Call("release.ArrayColumn.of", _of("release:ArrayColumn.of", values=DATA, kind="numbers", read_as=None)),
+    Call(
+        "release.ArrayColumn.of",
+        _of("release:ArrayColumn.of", values=DATA, kind="numbers", read_as=None),
+    ),
     Call("release.Lattice", _of("release:Lattice", exponent=0, low=-100, high=100)),
     Call("release.Lattice.for_unit", _of("release:Lattice.for_unit", unit=1.0, bounds=(0.0, 9.0))),
     Call(
@@ -633,10 +643,16 @@ CALLS: tuple[Call, ...] = (
         ),
         0.2,
     ),
-    Call("release.Ledger.open", _of("release:Ledger.open", location=Made(_existing), dataset="default"), 0.2),
+    Call(
+        "release.Ledger.open",
+        _of("release:Ledger.open", location=Made(_existing), dataset="default"),
+        0.2,
+    ),
     Call(
         "release.Ledger.charge",
-        _method(_ledger, "charge", event=dp.GaussianDpEvent(50.0), label="l", delta=None, details=None),
+        _method(
+            _ledger, "charge", event=dp.GaussianDpEvent(50.0), label="l", delta=None, details=None
+        ),
         0.1,
     ),
     Call(
@@ -651,12 +667,24 @@ CALLS: tuple[Call, ...] = (
         for name in ("LaplaceTest", "GaussianTest", "DiscreteLaplaceTest", "DiscreteGaussianTest")
     ),
     *(
-        Call(f"accounting.{kind}.{name}", _method(functools.partial(lambda k: _found(f"accounting:{k}")(2.0), kind), name, **given))
+        Call(
+            f"accounting.{kind}.{name}",
+            _method(
+                functools.partial(lambda k: _found(f"accounting:{k}")(2.0), kind), name, **given
+            ),
+        )
         for kind in ("LaplaceTest", "GaussianTest", "DiscreteLaplaceTest", "DiscreteGaussianTest")
-        for name, given in (("tail", {"distance": 3.0}), ("threshold", {"failure": 1e-6}), ("false_pass", {"failure": 1e-6}))
+        for name, given in (
+            ("tail", {"distance": 3.0}),
+            ("threshold", {"failure": 1e-6}),
+            ("false_pass", {"failure": 1e-6}),
+        )
     ),
     Call("accounting.ApproximateDpEvent", _of("accounting:ApproximateDpEvent", **COST)),
-    Call("accounting.ExponentialMechanismDpEvent", _of("accounting:ExponentialMechanismDpEvent", epsilon=1.0)),
+    Call(
+        "accounting.ExponentialMechanismDpEvent",
+        _of("accounting:ExponentialMechanismDpEvent", epsilon=1.0),
+    ),
     Call(
         "accounting.ProposeTestReleaseDpEvent",
         _of(
@@ -682,12 +710,30 @@ CALLS: tuple[Call, ...] = (
             value_discretization_interval=1e-4,
         ),
     ),
-    Call("accounting.PldAccountant.compose", _method(_pld, "compose", event=Made(_ptr_event), count=2)),
+    Call(
+        "accounting.PldAccountant.compose",
+        _method(_pld, "compose", event=Made(_ptr_event), count=2),
+    ),
     Call("accounting.PldAccountant.supports", _method(_pld, "supports", event=Made(_ptr_event))),
-    Call("accounting.PldAccountant.get_epsilon", _method(_pld, "get_epsilon", target_delta=1e-5), 1, _never_below),
-    Call("accounting.PldAccountant.epsilon_bounds", _method(_pld, "epsilon_bounds", target_delta=1e-5)),
-    Call("accounting.PldAccountant.get_delta", _method(_pld, "get_delta", target_epsilon=1.0), 1, _never_below),
-    Call("accounting.PldAccountant.profile", _method(_pld, "profile", epsilons=np.array([0.5, 1.0]))),
+    Call(
+        "accounting.PldAccountant.get_epsilon",
+        _method(_pld, "get_epsilon", target_delta=1e-5),
+        1,
+        _never_below,
+    ),
+    Call(
+        "accounting.PldAccountant.epsilon_bounds",
+        _method(_pld, "epsilon_bounds", target_delta=1e-5),
+    ),
+    Call(
+        "accounting.PldAccountant.get_delta",
+        _method(_pld, "get_delta", target_epsilon=1.0),
+        1,
+        _never_below,
+    ),
+    Call(
+        "accounting.PldAccountant.profile", _method(_pld, "profile", epsilons=np.array([0.5, 1.0]))
+    ),
     Call(
         "accounting.RdpAccountant",
         _of(
@@ -696,12 +742,31 @@ CALLS: tuple[Call, ...] = (
             neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
         ),
     ),
-    Call("accounting.RdpAccountant.compose", _method(_rdp, "compose", event=Made(_ptr_event), count=2)),
+    Call(
+        "accounting.RdpAccountant.compose",
+        _method(_rdp, "compose", event=Made(_ptr_event), count=2),
+    ),
     Call("accounting.RdpAccountant.supports", _method(_rdp, "supports", event=Made(_ptr_event))),
-    Call("accounting.RdpAccountant.get_epsilon", _method(_rdp, "get_epsilon", target_delta=1e-5), 1, _never_below),
-    Call("accounting.RdpAccountant.get_delta", _method(_rdp, "get_delta", target_epsilon=1.0), 1, _never_below),
-    Call("accounting.RdpAccountant.get_epsilon_and_optimal_order", _method(_rdp, "get_epsilon_and_optimal_order", target_delta=1e-5)),
-    Call("accounting.RdpAccountant.get_delta_and_optimal_order", _method(_rdp, "get_delta_and_optimal_order", target_epsilon=1.0)),
+    Call(
+        "accounting.RdpAccountant.get_epsilon",
+        _method(_rdp, "get_epsilon", target_delta=1e-5),
+        1,
+        _never_below,
+    ),
+    Call(
+        "accounting.RdpAccountant.get_delta",
+        _method(_rdp, "get_delta", target_epsilon=1.0),
+        1,
+        _never_below,
+    ),
+    Call(
+        "accounting.RdpAccountant.get_epsilon_and_optimal_order",
+        _method(_rdp, "get_epsilon_and_optimal_order", target_delta=1e-5),
+    ),
+    Call(
+        "accounting.RdpAccountant.get_delta_and_optimal_order",
+        _method(_rdp, "get_delta_and_optimal_order", target_epsilon=1.0),
+    ),
     Call(
         "accounting.Run",
         _of(
@@ -716,24 +781,84 @@ CALLS: tuple[Call, ...] = (
             relation=Made(_relation),
         ),
     ),
-    Call("accounting.Run.epsilon", _method(_run, "epsilon", delta=1e-5, accountant=Made(lambda: _found("accounting:PldAccountant"))), 0.2, _never_below),
+    Call(
+        "accounting.Run.epsilon",
+        _method(
+            _run, "epsilon", delta=1e-5, accountant=Made(lambda: _found("accounting:PldAccountant"))
+        ),
+        0.2,
+        _never_below,
+    ),
     Call("accounting.Run.replace", _method(_run, "replace", parameter="steps", value=2)),
-    Call("accounting.Run.calibrate", _method(_run, "calibrate", parameter="noise_multiplier", epsilon=1.0, delta=1e-5), 0.02),
+    Call(
+        "accounting.Run.calibrate",
+        _method(_run, "calibrate", parameter="noise_multiplier", epsilon=1.0, delta=1e-5),
+        0.02,
+    ),
     Call(
         "accounting.best_test",
-        _of("accounting:best_test", run=Made(_run), margin=20, epsilon=2.0, delta=1e-5, pass_probability=0.5, kinds=Made(lambda: (_found("accounting:GaussianTest"),))),
+        _of(
+            "accounting:best_test",
+            run=Made(_run),
+            margin=20,
+            epsilon=2.0,
+            delta=1e-5,
+            pass_probability=0.5,
+            kinds=Made(lambda: (_found("accounting:GaussianTest"),)),
+        ),
         0.02,
     ),
     Call("accounting.describe", _of("accounting:describe", event=Made(_ptr_event))),
-    Call("accounting.epsilon_of", _of("accounting:epsilon_of", event=dp.GaussianDpEvent(2.0), delta=1e-5, relation=Made(_relation)), 0.2, _never_below),
+    Call(
+        "accounting.epsilon_of",
+        _of(
+            "accounting:epsilon_of",
+            event=dp.GaussianDpEvent(2.0),
+            delta=1e-5,
+            relation=Made(_relation),
+        ),
+        0.2,
+        _never_below,
+    ),
     Call("accounting.to_json", _of("accounting:to_json", event=Made(_ptr_event))),
     Call("accounting.from_json", _of("accounting:from_json", text='{"kind": "NoOpDpEvent"}')),
-    Call("accounting.Certifier", _of("accounting:Certifier", event=dp.GaussianDpEvent(2.0), relation=Made(_relation))),
-    Call("accounting.Certifier.certificate", _method(lambda: _found("accounting:Certifier")(dp.GaussianDpEvent(2.0)), "certificate", accuracy=0.9, records=2, runs=None, confidence=0.95), 0.2),
-    Call("accounting.Certifier.withstands", _method(lambda: _found("accounting:Certifier")(dp.GaussianDpEvent(2.0)), "withstands", accuracy=0.9, above=0.5), 0.1),
+    Call(
+        "accounting.Certifier",
+        _of("accounting:Certifier", event=dp.GaussianDpEvent(2.0), relation=Made(_relation)),
+    ),
+    Call(
+        "accounting.Certifier.certificate",
+        _method(
+            lambda: _found("accounting:Certifier")(dp.GaussianDpEvent(2.0)),
+            "certificate",
+            accuracy=0.9,
+            records=2,
+            runs=None,
+            confidence=0.95,
+        ),
+        0.2,
+    ),
+    Call(
+        "accounting.Certifier.withstands",
+        _method(
+            lambda: _found("accounting:Certifier")(dp.GaussianDpEvent(2.0)),
+            "withstands",
+            accuracy=0.9,
+            above=0.5,
+        ),
+        0.1,
+    ),
     # Training.
     Call("training.Sum", _of("training:Sum", clip=1.0, noise_multiplier=1.0)),
-    Call("training.TrimmedSum", _of("training:TrimmedSum", clip=1.0, noise_multiplier=1.0, trim=Made(lambda: _found("training:FixedTrim")(0.1)))),
+    Call(
+        "training.TrimmedSum",
+        _of(
+            "training:TrimmedSum",
+            clip=1.0,
+            noise_multiplier=1.0,
+            trim=Made(lambda: _found("training:FixedTrim")(0.1)),
+        ),
+    ),
     Call(
         "training.ProposeTestRelease",
         _of(
@@ -750,20 +875,45 @@ CALLS: tuple[Call, ...] = (
         ),
     ),
     Call("training.FixedTrim", _of("training:FixedTrim", share=0.1)),
-    Call("training.AdaptiveTrim", _of("training:AdaptiveTrim", first=0.25, up=0.02, down=0.02, least=0.0, most=0.5)),
+    Call(
+        "training.AdaptiveTrim",
+        _of("training:AdaptiveTrim", first=0.25, up=0.02, down=0.02, least=0.0, most=0.5),
+    ),
     Call("training.Fallback", _of("training:Fallback", value="sum")),
     Call("training.EngineChoice", _of("training:EngineChoice", value="bookkeeping")),
     Call(
         "training.Plan",
-        _of("training:Plan", sampling_rate=0.1, steps=2, aggregation=Made(_sum), expected_batch=2.0, relation=None),
+        _of(
+            "training:Plan",
+            sampling_rate=0.1,
+            steps=2,
+            aggregation=Made(_sum),
+            expected_batch=2.0,
+            relation=None,
+        ),
     ),
     Call("training.Plan.epsilon", _method(_plan, "epsilon", delta=1e-5), 0.2, _never_below),
-    Call("training.Plan.epsilon_after", _method(_plan, "epsilon_after", steps=1, delta=1e-5), 0.2, _never_below),
+    Call(
+        "training.Plan.epsilon_after",
+        _method(_plan, "epsilon_after", steps=1, delta=1e-5),
+        0.2,
+        _never_below,
+    ),
     Call("training.Plan.event_after", _method(_plan, "event_after", steps=1)),
     Call("training.Plan.calibrate", _method(_plan, "calibrate", epsilon=1.0, delta=1e-5), 0.02),
     Call("training.Plan.longest", _method(_plan, "longest", epsilon=5.0, delta=1e-5), 0.02),
-    Call("training.Plan.certificate", _method(_plan, "certificate", accuracy=0.9, records=1, runs=None, confidence=0.95, relation=None), 0.05),
-    Call("training.Plan.withstands", _method(_plan, "withstands", accuracy=0.9, above=0.5, relation=None), 0.05),
+    Call(
+        "training.Plan.certificate",
+        _method(
+            _plan, "certificate", accuracy=0.9, records=1, runs=None, confidence=0.95, relation=None
+        ),
+        0.05,
+    ),
+    Call(
+        "training.Plan.withstands",
+        _method(_plan, "withstands", accuracy=0.9, above=0.5, relation=None),
+        0.05,
+    ),
     Call(
         "training.Execution",
         _of(
@@ -783,32 +933,149 @@ CALLS: tuple[Call, ...] = (
     ),
     Call("training.Key", _of("training:Key", secret=b"0" * 32, predictable=True)),
     Call("training.Key.from_seed", _of("training:Key.from_seed", seed=0)),
-    Call("training.PoissonSampler", _of("training:PoissonSampler", records=20, rate=0.1, physical_batch=None, key=None, device="cpu", processes=None)),
-    Call("training.PoissonSampler.batch", _method(lambda: _found("training:PoissonSampler")(20, 0.1), "batch", step=0)),
+    Call(
+        "training.PoissonSampler",
+        _of(
+            "training:PoissonSampler",
+            records=20,
+            rate=0.1,
+            physical_batch=None,
+            key=None,
+            device="cpu",
+            processes=None,
+        ),
+    ),
+    Call(
+        "training.PoissonSampler.batch",
+        _method(lambda: _found("training:PoissonSampler")(20, 0.1), "batch", step=0),
+    ),
     Call(
         "training.Step",
-        _of("training:Step", plan=Made(_plan), model=Made(_model), loss=Made(_loss), expected_batch=None, engine=None, corrupt=None, key=None, cuda_graph=None, compile=False, processes=None),
+        _of(
+            "training:Step",
+            plan=Made(_plan),
+            model=Made(_model),
+            loss=Made(_loss),
+            expected_batch=None,
+            engine=None,
+            corrupt=None,
+            key=None,
+            cuda_graph=None,
+            compile=False,
+            processes=None,
+        ),
         0.3,
     ),
-    Call("training.fit", _of("training:fit", plan=Made(_plan), model=Made(_model), loss=Made(_loss), train_set=Made(_pairs), **_FIT), 0.1),
+    Call(
+        "training.fit",
+        _of(
+            "training:fit",
+            plan=Made(_plan),
+            model=Made(_model),
+            loss=Made(_loss),
+            train_set=Made(_pairs),
+            **_FIT,
+        ),
+        0.1,
+    ),
     Call("training.make_private", _private_call, 0.1),
-    Call("training.check", _of("training:check", model=Made(_model), loss=Made(_loss), batch=Made(_pairs), made_up=False), 0.1),
-    Call("training.gradient_norms", _of("training:gradient_norms", model=Made(_model), loss=Made(_loss), public_set=Made(_pairs), collate_fn=None, execution=None, rows=8), 0.1),
+    Call(
+        "training.check",
+        _of(
+            "training:check",
+            model=Made(_model),
+            loss=Made(_loss),
+            batch=Made(_pairs),
+            made_up=False,
+        ),
+        0.1,
+    ),
+    Call(
+        "training.gradient_norms",
+        _of(
+            "training:gradient_norms",
+            model=Made(_model),
+            loss=Made(_loss),
+            public_set=Made(_pairs),
+            collate_fn=None,
+            execution=None,
+            rows=8,
+        ),
+        0.1,
+    ),
     Call(
         "training.suggest_aggregation",
-        _of("training:suggest_aggregation", norms=torch.linspace(0.1, 2.0, 50), expected_batch=500.0, trim=0.25, above=None, propose=0.5, failure=1e-8, pass_probability=0.9),
+        _of(
+            "training:suggest_aggregation",
+            norms=torch.linspace(0.1, 2.0, 50),
+            expected_batch=500.0,
+            trim=0.25,
+            above=None,
+            propose=0.5,
+            failure=1e-8,
+            pass_probability=0.9,
+        ),
         0.3,
     ),
-    Call("training.accuracy", _of("training:accuracy", features=Made(lambda: _pairs()[0]), labels=Made(lambda: _pairs()[1]), batch=1000)),
+    Call(
+        "training.accuracy",
+        _of(
+            "training:accuracy",
+            features=Made(lambda: _pairs()[0]),
+            labels=Made(lambda: _pairs()[1]),
+            batch=1000,
+        ),
+    ),
     # Certificates, corruption, experiments, federated learning.
-    Call("certify.CertifiedClassifier", _of("certify:CertifiedClassifier", features="letters", classes=10, **COST, ledger=None, noise=Made(_noise)), 0.3),
-    Call("certify.CertifiedClassifier.fit", _method(_classifier, "fit", X=Made(_images), y=Made(lambda: np.arange(10))), 0.05),
+    Call(
+        "certify.CertifiedClassifier",
+        _of(
+            "certify:CertifiedClassifier",
+            features="letters",
+            classes=10,
+            **COST,
+            ledger=None,
+            noise=Made(_noise),
+        ),
+        0.3,
+    ),
+    Call(
+        "certify.CertifiedClassifier.fit",
+        _method(_classifier, "fit", X=Made(_images), y=Made(lambda: np.arange(10))),
+        0.05,
+    ),
     Call("certify.CertifiedClassifier.predict", _method(_fitted, "predict", X=Made(_images)), 0.05),
-    Call("certify.CertifiedClassifier.predict_with_radius", _method(_fitted, "predict_with_radius", X=Made(_images)), 0.05),
+    Call(
+        "certify.CertifiedClassifier.predict_with_radius",
+        _method(_fitted, "predict_with_radius", X=Made(_images)),
+        0.05,
+    ),
     Call("certify.CertifiedClassifier.scores", _method(_fitted, "scores", X=Made(_images)), 0.05),
-    Call("certify.CertifiedClassifier.score", _method(_fitted, "score", X=Made(_images), y=Made(lambda: np.arange(10))), 0.05),
-    Call("certify.CertifiedClassifier.certified_accuracy", _method(_fitted, "certified_accuracy", X=Made(_images), y=Made(lambda: np.arange(10)), records=(0, 1)), 0.05),
-    Call("certify.CertifiedClassifier.load", _of("certify:CertifiedClassifier.load", path=Made(lambda: _file("classifier")), features=None), 0.3),
+    Call(
+        "certify.CertifiedClassifier.score",
+        _method(_fitted, "score", X=Made(_images), y=Made(lambda: np.arange(10))),
+        0.05,
+    ),
+    Call(
+        "certify.CertifiedClassifier.certified_accuracy",
+        _method(
+            _fitted,
+            "certified_accuracy",
+            X=Made(_images),
+            y=Made(lambda: np.arange(10)),
+            records=(0, 1),
+        ),
+        0.05,
+    ),
+    Call(
+        "certify.CertifiedClassifier.load",
+        _of(
+            "certify:CertifiedClassifier.load",
+            path=Made(lambda: _file("classifier")),
+            features=None,
+        ),
+        0.3,
+    ),
     _corruption("ALittleIsEnough", deviations=1.0, seed=0),
     _corruption("Backdoor", target=0, size=4),
     _corruption("ClassMeanPoison", strength=3.0),
@@ -821,9 +1088,18 @@ CALLS: tuple[Call, ...] = (
     _corruption("Mimic", seed=0),
     _corruption("RandomLabelFlip"),
     _corruption("TargetedLabelFlip"),
-    *map(_data_corruption, ("Backdoor", "ClassMeanPoison", "FeatureNoise", "RandomLabelFlip", "TargetedLabelFlip")),
-    Call("corruption.corrupted_mask", _of("corruption:corrupted_mask", records=20, ratio=0.1, seed=0, device=None)),
-    Call("corruption.corrupted_records", _of("corruption:corrupted_records", records=20, ratio=0.1, seed=0)),
+    *map(
+        _data_corruption,
+        ("Backdoor", "ClassMeanPoison", "FeatureNoise", "RandomLabelFlip", "TargetedLabelFlip"),
+    ),
+    Call(
+        "corruption.corrupted_mask",
+        _of("corruption:corrupted_mask", records=20, ratio=0.1, seed=0, device=None),
+    ),
+    Call(
+        "corruption.corrupted_records",
+        _of("corruption:corrupted_records", records=20, ratio=0.1, seed=0),
+    ),
     Call("corruption.parse", _of("corruption:parse", text="label:0.1")),
     Call(
         "experiments.Experiment",
@@ -838,16 +1114,50 @@ CALLS: tuple[Call, ...] = (
         ),
         0.3,
     ),
-    Call("experiments.load", _of("experiments.datasets:load", name=Made(lambda: "npz:" + _file("npz")), data_dir=None), 0.3),
-    Call("experiments.read_arrays", _of("experiments.datasets:read_arrays", name="imdb", data_dir=Made(_reviews_folder)), 0.3),
-    Call("experiments.read_weights", _of("experiments.backbones:read_weights", path=Made(lambda: _file("safetensors"))), 0.3),
-    Call("experiments.logistic_regression", _of("experiments.models:logistic_regression", shape=(3,), classes=2), 0.3),
-    Call("experiments.multilayer_perceptron", _of("experiments.models:multilayer_perceptron", shape=(3,), classes=2, seed=0), 0.3),
-    Call("experiments.tutorial_cnn", _of("experiments.models:tutorial_cnn", shape=(1, 28, 28), classes=2, seed=0), 0.3),
-    Call("federated.RoundRelease", _of("federated:RoundRelease", plan=Made(_plan), dimension=3, expected_clients=None, key=None), 0.5),
+    Call(
+        "experiments.load",
+        _of("experiments.datasets:load", name=Made(lambda: "npz:" + _file("npz")), data_dir=None),
+        0.3,
+    ),
+    Call(
+        "experiments.read_arrays",
+        _of("experiments.datasets:read_arrays", name="imdb", data_dir=Made(_reviews_folder)),
+        0.3,
+    ),
+    Call(
+        "experiments.read_weights",
+        _of("experiments.backbones:read_weights", path=Made(lambda: _file("safetensors"))),
+        0.3,
+    ),
+    Call(
+        "experiments.logistic_regression",
+        _of("experiments.models:logistic_regression", shape=(3,), classes=2),
+        0.3,
+    ),
+    Call(
+        "experiments.multilayer_perceptron",
+        _of("experiments.models:multilayer_perceptron", shape=(3,), classes=2, seed=0),
+        0.3,
+    ),
+    Call(
+        "experiments.tutorial_cnn",
+        _of("experiments.models:tutorial_cnn", shape=(1, 28, 28), classes=2, seed=0),
+        0.3,
+    ),
+    Call(
+        "federated.RoundRelease",
+        _of(
+            "federated:RoundRelease", plan=Made(_plan), dimension=3, expected_clients=None, key=None
+        ),
+        0.5,
+    ),
     Call(
         "federated.RoundRelease.__call__",
-        _method(lambda: _found("federated:RoundRelease")(_plan(), 3), "__call__", updates=[torch.ones(3), torch.zeros(3)]),
+        _method(
+            lambda: _found("federated:RoundRelease")(_plan(), 3),
+            "__call__",
+            updates=[torch.ones(3), torch.zeros(3)],
+        ),
         0.3,
     ),
 )

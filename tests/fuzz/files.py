@@ -4,6 +4,7 @@ A target is fed with mutations of its seeds: by `mutation` in the tests, and by 
 fuzzer in `python -m tests.fuzz` where one is installed.
 """
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import dp_accounting as dp
 import numpy as np
 import torch
 
-import dp_accounting as dp
-from tests.fuzz.judging import Finding
+from tests.fuzz.judging import FindingError, judge
 
 
 @attrs.frozen
@@ -43,6 +44,10 @@ class Target:
     seeds: Callable[[], Sequence[bytes]]
     act: Callable[[bytes], object]
     weight: float = 1.0
+
+    def judge(self, content: bytes) -> BaseException | None:
+        """Read one input; see `judging`."""
+        return judge(self.name, content, lambda: self.act(content))
 
 
 @functools.cache
@@ -97,7 +102,11 @@ def _read_cifar(path: Path) -> object:
 
     if path.suffix == ".bin":
         return formats.read_cifar_binary([path])
-    return formats.read_cifar_packed(path) if path.suffix == ".xz" else formats.read_cifar_python([path])
+    return (
+        formats.read_cifar_packed(path)
+        if path.suffix == ".xz"
+        else formats.read_cifar_python([path])
+    )
 
 
 def _reviews() -> list[bytes]:
@@ -140,13 +149,12 @@ def _read_npz(path: Path) -> object:
 
     found = load(f"npz:{path}")
     if _classes(f"npz:{path}") != found.classes:
-        raise Finding("npz", str(path), "two readers, two numbers of classes")
+        raise FindingError("npz", str(path), "two readers, two numbers of classes")
     return found
 
 
 def _classifier() -> list[bytes]:
     from prudent.certify import CertifiedClassifier
-
     from prudent.release import ReproducibleNoise
 
     found = CertifiedClassifier("vectors:2", 2, 1.0, 1e-6, noise=ReproducibleNoise(0))
@@ -216,8 +224,8 @@ def _settings() -> list[bytes]:
     return [
         b'dataset = "mnist"\nmethod = "ptr"\nepsilon = 3.0\nsteps = 100\ntest = "gaussian:4"\n',
         b'method = "sgd"\nsteps = 5\ncorrupt = "label:0.1"\nseed = 3\nbatch = 8\n',
-        b'relation = "zero-out"\nrecords_per_person = 2\naccountant = "rdp"\nnoise_multiplier = 1.1\n'
-        b"steps = 10\naverage = 0.9\nlr = 0.1\n[other]\nx = 1979-05-27T07:32:00Z\n",
+        b'relation = "zero-out"\nrecords_per_person = 2\naccountant = "rdp"\nsteps = 10\n'
+        b"noise_multiplier = 1.1\naverage = 0.9\nlr = 0.1\n[other]\nx = 1979-05-27T07:32:00Z\n",
     ]
 
 
@@ -290,7 +298,12 @@ def _read_metrics(path: Path) -> object:
 
 
 def _events() -> list[bytes]:
-    from prudent.accounting import ApproximateDpEvent, LaplaceTest, ProposeTestReleaseDpEvent, to_json
+    from prudent.accounting import (
+        ApproximateDpEvent,
+        LaplaceTest,
+        ProposeTestReleaseDpEvent,
+        to_json,
+    )
     from prudent.accounting.events import ExponentialMechanismDpEvent
 
     gaussian = dp.GaussianDpEvent(2.0)
@@ -312,13 +325,15 @@ def _price(text: str) -> object:
     event = from_json(text)
     describe(event)
     if from_json(to_json(event)) != event:
-        raise Finding("event", text, "read again, it is another event")
+        raise FindingError("event", text, "read again, it is another event")
     for accountant in (PldAccountant(), RdpAccountant()):
         if accountant.supports(event):
             epsilon = accountant.compose(event).get_epsilon(1e-5)
             least = _least_epsilon(event, 1e-5)
             if not epsilon >= least * (1 - 1e-9):
-                raise Finding("event", text, f"priced at {epsilon!r}, costs at least {least!r}")
+                raise FindingError(
+                    "event", text, f"priced at {epsilon!r}, costs at least {least!r}"
+                )
     return event
 
 
@@ -456,7 +471,9 @@ def _read_rows(content: bytes) -> object:
     from prudent.release.budget.storage import Row
 
     path = folder() / "rows.db"
-    path.write_bytes((folder() / "empty.db").read_bytes() if (folder() / "empty.db").exists() else _empty())
+    path.write_bytes(
+        (folder() / "empty.db").read_bytes() if (folder() / "empty.db").exists() else _empty()
+    )
     last = BEFORE_THE_FIRST
     file = sqlite3.connect(path)
     for sequence, record in enumerate(content.decode("utf-8", "replace").split("\n")):
@@ -529,7 +546,12 @@ def _read_results(path: Path) -> object:
 
 
 def _corruptions() -> list[bytes]:
-    return [b"label:0.1", b"gradient:0.1:variance=25", b"colluding:0.2:norm=1,direction_seed=3", b"none"]
+    return [
+        b"label:0.1",
+        b"gradient:0.1:variance=25",
+        b"colluding:0.2:norm=1,direction_seed=3",
+        b"none",
+    ]
 
 
 def _corruption(text: str) -> object:
@@ -559,16 +581,16 @@ def _option(text: str) -> object:
     from prudent.cli.options import read_number, read_whole_number
 
     for read in (read_number, read_whole_number, read_bounds, listed, _rule):
-        try:
+        with contextlib.suppress(typer.BadParameter):
             read(text)
-        except typer.BadParameter:
-            pass
     return None
 
 
 TARGETS: tuple[Target, ...] = (
     Target("idx", _idx, _reads("a-idx3-ubyte", _read_idx)),
-    Target("idx, gzipped", lambda: [gzip.compress(each) for each in _idx()], _reads("a.gz", _read_idx)),
+    Target(
+        "idx, gzipped", lambda: [gzip.compress(each) for each in _idx()], _reads("a.gz", _read_idx)
+    ),
     Target("cifar binary", lambda: [bytes(2 * 3073)], _reads("a.bin", _read_cifar)),
     Target("cifar python", _cifar_python, _reads("batch", _read_cifar)),
     Target("cifar packed", lambda: [lzma.compress(bytes(3073))], _reads("a.xz", _read_cifar), 0.2),
@@ -577,7 +599,9 @@ TARGETS: tuple[Target, ...] = (
     Target("npz", _npz, _reads("a.npz", _read_npz)),
     Target("classifier", _classifier, _reads("classifier.npz", _read_classifier)),
     *(
-        Target(f"features {name}", _feature_file(name), _reads("features.npz", _read_features(name)))
+        Target(
+            f"features {name}", _feature_file(name), _reads("features.npz", _read_features(name))
+        )
         for name in ("codes", "network", "sentences")
     ),
     Target("safetensors", _weights, _reads("a.safetensors", _read_weights)),

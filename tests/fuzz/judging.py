@@ -8,6 +8,7 @@ end: all of these are findings.
 
 import contextlib
 import dis
+import importlib.util
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,10 +16,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 import attrs
-import prudent
 
-HOME = str(Path(str(prudent.__file__)).parent)
-SECONDS = 20
+_FOUND = importlib.util.find_spec("prudent")  # not imported here: a fuzzer instruments imports
+HOME = str(Path(str(_FOUND and _FOUND.origin)).parent)
+SECONDS = 60
 """Longest time that one input may take; the longest honest one takes a fraction of it."""
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
@@ -29,7 +30,7 @@ class Hang(BaseException):
 
 
 @attrs.frozen
-class Finding(AssertionError):
+class FindingError(AssertionError):
     """An input that an entry met with an error of its own, or with none at all."""
 
     target: str
@@ -68,7 +69,7 @@ def _documented() -> tuple[type[BaseException], ...]:
 
     from prudent.training.gradients.unsupported import UnsupportedLayerError
 
-    return (ValueError, OSError, UnsupportedEventError, UnsupportedLayerError)
+    return (ValueError, TypeError, OSError, UnsupportedEventError, UnsupportedLayerError)
 
 
 def _raised_here(place: TracebackType | None) -> bool:
@@ -84,12 +85,12 @@ def judge(target: str, shown: object, act: Callable[[], object]) -> BaseExceptio
     """Run one input and return the error it was refused with, if any.
 
     Raises:
-        Finding: If it neither answered nor was refused as it should be.
+        FindingError: If it neither answered nor was refused as it should be.
     """
     try:
         with deadline():
             act()
-    except (KeyboardInterrupt, Finding):
+    except (KeyboardInterrupt, FindingError):
         raise
     except BaseException as error:
         if is_chosen(error):
@@ -97,4 +98,4 @@ def judge(target: str, shown: object, act: Callable[[], object]) -> BaseExceptio
         text = "".join(traceback.format_exception(error)[-12:])
     else:
         return None
-    raise Finding(target, repr(shown)[:2000], text)
+    raise FindingError(target, repr(shown)[:2000], text)

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 _NUMBERS = (0, 1, 2, 127, 128, 255, 256, 32767, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)
 _WORDS = (
     *(b"NaN", b"Infinity", b"-inf", b"1e999", b"-1", b"0", b"null", b"true", b"[]", b"{}", b'""'),
-    *(b"'", b'"', b";--", b"\\", b"\x00", b"\x1b[2J", b"%s%n", b"../../", b"/etc/passwd", b"(" * 99),
+    *(
+        b"'",
+        b'"',
+        b";--",
+        b"\\",
+        b"\x00",
+        b"\x1b[2J",
+        b"%s%n",
+        b"../../",
+        b"/etc/passwd",
+        b"(" * 99,
+    ),
     *(b"[" * 2000, b"9" * 5000, "\u202e\ud7ff🙂".encode(), b"\xff\xfe", b":", b",", b"=", b"\n"),
 )
 LARGEST = 1 << 16

@@ -57,6 +57,7 @@ from prudent.release.sums.additive import least_gaussian
 FORMAT = 1
 """Format number of saved classifiers."""
 
+_MOST_CLASSES = 10**6
 _ROWS = 1024  # converted at a time, to save memory
 
 MOVE = LENGTH * LENGTH // 2
@@ -184,10 +185,21 @@ class CertifiedClassifier:
         if not hasattr(self, "released_"):
             raise NotFittedError("Expected a fitted classifier. Call fit first.")
         queries = np.asarray(X)
+        if queries.ndim < 1 or queries.dtype.kind not in "biuf":
+            raise ArgumentError(
+                "X", "an array of numbers, one row per query", shown=str(queries.dtype)
+            )
         scores = np.zeros((len(queries), len(self.classes_)), dtype=np.int64)
-        for rows, values in in_chunks(self._map.queries, queries):
-            vectors = self._map.pairing.queries(values)
-            scores[rows] = scores_of(vectors, self.released_, self._map.pairing)
+        try:
+            for rows, values in in_chunks(self._map.queries, queries):
+                vectors = self._map.pairing.queries(values)
+                scores[rows] = scores_of(vectors, self.released_, self._map.pairing)
+        except (IndexError, TypeError, ValueError):
+            raise ArgumentError(
+                "X",
+                f"records as the features {self._map.name!r} take them",
+                shown=f"an array of shape {queries.shape}",
+            ) from None
         return scores
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:  # noqa: N803
@@ -211,7 +223,7 @@ class CertifiedClassifier:
         right = labels == np.asarray(y)
         return {
             _validate.count(records=k): float(np.mean(right & (radii >= k))) if len(right) else 0.0
-            for k in records
+            for k in _validate.values(records=records)
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -309,7 +321,16 @@ def radius_of(gaps: Whole) -> Whole:
 
 
 def _labels(classes: int | Sequence[Any]) -> npt.NDArray[Any]:
-    given = np.arange(classes) if isinstance(classes, int) else np.array(list(classes))
-    if given.ndim != 1 or len(given) < 2 or len(set(given.tolist())) < len(given):
+    if isinstance(classes, int):
+        _validate.between(2, _MOST_CLASSES, classes=classes)
+    given = np.array(
+        list(range(classes)) if isinstance(classes, int) else _validate.values(classes=classes)
+    )
+    if (
+        given.dtype == object
+        or given.ndim != 1
+        or len(given) < 2
+        or len(set(given.tolist())) < len(given)
+    ):
         raise ArgumentError("classes", "at least two different labels", got=classes)
     return given

@@ -117,7 +117,9 @@ def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
             archive, {member.rsplit("/", 1)[-1]: folder / member for member in members}
         )
     except Exception as error:  # zipfile, tarfile, zlib and lzma have many, for damaged archives
-        raise OSError(f"could not unpack {archive.name} ({type(error).__name__}: {error})") from None
+        raise OSError(
+            f"could not unpack {archive.name} ({type(error).__name__}: {error})"
+        ) from None
     if missing:
         raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
 

@@ -14,6 +14,7 @@ import json
 import os
 from pathlib import Path
 
+from prudent import _validate
 from prudent._redaction import without_password
 from prudent.release.budget.storage import LedgerError, is_postgres
 
@@ -43,7 +44,7 @@ class SecondLedgerError(LedgerError):
 
 def data_name(data: str | os.PathLike[str]) -> str:
     """The public name of data: a file by its full path, an address without its password."""
-    text = os.fspath(data)
+    text = str(_validate.instance((str, os.PathLike), "a path, an address or a name", data=data))
     if "://" in text:
         return without_password(text)
     path = Path(text)

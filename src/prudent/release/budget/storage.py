@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from prudent import _validate
 from prudent._redaction import redacted, without_password
 
 _PATIENCE = 120  # seconds to wait for another writer
@@ -287,7 +288,10 @@ def open_store(location: str | os.PathLike[str], *, create: bool) -> Store:
         location: Where.
         create: Whether to make a new file, or a table in the database, if there is none.
     """
-    text = os.fspath(location)
+    text = os.fspath(location) if isinstance(location, os.PathLike | str) else ""
+    if not isinstance(text, str) or not text or "\0" in text:
+        given = redacted(repr(location))[:99]
+        raise _validate.ArgumentError("location", "a path or an address", shown=given)
     store = PostgresStore(text) if is_postgres(text) else SqliteStore(Path(text), create=create)
     try:
         if create:
