@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 if TYPE_CHECKING:
     import torch
 
+from prudent._redaction import redacted
+
 _NOTHING = object()
+_LONGEST = 1000  # characters of a value in a message
+_LONGEST_NAME = 200  # bytes of a file name; most systems allow 255, and an ending may be added
+_DEVICES = frozenset(
+    ("CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10)))
+)
 
 T = TypeVar("T")
 
@@ -53,10 +60,10 @@ class ArgumentError(ValueError):
         """
         self.argument, self.allowed, self.hint = argument, allowed, hint
         self.value = shown if got is _NOTHING else got
-        given = shown if got is _NOTHING else repr(got)
+        given = shown if got is _NOTHING else _repr(got)
         self.expectation = (
             allowed
-            + ("" if given is None else f", got {given}")
+            + ("" if given is None else f", got {redacted(given)}")
             + (f": {why}." if why else ".")
             + (f" {hint}" if hint else "")
         )
@@ -64,6 +71,18 @@ class ArgumentError(ValueError):
 
     def __str__(self) -> str:
         return f"Expected {self.argument} {self.expectation}"
+
+
+def _repr(value: object) -> str:
+    """The repr of a value, cut where it is long; without one, its type.
+
+    Digits of a number that is too long, or of an object whose repr fails, are not shown.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # also Python's own, for an integer of thousands of digits
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … ({len(text)} characters)"
 
 
 def _fail(name: str, allowed: str, value: object) -> NoReturn:
@@ -189,6 +208,23 @@ def one_of(choices: Collection[Any], **argument: Any) -> Any:
     # An array is equal to many things at once, and a list cannot be looked up.
     if not isinstance(value, Hashable) or value not in choices:
         _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
+    return value
+
+
+def file_name(**argument: Any) -> str:
+    """A relative path of plain names, as those of data sets and their files are.
+
+    It leads to no other folder, on any system: no root, no `..`, no device, no other stream.
+    """
+    name, value = _only(argument)
+    allowed = "a plain file name, such as a/b.npz"
+    if not isinstance(value, str):
+        _fail(name, allowed, value)
+    for part in value.split("/"):
+        stem = part.partition(".")[0].rstrip().upper()
+        odd = not part.isprintable() or any(each in part for each in '\\:*?"<>|')
+        if odd or not part.strip(". ") or stem in _DEVICES or len(part.encode()) > _LONGEST_NAME:
+            _fail(name, allowed, value)
     return value
 
 

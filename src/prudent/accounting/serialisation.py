@@ -88,8 +88,13 @@ def from_plain(value: Any) -> Any:
         kind = _KINDS.get(name) if isinstance(name, str) else None
         if kind is None:
             raise ArgumentError("kind", f"one of {', '.join(sorted(_KINDS))}", got=name)
+        inner = {field: from_plain(item) for field, item in fields.items()}
+        if kind.__module__.startswith("dp_accounting") and any(
+            isinstance(item, str) or item is None for item in inner.values()
+        ):
+            raise ValueError(f"Expected numbers and events in {name}, got {fields!r:.200}.")
         try:
-            return kind(**{field: from_plain(item) for field, item in fields.items()})
+            return kind(**inner)
         except TypeError as error:
             raise ValueError(f"Expected the fields of {name}, got {sorted(fields)}.") from error
     if isinstance(value, list):

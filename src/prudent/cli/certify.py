@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prudent.cli import certify_run, options
-from prudent.cli.display import complain, echo
+from prudent.cli.display import as_text, complain, echo
 
 if TYPE_CHECKING:
     from prudent.certify.experiment import Part, Result
@@ -150,7 +150,8 @@ def _show(result: "Result", out: Path | None) -> None:
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
     console.print("Certified is proved, for any records. Attacks show what happened, not what can.")
     if out is not None:
-        console.print(f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}")
+        files = f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}"
+        console.print(as_text(files))
 
 
 @app.command("make-features")

@@ -10,6 +10,7 @@ import typer
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
+from prudent.cli.display import as_text
 
 if TYPE_CHECKING:
     from prudent.experiments.experiment import Experiment, Result
@@ -282,4 +283,4 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
             )
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:
-        console.print(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt")
+        console.print(as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt"))

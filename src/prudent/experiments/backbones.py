@@ -49,6 +49,7 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 def find_weights(file: str, data_dir: Path | str | None = None) -> Path:
     """The path of a file in the folder `weights` of the folders searched for data sets."""
+    _validate.file_name(file=file)
     folders = list(search_folders("weights", data_dir))
     for folder in folders:
         if (folder / file).is_file():

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from prudent import _validate
+
 _TIMEOUT_SECONDS = 30
 _BLOCK = 1 << 20
 # The source checkout, if this file is in one rather than in an installed wheel.
@@ -35,6 +37,7 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
     `data_dir` itself and its subfolder `name`; `$PRUDENT_DATA`; the `data` folder of a source
     checkout (an installed wheel has none); the system's data sets; the user's cache.
     """
+    _validate.file_name(name=name)
     if data_dir is not None:
         if not Path(data_dir).is_dir():
             raise FileNotFoundError(f"Expected data_dir to be a folder, got {str(data_dir)!r}.")
@@ -112,6 +115,8 @@ class Download:
 
 def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
     """Extract the members, found by their file name, into `folder`."""
+    for member in members:
+        _validate.file_name(member=member)
     try:
         missing = _extract(
             archive, {member.rsplit("/", 1)[-1]: folder / member for member in members}
@@ -165,7 +170,7 @@ def cached_array(
     The file is written under a temporary name and then renamed, so that no reader sees an
     incomplete file. If the cache cannot be written, the array is still returned.
     """
-    path = cache_folder() / "arrays" / f"{key}.npy"
+    path = cache_folder() / "arrays" / f"{_validate.file_name(key=key)}.npy"
     if path.is_file():
         return np.asarray(np.load(path, allow_pickle=False))
     array = compute()

@@ -239,6 +239,8 @@ def _reading(row: dict[str, str | None], place: str) -> Reading:
         text = row.get(name, "") if name == "success" else row[name]
         if text is None:
             raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
+        if not text.isprintable() or "[" in text:
+            raise ValueError(f"{place}: expected {name} in plain characters, got {text!r}.")
         values[name] = text if name in _WORDS else _number(name, text, place)
     try:
         return Reading(**values)

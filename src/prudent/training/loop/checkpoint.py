@@ -72,8 +72,7 @@ def held(folder: Path) -> Iterator[None]:
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Write the state atomically: a reader sees either the complete old or the complete new one."""
     temporary = folder / (_CHECKPOINT + ".new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
+    with _created(temporary, "w+b", 0o600) as file:
         torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
         # Appending to the archive is safe: a zip directory is located by searching from the end.
         file.write(_SEAL + _digest(file, file.tell()))
@@ -129,7 +128,7 @@ def _digest(file: BinaryIO, end: int) -> bytes:
 def charge(folder: Path, plan: Plan, steps: int) -> None:
     """Record that the first `steps` steps are paid for, before they are taken."""
     temporary = folder / (_PAID + ".new")
-    with temporary.open("w") as file:
+    with _created(temporary, "w") as file:
         content = {
             "format": PAID_FORMAT,
             "steps": steps,
@@ -182,6 +181,12 @@ def charged(folder: Path) -> Charge | None:
             shown=f"{str(path)!r}, which is damaged",
             hint="Restore the file from a copy, or start again in another folder.",
         ) from error
+
+
+def _created(path: Path, mode: str, rights: int = 0o666) -> Any:
+    """A new file, whatever was there before: a link that someone left there is not followed."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, rights), mode)
 
 
 def _settle(file: Any) -> None:

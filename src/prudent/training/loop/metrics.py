@@ -73,7 +73,7 @@ class Recorder:
             BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[shown]}"),
+            TextColumn("{task.fields[shown]}", markup=False),
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
