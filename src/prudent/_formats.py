@@ -119,5 +119,10 @@ def read_npz(
     """
     import numpy as np
 
-    with reading(path, expected), np.load(path, allow_pickle=False) as archive:
+    # Opened here: numpy leaves a file open whose archive is damaged.
+    with (
+        reading(path, expected),
+        open(path, "rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
         return {name: archive[name] for name in names or archive if name in archive}

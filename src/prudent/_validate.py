@@ -7,7 +7,9 @@ The error carries its parts, so that a caller never has to read the text.
 
 import enum
 import math
+import os
 from collections.abc import Callable, Collection, Hashable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
@@ -209,6 +211,17 @@ def one_of(choices: Collection[Any], **argument: Any) -> Any:
     if not isinstance(value, Hashable) or value not in choices:
         _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
     return value
+
+
+def path(**argument: Any) -> Path:
+    """A path of this system, whatever is there."""
+    name, value = _only(argument)
+    if not isinstance(value, str | os.PathLike):
+        raise ArgumentError(name, "a path", shown=type(value).__name__)
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text or "\0" in text:
+        _fail(name, "a path", value)
+    return Path(text)
 
 
 def file_name(**argument: Any) -> str:

@@ -426,7 +426,7 @@ _FIT: dict[str, Any] = {
 CALLS: tuple[Call, ...] = (
     # Releases, from arrays and from tables.
     *(
-        Call(f"release.{name}", make, 0.5)
+        Call(f"release.{name}", make, 0.05 if name in ("search_quantile", "trimmed_sum") else 0.5)
         for name, make in (
             ("median", _release("median", propose=None)),
             ("quantile", _release("quantile", p=0.5, propose=None)),
@@ -951,18 +951,10 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "training.Step",
-        _of(
-            "training:Step",
-            plan=Made(_plan),
-            model=Made(_model),
-            loss=Made(_loss),
-            expected_batch=None,
-            engine=None,
-            corrupt=None,
-            key=None,
-            cuda_graph=None,
-            compile=False,
-            processes=None,
+        # Model, engine and processes are those of `fit` and `make_private`, which check them.
+        lambda: (
+            functools.partial(_found("training:Step"), model=_model(), loss=_loss()),
+            {"plan": _plan(), "expected_batch": None, "corrupt": None, "key": None},
         ),
         0.3,
     ),

@@ -256,6 +256,7 @@ class CertifiedClassifier:
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
         """
+        _validate.path(path=path)
         expected = "a file written by CertifiedClassifier.save"
         with reading(path, expected):
             archive = read_npz(path, expected, "released", "header")

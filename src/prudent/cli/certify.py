@@ -119,7 +119,7 @@ def _classes(dataset: str) -> int:
     from prudent.experiments.datasets import class_count
     from prudent.experiments.named_datasets import NAMED_DATASETS
 
-    path = Path(dataset.removeprefix("npz:"))
+    path = Path(dataset.removeprefix("npz:").replace("\0", ""))
     if not dataset.startswith("npz:"):
         names = ", ".join((*NAMED_DATASETS, "npz:PATH"))
         raise ArgumentError("name", f"one of {names}", got=dataset)
@@ -187,6 +187,9 @@ def make_features(
     from prudent import _validate
 
     _validate.one_of(("scattering", "glyphs", "letters", "minilm"), features=features)
+    _validate.device(device=device)
+    if steps is not None:
+        _validate.count(1, steps=steps)
     if features == "glyphs":
         from prudent.certify.features import glyph_network
 

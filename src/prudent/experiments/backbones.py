@@ -19,7 +19,7 @@ from torch.nn import functional
 from prudent import _validate
 from prudent._formats import reading
 from prudent.experiments.datasets import Dataset
-from prudent.experiments.files import cached_array, search_folders
+from prudent.experiments.files import cached_array, is_file, search_folders
 
 _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)
@@ -32,8 +32,8 @@ Network = TypeVar("Network", bound=nn.Module)
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, or of a PyTorch file that holds only tensors."""
-    path = Path(path)
-    if not path.is_file():
+    path = _validate.path(path=path)
+    if not is_file(path):
         raise FileNotFoundError(f"Expected a file of weights, got {str(path)!r}.")
     with reading(path, "a file of tensors, as .safetensors or as PyTorch's"):
         if path.suffix == ".safetensors":

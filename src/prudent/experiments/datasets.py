@@ -40,7 +40,7 @@ from prudent import _validate
 from prudent._formats import read_npz
 from prudent._validate import ArgumentError
 from prudent.corruption import DataCorruption
-from prudent.experiments.files import search_folders
+from prudent.experiments.files import is_file, search_folders
 from prudent.experiments.named_datasets import NAMED_DATASETS, Arrays, Form, NamedDataset
 
 
@@ -127,6 +127,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
         FileNotFoundError: if it is not on this machine and cannot be downloaded; says which files
             to put where.
     """
+    _validate.instance(str, f"one of {', '.join(NAMES)}", name=name)
     if name.startswith("npz:"):
         return _load_npz(name)
     source = NAMED_DATASETS.get(name)
@@ -138,7 +139,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, Arrays]:
     """The records and labels of both parts of a named data set, as stored; see `load`."""
-    if name not in NAMED_DATASETS:
+    if not isinstance(name, str) or name not in NAMED_DATASETS:
         raise ArgumentError("name", f"one of {', '.join(NAMED_DATASETS)}", got=name)
     source = NAMED_DATASETS[name]
     form, (train, test) = _find(name, source, data_dir) or _fetch(name, source, data_dir)
@@ -176,8 +177,8 @@ def _fetch(
 
 
 def _load_npz(name: str) -> Dataset:
-    path = Path(name.removeprefix("npz:"))
-    if not path.is_file():
+    path = _validate.path(name=name.removeprefix("npz:"))
+    if not is_file(path):
         raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {name!r}.")
     spellings = (
         ("train_features", "train_labels", "test_features", "test_labels"),

@@ -26,6 +26,14 @@ _CHECKOUT = Path(__file__).parents[3]
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file; False where the system does not even allow the name."""
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
 def cache_folder() -> Path:
     """The user's cache: `$XDG_CACHE_HOME/prudent`, by default `~/.cache/prudent`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "prudent"
@@ -39,7 +47,7 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
     """
     _validate.file_name(name=name)
     if data_dir is not None:
-        if not Path(data_dir).is_dir():
+        if not _validate.path(data_dir=data_dir).is_dir():
             raise FileNotFoundError(f"Expected data_dir to be a folder, got {str(data_dir)!r}.")
         yield Path(data_dir)
         yield Path(data_dir) / name
