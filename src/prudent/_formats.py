@@ -58,10 +58,7 @@ def reading(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
-    else:
-        return
-    # Outside the handler: not even the context of this error holds a part of the file.
-    raise DamagedFileError(os.fspath(path), expected)
+        raise DamagedFileError(os.fspath(path), expected) from None
 
 
 class NewerFormatError(ValueError):

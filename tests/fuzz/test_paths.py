@@ -57,7 +57,7 @@ def test_a_name_that_leads_elsewhere_is_refused(name: str, tmp_path: Path) -> No
         lambda: load(name, tmp_path),
         lambda: feature_map(name),
     ):
-        with pytest.raises(ArgumentError, match="plain file name|one of"):
+        with pytest.raises(ArgumentError, match=r"plain file name|one of"):
             act()
     assert list(tmp_path.iterdir()) == []
 

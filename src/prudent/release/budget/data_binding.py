@@ -45,7 +45,7 @@ class SecondLedgerError(LedgerError):
 def data_name(data: str | os.PathLike[str]) -> str:
     """The public name of data: a file by its full path, an address without its password."""
     text = str(_validate.instance((str, os.PathLike), "a path, an address or a name", data=data))
-    if "://" in text:
+    if "://" in text or is_postgres(text):
         return without_password(text)
     path = Path(text)
     return str(path.resolve()) if path.exists() else text

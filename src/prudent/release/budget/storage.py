@@ -290,8 +290,13 @@ def open_store(location: str | os.PathLike[str], *, create: bool) -> Store:
     """
     text = os.fspath(location) if isinstance(location, os.PathLike | str) else ""
     if not isinstance(text, str) or not text or "\0" in text:
-        given = redacted(repr(location))[:99]
-        raise _validate.ArgumentError("location", "a path or an address", shown=given)
+        raise _validate.ArgumentError("location", "a path or an address", shown=repr(location)[:99])
+    if "://" in text and not is_postgres(text):
+        raise _validate.ArgumentError(
+            "location",
+            "a path, or an address of PostgreSQL: postgresql://user@host/database",
+            got=text,
+        )
     store = PostgresStore(text) if is_postgres(text) else SqliteStore(Path(text), create=create)
     try:
         if create:

@@ -187,6 +187,7 @@ class ArrayColumn:
         Raises:
             ValueError: if numbers are requested and the column holds something else.
         """
+        _validate.one_of(("numbers", "categories"), kind=kind)
         if kind == "numbers" and (not self.numeric or self._boolean):
             raise ArgumentError(
                 "values",
