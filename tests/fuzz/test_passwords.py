@@ -131,8 +131,16 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRUDENT_LEDGERS", str(tmp_path / "ledgers.jsonl"))
 
 
+QUICK = ("keywords", "encoded")
+
+
+def _forms() -> list[Any]:
+    marks = {form: [] if form in QUICK else [pytest.mark.slow] for form in ADDRESSES}
+    return [pytest.param(form, marks=marks[form]) for form in ADDRESSES]
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("form", ADDRESSES)
+@pytest.mark.parametrize("form", _forms())
 def test_a_function_shows_no_password(entry: str, form: str) -> None:
     with everything_shown() as shown, pytest.raises((ValueError, OSError, ImportError)) as caught:
         ENTRIES[entry](ADDRESSES[form])
@@ -140,13 +148,15 @@ def test_a_function_shows_no_password(entry: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_shows_no_password(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", _forms())
+def test_a_command_shows_no_password(
+    command: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PRUDENT_TRACEBACK", "1")
-    for address in ADDRESSES.values():
-        with everything_shown() as shown:
-            assert cli.main(COMMANDS[command](address)) == 2
-        # A traceback quotes lines of source; none of prudent's holds the address.
-        assert_hidden(shown.getvalue())
+    with everything_shown() as shown:
+        assert cli.main(COMMANDS[command](ADDRESSES[form])) == 2
+    # A traceback quotes lines of source; none of prudent's holds the address.
+    assert_hidden(shown.getvalue())
 
 
 def test_a_ledger_stores_and_lists_no_password(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """Names and literals reach an engine quoted: any name gives the answer of a harmless one.
 
-The same table is made twice in each engine, once with plain names and values and once with hostile
-ones, and every release must give the same answer with the same noise.
+The same table is made twice, in DuckDB and in PostgreSQL, once with plain names and values and once
+with hostile ones, and every release must give the same answer with the same noise. Ledgers are in
+SQLite and in PostgreSQL.
 """
 
-import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,25 +67,16 @@ def fill(
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
-    folder = tmp_path_factory.mktemp("engines")
+def in_duckdb(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    path = tmp_path_factory.mktemp("engines") / "some.duckdb"
 
-    def in_duckdb(table: str, names: tuple[str, ...], towns: tuple[str, ...]) -> dict[str, Any]:
-        path = folder / "some.duckdb"
+    def make(table: str, names: tuple[str, ...], towns: tuple[str, ...]) -> dict[str, Any]:
         path.unlink(missing_ok=True)
         with duckdb.connect(str(path)) as connection:
             fill(connection.execute, table, names, towns, "?")
         return {"data": str(path), "table": table}
 
-    def in_sqlite(table: str, names: tuple[str, ...], towns: tuple[str, ...]) -> dict[str, Any]:
-        path = folder / "some.sqlite"
-        path.unlink(missing_ok=True)
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            fill(connection.execute, table, names, towns, "?")
-            connection.commit()
-        return {"connect": f"sqlite://{path}", "table": table}
-
-    return {"duckdb": in_duckdb, "sqlite": in_sqlite}
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +127,17 @@ def distinct(texts: list[str], *, folded: bool) -> bool:
     return len({each.lower() if folded else each for each in texts}) == len(texts)
 
 
+def is_allowed(table: str, names: list[str], towns: list[str]) -> bool:
+    """Whether the engines themselves can hold such a table.
+
+    A dot separates a schema from a table, so it is no part of either.
+    """
+    short = all(len(each.encode()) < 60 for each in (table, *names))
+    plain = "." not in table and table.strip() == table
+    return short and plain and distinct(names, folded=True) and distinct(towns, folded=False)
+
+
 def check(make: Make, table: str, names: list[str], towns: list[str]) -> None:
-    hypothesis.assume(distinct(names, folded=True) and distinct(towns, folded=False))
-    # A dot separates a schema from a table, so it is no part of either.
-    hypothesis.assume("." not in table and all(len(each.encode()) < 60 for each in (table, *names)))
-    hypothesis.assume(table.lower().strip() == table.lower() and not table.startswith("sqlite_"))
     harmless = answers(make("t", NAMES, TOWNS), NAMES, TOWNS)
     hostile = answers(make(table, tuple(names), tuple(towns)), tuple(names), tuple(towns))
     assert hostile == harmless
@@ -152,27 +148,27 @@ FEW = {"phases": [hypothesis.Phase.generate], "database": None, "deadline": None
 FEW["suppress_health_check"] = list(hypothesis.HealthCheck)
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
-def test_names_with_quotes(engines: dict[str, Make], engine: str) -> None:
-    check(engines[engine], "ta'b\"le", ["a'b", 'c"d;', "select"], ["'; --", '"', "\\"])
+def test_names_with_quotes(in_duckdb: Make) -> None:
+    check(in_duckdb, "ta'b\"le", ["a'b", 'c"d;', "select"], ["'; --", '"', "\\"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
-def test_any_name_and_literal(engines: dict[str, Make], engine: str) -> None:
-    @hypothesis.settings(max_examples=60, **FEW)
+def test_any_name_and_literal(in_duckdb: Make) -> None:
+    @hypothesis.settings(max_examples=30, **FEW)
     @hypothesis.given(TEXTS, THREE, THREE)
     def run(table: str, names: list[str], towns: list[str]) -> None:
-        check(engines[engine], table, names, towns)
+        hypothesis.assume(is_allowed(table, names, towns))
+        check(in_duckdb, table, names, towns)
 
     run()
 
 
 @pytest.mark.slow
 def test_any_name_and_literal_in_postgres(in_postgres: Make) -> None:
-    @hypothesis.settings(max_examples=40, **FEW)
+    @hypothesis.settings(max_examples=20, **FEW)
     @hypothesis.given(TEXTS, THREE, THREE)
     def run(table: str, names: list[str], towns: list[str]) -> None:
+        hypothesis.assume(is_allowed(table, names, towns))
         check(in_postgres, table, names, towns)
 
     run()
@@ -202,7 +198,7 @@ def test_ledgers_with_quotes(tmp_path: Path, text: str) -> None:
 def test_any_name_and_note_of_a_ledger(tmp_path: Path) -> None:
     numbers = iter(range(10**6))
 
-    @hypothesis.settings(max_examples=60, **FEW)
+    @hypothesis.settings(max_examples=30, **FEW)
     @hypothesis.given(PRINTABLE, LABELS, LABELS)
     def run(dataset: str, label: str, column: str) -> None:
         check_ledger(str(tmp_path / f"{next(numbers)}.db"), dataset, label, column)
@@ -214,7 +210,7 @@ def test_any_name_and_note_of_a_ledger(tmp_path: Path) -> None:
 def test_any_name_and_note_of_a_ledger_in_postgres(postgres_url: str) -> None:
     numbers = iter(range(10**6))
 
-    @hypothesis.settings(max_examples=40, **FEW)
+    @hypothesis.settings(max_examples=20, **FEW)
     @hypothesis.given(PRINTABLE, LABELS, LABELS)
     def run(dataset: str, label: str, column: str) -> None:
         check_ledger(postgres_url, f"{dataset}{next(numbers)}", label, column)

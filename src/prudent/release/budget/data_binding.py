@@ -54,7 +54,9 @@ def data_name(data: str | os.PathLike[str]) -> str:
 def place(location: str | os.PathLike[str]) -> str:
     """The name of a ledger's place in the list: a full path, or an address without password."""
     text = os.fspath(location)
-    return without_password(text) if is_postgres(text) else str(Path(text).resolve())
+    if "://" in text or is_postgres(text):
+        return without_password(text)
+    return str(Path(text).resolve())
 
 
 def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
