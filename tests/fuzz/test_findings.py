@@ -68,6 +68,9 @@ AMBIGUOUS = np.array(["a", None], object)
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.quantiles", {"ps": 44}),
     ("release.count", {"unit": AMBIGUOUS}),
+    ("release.quantile", {"failure": AMBIGUOUS, "delta": 877464}),
+    ("release.median", {"fallback": AMBIGUOUS}),
+    ("release.median", {"dry_run": AMBIGUOUS}),
     ("release.open_groups", {"by": None}),
     ("release.open_groups", {"groups": 124207}),
     ("release.ArrayColumn.of", {"values": "a"}),
