@@ -113,7 +113,7 @@ def test_files(target: files.Target) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [call for call in calls.CALLS if call.weight >= QUICK],
+    [call for call in calls.CALLS if call.weight >= 0.5],
     ids=lambda call: call.name,
 )
 def test_calls(call: calls.Call) -> None:

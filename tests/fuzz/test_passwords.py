@@ -131,7 +131,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRUDENT_LEDGERS", str(tmp_path / "ledgers.jsonl"))
 
 
-QUICK = ("keywords", "encoded")
+QUICK = ("keywords",)
 
 
 def _forms() -> list[Any]:

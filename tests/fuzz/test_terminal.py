@@ -101,12 +101,21 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "a command": ((EVIL,), 2),
     "an option": (("epsilon", f"--{EVIL}"), 2),
 }
-SLOW = ("a report", "a picture", "features", "the queries", "groups", "over budget", "a preview")
+QUICK = (
+    "a median",
+    "a history",
+    "a unit",
+    "a table",
+    "no file",
+    "a data set",
+    "a run",
+    "a command",
+)
 
 
 def _parameters() -> Iterator[Any]:
     for name in COMMANDS:
-        yield pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+        yield pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("name", list(_parameters()))
