@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow soak test-peers test-federated lint docs bench clean
+.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
@@ -44,6 +44,15 @@ soak: $(call has,$(TEST_EXTRAS))
 # The tests dp_accounting ships with its accountants, run against ours.
 test-peers: $(WHEEL_SITE)/.installed
 	$(pytest) -m peers
+
+# Hostile input for every public entry, command and file format; see CONTRIBUTING.md. Files are fed by
+# atheris where it is installed in $(VENV), which takes clang, and otherwise by mutation.
+FUZZ_INPUTS ?= 100000
+FUZZ_SECONDS ?= 600
+FUZZ_ONLY ?=
+fuzz: $(call has,$(TEST_EXTRAS))
+	PYTHONPATH=src $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
+		--only '$(FUZZ_ONLY)'
 
 # Flower asks for older versions of what everything else uses: an environment of its own.
 test-federated: build/constraints-federated.txt

@@ -14,11 +14,11 @@ WORKERS = {"release", "training", "corruption"}
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
     "_files": set[str](),
-    "_formats": set[str](),
+    "_formats": {"_validate"},
     "_lazy": set[str](),
     "_redaction": set[str](),
     "_rounding": set[str](),
-    "_validate": set[str](),
+    "_validate": {"_redaction"},
     "accounting": GROUND,
     **{room: GROUND | {"accounting"} for room in WORKERS},
     "federated": GROUND | {"accounting", "training"},

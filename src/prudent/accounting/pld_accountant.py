@@ -66,8 +66,9 @@ class PldAccountant(_PLDAccountant):
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "PldAccountant":
         """Add `count` runs of an event; zero runs cost nothing."""
-        if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
-            super().compose(event, count)
+        times = _validate.count(count=count)
+        if times > 0 and any(True for _ in leaves(event)):
+            super().compose(event, times)
         return self
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
@@ -159,10 +160,16 @@ class PldAccountant(_PLDAccountant):
 
         Much quicker than `get_delta` for each of them, and at most a little above it.
         """
+        try:
+            wanted = np.asarray(epsilons, dtype=np.float64)
+        except (TypeError, ValueError):
+            wanted = np.array(np.nan)
+        if wanted.ndim != 1 or not np.isfinite(wanted).all():
+            raise _validate.ArgumentError("epsilons", "a list of finite numbers", got=epsilons)
         composition = self._composition(upper=True)
         if composition.limit >= 1:
-            return np.full(len(epsilons), composition.limit)
-        return composition.profile(np.asarray(epsilons, dtype=np.float64))
+            return np.full(len(wanted), composition.limit)
+        return composition.profile(wanted)
 
     def directed_profiles(self, epsilons: Array, *, upper: bool = True) -> tuple[Array, Array]:
         """Bounds on δ at many ε >= 0, for removing a record and for adding one.

@@ -81,7 +81,7 @@ class RdpAccountant(_RdpAccountant):
         orders: Sequence[float] | None = None,
         neighboring_relation: dp.NeighboringRelation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
     ) -> None:
-        chosen = DEFAULT_ORDERS if orders is None else tuple(orders)
+        chosen = DEFAULT_ORDERS if orders is None else tuple(_validate.values(orders=orders))
         if not chosen:
             raise _validate.ArgumentError("orders", "with at least one entry", shown="none")
         for order in chosen:
@@ -101,8 +101,9 @@ class RdpAccountant(_RdpAccountant):
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "RdpAccountant":
         """Add `count` runs of an event; zero runs cost nothing."""
-        if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
-            super().compose(event, count)
+        times = _validate.count(count=count)
+        if times > 0 and any(True for _ in leaves(event)):
+            super().compose(event, times)
         return self
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:

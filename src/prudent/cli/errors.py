@@ -12,7 +12,7 @@ import typer
 from prudent._files import advice
 from prudent._redaction import redacted
 from prudent._validate import ArgumentError
-from prudent.cli.display import complain
+from prudent.cli.display import complain, neutral
 
 USAGE = 2
 BUG = 1
@@ -65,7 +65,8 @@ def report(error: Exception, command: Any) -> int:
         return 0
     complain(redacted(line))
     if os.environ.get("PRUDENT_TRACEBACK"):
-        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        text = redacted("".join(traceback.format_exception(error)))
+        print(neutral(text, keep="\n"), end="", file=sys.stderr)
     return status
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from prudent import _validate
 from prudent._files import replacing
 
 _TIMEOUT_SECONDS = 30
@@ -24,6 +25,14 @@ _BLOCK = 1 << 20
 _CHECKOUT = Path(__file__).parents[3]
 # Debian's dataset-* packages install their files here.
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; False where the system does not even allow the name."""
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def cache_folder() -> Path:
@@ -37,8 +46,9 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
     `data_dir` itself and its subfolder `name`; `$PRUDENT_DATA`; the `data` folder of a source
     checkout (an installed wheel has none); the system's data sets; the user's cache.
     """
+    _validate.file_name(name=name)
     if data_dir is not None:
-        if not Path(data_dir).is_dir():
+        if not _validate.path(data_dir=data_dir).is_dir():
             raise FileNotFoundError(f"Expected data_dir to be a folder, got {str(data_dir)!r}.")
         yield Path(data_dir)
         yield Path(data_dir) / name
@@ -114,7 +124,25 @@ class Download:
 
 def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
     """Extract the members, found by their file name, into `folder`."""
-    wanted = {member.rsplit("/", 1)[-1]: folder / member for member in members}
+    for member in members:
+        _validate.file_name(member=member)
+    try:
+        missing = _extract(
+            archive, {member.rsplit("/", 1)[-1]: folder / member for member in members}
+        )
+    except Exception as error:  # zipfile, tarfile, zlib and lzma have many, for damaged archives
+        raise OSError(
+            f"could not unpack {archive.name} ({type(error).__name__}: {error})"
+        ) from None
+    if missing:
+        raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
+
+
+def _extract(archive: Path, wanted: dict[str, Path]) -> set[str]:
+    """Extract files by their last name, and return those that are not there.
+
+    Where they go is not for the archive to say.
+    """
     with contextlib.ExitStack() as stack:
         if zipfile.is_zipfile(archive):
             zipped = stack.enter_context(zipfile.ZipFile(archive))
@@ -129,11 +157,12 @@ def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
                 if last in names and (file := tarred.extractfile(names[last])) is not None
             }
         if missing := wanted.keys() - sources.keys():
-            raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
+            return missing
         for last, source in sources.items():
             wanted[last].parent.mkdir(parents=True, exist_ok=True)
             with source, replacing(wanted[last], "wb") as target:
                 shutil.copyfileobj(source, target, _BLOCK)
+    return set()
 
 
 def cached_array(
@@ -144,7 +173,7 @@ def cached_array(
     The file takes its name when it is complete, and ends with a digest of the array: a damaged one
     is computed again. If the cache cannot be written, the array is still returned.
     """
-    path = cache_folder() / "arrays" / f"{key}.npy"
+    path = cache_folder() / "arrays" / f"{_validate.file_name(key=key)}.npy"
     if (found := _intact(path)) is not None:
         return found
     array = compute()

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from prudent import _validate
+from prudent import _formats, _validate
 from prudent._files import settle
 from prudent.corruption import parse
 from prudent.corruption.records import valid_ratio
@@ -198,29 +198,35 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
             f"{path}: no such results. Without --results those that come with the package are "
             "shown; prudent paper table 1 --run makes new ones"
         )
-    text = path.read_text("utf-8")
+    with _formats.reading(path, "a results file"):
+        text = path.read_text("utf-8")
     if text and not text.endswith("\n"):
         raise ValueError(
             f"{path}: the last line is incomplete. Complete it, or delete it and run it again."
         )
-    with path.open(newline="", encoding="utf-8") as file:
+    with (
+        _formats.reading(path, "a results file"),
+        path.open(newline="", encoding="utf-8") as file,
+    ):
         reader = csv.DictReader(file)
-        missing = set(COLUMNS) - {"success"} - set(reader.fieldnames or ())
-        if missing:
+        columns = set(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
+    missing = set(COLUMNS) - {"success"} - columns
+    if missing:
+        raise ValueError(
+            f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
+            f"{', '.join(sorted(missing))} missing."
+        )
+    readings: dict[tuple[Any, ...], Reading] = {}
+    for line, row in rows:
+        reading = _reading(row, f"{path}, line {line}")
+        key = attrs.astuple(reading)[:7]
+        if key in readings:
             raise ValueError(
-                f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
-                f"{', '.join(sorted(missing))} missing."
+                f"{path}, line {line}: expected each run and price once, got "
+                f"{', '.join(map(str, key))} again. Take one of the two out."
             )
-        readings: dict[tuple[Any, ...], Reading] = {}
-        for row in reader:
-            reading = _reading(row, f"{path}, line {reader.line_num}")
-            key = attrs.astuple(reading)[:7]
-            if key in readings:
-                raise ValueError(
-                    f"{path}, line {reader.line_num}: expected each run and price once, got "
-                    f"{', '.join(map(str, key))} again. Take one of the two out."
-                )
-            readings[key] = reading
+        readings[key] = reading
     wanted = (reading for reading in readings.values() if seeds is None or reading.seed < seeds)
     return Results(tuple(wanted), small=path.name.endswith(SMALL))
 
@@ -253,6 +259,8 @@ def _reading(row: dict[str, str | None], place: str) -> Reading:
         text = row.get(name, "") if name == "success" else row[name]
         if text is None:
             raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
+        if not text.isprintable() or "[" in text:
+            raise ValueError(f"{place}: expected {name} in plain characters, got {text!r}.")
         values[name] = text if name in _WORDS else _number(name, text, place)
     try:
         return Reading(**values)
@@ -265,9 +273,10 @@ def _number(name: str, text: str, place: str) -> float | None:
         return None
     try:
         number = int(text) if name in _WHOLE else float(text)
-    except ValueError:
+        finite = math.isfinite(number)
+    except (OverflowError, ValueError):
         kind = "a whole number" if name in _WHOLE else "a number"
         raise ValueError(f"{place}: expected {name} {kind}, got {text!r}.") from None
-    if not math.isfinite(number):
+    if not finite:
         raise ValueError(f"{place}: expected {name} finite, got {text!r}.")
     return number

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._files import replacing
-from prudent._formats import check_format
+from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.voting import Ballot, Voting
 
 FORMAT = 2
@@ -127,8 +127,9 @@ class Network:
 
 def read(path: str | os.PathLike[str], name: str) -> Voting:
     """The map of a weight file."""
-    content = Path(path).read_bytes()
-    with np.load(path, allow_pickle=False) as archive:
+    content, expected = Path(path).read_bytes(), "a file of a feature map"
+    with reading(path, expected):
+        archive = read_npz(path, expected)
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
         code = Network(
@@ -137,8 +138,8 @@ def read(path: str | os.PathLike[str], name: str) -> Voting:
                 for i, shape in enumerate(header["layers"])
             )
         )
-    digest = hashlib.sha256(content).hexdigest()
-    return Voting(name, digest, code, code.entries, Ballot(**header["ballot"]))
+        digest = hashlib.sha256(content).hexdigest()
+        return Voting(name, digest, code, code.entries, Ballot(**header["ballot"]))
 
 
 def write(

@@ -17,7 +17,7 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting import serialisation
-from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.release.budget import creation, data_binding, offers, verification
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.balance import Balance, OverBudgetError
@@ -130,7 +130,13 @@ class Ledger:
         may have this one as well. Their releases are then covered by the sum of the budgets only.
         """
         name = None if data is None else data_binding.data_name(data)
-        budget = Budget(float(epsilon), float(delta), adaptive, relation, data=name)
+        budget = Budget(
+            _validate.positive(epsilon=epsilon),
+            _validate.between(0, 1, ends="()", delta=delta),
+            bool(adaptive),
+            check_relation(relation=relation),
+            data=name,
+        )
         if not creation.begin(location, dataset, budget, another=another):
             raise LedgerError(
                 f"{shown(location)} already has a budget for data set {dataset!r}, and a "

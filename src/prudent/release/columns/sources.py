@@ -15,6 +15,7 @@ import attrs
 import ibis
 import ibis.expr.types as ir
 
+from prudent._redaction import redacted
 from prudent.release.columns import arrow_tables, images, text_files
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
@@ -279,5 +280,6 @@ def _quietly(act: Callable[[], Any], what: str) -> Any:
     except (ImportError, SourceError):
         raise
     except Exception as error:
-        failure = SourceError(f"Could not {what} ({type(error).__name__}).")
-    raise failure  # outside the handler: it must not refer to the engine's error
+        kind = type(error).__name__
+    # Outside the handler: the context of this error would quote a record, or a password.
+    raise SourceError(f"Could not {redacted(what)} ({kind}).")

@@ -109,18 +109,25 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         end = file.seek(0, os.SEEK_END) - len(_SEAL) - hashlib.sha256().digest_size
         file.seek(max(0, end))
         if end < 0 or file.read() != _SEAL + _digest(file, end):
-            raise ArgumentError(
-                "out",
-                "with an intact checkpoint",
-                shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
-                why="its digest does not match",
-                hint="Restore the file from a copy, or start again in another folder.",
-            )
+            raise _damaged(path, "its digest does not match")
         file.seek(0)
-        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        try:
+            state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        except Exception:  # torch has many, for files that no run wrote
+            raise _damaged(path, "it holds other than tensors and plain values") from None
     check_format(state, CHECKPOINT_FORMAT, f"the checkpoint {str(path)!r}")
     state.pop("format", None)
     return state
+
+
+def _damaged(path: Path, why: str) -> ArgumentError:
+    return ArgumentError(
+        "out",
+        "with an intact checkpoint",
+        shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
+        why=why,
+        hint="Restore the file from a copy, or start again in another folder.",
+    )
 
 
 def _digest(file: IO[bytes], end: int) -> bytes:
@@ -179,7 +186,7 @@ def charged(folder: Path) -> Charge | None:
         return Charge(int(content["steps"]), event, relation)
     except NewerFormatError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArgumentError(
             "out",
             "with an intact record of what was paid",

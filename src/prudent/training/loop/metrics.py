@@ -75,7 +75,7 @@ class Recorder:
             BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[shown]}"),
+            TextColumn("{task.fields[shown]}", markup=False),
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
@@ -124,7 +124,7 @@ class Recorder:
     @staticmethod
     @resumable()
     def _keep_until(path: Path, step: int) -> None:
-        before = path.read_text() if path.exists() else ""
+        before = path.read_text(errors="replace") if path.exists() else ""
         kept = [line for line in before.splitlines() if step and _step_of(line) <= step]
         text = "".join(line + "\n" for line in kept)
         if text != before:
@@ -140,7 +140,7 @@ def last_entry(folder: Path) -> dict[str, Any]:
         ValueError: If no entry in it is complete.
     """
     path = folder / "metrics.jsonl"
-    for line in reversed(path.read_text().splitlines()):
+    for line in reversed(path.read_text(errors="replace").splitlines()):
         if math.isfinite(_step_of(line)):
             entry: dict[str, Any] = json.loads(line)
             return entry
@@ -151,7 +151,7 @@ def _step_of(line: str) -> float:
     """The step of a line; infinity for a line that a kill left incomplete."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
 
 

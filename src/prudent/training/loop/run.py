@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from prudent import _validate
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.aggregation import Mean
@@ -81,6 +82,7 @@ class TrainingRun:
         scheduler: Scheduler | None = None,
     ) -> Self:
         """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
+        _check_parts(plan, model, loss, corrupt, execution)
         execution, processes = (Execution() if execution is None else execution).joined()
         device = execution.device
         model = unwrapped(model, processes)
@@ -358,3 +360,14 @@ def _default_generator(device: torch.device) -> torch.Generator:
     torch.cuda.init()  # type: ignore[no-untyped-call]
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
+
+
+def _check_parts(plan: Any, model: Any, loss: Any, corrupt: Any, execution: Any) -> None:
+    """Raise an error for arguments of another kind, before any of them is used."""
+    _validate.instance(Plan, "a Plan", plan=plan)
+    _validate.instance(nn.Module, "a torch module", model=model)
+    _validate.function(loss=loss)
+    if corrupt is not None and not isinstance(corrupt, Corruption):
+        _validate.function(corrupt=corrupt)
+    if execution is not None:
+        _validate.instance(Execution, "an Execution", execution=execution)
