@@ -18,6 +18,7 @@ from prudent.cli import (
     compare,
     demo,
     errors,
+    explore,
     paper,
     pricing,
     release,
@@ -41,6 +42,7 @@ app.command()(train.train)
 app.command()(demo.demo)
 app.command()(suggest.suggest)
 app.command()(compare.compare)
+app.command()(explore.explore)
 app.add_typer(release.app, name="release")
 app.add_typer(budget.app, name="budget")
 app.add_typer(paper.app, name="paper")
