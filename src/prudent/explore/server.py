@@ -13,7 +13,15 @@ from prudent.explore.page import page
 from prudent.explore.settings import Training
 
 HOST = "127.0.0.1"
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'unsafe-inline'",
+        "style-src 'unsafe-inline'",
+        "connect-src 'self'",
+        "img-src data:",
+    )
+)
 
 
 @functools.lru_cache(maxsize=2000)

@@ -64,9 +64,9 @@ SLIDERS = (
         "noise_multiplier",
         "Noise σ",
         0.4,
-        10,
+        20,
         1.1,
-        (0.7, 0.9, 1.1, 1.5, 2.2),
+        (0.7, 1.1, 1.5, 2.2, 8),
         explanation="Standard deviation of the noise, relative to the clip.",
     ),
     Slider(
