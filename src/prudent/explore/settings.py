@@ -85,7 +85,7 @@ SLIDERS = (
         0.5,
         32,
         4,
-        (2, 4, 8),
+        (4, 8),
         explanation="Noise on the margin, in records: more makes the test cheaper and blunter.",
     ),
     Slider(
@@ -116,7 +116,7 @@ SLIDERS = (
         0.5,
         0.999,
         0.95,
-        (0.9, 0.95, 0.98),
+        (0.95,),
         logarithmic=False,
         explanation="Expected accuracy of the trained model on clean data.",
     ),
