@@ -71,6 +71,7 @@ lint: $(call has,dev+opacus+tables+train)
 	$(BIN)/mypy
 
 docs: $(call has,docs)
+	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(call has,opacus+tables+train)

@@ -25,7 +25,10 @@ MAY_IMPORT = {
     "experiments": GROUND | WORKERS | {"accounting"},
     "certify": GROUND | WORKERS | {"accounting", "experiments"},
     "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent"},
-    "cli": GROUND | WORKERS | {"accounting", "certify", "experiments", "paper", "prudent"},
+    "explore": GROUND | {"accounting", "paper", "release"},
+    "cli": GROUND
+    | WORKERS
+    | {"accounting", "certify", "experiments", "explore", "paper", "prudent"},
     "__init__": GROUND | WORKERS | {"accounting"},
     "__main__": {"cli"},
 }
