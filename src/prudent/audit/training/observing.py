@@ -5,6 +5,8 @@ test, trim, noise and division. The model is linear, so what a step releases doe
 earlier ones, and `runs` times `plan.steps` steps in a row are `runs` runs of the plan.
 """
 
+from typing import cast
+
 import attrs
 import numpy as np
 import torch
@@ -52,8 +54,10 @@ def observe(plan: Plan, scene: Scene, *, present: bool, runs: int) -> Releases:
     seen: list[Tensor] = []
     for number in run.steps(0, plan.steps * runs):
         outcome = run.last
-        assert outcome is not None and model.layer.weight.grad is not None
-        along = model.layer.weight.grad[0] @ scene.direction * run.step.expected_batch
+        gradient = model.layer.weight.grad
+        assert outcome is not None
+        assert gradient is not None
+        along = gradient[0] @ scene.direction * run.step.expected_batch
         values = (along, outcome.passed, outcome.noisy_margin, outcome.trim)
         seen.append(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in values]))
         if (number + 1) % plan.steps == 0:  # the next step is the first of another run
@@ -72,7 +76,7 @@ class Lanes(nn.Module):
 
     def forward(self, lanes: Tensor) -> Tensor:
         """The weight of each record's lane."""
-        return self.weights(lanes)[:, 0]
+        return cast(Tensor, self.weights(lanes))[:, 0]
 
 
 def observe_lanes(plan: Plan, present: BoolArray) -> FloatArray:

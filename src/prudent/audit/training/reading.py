@@ -48,22 +48,16 @@ class Reading:
     thresholds: Thresholds
     alarms: bool = False
 
-    def bound(
-        self, scores: FloatArray, coins: BoolArray, claim: Claim, *, scale: float = 1.0
-    ) -> Bound:
-        """The largest ε refuted by runs with these scores, or by `scale` times as many alike."""
+    def bound(self, scores: FloatArray, coins: BoolArray, claim: Claim) -> Bound:
+        """The largest ε that runs with these scores refute."""
         right, guesses = self.thresholds.count(scores, coins)
         present = int(coins.sum())
         if self.alarms:
-            groups = scale * present, scale * (len(coins) - present)
-            lower = epsilon_of_alarms(scale * right, scale * (guesses - right), *groups, claim)
+            groups = present, len(coins) - present
+            lower = epsilon_of_alarms(right, guesses - right, *groups, claim)
         else:
             lower = epsilon_of_guesses(
-                scale * right,
-                scale * guesses,
-                round(scale * len(coins)),
-                delta=claim.delta,
-                confidence=claim.confidence,
+                right, guesses, len(coins), delta=claim.delta, confidence=claim.confidence
             )
         return Bound(float(lower), len(coins), guesses, right, self.thresholds)
 
@@ -90,30 +84,31 @@ def epsilon_of_alarms(
     return np.asarray(np.log(np.maximum(above / below, 1.0)))
 
 
-def readings(
+def best_reading(
     scores: FloatArray, coins: BoolArray, runs: int, claim: Claim, *, odds: bool
-) -> list[Reading]:
-    """Promising readings for `runs` runs, found on pilot runs that are not counted.
+) -> tuple[Reading, float]:
+    """The reading that should refute most, and about how much, from runs that are not counted.
 
     Args:
         scores: The scores of the pilot runs.
         coins: Whether each had the canary.
         runs: The number of runs that will be counted.
         claim: What is to be refuted.
-        odds: Whether scores are the log-odds of an honest run.
+        odds: Whether scores are the log-odds of an honest run. Then the pilot runs say how many
+            guesses there will be, and the odds how many will be right: a few lucky guesses do not
+            matter. A fault shows in the other reading, which is learned from the coins.
     """
-    learned, _ = choose_thresholds(scores, coins, delta=claim.delta, confidence=claim.confidence)
-    found = [Reading(learned), Reading(Thresholds(-np.inf, learned.high), alarms=True)]
+    thresholds, share = choose_thresholds(
+        scores, coins, delta=claim.delta, confidence=claim.confidence
+    )
+    found = [(Reading(thresholds), float(special.logit(max(share, 0.5))))]
     if odds:
         found += [_confident(scores, runs, claim), _alarming(scores, runs, claim)]
-    return found
+    return max(found, key=lambda each: each[1])
 
 
-def _confident(scores: FloatArray, runs: int, claim: Claim) -> Reading:
-    """Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right.
-
-    So the coins of the pilot runs are not needed, and a few lucky guesses do not matter.
-    """
+def _confident(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, float]:
+    """Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right."""
     sizes, places, expected = _expected(np.abs(scores), runs)
     bounds = epsilon_of_guesses(
         expected,
@@ -122,17 +117,20 @@ def _confident(scores: FloatArray, runs: int, claim: Claim) -> Reading:
         delta=claim.delta,
         confidence=claim.confidence,
     )
-    least = float(sizes[places[int(np.argmax(bounds))]])
-    return Reading(Thresholds(-least, least))
+    best = int(np.argmax(bounds))
+    least = float(sizes[places[best]])
+    return Reading(Thresholds(-least, least)), float(bounds[best])
 
 
-def _alarming(scores: FloatArray, runs: int, claim: Claim) -> Reading:
+def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, float]:
     """Alarms at high log-odds s, of which e^s/(1 + e^s) are true."""
     sizes, places, true = _expected(scores, runs)
     false = (places + 1) * runs / len(sizes) - true
-    bounds = epsilon_of_alarms(true, false, runs / 2, runs / 2, claim)
-    least = float(sizes[places[int(np.argmax(bounds))]])
-    return Reading(Thresholds(-np.inf, least), alarms=True)
+    half = runs / 2
+    bounds = epsilon_of_alarms(np.minimum(true, half), np.minimum(false, half), half, half, claim)
+    best = int(np.argmax(bounds))
+    thresholds = Thresholds(-np.inf, float(sizes[places[best]]))
+    return Reading(thresholds, alarms=True), float(bounds[best])
 
 
 def _expected(

@@ -13,6 +13,8 @@ whoever chooses the records chooses the gradients, at every step, whatever the w
 The records of the last two are drawn too, which hides the canary unless the sampling rate is 1.
 """
 
+from typing import cast
+
 import attrs
 import torch
 from torch import Tensor, nn
@@ -37,7 +39,7 @@ class Linear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The output for each record."""
-        return self.layer(inputs)[:, 0]
+        return cast(Tensor, self.layer(inputs))[:, 0]
 
 
 def output_as_loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from prudent.audit.result import AuditResult
 from prudent.audit.trade_off import TradeOff
 from prudent.audit.training.likelihood import Likelihood
 from prudent.audit.training.observing import Releases, observe, observe_lanes
-from prudent.audit.training.reading import Claim, Reading, readings
+from prudent.audit.training.reading import Claim, Reading, best_reading
 from prudent.audit.training.scenes import Scene, dirac, displaced, opposed
 from prudent.training.aggregation import Noisy, ProposeTestRelease, Sum
 from prudent.training.plan import Plan
@@ -102,7 +102,7 @@ def white_box(
     plan = with_batch(plan)
     claimed = plan.epsilon(delta) if epsilon is None else epsilon
     attacks = _attacks(plan, _validate.count(runs=runs), _validate.count(lanes=lanes))
-    attack, reading = _best(plan, attacks, delta, confidence)
+    attack, reading = _best(plan, attacks, Claim(delta, confidence))
     coins = _fair_coins(attack.runs)
     scores = attack.score(attack.releases(plan, coins))
     bound = reading.bound(scores, coins, Claim(delta, confidence))
@@ -115,7 +115,7 @@ def white_box(
         runs=bound.runs,
         guesses=bound.guesses,
         right=bound.right,
-        exact=Likelihood(plan, attack.scene).epsilon(delta) if _is_exact(plan, attack) else None,
+        exact=Likelihood(plan, attack.scene).epsilon(delta) if attack.is_likelihood else None,
         curve=TradeOff.of(scores, coins, confidence),
         notes=_notes(attack),
     )
@@ -150,7 +150,7 @@ def most_telling_trim(plan: Plan, delta: float) -> Plan:
         exact = [
             Likelihood(offer, attack.scene).epsilon(delta)
             for attack in _attacks(offer, 1, 0)
-            if attack.is_likelihood and _is_exact(offer, attack)
+            if attack.is_likelihood
         ]
         offers.append((max(each or 0.0 for each in exact), -trim, offer))
     return max(offers, key=lambda each: each[:2])[2]
@@ -182,6 +182,8 @@ def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) ->
         Likelihood(plan, scene).score,
         runs,
         in_lanes,
+        # Records with a gradient are drawn too, which their likelihood does not allow for.
+        is_likelihood=scene.name == "dirac" or plan.sampling_rate == 1,
     )
     spread = attrs.evolve(
         likelihood,
@@ -197,9 +199,7 @@ def spread_over_steps(seen: Releases) -> FloatArray:
     return np.asarray(seen.along.max(1) - seen.along.min(1))
 
 
-def _best(
-    plan: Plan, attacks: Sequence[Attack], delta: float, confidence: float
-) -> tuple[Attack, Reading]:
+def _best(plan: Plan, attacks: Sequence[Attack], claim: Claim) -> tuple[Attack, Reading]:
     """The attack that refutes most on pilot runs, and how to read its scores."""
     pilots: dict[int, tuple[BoolArray, Releases]] = {}
     found = []
@@ -209,10 +209,8 @@ def _best(
             pilots[id(attack.scene)] = coins, attack.releases(plan, coins)
         coins, seen = pilots[id(attack.scene)]
         scores = attack.score(seen)
-        claim = Claim(delta, confidence)
-        for reading in readings(scores, coins, attack.runs, claim, odds=attack.is_likelihood):
-            rating = reading.bound(scores, coins, claim, scale=attack.runs / len(coins)).lower
-            found.append((rating, -place, attack, reading))
+        reading, rating = best_reading(scores, coins, attack.runs, claim, odds=attack.is_likelihood)
+        found.append((rating, -place, attack, reading))
     best = max(found, key=lambda each: each[:2])
     return best[2], best[3]
 
@@ -224,11 +222,6 @@ def _fair_coins(count: int) -> BoolArray:
 def _trim(plan: Plan) -> int:
     assert plan.expected_batch is not None
     return math.floor(plan.aggregation.trim.start(plan.expected_batch))
-
-
-def _is_exact(plan: Plan, attack: Attack) -> bool:
-    """Whether the likelihood is that of the plan: records with a gradient are drawn at rates < 1."""
-    return attack.scene.name == "dirac" or plan.sampling_rate == 1
 
 
 def _notes(attack: Attack) -> tuple[str, ...]:
