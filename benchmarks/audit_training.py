@@ -57,11 +57,11 @@ def white_settings():
         ("laplace margin q=0.3 T=5", _tested(0.3, 5, laplace, "margin", 1), None, 1e-2, 80),
     ):
         found[name] = plan, trim, delta, part, 300, False
-    return {
-        name: (plan, dirac(plan.aggregation) if trim is None else displaced(plan.aggregation, trim))
-        + tuple(rest)
-        for name, (plan, trim, *rest) in found.items()
-    }
+    scenes = {}
+    for name, (plan, trim, *rest) in found.items():
+        rule = plan.aggregation
+        scenes[name] = plan, dirac(rule) if trim is None else displaced(rule, trim), *rest
+    return scenes
 
 
 def black_plan(records, steps):
@@ -73,7 +73,7 @@ def black_plan(records, steps):
 
 
 # Name -> records, network, epochs of public training, steps, learning rate.
-BLACK_CPU = {"perceptron, crafted": (100, "perceptron", 10, 10, 0.5)}
+BLACK_CPU = {"perceptron, crafted": (100, "perceptron", 10, 10, 0.2)}
 BLACK_DEVICE = {
     "cnn, crafted, lr 0.5": (1000, "cnn", 20, 30, 0.5),
     "cnn, crafted, lr 4": (1000, "cnn", 20, 30, 4.0),

@@ -127,7 +127,8 @@ def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, flo
     sizes, places, true = _expected(scores, runs)
     false = (places + 1) * runs / len(sizes) - true
     half = runs / 2
-    bounds = epsilon_of_alarms(np.minimum(true, half), np.minimum(false, half), half, half, claim)
+    true, false = np.minimum(true, half), np.minimum(false, half)
+    bounds = epsilon_of_alarms(true, false, half, half, claim)
     best = int(np.argmax(bounds))
     thresholds = Thresholds(-np.inf, float(sizes[places[best]]))
     return Reading(thresholds, alarms=True), float(bounds[best])
