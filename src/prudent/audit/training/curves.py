@@ -25,6 +25,7 @@ from prudent.training.aggregation import Sum
 from prudent.training.plan import Plan
 
 _LARGEST_MU = 1e3
+_LINES = 48  # of a curve without a closed form
 
 
 class Curve(abc.ABC):
@@ -100,7 +101,7 @@ class PlanCurve(Curve):
     def __attrs_post_init__(self) -> None:
         accountant = PldAccountant().compose(self.plan.event)
         most = accountant.get_epsilon(1e-9)
-        grid = np.linspace(0.0, most if math.isfinite(most) else 50.0, 120)
+        grid = np.linspace(0.0, most if math.isfinite(most) else 50.0, _LINES)
         deltas = np.array([accountant.get_delta(float(each)) for each in grid])
         object.__setattr__(self, "_epsilons", grid)
         object.__setattr__(self, "_deltas", deltas)
