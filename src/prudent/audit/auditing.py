@@ -89,10 +89,10 @@ def audit(
     )
 
 
-def fair_coins(runs: int) -> BoolArray:
-    """Return one coin for each of 2 `runs` runs, drawn from the operating system's randomness."""
+def fair_coins(runs: int, seed: int | None = None) -> BoolArray:
+    """Return one coin for each of 2 `runs` runs; without a seed, different ones each time."""
     runs = _validate.count(8, runs=runs)
-    return np.random.default_rng().random(2 * runs) < 0.5
+    return np.random.default_rng(seed).random(2 * runs) < 0.5
 
 
 def judge(

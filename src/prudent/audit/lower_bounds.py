@@ -176,9 +176,9 @@ def choose_thresholds(
 ) -> tuple[Thresholds, float]:
     """Return thresholds that should refute much with more runs like these, and how much.
 
-    Every pair of thresholds is rated by a bound that allows for the number of pairs, so that a few
-    lucky guesses do not win. The rating is approximate (Wilson's interval), and proves nothing. The
-    runs given here must not be counted afterwards.
+    Every pair of thresholds is rated by a bound that allows for the number of thresholds, so that a
+    few lucky guesses do not win. The rating is approximate (Wilson's interval), and proves nothing.
+    The runs given here must not be counted afterwards.
 
     Args:
         scores: A score for each run; high ones speak for the record.
@@ -197,7 +197,7 @@ def choose_thresholds(
     guesses = np.add.outer(np.append(below, 0), np.append(above, 0))
     lows, highs = np.append(values, -math.inf), np.append(values, math.inf)
     revealed, error = revealed_runs(len(scores), delta, 1 - confidence)
-    z = float(special.ndtri(1 - error / right.size))
+    z = float(special.ndtri(1 - error / len(lows)))
     bounds = _wilson(np.maximum(right - revealed, 0), np.maximum(guesses - revealed, 1), z)
     bounds = np.where(np.less.outer(lows, highs), bounds, 0.0)
     low, high = np.unravel_index(int(np.argmax(bounds)), bounds.shape)

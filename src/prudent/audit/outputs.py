@@ -72,7 +72,7 @@ def _number(output: Any) -> Described:
     try:
         number = float(output)
     except OverflowError:
-        number = math.copysign(math.inf, output)
+        number = math.inf if output > 0 else -math.inf
     return ("number", (number,)) if math.isfinite(number) else (("number", str(number)), ())
 
 

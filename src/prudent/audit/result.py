@@ -80,12 +80,12 @@ class AuditResult:
                 f"An attacker who knows every record but one never learned enough to guess "
                 f"whether it was there; {claim} would allow {self.allowed:.1%} right guesses."
             )
-        end = "so the claim is false" if self.refuted else "so the claim stands"
+        verdict = "is refuted" if self.refuted else "stands"
         return (
             f"An attacker who knows every record but one guessed whether it was there in "
             f"{self.guesses:,} of {self.runs:,} cases and was right in "
-            f"{self.right / self.guesses:.1%} of them; {claim} allow {self.allowed:.1%}, {end} "
-            f"(at confidence {self.confidence:g})."
+            f"{self.right / self.guesses:.1%} of them; {claim} allow {self.allowed:.1%} on "
+            f"average, so the claim {verdict} at confidence {self.confidence:g}."
         )
 
     def lines(self) -> list[str]:

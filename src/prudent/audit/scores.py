@@ -116,10 +116,15 @@ def _linear(rows: FloatArray, present: BoolArray) -> Callable[[FloatArray], _Col
     """The direction that separates the means best, for a common covariance."""
     if not 0 < np.sum(present) < len(present):
         return _nothing
-    scale = np.maximum(np.std(rows, axis=0), 1e-300)
-    moved = np.mean(rows[present], axis=0) - np.mean(rows[~present], axis=0)
-    covariance = np.cov(rows / scale, rowvar=False) + 1e-6 * np.eye(rows.shape[1])
-    direction = np.linalg.solve(np.atleast_2d(covariance), moved / scale) / scale
+    with np.errstate(over="ignore", invalid="ignore"):  # such a direction is given up below
+        deviation = np.std(rows, axis=0)
+        scale = np.where(deviation > 0, deviation, 1.0)
+        centred = (rows - np.mean(rows, axis=0)) / scale
+        moved = np.mean(centred[present], axis=0) - np.mean(centred[~present], axis=0)
+        covariance = centred.T @ centred / len(rows) + 1e-6 * np.eye(rows.shape[1])
+        if not np.all(np.isfinite(covariance)):
+            return _nothing
+        direction = np.linalg.solve(covariance, moved) / scale
     return lambda rows: [rows @ direction]
 
 
