@@ -25,7 +25,9 @@ from prudent.training.aggregation import Sum
 from prudent.training.plan import Plan
 
 _LARGEST_MU = 1e3
-_LINES = 48  # of a curve without a closed form
+_LINES = 200  # of a curve without a closed form
+_INTERVAL = 1e-3  # a coarse grid of losses: the curve is a little lower, so it is refuted less
+_SMALLEST_DELTA = 1e-7
 
 
 class Curve(abc.ABC):
@@ -99,12 +101,12 @@ class PlanCurve(Curve):
     _deltas: FloatArray = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        accountant = PldAccountant().compose(self.plan.event)
-        most = accountant.get_epsilon(1e-9)
+        accountant = PldAccountant(value_discretization_interval=_INTERVAL)
+        accountant.compose(self.plan.event)
+        most = accountant.get_epsilon(_SMALLEST_DELTA)
         grid = np.linspace(0.0, most if math.isfinite(most) else 50.0, _LINES)
-        deltas = np.array([accountant.get_delta(float(each)) for each in grid])
         object.__setattr__(self, "_epsilons", grid)
-        object.__setattr__(self, "_deltas", deltas)
+        object.__setattr__(self, "_deltas", accountant.profile(grid))
 
     def misses(self, alarms: FloatArray) -> FloatArray:
         """The least false-negative rates at these false-positive rates."""

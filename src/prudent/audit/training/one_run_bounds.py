@@ -3,15 +3,16 @@
 Each of m canaries is in the data by a fair coin. From what the run shows, the attacker guesses r of
 the coins; T guesses are right. The coins are independent, the guesses are not.
 
-**Point** (Steinke, Nasr and Jagielski 2023). Under pure ε-DP each guess, given the coins and guesses
-before it, is right with a probability of at most p = e^ε/(1 + e^ε), so T is at most B ~ Bin(r, p) in
-distribution. Under (ε, δ)-DP it is at most B + N, where N >= 0 is independent of B with mean
-at most 2mδ. As Pr[B + N >= v] is linear in the law of N, its largest value is
+**Point** (Steinke, Nasr and Jagielski 2023). Under pure ε-DP each guess, given the coins and the
+guesses before it, is right with a probability of at most p = e^ε/(1 + e^ε), so T is at most
+B ~ Bin(r, p) in distribution. Under (ε, δ)-DP it is at most B + N, where N >= 0 is independent of B
+with mean at most 2mδ. As Pr[B + N >= v] is linear in the law of N, its largest value is
 
     Pr[B >= v] + 2mδ max over i of (Pr[B >= v - i] - Pr[B >= v]) / i.
 
 **Curve** (Mahloujifar, Melis and Chaudhuri 2025). Let f be a symmetric trade-off curve, g(x) the
-least false-positive rate of a test with true-positive rate x, that is f(1 - x), and P_j = Pr[T >= j].
+least false-positive rate of a test with true-positive rate x, that is f(1 - x), and
+P_j = Pr[T >= j].
 Flip the coin of canary i: "guess i is right and T >= j" becomes "guess i is wrong and T >= j - 1".
 So the probabilities x and y of these two events satisfy g(x) <= y, given all other coins; g is
 convex, hence also on average over coins and over canaries. There x is E[T; T >= j]/m, or

@@ -137,7 +137,7 @@ def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, flo
 def _expected(
     odds: FloatArray, runs: int
 ) -> "tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.intp]], FloatArray]":
-    """Log-odds in descending order, places to cut them, and the expected right guesses up to each."""
+    """Log-odds in descending order, places to cut them, and the right guesses expected there."""
     ordered = np.sort(odds)[::-1]
     places = np.unique(np.geomspace(1, len(ordered), _CANDIDATES).astype(np.intp)) - 1
     right = np.cumsum(special.expit(ordered))[places] * runs / len(ordered)

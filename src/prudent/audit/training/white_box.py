@@ -8,7 +8,7 @@ that are counted are others, so the choice costs no confidence.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import numpy as np
@@ -28,7 +28,6 @@ from prudent.training.trimming import FixedTrim
 
 _BATCH = 64.0  # the public batch size of a plan without one
 _PILOT = 0.25  # pilot runs, relative to those that are counted
-_OTHERS = 8  # records of the scene `opposed`, unless the trim needs more
 
 Score = Callable[[Releases], FloatArray]
 
@@ -78,6 +77,7 @@ def white_box(
     epsilon: float | None = None,
     runs: int = 1000,
     lanes: int = 100_000,
+    scenes: Collection[str] = ("dirac", "displaced", "opposed"),
     confidence: float = CONFIDENCE,
 ) -> AuditResult:
     """Try to refute the price of a plan with canaries that move every step as far as they can.
@@ -97,11 +97,18 @@ def white_box(
         runs: The number of runs to count, with and without the canary together.
         lanes: For DP-SGD: the number of runs to count that share a run, each in a coordinate of
             its own. 0: none do.
+        scenes: Which of the scenes to try; see `prudent.audit.training.scenes`.
         confidence: 1 minus the false-alarm rate.
     """
     plan = with_batch(plan)
     claimed = plan.epsilon(delta) if epsilon is None else epsilon
-    attacks = _attacks(plan, _validate.count(runs=runs), _validate.count(lanes=lanes))
+    possible = _attacks(plan, _validate.count(runs=runs), _validate.count(lanes=lanes))
+    attacks = [each for each in possible if each.scene.name in scenes]
+    if not attacks:
+        names = sorted({each.scene.name for each in possible})
+        raise _validate.ArgumentError(
+            "scenes", f"some of {', '.join(names)}, with enough runs for it", got=tuple(scenes)
+        )
     attack, reading = _best(plan, attacks, Claim(delta, confidence))
     coins = _fair_coins(attack.runs)
     scores = attack.score(attack.releases(plan, coins))
@@ -159,7 +166,9 @@ def most_telling_trim(plan: Plan, delta: float) -> Plan:
 def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
     """Every attack that suits a plan."""
     rule, trim = plan.aggregation, _trim(plan)
-    scenes = [opposed(rule, max(_OTHERS, 2 * trim))] if runs else []
+    # With the canary the batch is as large as expected, where trims by batch size would change.
+    others = max(1, trim, round(_batch(plan) / plan.sampling_rate) - 1)
+    scenes = [opposed(rule, others)] if runs else []
     if isinstance(rule, ProposeTestRelease) and trim and plan.sampling_rate == 1:
         scenes.append(displaced(rule, trim))
     attacks = []
@@ -169,8 +178,6 @@ def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
         scenes.insert(0, dirac(rule))
     for scene in scenes:
         attacks += _readings(plan, scene, runs)
-    if not attacks:
-        raise _validate.ArgumentError("runs", "at least 1", got=runs)
     return attacks
 
 
@@ -220,8 +227,12 @@ def _fair_coins(count: int) -> BoolArray:
 
 
 def _trim(plan: Plan) -> int:
+    return math.floor(plan.aggregation.trim.start(_batch(plan)))
+
+
+def _batch(plan: Plan) -> float:
     assert plan.expected_batch is not None
-    return math.floor(plan.aggregation.trim.start(plan.expected_batch))
+    return plan.expected_batch
 
 
 def _notes(attack: Attack) -> tuple[str, ...]:
