@@ -1,4 +1,4 @@
-"""Lower bounds on ε: exact false-alarm rates, and runs that must not choose their own thresholds."""
+"""Lower bounds on ε: exact false-alarm rates, and thresholds from other runs than are counted."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def false_alarms(runs: int, epsilon: float, delta: float, confidence: float) -> 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
 @pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0])
-@pytest.mark.parametrize("runs", [10, 300, 5000])
+@pytest.mark.parametrize("runs", [10, 2000])
 def test_the_false_alarm_rate_is_exact(
     runs: int, epsilon: float, delta: float, confidence: float
 ) -> None:
@@ -41,7 +41,7 @@ def test_the_false_alarm_rate_is_exact(
 
 
 def test_the_bound_of_guesses_is_not_idle() -> None:
-    """A pure claim uses up nearly all of the rate; a bound that never alarms would prove nothing."""
+    """A pure claim uses up nearly all of the rate; a bound that never alarms proves nothing."""
     assert false_alarms(5000, 1.0, 0.0, 0.95) > 0.04
 
 
@@ -126,8 +126,8 @@ def alarms(audits: int, runs: int, *, snoop: bool = False) -> int:
 
 
 def test_no_more_false_alarms_than_stated() -> None:
-    found = alarms(150, 400)
-    assert stats.binomtest(found, 150, 0.1, alternative="greater").pvalue > 1e-3
+    found = alarms(100, 300)
+    assert stats.binomtest(found, 100, 0.1, alternative="greater").pvalue > 1e-3
 
 
 @pytest.mark.slow
@@ -139,8 +139,8 @@ def test_no_more_false_alarms_than_stated_in_many_audits() -> None:
 
 def test_thresholds_of_the_counted_runs_would_cry_wolf() -> None:
     """The check above can fail: with thresholds chosen on the runs themselves it does."""
-    found = alarms(150, 400, snoop=True)
-    assert stats.binomtest(found, 150, 0.1, alternative="greater").pvalue < 1e-3
+    found = alarms(100, 300, snoop=True)
+    assert stats.binomtest(found, 100, 0.1, alternative="greater").pvalue < 1e-3
 
 
 def test_thresholds_find_an_atom_and_both_sides() -> None:

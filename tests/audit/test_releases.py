@@ -1,5 +1,6 @@
 """The worst-case pairs of the releases: neighbours indeed, and as bad as the price says."""
 
+import functools
 import math
 from collections import Counter
 from typing import Any
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 import prudent
-from prudent.audit import CASES, release
+from prudent.accounting import DiscreteLaplaceTest
+from prudent.audit import CASES, Case, release
 from prudent.audit.releases import tested
 from prudent.audit.releases.case import discrete_laplace, exact_epsilon
 from prudent.release.margins.quantile import RobustValue
@@ -34,14 +36,18 @@ EXACT = [
 SLOW = {"quantiles", "iqr-selected", "mean-private-bounds", "variance-private-bounds", "describe"}
 
 
+@functools.cache
+def case(name: str) -> Case:
+    return CASES[name](1.0, 1e-6)
+
+
 def multiset(data: Any) -> Counter[Any]:
     return Counter(tuple(row) if np.ndim(row) else row for row in np.asarray(data).tolist())
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_pair_differs_by_one_record(name: str) -> None:
-    case = CASES[name](1.0, 1e-3)
-    more, fewer = case.with_record, case.without_record
+    more, fewer = case(name).with_record, case(name).without_record
     if isinstance(more, RobustValue):  # the mechanism itself: its margins say what a neighbour is
         assert abs(more.margin - fewer.margin) <= 1
         moved = abs(more.value[0] - fewer.value[0])
@@ -54,32 +60,39 @@ def test_the_pair_differs_by_one_record(name: str) -> None:
         assert not other - one
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
 @pytest.mark.parametrize("name", EXACT)
-def test_the_price_of_the_pair_is_the_claim(name: str, epsilon: float) -> None:
-    case = CASES[name](epsilon, 1e-6)
-    assert case.exact is not None
-    assert case.epsilon == epsilon
-    assert 0.999 * epsilon <= case.exact <= epsilon * (1 + 1e-12)
+def test_the_price_of_the_pair_is_the_claim(name: str) -> None:
+    exact = case(name).exact
+    assert exact is not None
+    assert 0.999 <= exact <= 1 + 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.1, 3.0])
+@pytest.mark.parametrize("name", EXACT)
+def test_the_price_of_the_pair_is_the_claim_at_any_epsilon(name: str, epsilon: float) -> None:
+    exact = CASES[name](epsilon, 1e-6).exact
+    assert exact is not None
+    assert 0.99 * epsilon <= exact <= epsilon * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("name", ["exponential", "exponential-quantile"])
 def test_the_exponential_pair_is_as_near_as_was_asked(name: str) -> None:
-    assert CASES[name](1.0, 0.0).exact == pytest.approx(0.95, abs=1e-3)
+    assert case(name).exact == pytest.approx(0.95, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["ptr", "trimmed-mean", "mode", "count", "partitions"])
+@pytest.mark.parametrize("name", ["ptr", "count"])
 def test_an_audit_sees_most_of_the_price(name: str) -> None:
-    found = release(name, epsilon=1.0, delta=1e-6, runs=1500, seed=2, confidence=0.999)
-    assert 0.6 < found.lower <= 1.0
+    found = release(name, epsilon=1.0, delta=1e-6, runs=1000, seed=2, confidence=0.99)
+    assert 0.5 < found.lower <= 1.0
     assert not found.refuted
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - SLOW))
 def test_every_case_runs(name: str) -> None:
-    found = release(name, epsilon=0.7, delta=1e-4, runs=20, seed=3)
-    assert found.claimed == 0.7
-    assert found.runs in (20, 30)
+    found = case(name).audit(runs=10, seed=3)
+    assert found.claimed == 1.0
+    assert found.runs in (10, 15)
 
 
 @pytest.mark.slow
@@ -103,9 +116,10 @@ def test_an_audit_sees_nine_tenths_of_an_exponential_mechanism() -> None:
 
 
 def test_an_accident_uses_up_delta_and_no_more() -> None:
-    found = release("ptr-accident", epsilon=1.0, delta=0.05, runs=3000, seed=1, confidence=0.99)
+    found = release("ptr-accident", epsilon=1.0, delta=0.05, runs=1500, seed=1, confidence=0.9)
+    chance = DiscreteLaplaceTest(2.0).false_pass(0.05)
     assert found.lower_delta is not None
-    assert 0.02 < found.lower_delta <= 0.05
+    assert 0.3 * chance < found.lower_delta <= chance <= 0.05
     assert not found.refuted
 
 

@@ -40,6 +40,7 @@ def audit(
     confidence: float = CONFIDENCE,
     score: Callable[[Any], float] | None = None,
     workers: int = 1,
+    seed: int | None = None,
     progress: bool = False,
     name: str | None = None,
 ) -> AuditResult:
@@ -70,11 +71,12 @@ def audit(
             record, fixed before the runs. None: it is learned.
         workers: The number of processes. With more than one, the mechanism must be a function that
             can be pickled, and must draw its randomness anew in every process.
+        seed: Of the coins, to repeat an audit; None draws new ones.
         progress: Whether to show a progress bar on standard error.
         name: What to call the mechanism; its own name by default.
     """
     _validate.count(1, workers=workers)
-    coins = fair_coins(runs)
+    coins = fair_coins(runs, seed)
     data = (without_record, with_record)
     outputs = run_all(mechanism, data, coins, workers=workers, progress=progress)
     return judge(
@@ -120,7 +122,8 @@ def judge(
         confidence: 1 minus the false-alarm rate.
         scores: Scores that were fixed before the runs.
         learn: Whether to try learned scores too; the best is chosen on held-out runs.
-        of_delta: Whether to look for a violation of δ as well, with half of the false alarms.
+        of_delta: Whether to look for a violation of δ as well, by the first of the scores and with
+            half of the false alarms.
         exact: See `AuditResult`.
         notes: See `AuditResult`.
     """
@@ -138,19 +141,6 @@ def judge(
     )
     found = score(outputs)
     bound = bound_of_scores(found, present, delta=delta, confidence=each, held_out=held_out)
-    late, seen = found[first:], present[first:]
-    lower_delta = None
-    if of_delta:
-        high = _best_cut(found[:first], present[:first], epsilon)
-        says = late >= high
-        lower_delta = delta_of_errors(
-            int(np.sum(says & seen)),
-            int(np.sum(seen)),
-            int(np.sum(says & ~seen)),
-            int(np.sum(~seen)),
-            epsilon=epsilon,
-            confidence=each,
-        )
     return AuditResult(
         name=name,
         claimed=epsilon,
@@ -161,20 +151,31 @@ def judge(
         guesses=bound.guesses,
         right=bound.right,
         exact=exact,
-        lower_delta=lower_delta,
-        curve=TradeOff.of(late, seen, confidence),
+        lower_delta=_delta(scores[0](outputs), present, first, epsilon, each) if of_delta else None,
+        curve=TradeOff.of(found[first:], present[first:], confidence),
         notes=notes,
     )
 
 
-def _best_cut(scores: FloatArray, present: BoolArray, epsilon: float) -> float:
-    """The threshold that shows the largest δ at this ε, on held-out runs."""
-    values = np.unique(scores)
-    rates = [
-        1 - np.searchsorted(np.sort(scores[group]), values) / max(1, int(np.sum(group)))
-        for group in (present, ~present)
-    ]
-    return float(values[np.argmax(rates[0] - math.exp(epsilon) * rates[1])])
+def _delta(
+    scores: FloatArray, present: BoolArray, first: int, epsilon: float, confidence: float
+) -> float:
+    """The largest δ refuted at this ε; the test is the best one on the first runs."""
+    values = np.unique(scores[:first])
+    hits, alarms = (
+        1 - np.searchsorted(np.sort(scores[:first][group]), values) / max(1, int(np.sum(group)))
+        for group in (present[:first], ~present[:first])
+    )
+    says = scores[first:] >= values[np.argmax(hits - math.exp(epsilon) * alarms)]
+    seen = present[first:]
+    return delta_of_errors(
+        int(np.sum(says & seen)),
+        int(np.sum(seen)),
+        int(np.sum(says & ~seen)),
+        int(np.sum(~seen)),
+        epsilon=epsilon,
+        confidence=confidence,
+    )
 
 
 def run_all(
