@@ -77,7 +77,7 @@ class PointCurve(Curve):
         """The least false-negative rates at these false-positive rates."""
         rest = 1 - self.delta
         lines = rest - np.exp(self.at) * alarms, np.exp(-self.at) * (rest - alarms)
-        return np.maximum(0.0, np.maximum(*lines))
+        return np.asarray(np.maximum(0.0, np.maximum(*lines)))
 
     def epsilon(self, delta: float) -> float:
         """The ε of the curve at δ, at least its own δ."""
@@ -114,7 +114,7 @@ class PlanCurve(Curve):
         rest, alarms = (1 - self._deltas)[:, None], np.ravel(alarms)[None]
         steep = rest - np.exp(self._epsilons)[:, None] * alarms
         flat = np.exp(-self._epsilons)[:, None] * (rest - alarms)
-        return np.maximum(0.0, np.maximum(steep, flat).max(0)).reshape(shape)
+        return np.asarray(np.maximum(0.0, np.maximum(steep, flat).max(0))).reshape(shape)
 
     def epsilon(self, delta: float) -> float:
         """The ε of the plan at δ."""

@@ -61,9 +61,11 @@ def fit_public(model: nn.Module, inputs: Tensor, targets: Tensor, epochs: int, s
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
-        for rows in torch.randperm(len(inputs), generator=generator).split(128):
+        order = torch.randperm(len(inputs), generator=generator)
+        for rows in torch.tensor_split(order, -(-len(order) // 128)):
             optimizer.zero_grad()
-            cross_entropy(model(inputs[rows]), targets[rows]).mean().backward()
+            loss = cross_entropy(model(inputs[rows]), targets[rows]).mean()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     optimizer.zero_grad()
 

@@ -83,7 +83,7 @@ def is_curve_refuted(
     above = 0.0  # P_(j+1) + ... + P_r
     for j in range(right, 0, -1):
         hits = min(1.0, (j * tail + above) / canaries)
-        alarms = float(curve.misses(np.float64(1 - hits)))
+        alarms = float(curve.misses(np.array(1 - hits)))
         above += tail
         tail = max(tail, (canaries * alarms + above) / (guesses - j + 1))
         if tail > 1:
