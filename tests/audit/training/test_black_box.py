@@ -58,8 +58,8 @@ def test_real_runs_of_a_small_model_tell_the_canary():
     target = small_target()
     before = [p.detach().clone() for p in target.model.parameters()]
     claim = plan(0.2, 1, 5)
-    result = black_box(claim, target, delta=1e-5, runs=40, lr=0.1)
-    assert result.lower > 0.5
+    result = black_box(claim, target, delta=1e-5, runs=60, lr=0.1)
+    assert result.right > 0.7 * result.guesses
     assert not result.refuted
     for parameter, value in zip(target.model.parameters(), before, strict=True):
         assert torch.equal(parameter, value)  # every run starts from the same weights

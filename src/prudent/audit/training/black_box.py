@@ -197,7 +197,10 @@ def judge_scores(
 def _best_cut(scores: FloatArray, coins: BoolArray, confidence: float) -> float:
     """The threshold with the largest bound on held-out runs."""
     cuts = np.unique(np.quantile(scores, np.linspace(0.02, 0.98, 49)))
-    return float(max(cuts, key=lambda cut: _mu(scores, coins, cut, confidence)[0]))
+    # Few runs bound nothing; then the number of right guesses decides, and the middle of the best.
+    ratings = [_mu(scores, coins, cut, confidence)[:2] for cut in cuts]
+    best = [cut for cut, rating in zip(cuts, ratings, strict=True) if rating == max(ratings)]
+    return float(best[len(best) // 2])
 
 
 def _mu(
