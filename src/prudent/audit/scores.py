@@ -19,6 +19,9 @@ from prudent.audit.outputs import Described, described
 
 _MOST_BINS = 40
 _FEWEST_PER_BIN = 25
+_LEAD = (
+    0.02  # probability of a right guess by which a learned score must be better than a known one
+)
 _MOST_COORDINATES = 8  # of a vector that are tried one by one
 
 
@@ -80,10 +83,12 @@ def best_score(
         return found[0]
     rest, seen = outputs[half:], present[half:]
 
-    def promises(score: Score) -> float:
-        return choose_thresholds(score(rest), seen, delta=delta, confidence=confidence)[1]
+    def promises(place: int) -> float:
+        score = found[place]
+        _, promise = choose_thresholds(score(rest), seen, delta=delta, confidence=confidence)
+        return promise + (_LEAD if place < len(candidates) else 0.0)
 
-    return max(found, key=promises)
+    return found[max(range(len(found)), key=promises)]
 
 
 def learned(outputs: Outputs, present: BoolArray) -> list[Score]:

@@ -32,6 +32,8 @@ class Case:
         without_record: The data without it.
         prepare: Reads data once and returns a function that releases from them, given a source of
             noise.
+        call: The public function that the runs stand for, on data and a source of noise; None for a
+            mechanism that is not public by itself. The same noise gives the same answer.
         score: The exact log-likelihood ratio of an output; None if it is not known.
         exact: The exact ε of this pair at δ; None if it is not known.
         of_delta: Whether the pair is about accidents of probability δ.
@@ -44,6 +46,7 @@ class Case:
     with_record: Any
     without_record: Any
     prepare: Callable[[Any, Noise], Run]
+    call: Callable[[Any, Noise], Any] | None = None
     score: Callable[[Any], float] | None = None
     exact: float | None = None
     of_delta: bool = False

@@ -8,8 +8,9 @@ answer above y: the share of ε that an audit can see grows with the number of r
 """
 
 import builtins
+import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -27,12 +28,15 @@ from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.selection.measure import LatticeMeasure, Measure
 from prudent.release.selection.quantile import ExponentialQuantile
+from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
 from prudent.release.selection.window import Window
 from prudent.release.sums.winsorising import base_measure
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
+_SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
 _TOP = 2**40  # the largest answer; so many values that the mass of a single one is negligible
 _BYTE = (0, 255)
+_BYTES = LatticeMeasure(Lattice(0, *_BYTE))
 _INTERVALS = (
     "Part of ε pays for confidence intervals, or for other parts of the answer; no pair is known "
     "that uses up every part at once, so the price may be above the exact ε."
@@ -52,29 +56,87 @@ def exponential_quantile(epsilon: float, delta: float) -> Case:
 def median(epsilon: float, delta: float) -> Case:
     """The median without a proposal, with its interval."""
     found = _quantile("median-selected", Fraction(1, 2), epsilon)
-    return attrs.evolve(found, exact=None, notes=(_INTERVALS,))
+
+    def call(data: Any, noise: Noise) -> Any:
+        return statistics.median(
+            np.array(data, np.int64), bounds=(0, _TOP), epsilon=epsilon, noise=noise
+        )
+
+    return attrs.evolve(found, call=call, exact=None, notes=(_INTERVALS,))
 
 
 def quantiles(epsilon: float, delta: float) -> Case:
-    """The quartiles, with intervals."""
+    """The quartiles, with intervals; the score adds up their losses as if they were not sorted."""
+    ps = ["0.25", "0.5", "0.75"]
 
-    def release(column: Any, noise: Noise) -> Any:
-        found: Any = statistics.quantiles(
-            column, ps=["0.25", "0.5", "0.75"], bounds=_BYTE, epsilon=epsilon, noise=noise
-        )
-        return found.value
+    def mechanism() -> ExponentialQuantiles:
+        return _Several(ps, epsilon, _BYTES, _SEVERAL_SHARE)
 
-    return _public("quantiles", release, epsilon, LatticeMeasure(Lattice(0, *_BYTE)))
+    def laws(data: Sequence[int]) -> FloatArray:
+        return np.array([_law(part, data, range(1, 256)) for part in mechanism().parts])
+
+    def divergence(pair: tuple[Sequence[int], Sequence[int]]) -> float:
+        more, fewer = map(laws, pair)
+        return float(np.sum(more * np.log(more / fewer)))
+
+    pair = max(_few_records(), key=divergence)
+    losses = np.log(laws(pair[0]) / laws(pair[1]))
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        column, chosen = ArrayColumn(np.array(data)), mechanism()
+        return lambda: tuple(each.index for each in chosen.release(column, noise))
+
+    return Case(
+        name="quantiles",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=lambda data, noise: statistics.quantiles(
+            np.array(data), ps=ps, bounds=_BYTE, epsilon=epsilon, noise=noise
+        ),
+        score=lambda output: float(builtins.sum(losses[range(3), output])),
+        notes=(_INTERVALS,),
+    )
 
 
 def iqr(epsilon: float, delta: float) -> Case:
-    """The interquartile range without a proposal."""
+    """The interquartile range without a proposal: the pair of the largest ε among simple ones."""
 
-    def release(column: Any, noise: Noise) -> Any:
-        found: Any = statistics.iqr(column, bounds=_BYTE, epsilon=epsilon, noise=noise)
-        return found.value
+    def mechanism() -> ExponentialRange:
+        return _Range(epsilon, _BYTES)
 
-    return _public("iqr-selected", release, epsilon, LatticeMeasure(Lattice(0, *_BYTE)))
+    def law(data: Sequence[int]) -> FloatArray:
+        """The probability of every range: a difference of two independent quartiles."""
+        lower, upper = (_law(part, data, range(1, 256)) for part in mechanism().quartiles.parts)
+        values = np.arange(256)
+        ranges = np.abs(values[:, None] - values)
+        both = np.outer(lower, upper)
+        return np.array([np.sum(both[ranges == each]) for each in values])
+
+    pair = max(_few_records(), key=lambda each: exact_epsilon([law(data) for data in each], 0.0))
+    laws = [law(data) for data in pair]
+    losses = np.log(laws[0] / laws[1])
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        column, chosen = ArrayColumn(np.array(data)), mechanism()
+        return lambda: int(chosen.release(column, noise)[0])
+
+    return Case(
+        name="iqr-selected",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=lambda data, noise: statistics.iqr(
+            np.array(data), bounds=_BYTE, epsilon=epsilon, noise=noise
+        ),
+        score=lambda output: float(losses[output]),
+        exact=exact_epsilon(laws, 0.0),
+        notes=(_INTERVALS,),
+    )
 
 
 def sum(epsilon: float, delta: float) -> Case:
@@ -137,6 +199,25 @@ class _Remembering(ExponentialQuantile):
         if key not in self._memory:
             self._memory[key] = super().interval_weights(window, intervals)
         return self._memory[key]  # type: ignore[no-any-return]
+
+
+class _Several(ExponentialQuantiles):
+    """The same mechanism for one data set, whose weights are computed once."""
+
+    @cached_property
+    @override
+    def parts(self) -> tuple[ExponentialQuantile, ...]:
+        found = super().parts
+        return tuple(_Remembering(**attrs.asdict(part, recurse=False)) for part in found)
+
+
+class _Range(ExponentialRange):
+    """The same mechanism for one data set, whose weights are computed once."""
+
+    @cached_property
+    @override
+    def quartiles(self) -> ExponentialQuantiles:
+        return _Several(**attrs.asdict(super().quartiles, recurse=False))
 
 
 def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
@@ -205,6 +286,12 @@ def _law(mechanism: ExponentialQuantile, data: Sequence[float], cuts: Sequence[i
     return found
 
 
+def _few_records() -> Iterator[tuple[list[int], list[int]]]:
+    """Pairs of bytes: a few equal records, and one more at an end."""
+    for y, copies, added in itertools.product((20, 128, 235), (1, 3), _BYTE):
+        yield [y] * copies + [added], [y] * copies
+
+
 def _public(
     name: str, release: Callable[[Any, Noise], Any], epsilon: float, measure: Measure
 ) -> Case:
@@ -231,6 +318,7 @@ def _public(
         with_record=[low, measure.high],
         without_record=[low],
         prepare=prepare,
+        call=lambda data, noise: release(np.array(data, np.int64), noise),
         notes=(_INTERVALS,),
     )
 

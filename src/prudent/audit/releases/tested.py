@@ -10,12 +10,14 @@ it. The accident of the test, in which a margin of 0 passes, is a case of its ow
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from prudent.accounting.domination import branch_pair
 from prudent.audit.releases.case import Case, Run, discrete_laplace, exact_epsilon
+from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.margins import mode as modes
 from prudent.release.margins import quantile as quantiles
@@ -94,7 +96,8 @@ def _of_quantile(name: str, p: Fraction, epsilon: float, delta: float) -> Case:
     about = math.floor((mechanism.threshold + 1) * larger / (1 - larger))
     sizes = range(max(2, about - 12), about + 12)
     pair = _search(mechanism, measure, _two_values(sizes, (p,)))
-    return _case(name, mechanism, measure, pair, epsilon, delta)
+    call = partial(statistics.quantile, p=str(p), propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    return _case(name, mechanism, measure, pair, epsilon, delta, call)
 
 
 def iqr(epsilon: float, delta: float) -> Case:
@@ -109,7 +112,8 @@ def iqr(epsilon: float, delta: float) -> Case:
     about = 3 * (mechanism.threshold + 1)
     pairs = _two_values(range(max(2, about - 6), about + 6), (Fraction(1, 4), Fraction(3, 4)))
     pair = _search(mechanism, measure, pairs)
-    return _case("iqr", mechanism, measure, pair, epsilon, delta)
+    call = partial(statistics.iqr, propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    return _case("iqr", mechanism, measure, pair, epsilon, delta, call)
 
 
 def trimmed_mean(epsilon: float, delta: float) -> Case:
@@ -132,10 +136,17 @@ def trimmed_mean(epsilon: float, delta: float) -> Case:
             fewer = [0.0] * (2 * trim - extreme) + [_BOUNDS[1]] * extreme
             yield [*fewer, _BOUNDS[1]], fewer
 
-    near = list(pairs())[4:12]
-    return _case(
-        "trimmed-mean", mechanism, measure, _search(mechanism, measure, near), epsilon, delta
+    pair = _search(mechanism, measure, list(pairs())[4:12])
+    call = partial(
+        statistics.trimmed_mean,
+        trim=trim,
+        propose=_PROPOSE,
+        default=-_PROPOSE,
+        bounds=_BOUNDS,
+        epsilon=epsilon,
+        delta=delta,
     )
+    return _case("trimmed-mean", mechanism, measure, pair, epsilon, delta, call)
 
 
 def mode_of_numbers(epsilon: float, delta: float) -> Case:
@@ -155,7 +166,8 @@ def mode_of_numbers(epsilon: float, delta: float) -> Case:
             yield tie, tie[1:]
 
     pair = _search(mechanism, measure, pairs())
-    return _case("mode-of-numbers", mechanism, measure, pair, epsilon, delta)
+    call = partial(statistics.mode, propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    return _case("mode-of-numbers", mechanism, measure, pair, epsilon, delta, call)
 
 
 def mode(epsilon: float, delta: float) -> Case:
@@ -167,7 +179,8 @@ def mode(epsilon: float, delta: float) -> Case:
         return modes.category_mode(_column(data), None, cap=mechanism.cap)
 
     pair = ["a"] * often, ["a"] * (often - 1)
-    return _case("mode", mechanism, measure, pair, epsilon, delta)
+    call = partial(statistics.mode, epsilon=epsilon, delta=delta)
+    return _case("mode", mechanism, measure, pair, epsilon, delta, call)
 
 
 def trimmed_sum(epsilon: float, delta: float) -> Case:
@@ -206,6 +219,15 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         with_record=more,
         without_record=fewer,
         prepare=_prepare(mechanism, measure),
+        call=lambda data, noise: statistics.trimmed_sum(
+            data,
+            trim=trim,
+            propose=_PROPOSE,
+            bound=_LONGEST,
+            epsilon=epsilon,
+            delta=delta,
+            noise=noise,
+        ),
         score=_score(mechanism, *pair),
         exact=exact_epsilon(laws, delta),
         notes=(note,),
@@ -266,6 +288,7 @@ def _case(
     pair: tuple[Any, Any],
     epsilon: float,
     delta: float,
+    call: Callable[..., Any] | None = None,
 ) -> Case:
     measured = measure(pair[0]), measure(pair[1])
     laws = [_laplace_law(mechanism, each, measured) for each in measured]
@@ -276,6 +299,7 @@ def _case(
         with_record=pair[0],
         without_record=pair[1],
         prepare=_prepare(mechanism, measure),
+        call=None if call is None else lambda data, noise: call(np.array(data), noise=noise),
         score=_score(mechanism, *measured),
         exact=exact_epsilon(laws, delta),
     )
