@@ -142,7 +142,12 @@ def honest(monkeypatch):
     [
         (halved_noise, plain(2.0), 1e-2, {"runs": 0, "lanes": 20_000}),
         (noise_of_the_first_step_again, plain(2.0, 0.5, 4), 1e-2, {"runs": 0, "lanes": 20_000}),
-        (margin_without_noise, ptr(4, noise_multiplier=2.0), 1e-2, {"runs": 50}),
+        (
+            margin_without_noise,
+            ptr(13, noise_multiplier=2.0, test=GaussianTest(4.0)),
+            1e-2,
+            {"runs": 100, "scenes": ["dirac"]},
+        ),
         pytest.param(
             division_by_the_drawn_batch,
             plain(1.0),

@@ -182,7 +182,7 @@ def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
 
 
 def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) -> list[Attack]:
-    """Both scores of a scene."""
+    """Every score of a scene."""
     likelihood = Attack(
         f"{scene.name} canary, likelihood ratio",
         scene,
@@ -198,7 +198,23 @@ def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) ->
         score=spread_over_steps,
         is_likelihood=False,
     )
-    return [likelihood, spread] if plan.steps > 1 else [likelihood]
+    failures = attrs.evolve(
+        likelihood,
+        name=f"{scene.name} canary, failed tests",
+        score=failed_tests,
+        is_likelihood=False,
+    )
+    found = [likelihood]
+    if plan.steps > 1:
+        found.append(spread)
+    if isinstance(plan.aggregation, ProposeTestRelease):
+        found.append(failures)
+    return found
+
+
+def failed_tests(seen: Releases) -> FloatArray:
+    """The number of failed tests of a run: a canary lowers the margin, and noise must hide it."""
+    return np.asarray(np.sum(~seen.passed, 1, dtype=np.float64))
 
 
 def spread_over_steps(seen: Releases) -> FloatArray:
