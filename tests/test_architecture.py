@@ -24,12 +24,13 @@ MAY_IMPORT = {
     "federated": GROUND | {"accounting", "training"},
     "experiments": GROUND | WORKERS | {"accounting"},
     "certify": GROUND | WORKERS | {"accounting", "experiments"},
+    "audit": GROUND | WORKERS | {"accounting", "experiments"},
     "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent"},
     "explore": GROUND | {"accounting", "paper", "release"},
     "cli": GROUND
     | WORKERS
-    | {"accounting", "certify", "experiments", "explore", "paper", "prudent"},
-    "__init__": GROUND | WORKERS | {"accounting"},
+    | {"accounting", "audit", "certify", "experiments", "explore", "paper", "prudent"},
+    "__init__": GROUND | WORKERS | {"accounting", "audit"},
     "__main__": {"cli"},
 }
 
@@ -113,6 +114,9 @@ def test_no_import_goes_back(room: str) -> None:
         ("federated/strategy.py", "from prudent.corruption import Mimic"),
         ("training/gradients/layers.py", "from ...release import median"),
         ("release/mechanism.py", "import importlib\nimportlib.import_module('prudent.paper')"),
+        ("release/noise.py", "from prudent.audit import audit"),
+        ("training/step.py", "from prudent.audit.training import white_box"),
+        ("audit/auditing.py", "from prudent.certify import CertifiedClassifier"),
         ("corruption/__init__.py", "from prudent import cli"),
         ("paper/figures.py", "from prudent.cli import main"),
         ("_validate.py", "from prudent.accounting import events"),

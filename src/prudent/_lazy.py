@@ -25,6 +25,8 @@ def attach(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Ca
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if homes[name] == package:  # a package inside this one
+            return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(homes[name]), name)
 
     def names() -> list[str]:

@@ -13,6 +13,7 @@ import typer
 
 import prudent
 from prudent.cli import (
+    audit,
     budget,
     certify,
     compare,
@@ -49,6 +50,7 @@ app.add_typer(release.app, name="release")
 app.add_typer(budget.app, name="budget")
 app.add_typer(paper.app, name="paper")
 app.add_typer(certify.app, name="certify")
+app.add_typer(audit.app, name="audit")
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,7 +81,8 @@ def _prudent(
         --noise-multiplier 1.1 --test gaussian:4 --delta 1e-5
 
     Every command shows examples of its own with --help, and answers programs
-    with --json. Exit status 0: done; 2: bad input, in one line that says what.
+    with --json. Exit status 0: done; 1: an audit refuted its claim; 2: bad
+    input, in one line that says what.
     """
 
 

@@ -1,0 +1,243 @@
+"""Audit a mechanism: run it on two neighbouring data sets and try to tell them apart."""
+
+import contextlib
+import math
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from prudent import _validate
+from prudent.audit import scores as learning
+from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, delta_of_errors
+from prudent.audit.result import AuditResult
+from prudent.audit.scores import Outputs, Score
+from prudent.audit.trade_off import TradeOff
+
+Data = TypeVar("Data")
+
+CONFIDENCE = 0.95
+"""Confidence of an audit by default: one in twenty audits of an exact claim is a false alarm."""
+
+_HELD_OUT = {False: 0.25, True: 0.5}
+"""Fraction of the runs on which thresholds are chosen; more where the score is learned alone."""
+
+_PARTS = 100  # of the work, for the progress bar and the worker processes
+
+
+def audit(
+    mechanism: Callable[[Data], Any],
+    with_record: Data,
+    without_record: Data,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    runs: int = 20_000,
+    confidence: float = CONFIDENCE,
+    score: Callable[[Any], float] | None = None,
+    workers: int = 1,
+    seed: int | None = None,
+    progress: bool = False,
+    name: str | None = None,
+) -> AuditResult:
+    """Try to refute that a mechanism is (epsilon, delta)-DP, on one pair of neighbours.
+
+        audit(lambda data: sum(data) + laplace(scale=1), [1, 1, 1], [1, 1], epsilon=1.0)
+
+    A fair coin decides for each run which of the two data sets the mechanism sees. Where no score
+    is given, one is learned on half of the runs: from the frequencies of categories (a refusal is
+    one) and of numbers. The other half is counted. See `prudent.audit.lower_bounds` for the bound
+    and its proof.
+
+    Guarantee:
+        If the mechanism is (epsilon, delta)-DP and its runs are independent, the result is
+        `refuted` with a probability of at most 1 - confidence.
+
+    Args:
+        mechanism: A function from data to an output: a number, an array, a category, an outcome of
+            `prudent.release`, or tuples and mappings of these. Each call is a run.
+        with_record: A data set.
+        without_record: Its neighbour. The bound holds for any two data sets that the claim calls
+            neighbours; choose the pair that is hardest to hide.
+        epsilon: ε of the claim.
+        delta: δ of the claim.
+        runs: The number of runs on each of the two data sets, on average.
+        confidence: 1 minus the false-alarm rate.
+        score: A function from an output to a number that is high where the output speaks for the
+            record, fixed before the runs. None: it is learned.
+        workers: The number of processes. With more than one, the mechanism must be a function that
+            can be pickled, and must draw its randomness anew in every process.
+        seed: Of the coins, to repeat an audit; None draws new ones.
+        progress: Whether to show a progress bar on standard error.
+        name: What to call the mechanism; its own name by default.
+    """
+    _validate.count(1, workers=workers)
+    coins = fair_coins(runs, seed)
+    data = (without_record, with_record)
+    outputs = run_all(mechanism, data, coins, workers=workers, progress=progress)
+    return judge(
+        outputs,
+        coins,
+        name=name or str(getattr(mechanism, "__name__", type(mechanism).__name__)),
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        scores=() if score is None else (learning.each(score),),
+        learn=score is None,
+    )
+
+
+def fair_coins(runs: int, seed: int | None = None) -> BoolArray:
+    """Return one coin for each of 2 `runs` runs; without a seed, different ones each time."""
+    runs = _validate.count(8, runs=runs)
+    return np.random.default_rng(seed).random(2 * runs) < 0.5
+
+
+def judge(
+    outputs: Sequence[Any],
+    present: BoolArray,
+    *,
+    name: str,
+    epsilon: float,
+    delta: float,
+    confidence: float,
+    scores: Sequence[Score] = (),
+    learn: bool = True,
+    of_delta: bool = False,
+    exact: float | None = None,
+    notes: tuple[str, ...] = (),
+) -> AuditResult:
+    """Return what the outputs of runs refute, given the coins that chose their data.
+
+    Args:
+        outputs: The outputs, in the order of the runs.
+        present: The coins: whether each run had the record.
+        name: What was audited.
+        epsilon: ε of the claim.
+        delta: δ of the claim.
+        confidence: 1 minus the false-alarm rate.
+        scores: Scores that were fixed before the runs.
+        learn: Whether to try learned scores too; the best is chosen on held-out runs.
+        of_delta: Whether to look for a violation of δ as well, by the first of the scores and with
+            half of the false alarms.
+        exact: See `AuditResult`.
+        notes: See `AuditResult`.
+    """
+    _validate.positive(epsilon=epsilon)
+    _validate.between(0, 1, ends="[)", delta=delta)
+    _validate.between(0.5, 1, ends="[)", confidence=confidence)
+    each = (1 + confidence) / 2 if of_delta else confidence
+    held_out = _HELD_OUT[not scores]
+    first = math.ceil(held_out * len(outputs))
+    outputs = Outputs(outputs)
+    if learn:
+        _ = outputs.told  # described once, for all slices
+    score = learning.best_score(
+        scores, outputs[:first], present[:first], delta=delta, confidence=each, learn=learn
+    )
+    found = score(outputs)
+    bound = bound_of_scores(found, present, delta=delta, confidence=each, held_out=held_out)
+    return AuditResult(
+        name=name,
+        claimed=epsilon,
+        delta=delta,
+        lower=bound.lower,
+        confidence=confidence,
+        runs=bound.runs,
+        guesses=bound.guesses,
+        right=bound.right,
+        exact=exact,
+        lower_delta=_delta(scores[0](outputs), present, first, epsilon, each) if of_delta else None,
+        curve=TradeOff.of(found[first:], present[first:], confidence),
+        notes=notes,
+    )
+
+
+def _delta(
+    scores: FloatArray, present: BoolArray, first: int, epsilon: float, confidence: float
+) -> float:
+    """The largest δ refuted at this ε; the test is the best one on the first runs."""
+    values = np.unique(scores[:first])
+    hits, alarms = (
+        1 - np.searchsorted(np.sort(scores[:first][group]), values) / max(1, int(np.sum(group)))
+        for group in (present[:first], ~present[:first])
+    )
+    says = scores[first:] >= values[np.argmax(hits - math.exp(epsilon) * alarms)]
+    seen = present[first:]
+    return delta_of_errors(
+        int(np.sum(says & seen)),
+        int(np.sum(seen)),
+        int(np.sum(says & ~seen)),
+        int(np.sum(~seen)),
+        epsilon=epsilon,
+        confidence=confidence,
+    )
+
+
+def run_all(
+    mechanism: Callable[[Data], Any],
+    data: tuple[Data, Data],
+    coins: BoolArray,
+    *,
+    workers: int = 1,
+    progress: bool = False,
+) -> list[Any]:
+    """Return the outputs of all runs, in the order of their coins.
+
+    Args:
+        mechanism: The mechanism.
+        data: The data without the record, and with it.
+        coins: Which of the two each run sees.
+        workers: The number of processes.
+        progress: Whether to show a progress bar on standard error.
+    """
+    parts = np.array_split(coins, min(_PARTS, len(coins)))
+    work = partial(_run_part, mechanism, data)
+    outputs: list[Any] = []
+    with _mapper(work, workers) as mapped, _bar(len(coins), progress) as advance:
+        for found in mapped(work, parts):
+            outputs += found
+            advance(len(found))
+    return outputs
+
+
+def _run_part(mechanism: Callable[[Any], Any], data: tuple[Any, Any], coins: BoolArray) -> Any:
+    return [mechanism(data[coin]) for coin in coins.astype(int).tolist()]
+
+
+@contextlib.contextmanager
+def _mapper(work: Callable[..., Any], workers: int) -> Iterator[Callable[..., Any]]:
+    """A `map` over processes, or over none."""
+    if workers == 1:
+        yield map
+        return
+    try:
+        pickle.dumps(work)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        raise _validate.ArgumentError(
+            "workers",
+            "1 for a mechanism that cannot be sent to another process",
+            got=workers,
+            hint="Define the mechanism at the top of a module.",
+        ) from None
+    # A forked process would inherit the state of generators, and repeat the noise of its siblings.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        yield pool.map
+
+
+@contextlib.contextmanager
+def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("runs", total=total)
+        yield lambda count: bar.advance(task, count)

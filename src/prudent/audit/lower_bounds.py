@@ -1,0 +1,314 @@
+"""Lower bounds on ε from runs with and without a record: what claims the runs refute.
+
+Two bounds, each valid at every sample size:
+
+**Guesses.** A fair coin decides for each run whether it sees the record. An attacker sees the
+output and guesses, or abstains. If the mechanism is (ε, δ)-DP, its output is post-processing of
+an answer that reveals the coin with probability δ and otherwise is right with probability
+q = e^ε/(1 + e^ε) (Kairouz, Oh and Viswanath 2015). So given that a run revealed nothing and that
+the attacker guessed, the guess is right with a probability of at most q, independently of all
+other runs. At most k of N runs reveal the coin, except with probability P(Bin(N, δ) > k). Then the
+chance of C right guesses out of K is at most P(Bin(K - k, q) >= C - k): replacing j <= k guesses
+that were given away by right ones and dropping them leaves Bin(K - j, q), which is at most
+k - j + Bin(K - k, q). The Clopper-Pearson bound on q follows, and with it one on ε.
+
+**Errors.** With any numbers of runs with and without the record, (ε, δ)-DP says
+TPR <= e^ε FPR + δ and 1 - FPR <= e^ε (1 - TPR) + δ for every test. Clopper-Pearson bounds on TPR
+and FPR refute each ε that contradicts one of the two. Two rates share the confidence here, so
+guesses refute more with the same runs.
+
+Both assume that runs are independent, and that the test (a score and its thresholds) was fixed
+before the runs that are counted. So thresholds are chosen on other runs, see `choose_thresholds`.
+"""
+
+import math
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from prudent import _validate
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+_REVEALED_SHARE = 0.01  # of 1 - confidence, for more revealed coins than are allowed for
+_MOST_THRESHOLDS = 100  # candidates on each side
+
+
+def epsilon_of_guesses(
+    right: npt.ArrayLike,
+    guesses: npt.ArrayLike,
+    runs: int,
+    *,
+    delta: float,
+    confidence: float,
+) -> FloatArray:
+    """Return the largest ε that this many right guesses refute, for numbers or arrays of them.
+
+    Guarantee:
+        If each run saw the record by a fair coin, and the mechanism is (ε, δ)-DP for this pair of
+        data sets, the bound exceeds ε with a probability of at most 1 - confidence.
+
+    Args:
+        right: C, the number of right guesses.
+        guesses: K, the number of guesses; the attacker abstained from the others.
+        runs: N, the number of runs.
+        delta: The δ of the claim.
+        confidence: Probability, over the runs, with which the bound holds.
+    """
+    _check(delta, confidence)
+    right, guesses = np.asarray(right, np.float64), np.asarray(guesses, np.float64)
+    revealed, error = revealed_runs(runs, delta, 1 - confidence)
+    sure = np.maximum(right - revealed, 0.0)
+    with np.errstate(divide="ignore"):
+        least = special.betaincinv(np.maximum(sure, 1.0), guesses - right + 1.0, error)
+        epsilon = np.log(least) - np.log1p(-least)
+    return np.where(sure > 0, np.maximum(epsilon, 0.0), 0.0)
+
+
+def revealed_runs(runs: int, delta: float, error: float) -> tuple[int, float]:
+    """Return how many runs may reveal the coin, and the error probability that is left.
+
+    It depends on public numbers alone, so it is fixed before the runs.
+    """
+    if delta == 0:
+        return 0, error
+    used = _REVEALED_SHARE * error
+    return int(stats.binom.isf(used, runs, delta)), error - used
+
+
+def epsilon_of_errors(
+    true_positives: int,
+    with_runs: int,
+    false_positives: int,
+    without_runs: int,
+    *,
+    delta: float,
+    confidence: float,
+) -> float:
+    """Return the largest ε that the errors of one test refute, in either direction.
+
+    Guarantee:
+        If the mechanism is (ε, δ)-DP for this pair of data sets, the bound exceeds ε with a
+        probability of at most 1 - confidence, whatever the numbers of runs. Both directions follow
+        from the same two intervals, each of which fails with probability (1 - confidence)/2.
+
+    Args:
+        true_positives: Runs with the record that the test says had it.
+        with_runs: Runs with the record.
+        false_positives: Runs without the record that the test says had it.
+        without_runs: Runs without the record.
+        delta: The δ of the claim.
+        confidence: Probability, over the runs, with which the bound holds.
+    """
+    _check(delta, confidence)
+    share = (1 - confidence) / 4  # two-sided intervals for two rates
+    hit = clopper_pearson(true_positives, with_runs, share)
+    alarm = clopper_pearson(false_positives, without_runs, share)
+    return max(
+        0.0,
+        _log_ratio(hit[0] - delta, alarm[1]),
+        _log_ratio(1 - alarm[1] - delta, 1 - hit[0]),
+        _log_ratio(alarm[0] - delta, hit[1]),
+        _log_ratio(1 - hit[1] - delta, 1 - alarm[0]),
+    )
+
+
+def delta_of_errors(
+    true_positives: int,
+    with_runs: int,
+    false_positives: int,
+    without_runs: int,
+    *,
+    epsilon: float,
+    confidence: float,
+) -> float:
+    """Return the largest δ that the errors of one test refute at this ε; see `epsilon_of_errors`.
+
+    It is the bound to look at where a claim is about accidents that reveal everything.
+    """
+    _check(0.0, confidence)
+    share = (1 - confidence) / 2
+    hit = clopper_pearson(true_positives, with_runs, share)[0]
+    alarm = clopper_pearson(false_positives, without_runs, share)[1]
+    factor = math.exp(epsilon)
+    return max(0.0, hit - factor * alarm, 1 - alarm - factor * (1 - hit))
+
+
+def clopper_pearson(successes: int, trials: int, error: float) -> tuple[float, float]:
+    """Return bounds on a probability, each of which fails with a probability of at most `error`."""
+    if trials == 0:
+        return 0.0, 1.0
+    low = float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
+    missed = trials - successes
+    high = 1 - float(special.betaincinv(missed, successes + 1, error)) if missed else 1.0
+    return low, high
+
+
+@attrs.frozen
+class Thresholds:
+    """What an attacker guesses from a score: without up to `low`, with from `high` on.
+
+    Attributes:
+        low: The largest score that is taken for a run without the record.
+        high: The smallest score that is taken for a run with it.
+    """
+
+    low: float
+    high: float
+
+    def count(self, scores: FloatArray, present: BoolArray) -> tuple[int, int]:
+        """Return the number of right guesses, and of guesses."""
+        says_with, says_without = scores >= self.high, scores <= self.low
+        right = np.sum(says_with & present) + np.sum(says_without & ~present)
+        return int(right), int(np.sum(says_with) + np.sum(says_without))
+
+
+def choose_thresholds(
+    scores: npt.ArrayLike,
+    present: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float,
+) -> tuple[Thresholds, float]:
+    """Return thresholds that should refute much with more runs like these, and how much.
+
+    Every pair of thresholds is rated by a bound that allows for the number of thresholds, so that a
+    few lucky guesses do not win. The rating is approximate (Wilson's interval), and proves nothing.
+    The runs given here must not be counted afterwards.
+
+    Args:
+        scores: A score for each run; high ones speak for the record.
+        present: Whether each run had the record.
+        delta: The δ of the claim.
+        confidence: The confidence of the bound that is wanted.
+    """
+    scores, present = np.asarray(scores, np.float64), np.asarray(present, bool)
+    if not len(scores):
+        return Thresholds(-math.inf, math.inf), 0.0
+    values, total, hits = _candidates(scores), np.sort(scores), np.sort(scores[present])
+    above, above_right = (len(each) - np.searchsorted(each, values) for each in (total, hits))
+    below, below_wrong = (np.searchsorted(each, values, side="right") for each in (total, hits))
+    # One more choice on each side: never to guess so.
+    right = np.add.outer(np.append(below - below_wrong, 0), np.append(above_right, 0))
+    guesses = np.add.outer(np.append(below, 0), np.append(above, 0))
+    lows, highs = np.append(values, -math.inf), np.append(values, math.inf)
+    revealed, error = revealed_runs(len(scores), delta, 1 - confidence)
+    z = float(special.ndtri(1 - error / len(lows)))
+    bounds = _wilson(np.maximum(right - revealed, 0), np.maximum(guesses - revealed, 1), z)
+    bounds = np.where(np.less.outer(lows, highs), bounds, 0.0)
+    low, high = np.unravel_index(int(np.argmax(bounds)), bounds.shape)
+    return Thresholds(float(lows[low]), float(highs[high])), float(bounds[low, high])
+
+
+def _candidates(scores: FloatArray) -> FloatArray:
+    """Scores to try as thresholds: evenly spread over the values and over the runs.
+
+    So neither a value that many runs share nor a tail is missed.
+    """
+    lists = np.unique(scores), np.sort(scores)
+    places = [np.linspace(0, len(each) - 1, _MOST_THRESHOLDS).round().astype(int) for each in lists]
+    return np.unique(np.concatenate([each[at] for each, at in zip(lists, places, strict=True)]))
+
+
+def _wilson(right: IntArray, guesses: IntArray, z: float) -> FloatArray:
+    """The lower end of Wilson's interval for a probability."""
+    share, weight = right / guesses, z * z / guesses
+    root = np.sqrt(share * (1 - share) * weight + weight**2 / 4)
+    return np.asarray((share + weight / 2 - root) / (1 + weight))
+
+
+@attrs.frozen
+class Bound:
+    """A lower bound on ε, and the counts that it follows from.
+
+    Attributes:
+        lower: The largest ε refuted.
+        runs: The runs that were counted.
+        guesses: The number of guesses.
+        right: The number of right guesses.
+        thresholds: When the attacker guessed.
+    """
+
+    lower: float
+    runs: int
+    guesses: int
+    right: int
+    thresholds: Thresholds
+
+
+def bound_of_scores(
+    scores: npt.ArrayLike,
+    present: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float,
+    held_out: float = 0.25,
+    thresholds: Thresholds | None = None,
+) -> Bound:
+    """Return the bound from scores of runs that saw the record by a fair coin.
+
+    Guarantee:
+        That of `epsilon_of_guesses`: the thresholds are chosen on the first runs, and the others
+        are counted.
+
+    Args:
+        scores: A score for each run, in the order of the runs; high ones speak for the record.
+        present: Whether each run had the record: the coins, drawn before the runs.
+        delta: The δ of the claim.
+        confidence: Probability, over the runs, with which the bound holds.
+        held_out: The fraction of runs on which the thresholds are chosen.
+        thresholds: Thresholds that were fixed before the runs; then every run is counted.
+    """
+    scores, present = np.asarray(scores, np.float64), np.asarray(present, bool)
+    first = 0
+    if thresholds is None:
+        _validate.between(0, 1, ends="()", held_out=held_out)
+        first = math.ceil(held_out * len(scores))
+        thresholds, _ = choose_thresholds(
+            scores[:first], present[:first], delta=delta, confidence=confidence
+        )
+    right, guesses = thresholds.count(scores[first:], present[first:])
+    runs = len(scores) - first
+    lower = epsilon_of_guesses(right, guesses, runs, delta=delta, confidence=confidence)
+    return Bound(float(lower), runs, guesses, right, thresholds)
+
+
+def by_coin(
+    with_scores: npt.ArrayLike, without_scores: npt.ArrayLike, *, seed: int | None = None
+) -> tuple[FloatArray, BoolArray]:
+    """Return scores in the order of fair coins, from groups whose sizes were fixed in advance.
+
+    A few runs are left over, since coins seldom divide evenly: four standard deviations of the
+    smaller group. Should the coins ask for more runs than there are, which happens with probability
+    0.00007, nothing is returned, and nothing is refuted.
+
+    Args:
+        with_scores: Scores of independent runs with the record.
+        without_scores: Scores of independent runs without it.
+        seed: Of the coins, to repeat an audit; None draws new ones.
+    """
+    groups = [np.asarray(each, np.float64) for each in (without_scores, with_scores)]
+    smaller = min(map(len, groups))
+    total = max(0, math.floor(2 * smaller - 4 * math.sqrt(2 * smaller)))
+    coins = np.random.default_rng(seed).random(total) < 0.5
+    count = int(np.sum(coins))
+    if max(count, total - count) > smaller:
+        return np.zeros(0), np.zeros(0, bool)
+    scores = np.empty(total)
+    scores[coins], scores[~coins] = groups[1][:count], groups[0][: total - count]
+    return scores, coins
+
+
+def _log_ratio(above: float, below: float) -> float:
+    if above <= 0:
+        return -math.inf
+    return math.log(above) - math.log(below) if below > 0 else math.inf
+
+
+def _check(delta: float, confidence: float) -> None:
+    _validate.between(0, 1, ends="[)", delta=delta)
+    _validate.between(0.5, 1, ends="[)", confidence=confidence)

@@ -1,0 +1,138 @@
+"""A worst-case pair as a value: two neighbours, how to release from them, and what is known."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from prudent import _validate
+from prudent.audit import scores
+from prudent.audit.auditing import CONFIDENCE, fair_coins, judge, run_all
+from prudent.audit.lower_bounds import FloatArray
+from prudent.audit.result import AuditResult
+from prudent.release.noise import Noise, ReproducibleNoise, SecureNoise
+
+Run: TypeAlias = Callable[[], Any]
+
+_NEARLY = 0.97  # of the largest loss of a pair
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Case:
+    """Two neighbouring data sets, and the release that is audited on them.
+
+    Attributes:
+        name: The name of the case.
+        epsilon: ε of the claim.
+        delta: δ of the claim.
+        with_record: The data with the record.
+        without_record: The data without it.
+        prepare: Reads data once and returns a function that releases from them, given a source of
+            noise.
+        call: The public function that the runs stand for, on data and a source of noise; None for a
+            mechanism that is not public by itself. The same noise gives the same answer.
+        score: The exact log-likelihood ratio of an output; None if it is not known.
+        exact: The exact ε of this pair at δ; None if it is not known.
+        of_delta: Whether the pair is about accidents of probability δ.
+        notes: What the result should say about the case.
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    with_record: Any
+    without_record: Any
+    prepare: Callable[[Any, Noise], Run]
+    call: Callable[[Any, Noise], Any] | None = None
+    score: Callable[[Any], float] | None = None
+    exact: float | None = None
+    of_delta: bool = False
+    notes: tuple[str, ...] = ()
+
+    def audit(
+        self,
+        *,
+        runs: int = 20_000,
+        confidence: float = CONFIDENCE,
+        seed: int | None = None,
+        progress: bool = False,
+    ) -> AuditResult:
+        """Run the release on both data sets and return what the runs refute.
+
+        The exact score competes with learned ones, so that a fault which the law does not foresee
+        is found as well.
+
+        Args:
+            runs: The number of runs on each of the two data sets, on average.
+            confidence: 1 minus the false-alarm rate.
+            seed: Of the coins and the noise, for tests; None: the operating system's.
+            progress: Whether to show a progress bar on standard error.
+        """
+        noise: Noise = SecureNoise() if seed is None else ReproducibleNoise(seed)
+        coins = fair_coins(runs, seed)
+        pair = (self.prepare(self.without_record, noise), self.prepare(self.with_record, noise))
+        return judge(
+            run_all(_call, pair, coins, progress=progress),
+            coins,
+            name=self.name,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            confidence=confidence,
+            scores=() if self.score is None else (scores.each(self._rounded), self._extremes),
+            of_delta=self.of_delta,
+            exact=self.exact,
+            notes=self.notes,
+        )
+
+    def _rounded(self, output: Any) -> float:
+        """The score without its last digits, so that outputs of equal loss have equal scores."""
+        assert self.score is not None
+        return round(self.score(output), 9)
+
+    def _extremes(self, outputs: scores.Outputs) -> FloatArray:
+        """1 or -1 where the loss is nearly the largest of the pair, else 0.
+
+        Fewer values to choose thresholds from leave less to chance.
+        """
+        losses = scores.each(self._rounded)(outputs)
+        least = _NEARLY * (self.exact or math.inf)
+        return np.where(losses >= least, 1.0, np.where(losses <= -least, -1.0, 0.0))
+
+
+def _call(run: Run) -> Any:
+    return run()
+
+
+def exact_epsilon(laws: Sequence[npt.ArrayLike], delta: float) -> float:
+    """Return the least ε for which two discrete laws on the same outcomes are (ε, δ)-close.
+
+    Args:
+        laws: The probabilities of all outcomes with the record, and without it.
+        delta: δ, in [0, 1).
+    """
+    _validate.between(0, 1, ends="[)", delta=delta)
+    more, fewer = (np.asarray(law, np.float64) for law in laws)
+    return max(_one_direction(more, fewer, delta), _one_direction(fewer, more, delta))
+
+
+def _one_direction(above: FloatArray, below: FloatArray, delta: float) -> float:
+    """The ε at which Σ max(0, above - e^ε below) falls to δ, found on its linear pieces in e^ε."""
+    seen = above > 0
+    above, below = above[seen], below[seen]
+    with np.errstate(divide="ignore"):
+        ratios = above / below
+    order = np.argsort(-ratios)
+    # With the first k outcomes counted, the sum is A_k - e^ε B_k; it is at most δ for every k.
+    sums = np.cumsum(above[order]), np.cumsum(below[order])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = np.where(sums[0] > delta, (sums[0] - delta) / sums[1], 0.0)
+    return float(np.log(max(1.0, float(np.max(factors, initial=1.0)))))
+
+
+def discrete_laplace(values: npt.ArrayLike, centre: float, scale: float) -> FloatArray:
+    """The probabilities of whole numbers under discrete Laplace noise around a centre."""
+    distance = np.abs(np.asarray(values, np.float64) - centre)
+    return np.asarray(np.exp(-distance / scale) * np.tanh(0.5 / scale))

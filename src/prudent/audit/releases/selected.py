@@ -1,0 +1,334 @@
+"""Worst-case pairs of the exponential mechanism, and of the statistics that are chosen by it.
+
+All records but one lie at one value y, near the upper end of the values an answer may take, and the
+record lies at that end. Adding it brings the target nearer to every value above y and farther from
+every value below, by as much as one record can. So the log-ratios are t above and t - ε below, the
+extremes of a range of length ε: the pair is the worst there is. The nearer t is to ε, the rarer an
+answer above y: the share of ε that an audit can see grows with the number of runs.
+"""
+
+import builtins
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import attrs
+import numpy as np
+from typing_extensions import override
+
+from prudent.audit.lower_bounds import FloatArray
+from prudent.audit.releases.case import Case, Run, exact_epsilon
+from prudent.release import statistics
+from prudent.release.columns.column import ArrayColumn
+from prudent.release.columns.scales import INTEGER
+from prudent.release.lattice import Lattice
+from prudent.release.noise import Noise
+from prudent.release.selection.measure import LatticeMeasure, Measure
+from prudent.release.selection.quantile import ExponentialQuantile
+from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
+from prudent.release.selection.window import Window
+from prudent.release.sums.winsorising import base_measure
+
+_NEAR = 0.95  # t/ε: where 20,000 runs see most
+_SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
+_TOP = 2**40  # the largest answer; so many values that the mass of a single one is negligible
+_BYTE = (0, 255)
+_BYTES = LatticeMeasure(Lattice(0, *_BYTE))
+_INTERVALS = (
+    "Part of ε pays for confidence intervals, or for other parts of the answer; no pair is known "
+    "that uses up every part at once, so the price may be above the exact ε."
+)
+
+
+def exponential(epsilon: float, delta: float) -> Case:
+    """The median by the exponential mechanism, without an interval."""
+    return _quantile("exponential", Fraction(1, 2), epsilon, interval_share=0.0)
+
+
+def exponential_quantile(epsilon: float, delta: float) -> Case:
+    """The 0.9-quantile by the exponential mechanism, without an interval."""
+    return _quantile("exponential-quantile", Fraction(9, 10), epsilon, interval_share=0.0)
+
+
+def median(epsilon: float, delta: float) -> Case:
+    """The median without a proposal, with its interval."""
+    found = _quantile("median-selected", Fraction(1, 2), epsilon)
+
+    def call(data: Any, noise: Noise) -> Any:
+        return statistics.median(
+            np.array(data, np.int64), bounds=(0, _TOP), epsilon=epsilon, noise=noise
+        )
+
+    return attrs.evolve(found, call=call, exact=None, notes=(_INTERVALS,))
+
+
+def quantiles(epsilon: float, delta: float) -> Case:
+    """The quartiles, with intervals; the score adds up their losses as if they were not sorted."""
+    ps = ["0.25", "0.5", "0.75"]
+
+    def mechanism() -> ExponentialQuantiles:
+        return _Several(ps, epsilon, _BYTES, _SEVERAL_SHARE)
+
+    def laws(data: Sequence[int]) -> FloatArray:
+        return np.array([_law(part, data, range(1, 256)) for part in mechanism().parts])
+
+    def divergence(pair: tuple[Sequence[int], Sequence[int]]) -> float:
+        more, fewer = map(laws, pair)
+        return float(np.sum(more * np.log(more / fewer)))
+
+    pair = max(_few_records(), key=divergence)
+    losses = np.log(laws(pair[0]) / laws(pair[1]))
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        column, chosen = ArrayColumn(np.array(data)), mechanism()
+        return lambda: tuple(each.index for each in chosen.release(column, noise))
+
+    return Case(
+        name="quantiles",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=lambda data, noise: statistics.quantiles(
+            np.array(data), ps=ps, bounds=_BYTE, epsilon=epsilon, noise=noise
+        ),
+        score=lambda output: float(builtins.sum(losses[range(3), output])),
+        notes=(_INTERVALS,),
+    )
+
+
+def iqr(epsilon: float, delta: float) -> Case:
+    """The interquartile range without a proposal: the pair of the largest ε among simple ones."""
+
+    def mechanism() -> ExponentialRange:
+        return _Range(epsilon, _BYTES)
+
+    def law(data: Sequence[int]) -> FloatArray:
+        """The probability of every range: a difference of two independent quartiles."""
+        lower, upper = (_law(part, data, range(1, 256)) for part in mechanism().quartiles.parts)
+        values = np.arange(256)
+        ranges = np.abs(values[:, None] - values)
+        both = np.outer(lower, upper)
+        return np.array([np.sum(both[ranges == each]) for each in values])
+
+    pair = max(_few_records(), key=lambda each: exact_epsilon([law(data) for data in each], 0.0))
+    laws = [law(data) for data in pair]
+    losses = np.log(laws[0] / laws[1])
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        column, chosen = ArrayColumn(np.array(data)), mechanism()
+        return lambda: int(chosen.release(column, noise)[0])
+
+    return Case(
+        name="iqr-selected",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=lambda data, noise: statistics.iqr(
+            np.array(data), bounds=_BYTE, epsilon=epsilon, noise=noise
+        ),
+        score=lambda output: float(losses[output]),
+        exact=exact_epsilon(laws, 0.0),
+        notes=(_INTERVALS,),
+    )
+
+
+def sum(epsilon: float, delta: float) -> Case:
+    """The sum of values clipped to a private interval around zero."""
+    return _public(
+        "sum-private-bounds",
+        lambda column, noise: _with_bounds(statistics.sum(column, epsilon=epsilon, noise=noise)),
+        epsilon,
+        base_measure(INTEGER),
+    )
+
+
+def mean(epsilon: float, delta: float) -> Case:
+    """The mean of values clipped to a private interval."""
+    return _public(
+        "mean-private-bounds",
+        lambda column, noise: _moments(statistics.mean(column, epsilon=epsilon, noise=noise)),
+        epsilon,
+        base_measure(INTEGER),
+    )
+
+
+def variance(epsilon: float, delta: float) -> Case:
+    """The variance of values clipped to a private interval."""
+    return _public(
+        "variance-private-bounds",
+        lambda column, noise: _moments(statistics.variance(column, epsilon=epsilon, noise=noise)),
+        epsilon,
+        base_measure(INTEGER),
+    )
+
+
+def describe(epsilon: float, delta: float) -> Case:
+    """A description: median, interval, other quantiles and moments."""
+
+    def release(column: Any, noise: Noise) -> Any:
+        found = statistics.describe(column, ps=["0.5"], epsilon=epsilon, noise=noise)
+        median = found.quantiles["0.5"].value  # type: ignore[union-attr]
+        return median, *_moments(found.mean)  # type: ignore[union-attr]
+
+    return _public("describe", release, epsilon, base_measure(INTEGER))
+
+
+class _Remembering(ExponentialQuantile):
+    """The same mechanism for one data set, whose weights are computed once."""
+
+    @cached_property
+    def _memory(self) -> dict[Hashable, Any]:
+        return {}
+
+    @override
+    def value_weights(self, window: Window) -> tuple[list[int], list[int]]:
+        if "values" not in self._memory:
+            self._memory["values"] = super().value_weights(window)
+        return self._memory["values"]  # type: ignore[no-any-return]
+
+    @override
+    def interval_weights(self, window: Window, intervals: Sequence[tuple[int, int]]) -> list[int]:
+        key = tuple(intervals)
+        if key not in self._memory:
+            self._memory[key] = super().interval_weights(window, intervals)
+        return self._memory[key]  # type: ignore[no-any-return]
+
+
+class _Several(ExponentialQuantiles):
+    """The same mechanism for one data set, whose weights are computed once."""
+
+    @cached_property
+    @override
+    def parts(self) -> tuple[ExponentialQuantile, ...]:
+        found = super().parts
+        return tuple(_Remembering(**attrs.asdict(part, recurse=False)) for part in found)
+
+
+class _Range(ExponentialRange):
+    """The same mechanism for one data set, whose weights are computed once."""
+
+    @cached_property
+    @override
+    def quartiles(self) -> ExponentialQuantiles:
+        return _Several(**attrs.asdict(super().quartiles, recurse=False))
+
+
+def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
+    measure = LatticeMeasure(Lattice(0, 0, _TOP))
+
+    def mechanism() -> ExponentialQuantile:
+        return _Remembering(p, epsilon, measure, **options)
+
+    larger = max(p, 1 - p)
+    copies = math.ceil(larger / (1 - p))  # so many that the target is a whole Δ below them
+    wanted = (math.exp(-_NEAR * epsilon) - math.exp(-epsilon)) / -math.expm1(-epsilon)
+    low, high = 1, _TOP - 1
+    while high - low > 1:
+        y = (low + high) // 2
+        above = float(_law(mechanism(), [y] * copies, [y, y + 1])[-1])
+        low, high = (y, high) if above > wanted else (low, y)
+    y = low
+    pair = [float(y)] * copies + [float(_TOP)], [float(y)] * copies
+    cuts = [y, y + 1, _TOP]
+    laws = [_law(mechanism(), data, cuts) for data in pair]
+    losses = np.log(laws[0] / laws[1])
+
+    def prepare(data: Sequence[float], noise: Noise) -> Run:
+        column, chosen = ArrayColumn(np.array(data)), mechanism()
+
+        def run() -> Any:
+            found = chosen.release(column, noise)
+            return (found.index, found.whole) if chosen.interval_share else found.index
+
+        return run
+
+    def score(output: Any) -> float:
+        index = output[0] if isinstance(output, tuple) else output
+        return float(losses[int(np.searchsorted(cuts, index, side="right"))])
+
+    return Case(
+        name=name,
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        score=score,
+        exact=exact_epsilon(laws, 0.0),
+        notes=(
+            "The range of the losses of this pair is exactly ε. Its largest loss comes the nearer "
+            "to ε the rarer it is: more runs see more.",
+        ),
+    )
+
+
+def _law(mechanism: ExponentialQuantile, data: Sequence[float], cuts: Sequence[int]) -> FloatArray:
+    """The probability of an answer before the first cut, between cuts, and from the last on."""
+    measure: Measure = mechanism.measure
+    column = ArrayColumn(np.array(data, np.float64))
+    window = Window.read(column, measure, mechanism.p, mechanism.reach)
+    starts, weights = mechanism.value_weights(window)
+    edges = np.unique(np.array([*starts, *cuts, measure.high + 1], np.int64))
+    masses = np.diff(measure.below(edges).astype(object))
+    place = np.searchsorted(starts, edges[:-1], side="right") - 1
+    parts = [int(mass) * weights[at] for mass, at in zip(masses, place.tolist(), strict=True)]
+    total = builtins.sum(parts)
+    found = np.zeros(len(cuts) + 1)
+    for edge, part in zip(edges[:-1].tolist(), parts, strict=True):
+        found[int(np.searchsorted(cuts, edge, side="right"))] += float(Fraction(part, total))
+    return found
+
+
+def _few_records() -> Iterator[tuple[list[int], list[int]]]:
+    """Pairs of bytes: a few equal records, and one more at an end."""
+    for y, copies, added in itertools.product((20, 128, 235), (1, 3), _BYTE):
+        yield [y] * copies + [added], [y] * copies
+
+
+def _public(
+    name: str, release: Callable[[Any, Noise], Any], epsilon: float, measure: Measure
+) -> Case:
+    """A case of a public function on whole numbers: one record, and one more at the upper end.
+
+    The first record has a seventh of the mass above it, which is rare enough to tell much and
+    frequent enough to be seen, in a release of which a part of ε goes to the choice.
+    """
+    low, high = measure.low, measure.high
+    first, last = measure.below(np.array([low, high + 1])).astype(object)
+    while high - low > 1:
+        middle = (low + high) // 2
+        below = int(measure.below(np.array([middle + 1]))[0])
+        low, high = (middle, high) if 7 * (last - below) > last - first else (low, middle)
+
+    def prepare(data: Sequence[int], noise: Noise) -> Run:
+        column = ArrayColumn(np.array(data, np.int64))
+        return lambda: release(column, noise)
+
+    return Case(
+        name=name,
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=[low, measure.high],
+        without_record=[low],
+        prepare=prepare,
+        call=lambda data, noise: release(np.array(data, np.int64), noise),
+        notes=(_INTERVALS,),
+    )
+
+
+def _moments(found: Any) -> tuple[float, ...]:
+    """The noisy sums and the private bounds, which are part of the answer."""
+    moments = found.spread.moments
+    return (*moments.ends, *moments.region.centre)
+
+
+def _with_bounds(found: Any) -> tuple[float, ...]:
+    """The released sum and the scale of its noise, from which the private bound follows."""
+    return float(found.value), math.log2(found.noise_scale)

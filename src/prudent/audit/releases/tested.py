@@ -1,0 +1,389 @@
+"""Worst-case pairs of Propose-Test-Release, and of the statistics that are released by it.
+
+One record changes two things at once: the margin crosses the threshold, so that the test passes
+with probability e^ε₁ times as large on one side; and the value moves by the whole proposal. With
+Laplace noise both losses are attained on one event of large probability: the test passes, and the
+value lies beyond that of the luckier side. So the price ε = ε₁ + ε₂ is exact, and the audit sees
+it. The accident of the test, in which a margin of 0 passes, is a case of its own: it costs δ.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from prudent.accounting.domination import branch_pair
+from prudent.audit.releases.case import Case, Run, discrete_laplace, exact_epsilon
+from prudent.release import statistics
+from prudent.release.columns.column import ArrayColumn
+from prudent.release.margins import mode as modes
+from prudent.release.margins import quantile as quantiles
+from prudent.release.margins import trimmed
+from prudent.release.margins.quantile import RobustValue
+from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.noise import Law, Noise
+from prudent.release.outcome import Released
+from prudent.release.request import Budget
+from prudent.release.statistics import tested
+
+Measure: TypeAlias = Callable[[Any], RobustValue]
+Pairs: TypeAlias = Iterator[tuple[Any, Any]]
+
+_PROPOSE = 1.0
+_BOUNDS = (-1000.0, 1000.0)
+_LONGEST = 8.0  # bound on the norm of a vector
+_SPAN = 60.0  # scales of the noise beyond which an exact law is cut off: a mass of 1e-26
+
+
+def ptr(epsilon: float, delta: float) -> Case:
+    """The mechanism itself: the margin crosses the threshold, and the value moves by τ."""
+    mechanism = _calibrated(epsilon, delta)
+    margin, steps = mechanism.threshold, mechanism.steps
+    pair = RobustValue((0,), margin + 1, steps), RobustValue((steps,), margin, steps)
+    return _case("ptr", mechanism, lambda data: data, pair, epsilon, delta)
+
+
+def ptr_accident(epsilon: float, delta: float) -> Case:
+    """Both margins are 0, the values are far apart, and the test passes by accident.
+
+    Here δ₀ is all of δ. The claim is tight in δ rather than in ε, so a δ that is large enough to be
+    seen should be claimed.
+    """
+    mechanism = _calibrated(epsilon, delta, failure=delta)
+    steps = mechanism.steps
+    pair = RobustValue((10**6 * steps,), 0, steps), RobustValue((0,), 0, steps)
+    found = _test_event(mechanism)
+    return Case(
+        name="ptr-accident",
+        epsilon=epsilon,
+        delta=delta,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=_prepare(mechanism, lambda data: data),
+        score=lambda output: 0.0 if output is None else float(output > 10**5 * steps),
+        exact=0.0,
+        of_delta=True,
+        notes=(
+            f"Both margins are 0, so the test reveals nothing, and it passes by accident with "
+            f"probability {found.false_pass:.4g} <= δ: this pair is about δ, not ε.",
+        ),
+    )
+
+
+def median(epsilon: float, delta: float) -> Case:
+    """The median of records at two values that are τ apart."""
+    return _of_quantile("median", Fraction(1, 2), epsilon, delta)
+
+
+def quantile(epsilon: float, delta: float) -> Case:
+    """The 0.9-quantile of records at two values that are τ apart."""
+    return _of_quantile("quantile", Fraction(9, 10), epsilon, delta)
+
+
+def _of_quantile(name: str, p: Fraction, epsilon: float, delta: float) -> Case:
+    mechanism = _calibrated(epsilon, delta)
+
+    def measure(data: Any) -> RobustValue:
+        return quantiles.quantile(
+            _column(data), mechanism.lattice, p, propose=mechanism.steps, cap=mechanism.cap
+        )
+
+    # The margin of m records within τ of each other is about m (1 - P)/P, P = max(p, 1 - p).
+    larger = max(p, 1 - p)
+    about = math.floor((mechanism.threshold + 1) * larger / (1 - larger))
+    sizes = range(max(2, about - 12), about + 12)
+    pair = _search(mechanism, measure, _two_values(sizes, (p,)))
+    call = partial(statistics.quantile, p=str(p), propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    return _case(name, mechanism, measure, pair, epsilon, delta, call)
+
+
+def iqr(epsilon: float, delta: float) -> Case:
+    """The interquartile range of records at two values that are τ apart."""
+    mechanism = _calibrated(epsilon, delta)
+
+    def measure(data: Any) -> RobustValue:
+        return quantiles.interquartile_range(
+            _column(data), mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
+        )
+
+    about = 3 * (mechanism.threshold + 1)
+    pairs = _two_values(range(max(2, about - 6), about + 6), (Fraction(1, 4), Fraction(3, 4)))
+    pair = _search(mechanism, measure, pairs)
+    call = partial(statistics.iqr, propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    return _case("iqr", mechanism, measure, pair, epsilon, delta, call)
+
+
+def trimmed_mean(epsilon: float, delta: float) -> Case:
+    """The trimmed mean: a record at an end uses up the margin, and leaves one record untrimmed."""
+    mechanism = _calibrated(epsilon, delta, bounds=_BOUNDS)
+    trim, default = mechanism.threshold + 8, -mechanism.steps
+
+    def measure(data: Any) -> RobustValue:
+        return trimmed.trimmed_mean(
+            _column(data),
+            mechanism.lattice,
+            trim,
+            default=default,
+            propose=mechanism.steps,
+            cap=mechanism.cap,
+        )
+
+    def pairs() -> Pairs:
+        for extreme in range(trim + 1):
+            fewer = [0.0] * (2 * trim - extreme) + [_BOUNDS[1]] * extreme
+            yield [*fewer, _BOUNDS[1]], fewer
+
+    pair = _search(mechanism, measure, list(pairs())[4:12])
+    call = partial(
+        statistics.trimmed_mean,
+        trim=trim,
+        propose=_PROPOSE,
+        default=-_PROPOSE,
+        bounds=_BOUNDS,
+        epsilon=epsilon,
+        delta=delta,
+    )
+    return _case("trimmed-mean", mechanism, measure, pair, epsilon, delta, call)
+
+
+def mode_of_numbers(epsilon: float, delta: float) -> Case:
+    """The mode of numbers: two values that are τ apart are about equally frequent."""
+    mechanism = _calibrated(epsilon, delta)
+
+    def measure(data: Any) -> RobustValue:
+        return modes.lattice_mode(
+            _column(data), mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
+        )
+
+    def pairs() -> Pairs:
+        for often in range(max(1, mechanism.threshold - 2), mechanism.threshold + 4):
+            tie = [0.0] * often + [_PROPOSE] * often
+            yield [*tie, _PROPOSE], tie
+            yield tie, tie[:-1]
+            yield tie, tie[1:]
+
+    pair = _search(mechanism, measure, pairs())
+    call = partial(statistics.mode, propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    return _case("mode-of-numbers", mechanism, measure, pair, epsilon, delta, call)
+
+
+def mode(epsilon: float, delta: float) -> Case:
+    """The mode of categories: no noise on the value, so all of ε is for the test."""
+    mechanism = tested.calibrate({"epsilon": epsilon, "delta": delta}, None)
+    often = mechanism.threshold + 2
+
+    def measure(data: Any) -> RobustValue:
+        return modes.category_mode(_column(data), None, cap=mechanism.cap)
+
+    pair = ["a"] * often, ["a"] * (often - 1)
+    call = partial(statistics.mode, epsilon=epsilon, delta=delta)
+    return _case("mode", mechanism, measure, pair, epsilon, delta, call)
+
+
+def trimmed_sum(epsilon: float, delta: float) -> Case:
+    """The trimmed sum of vectors of equal norm, with the rows of one data set in reverse.
+
+    Which of the tied vectors are trimmed must not depend on the order of the rows.
+    """
+    options: Budget = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "bounds": (-_LONGEST, _LONGEST),
+        "law": Law.GAUSSIAN,
+    }
+    mechanism = tested.calibrate(options, _PROPOSE, fallback_sensitivity=_LONGEST, monotone=True)
+    trim = mechanism.threshold + 4
+
+    def measure(data: Any) -> RobustValue:
+        return trimmed.trimmed_sum(
+            data, mechanism.lattice, trim, propose=mechanism.steps, cap=mechanism.cap
+        )
+
+    ties = [[_PROPOSE]] * trim + [[-_PROPOSE]] * trim
+    long = [[_LONGEST]] * (trim - mechanism.threshold - 1)
+    fewer = np.array(long + ties)
+    more = np.array([[_LONGEST], *long, *ties])[::-1]
+    note = (
+        "Gaussian noise shows its ε only in events of probability about δ, so counts of runs "
+        "reach a small part of it at a small δ."
+    )
+    pair = measure(more), measure(fewer)
+    laws = [_gaussian_law(mechanism, each, pair) for each in pair]
+    return Case(
+        name="trimmed-sum",
+        epsilon=epsilon,
+        delta=delta,
+        with_record=more,
+        without_record=fewer,
+        prepare=_prepare(mechanism, measure),
+        call=lambda data, noise: statistics.trimmed_sum(
+            data,
+            trim=trim,
+            propose=_PROPOSE,
+            bound=_LONGEST,
+            epsilon=epsilon,
+            delta=delta,
+            noise=noise,
+        ),
+        score=_score(mechanism, *pair),
+        exact=exact_epsilon(laws, delta),
+        notes=(note,),
+    )
+
+
+def _calibrated(
+    epsilon: float,
+    delta: float,
+    *,
+    bounds: tuple[float, float] | None = None,
+    failure: float | None = None,
+) -> ProposeTestReleaseMechanism:
+    """The mechanism that a statistic with these options uses."""
+    return tested.calibrate(
+        {"epsilon": epsilon, "delta": delta, "bounds": bounds, "failure": failure}, _PROPOSE
+    )
+
+
+def _column(data: Sequence[Any]) -> ArrayColumn:
+    return ArrayColumn(np.array(data))
+
+
+def _two_values(sizes: Sequence[int], ranks: Sequence[Fraction]) -> Pairs:
+    """Records at 0 and at τ, so that a quantile of one of these ranks is about to move."""
+    for size in sizes:
+        for p in ranks:
+            for lower in range(
+                max(1, math.floor(p * size) - 2), min(size, math.ceil(p * size) + 3)
+            ):
+                more = [0.0] * lower + [_PROPOSE] * (size - lower)
+                yield more, more[1:]
+                yield more, more[:-1]
+
+
+def _search(
+    mechanism: ProposeTestReleaseMechanism, measure: Measure, pairs: Any
+) -> tuple[Any, Any]:
+    """The pair whose value moves most, and whose margin crosses the threshold if one does."""
+
+    def rating(pair: tuple[Any, Any]) -> tuple[int, int, int]:
+        more, fewer = measure(pair[0]), measure(pair[1])
+        moved = abs(more.value[0] - fewer.value[0])
+        lesser = min(more.margin, fewer.margin)
+        return (
+            int(more.margin != fewer.margin) + int(moved == mechanism.steps),
+            -abs(lesser - mechanism.threshold),
+            moved,
+        )
+
+    return max(pairs, key=rating)  # type: ignore[no-any-return]
+
+
+def _case(
+    name: str,
+    mechanism: ProposeTestReleaseMechanism,
+    measure: Measure,
+    pair: tuple[Any, Any],
+    epsilon: float,
+    delta: float,
+    call: Callable[..., Any] | None = None,
+) -> Case:
+    measured = measure(pair[0]), measure(pair[1])
+    laws = [_laplace_law(mechanism, each, measured) for each in measured]
+    return Case(
+        name=name,
+        epsilon=epsilon,
+        delta=delta,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=_prepare(mechanism, measure),
+        call=None if call is None else lambda data, noise: call(np.array(data), noise=noise),
+        score=_score(mechanism, *measured),
+        exact=exact_epsilon(laws, delta),
+    )
+
+
+def _prepare(
+    mechanism: ProposeTestReleaseMechanism, measure: Measure
+) -> Callable[[Any, Noise], Run]:
+    """Measure once; every run then tests the margin and adds noise to the value anew."""
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        measured = measure(data)
+        spacing = mechanism.lattice.spacing
+
+        def run() -> Any:
+            outcome = modes.read(mechanism.release(data, lambda _: measured, noise=noise))
+            if not isinstance(outcome, Released):
+                return None
+            value = outcome.value
+            return value if isinstance(value, str) else round(value / spacing)
+
+        return run
+
+    return prepare
+
+
+def _score(
+    mechanism: ProposeTestReleaseMechanism, more: RobustValue, fewer: RobustValue
+) -> Callable[[Any], float]:
+    """The exact log-likelihood ratio of an outcome: that of the branch, and that of the value."""
+    fails, passes = _branch_losses(mechanism, more, fewer)
+    if mechanism.propose == 0:
+        return lambda output: fails if output is None else passes
+    scale = math.nextafter(mechanism.robust_noise_multiplier * mechanism.steps, math.inf)
+    here, there = float(more.value[0]), float(fewer.value[0])
+    if mechanism.law is Law.LAPLACE:
+
+        def loss(value: float) -> float:
+            return (abs(value - there) - abs(value - here)) / scale
+
+    else:
+
+        def loss(value: float) -> float:
+            return ((value - there) ** 2 - (value - here) ** 2) / (2 * scale**2)
+
+    return lambda output: fails if output is None else passes + loss(output)
+
+
+def _branch_losses(
+    mechanism: ProposeTestReleaseMechanism, more: RobustValue, fewer: RobustValue
+) -> tuple[float, float]:
+    pair = branch_pair(_test_event(mechanism), fewer.margin, more.margin)
+    fails, passes = pair.losses.tolist()
+    return fails, passes
+
+
+def _test_event(mechanism: ProposeTestReleaseMechanism) -> Any:
+    return getattr(mechanism.event, "events", [mechanism.event])[0]
+
+
+def _laplace_law(
+    mechanism: ProposeTestReleaseMechanism, which: RobustValue, pair: Sequence[RobustValue]
+) -> Any:
+    """The probabilities of a refusal and of every value; categories have one value."""
+    passes = branch_pair(_test_event(mechanism), which.margin, which.margin).absent
+    if mechanism.propose == 0:
+        return passes
+    scale = mechanism.robust_noise_multiplier * mechanism.steps
+    ends = [each.value[0] for each in pair]
+    span = math.ceil(_SPAN * scale)
+    values = np.arange(min(ends) - span, max(ends) + span + 1)
+    return np.concatenate([passes[:1], passes[1] * discrete_laplace(values, which.value[0], scale)])
+
+
+def _gaussian_law(
+    mechanism: ProposeTestReleaseMechanism, which: RobustValue, pair: Sequence[RobustValue]
+) -> Any:
+    """The probabilities of a refusal and of every value, with Gaussian noise in whole steps."""
+    from scipy import special
+
+    passes = branch_pair(_test_event(mechanism), which.margin, which.margin).absent
+    scale = mechanism.robust_noise_multiplier * mechanism.steps
+    ends = [each.value[0] for each in pair]
+    span = math.ceil(12 * scale)
+    edges = np.arange(min(ends) - span, max(ends) + span + 1) - 0.5
+    below = special.ndtr((edges - which.value[0]) / scale)
+    return np.concatenate([passes[:1], passes[1] * np.diff(below)])

@@ -1,0 +1,153 @@
+"""What an audit found: the largest ε that the runs refute, beside the claim."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from prudent import _validate
+from prudent._rounding import rounded_down
+from prudent.audit.trade_off import TradeOff, claimed_curve
+
+
+@attrs.frozen(kw_only=True)
+class AuditResult:
+    """A lower bound on ε, measured, beside the upper bound that is claimed.
+
+    Guarantee:
+        If the claim is true, `refuted` is true with a probability of at most 1 - `confidence`, the
+        false-alarm rate. If `refuted` is false nothing is proved: an attack that was not tried may
+        do better.
+
+    Attributes:
+        name: What was audited.
+        claimed: ε of the claim.
+        delta: δ of the claim.
+        lower: The largest ε that the runs refute at this δ.
+        confidence: Probability, over the runs, with which `lower` is a lower bound.
+        runs: The number of runs, or canaries, that were counted.
+        guesses: How often the attacker guessed whether the record was there.
+        right: How many guesses were right.
+        exact: The exact ε of the pair of data sets at δ, where it is known; an audit of this pair
+            cannot find more.
+        lower_delta: The largest δ that the runs refute at the claimed ε, where that was asked.
+        curve: The measured trade-off curve; None if there is none.
+        notes: Settings and remarks, one sentence each.
+    """
+
+    name: str
+    claimed: float
+    delta: float
+    lower: float
+    confidence: float
+    runs: int
+    guesses: int
+    right: int
+    exact: float | None = None
+    lower_delta: float | None = None
+    curve: TradeOff | None = attrs.field(default=None, repr=False, eq=False)
+    notes: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        _validate.positive(claimed=self.claimed)
+        _validate.between(0, 1, ends="[)", delta=self.delta)
+        _validate.between(0, 1, ends="()", confidence=self.confidence)
+
+    @property
+    def share(self) -> float:
+        """The lower bound as a fraction of the claim; above 1 the claim is refuted."""
+        return self.lower / self.claimed
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the runs contradict the claim, at this confidence."""
+        beyond = self.lower_delta is not None and self.lower_delta > self.delta
+        return self.lower > self.claimed or beyond
+
+    @property
+    def allowed(self) -> float:
+        """The largest expected fraction of right guesses under the claim, apart from δ."""
+        return 1 / (1 + math.exp(-self.claimed))
+
+    @property
+    def sentence(self) -> str:
+        """The risk in one plain sentence."""
+        claim = f"ε = {self.claimed:g} and δ = {self.delta:g}"
+        if not self.guesses:
+            return (
+                f"An attacker who knows every record but one never learned enough to guess "
+                f"whether it was there; {claim} would allow {self.allowed:.1%} right guesses."
+            )
+        verdict = "is refuted" if self.refuted else "stands"
+        return (
+            f"An attacker who knows every record but one guessed whether it was there in "
+            f"{self.guesses:,} of {self.runs:,} cases and was right in "
+            f"{self.right / self.guesses:.1%} of them; {claim} allow {self.allowed:.1%} on "
+            f"average, so the claim {verdict} at confidence {self.confidence:g}."
+        )
+
+    def lines(self) -> list[str]:
+        """The result in words, one line or more."""
+        bound = rounded_down(self.lower, 4)
+        lines = [
+            f"{self.name}: ε >= {bound} measured, {self.claimed:g} claimed ({self.share:.1%}) at "
+            f"δ = {self.delta:g}, confidence {self.confidence:g}",
+        ]
+        if self.exact is not None:
+            lines.append(f"the exact ε of this pair of data sets is {self.exact:.4g}")
+        return [*lines, self.sentence, *self.notes]
+
+    def plain(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "name": self.name,
+            "claimed": self.claimed,
+            "delta": self.delta,
+            "lower": self.lower if math.isfinite(self.lower) else None,
+            "confidence": self.confidence,
+            "share": self.share if math.isfinite(self.share) else None,
+            "refuted": self.refuted,
+            "runs": self.runs,
+            "guesses": self.guesses,
+            "right": self.right,
+            "exact": self.exact,
+            "lower_delta": self.lower_delta,
+            "sentence": self.sentence,
+            "notes": list(self.notes),
+        }
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.plain(), ensure_ascii=False)
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the measured trade-off curve beside that of the claim, SVG or PNG by its name.
+
+        Raises:
+            ValueError: if the audit has no curve, as one of many canaries in one run has none.
+        """
+        if self.curve is None:
+            raise ValueError("Expected an audit with a trade-off curve, got one without.")
+        import numpy as np
+        from matplotlib.figure import Figure  # a heavy import, for pictures only
+
+        figure = Figure(figsize=(5.4, 5), layout="constrained")
+        axes = figure.add_subplot()
+        grid = np.linspace(0, 1, 1001)
+        allowed = claimed_curve(grid, self.claimed, self.delta)
+        axes.fill_between(grid, 0, allowed, color="#c44536", alpha=0.12, linewidth=0)
+        claim = f"claimed: ε = {self.claimed:g}, δ = {self.delta:g}"
+        axes.plot(grid, allowed, color="#c44536", label=claim)
+        axes.plot(grid, 1 - grid, color="#999999", linestyle=":", label="a blind guess")
+        self.curve.draw(axes)
+        axes.set(
+            xlabel="false positives: said there, was not",
+            ylabel="false negatives: said not there, was",
+            xlim=(0, 1),
+            ylim=(0, 1),
+            title=f"{self.name}: ε ≥ {rounded_down(self.lower, 3)} of {self.claimed:g}",
+        )
+        axes.legend(loc="upper right")
+        figure.savefig(path)

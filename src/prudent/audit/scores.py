@@ -1,0 +1,238 @@
+"""Scores learned from runs: how much an output speaks for the record.
+
+A learned score estimates the log-ratio of the two densities at an output. It is the log-ratio of
+the frequencies of the output's category, plus that of its numbers given the category. A poor
+estimate costs power, never validity: the runs that are counted are others.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+from scipy import optimize
+
+from prudent.audit.lower_bounds import BoolArray, FloatArray, choose_thresholds
+from prudent.audit.outputs import Described, described
+
+_MOST_BINS = 40
+_FEWEST_PER_BIN = 25
+_LEAD = (
+    0.02  # probability of a right guess by which a learned score must be better than a known one
+)
+_MOST_COORDINATES = 8  # of a vector that are tried one by one
+
+
+class Outputs(Sequence[Any]):
+    """Outputs of runs; each is described once, however many scores look at it."""
+
+    def __init__(self, outputs: Sequence[Any], told: list[Described] | None = None) -> None:
+        self._outputs, self._told = outputs, told
+
+    @property
+    def told(self) -> list[Described]:
+        """The category and the numbers of every output."""
+        if self._told is None:
+            self._told = [described(output) for output in self._outputs]
+        return self._told
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Outputs(self._outputs[place], None if self._told is None else self._told[place])
+        return self._outputs[place]
+
+
+Score: TypeAlias = Callable[[Outputs], FloatArray]
+"""Scores of several outputs; high ones speak for the record."""
+
+
+def each(score: Callable[[Any], float]) -> Score:
+    """Return the score of several outputs, from that of one."""
+    return lambda outputs: np.array([float(score(output)) for output in outputs], np.float64)
+
+
+def best_score(
+    candidates: Sequence[Score],
+    outputs: Outputs,
+    present: BoolArray,
+    *,
+    delta: float,
+    confidence: float,
+    learn: bool,
+) -> Score:
+    """Return the candidate that promises most on held-out runs; learned ones may be added.
+
+    Args:
+        candidates: Scores that were known before the runs.
+        outputs: Outputs of the held-out runs.
+        present: Whether each of them had the record.
+        delta: The δ of the claim.
+        confidence: The confidence that is wanted.
+        learn: Whether to learn more candidates, on the first half of these runs.
+    """
+    half = len(outputs) // 2 if learn else 0
+    found = [*candidates]
+    if learn:
+        found += learned(outputs[:half], present[:half])
+    if len(found) == 1:
+        return found[0]
+    rest, seen = outputs[half:], present[half:]
+
+    def promises(place: int) -> float:
+        score = found[place]
+        _, promise = choose_thresholds(score(rest), seen, delta=delta, confidence=confidence)
+        return promise + (_LEAD if place < len(candidates) else 0.0)
+
+    return found[max(range(len(found)), key=promises)]
+
+
+def learned(outputs: Outputs, present: BoolArray) -> list[Score]:
+    """Return several scores learned from these runs: what helps depends on the mechanism."""
+    dimensions = max((len(numbers) for _, numbers in outputs.told), default=0)
+    projections: list[_Projection] = [_independent]
+    if dimensions > 1:
+        projections += [_linear, *map(_coordinate, range(min(dimensions, _MOST_COORDINATES)))]
+    shapes = (True, False) if dimensions else (False,)
+    return [
+        _learn(outputs.told, present, projection, monotone)
+        for projection, monotone in itertools.product(projections, shapes)
+    ]
+
+
+_Columns: TypeAlias = list[FloatArray]
+_Projection: TypeAlias = Callable[[FloatArray, BoolArray], Callable[[FloatArray], _Columns]]
+"""Given runs, what to look at in a matrix of outputs: columns whose log-ratios are added."""
+
+
+def _independent(_: FloatArray, __: BoolArray) -> Callable[[FloatArray], _Columns]:
+    return lambda rows: list(rows.T)
+
+
+def _coordinate(place: int) -> _Projection:
+    return lambda _, __: lambda rows: [rows[:, place]] if place < rows.shape[1] else []
+
+
+def _linear(rows: FloatArray, present: BoolArray) -> Callable[[FloatArray], _Columns]:
+    """The direction that separates the means best, for a common covariance."""
+    if not 0 < np.sum(present) < len(present):
+        return _nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # such a direction is given up below
+        deviation = np.std(rows, axis=0)
+        scale = np.where(deviation > 0, deviation, 1.0)
+        centred = (rows - np.mean(rows, axis=0)) / scale
+        moved = np.mean(centred[present], axis=0) - np.mean(centred[~present], axis=0)
+        covariance = centred.T @ centred / len(rows) + 1e-6 * np.eye(rows.shape[1])
+        if not np.all(np.isfinite(covariance)):
+            return _nothing
+        direction = np.linalg.solve(covariance, moved) / scale
+    return lambda rows: [rows @ direction]
+
+
+def _nothing(_: FloatArray) -> _Columns:
+    return []
+
+
+def _learn(
+    told: Sequence[Described], present: BoolArray, projection: _Projection, monotone: bool
+) -> Score:
+    places = _by_kind(told)
+    totals = Counter(present.tolist())
+    known = {}
+    for kind, where in places.items():
+        with_it = int(np.sum(present[where]))
+        without_it = len(where) - with_it
+        ratio = np.log((with_it + 1) / (without_it + 1) * (totals[False] + 1) / (totals[True] + 1))
+        rows = np.array([told[place][1] for place in where], np.float64)
+        known[kind] = _Kind.learn(float(ratio), rows, present[where], projection, monotone)
+
+    def score(outputs: Outputs) -> FloatArray:
+        found = np.zeros(len(outputs))
+        for kind, where in _by_kind(outputs.told).items():
+            if kind in known:
+                rows = np.array([outputs.told[place][1] for place in where], np.float64)
+                found[where] = known[kind].score(rows)
+        return found
+
+    return score
+
+
+def _by_kind(told: Sequence[Described]) -> dict[Hashable, list[int]]:
+    places: dict[Hashable, list[int]] = {}
+    for place, (kind, _) in enumerate(told):
+        places.setdefault(kind, []).append(place)
+    return places
+
+
+@attrs.frozen(eq=False)
+class _Kind:
+    """Outputs of one category: its own log-ratio, and those of the numbers given it."""
+
+    ratio: float
+    columns: Callable[[FloatArray], _Columns]
+    histograms: tuple["_Histogram", ...]
+
+    @classmethod
+    def learn(
+        cls,
+        ratio: float,
+        rows: FloatArray,
+        present: BoolArray,
+        projection: _Projection,
+        monotone: bool,
+    ) -> "_Kind":
+        columns = projection(rows, present) if rows.shape[1] else _nothing
+        histograms = (_Histogram.learn(column, present, monotone) for column in columns(rows))
+        return cls(ratio, columns, tuple(histograms))
+
+    def score(self, rows: FloatArray) -> FloatArray:
+        found = np.full(len(rows), self.ratio)
+        for column, histogram in zip(self.columns(rows), self.histograms, strict=True):
+            found += histogram.score(column)
+        return found
+
+
+@attrs.frozen(eq=False)
+class _Histogram:
+    """Log-ratios of the frequencies of a number in bins that hold about the same number of runs."""
+
+    edges: FloatArray
+    ratios: FloatArray
+
+    @classmethod
+    def learn(cls, column: FloatArray, present: BoolArray, monotone: bool) -> "_Histogram":
+        bins = max(1, min(_MOST_BINS, len(column) // _FEWEST_PER_BIN))
+        values, counts = np.unique(column, return_counts=True)
+        quantiles = np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1], method="lower")
+        # A value that many runs share is a bin of its own.
+        atoms = values[counts >= max(_FEWEST_PER_BIN, len(column) / bins / 2)]
+        edges = np.unique(np.concatenate([quantiles, atoms, np.nextafter(atoms, np.inf)]))
+        inside = np.searchsorted(edges, column, side="right")
+        with_it, without_it = (
+            np.bincount(inside[group], minlength=len(edges) + 1) + 1.0
+            for group in (present, ~present)
+        )
+        part = with_it / (with_it + without_it)
+        if monotone:
+            part = _monotone(part, with_it + without_it)
+        base = np.sum(with_it) / np.sum(without_it)
+        return cls(edges, np.log(part / (1 - part) / base))
+
+    def score(self, column: FloatArray) -> FloatArray:
+        return np.asarray(self.ratios[np.searchsorted(self.edges, column, side="right")])
+
+
+def _monotone(part: FloatArray, weights: FloatArray) -> FloatArray:
+    """The monotone sequence nearest to this one, rising or falling.
+
+    The noise of most mechanisms has a monotone log-ratio; what is not monotone is then chance.
+    """
+    found = [
+        optimize.isotonic_regression(part, weights=weights, increasing=increasing).x
+        for increasing in (True, False)
+    ]
+    return np.asarray(min(found, key=lambda each: float(np.sum(weights * (part - each) ** 2))))

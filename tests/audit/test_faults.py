@@ -1,0 +1,128 @@
+"""Planted faults: broken versions of the real code, each of which an audit must refute."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import PoissonSampledDpEvent
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
+
+from prudent.accounting import PldAccountant
+from prudent.accounting.pairs import Dominating
+from prudent.audit import audit, release
+from prudent.release import mechanism as mechanisms
+from prudent.release.margins import trimmed
+from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.selection import quantile as selection
+from prudent.release.sums.additive import AdditiveMechanism
+
+HALVED = {"count": 300, "mean": 300, "median": 800, "mode": 300}
+
+
+@pytest.mark.parametrize(("name", "runs"), HALVED.items())
+def test_half_of_the_noise_is_found(name: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not release(name, runs=runs, seed=1).refuted
+    whole = ReproducibleNoise.of_value
+
+    def of_value(self: Any, law: Law, scale: float, size: int) -> list[int]:
+        return whole(self, law, scale / 2, size)
+
+    monkeypatch.setattr(ReproducibleNoise, "of_value", of_value)  # tests draw theirs by it, too
+    assert release(name, runs=runs, seed=1).refuted
+
+
+@pytest.mark.parametrize("name", ["count", "sum"])
+def test_an_inverted_scale_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scale ε instead of 1/ε; at ε = 1 the two agree, so the audit is at another ε."""
+    calibrate = AdditiveMechanism.calibrate
+
+    def inverted(epsilon: float, *rest: Any) -> AdditiveMechanism:
+        return AdditiveMechanism(multiplier=1 / calibrate(epsilon, *rest).multiplier)
+
+    monkeypatch.setattr(AdditiveMechanism, "calibrate", inverted)
+    assert release(name, epsilon=0.5, runs=100, seed=1).refuted
+
+
+def test_a_margin_without_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReproducibleNoise, "of_test", lambda self, test: 0)
+    for name in ("ptr", "mode"):
+        assert release(name, runs=80, seed=1).refuted
+
+
+def test_a_threshold_of_zero_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A margin of 0 that passes half of the time reveals everything: a violation of δ."""
+    monkeypatch.setattr(mechanisms.ProposeTestReleaseMechanism, "threshold", property(lambda _: 0))
+    found = release("ptr-accident", delta=0.05, runs=150, seed=1)
+    assert found.refuted
+    assert found.lower_delta is not None
+    assert found.lower_delta > 0.1
+
+
+def test_ties_that_follow_the_order_of_the_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"epsilon": 1.0, "delta": 1e-6, "runs": 60, "seed": 1}
+    assert not release("trimmed-sum", **case).refuted
+
+    def by_norm_alone(keys: Any) -> Any:
+        return np.argsort(keys[-1], kind="stable")
+
+    monkeypatch.setattr(trimmed.np, "lexsort", by_norm_alone)
+    assert release("trimmed-sum", **case).refuted
+
+
+def test_a_wrong_exponential_base_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """exp(-2cd) instead of exp(-cd)."""
+    rate = selection.rate
+    assert not release("exponential", epsilon=2.0, runs=400, seed=1).refuted
+
+    def doubled(epsilon: float, spread: Fraction) -> Fraction:
+        return 2 * rate(epsilon, spread)
+
+    monkeypatch.setattr(selection, "rate", doubled)
+    assert release("exponential", epsilon=2.0, runs=400, seed=1).refuted
+
+
+def test_a_reused_seed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_value(self: Any, law: Law, scale: float, size: int) -> list[int]:
+        draw = np.random.default_rng(11).laplace(scale=scale, size=size)
+        return [round(each) for each in draw.tolist()]
+
+    monkeypatch.setattr(ReproducibleNoise, "of_value", of_value)
+    for name in ("count", "sum"):
+        assert release(name, runs=300, seed=1).refuted
+
+
+def sampled_count(seed: int) -> Any:
+    """A count of a Poisson sample, whose two directions have very different prices."""
+    mechanism, noise = AdditiveMechanism.calibrate(2.0), ReproducibleNoise(seed)
+    draw = np.random.default_rng(seed)
+
+    def count(data: list[int]) -> int:
+        drawn = int(np.sum(draw.random(len(data)) < 0.3))
+        return mechanism.noisy([drawn], 1, noise)[0]
+
+    return count
+
+
+def price(delta: float = 1e-6) -> float:
+    event = PoissonSampledDpEvent(0.3, DiscreteLaplaceDpEvent(2.0, 1))
+    return PldAccountant().compose(event).get_epsilon(delta)
+
+
+def test_a_claim_priced_in_one_direction_only_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = price()
+    assert both == pytest.approx(math.log1p(0.3 * math.expm1(2.0)), rel=1e-2)
+    claim = {"delta": 1e-6, "runs": 2500, "confidence": 0.99, "seed": 3}
+    assert not audit(sampled_count(1), [1], [], epsilon=both, **claim).refuted
+    whole = Dominating.profile
+
+    def adding_only(self: Any, epsilon: Any, *, adding: bool = False) -> Any:
+        return whole(self, epsilon, adding=True)
+
+    monkeypatch.setattr(Dominating, "profile", adding_only)
+    monkeypatch.setattr(Dominating, "infinite_mass", lambda self, adding=False: 0.0)
+    one = price()
+    assert one < 0.5 * both
+    monkeypatch.undo()
+    assert audit(sampled_count(1), [1], [], epsilon=one, **claim).refuted

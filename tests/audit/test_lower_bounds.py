@@ -1,0 +1,162 @@
+"""Lower bounds on ε: exact false-alarm rates, and thresholds from other runs than are counted."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from prudent.audit.lower_bounds import (
+    Thresholds,
+    bound_of_scores,
+    by_coin,
+    choose_thresholds,
+    clopper_pearson,
+    delta_of_errors,
+    epsilon_of_errors,
+    epsilon_of_guesses,
+)
+
+
+def false_alarms(runs: int, epsilon: float, delta: float, confidence: float) -> float:
+    """The exact probability that randomised response with accidents δ is taken for worse than ε.
+
+    The attacker always guesses; an accident tells him the coin.
+    """
+    right = np.arange(runs + 1)
+    chance = delta + (1 - delta) / (1 + math.exp(-epsilon))
+    bounds = epsilon_of_guesses(right, runs, runs, delta=delta, confidence=confidence)
+    return float(np.sum(stats.binom.pmf(right, runs, chance)[bounds > epsilon]))
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+@pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0])
+@pytest.mark.parametrize("runs", [10, 2000])
+def test_the_false_alarm_rate_is_exact(
+    runs: int, epsilon: float, delta: float, confidence: float
+) -> None:
+    assert false_alarms(runs, epsilon, delta, confidence) <= 1 - confidence
+
+
+def test_the_bound_of_guesses_is_not_idle() -> None:
+    """A pure claim uses up nearly all of the rate; a bound that never alarms proves nothing."""
+    assert false_alarms(5000, 1.0, 0.0, 0.95) > 0.04
+
+
+def test_accidents_are_allowed_for() -> None:
+    """An attacker who only guesses after an accident is always right, and (0.1, 0.01) allows it."""
+    runs, delta = 2000, 0.01
+    guesses = np.arange(runs + 1)
+    bounds = epsilon_of_guesses(guesses, guesses, runs, delta=delta, confidence=0.95)
+    alarm = np.sum(stats.binom.pmf(guesses, runs, delta)[bounds > 0.1])
+    assert alarm <= 0.05
+    # Without the allowance every accident would be an alarm.
+    pure = epsilon_of_guesses(guesses, guesses, runs, delta=0.0, confidence=0.95)
+    assert np.sum(stats.binom.pmf(guesses, runs, delta)[pure > 0.1]) > 0.9
+
+
+def test_a_guess_is_worth_what_clopper_and_pearson_say() -> None:
+    interval = stats.binomtest(731, 1000, alternative="greater").proportion_ci(0.95, "exact")
+    bound = float(epsilon_of_guesses(731, 1000, 4000, delta=0.0, confidence=0.95))
+    assert bound == pytest.approx(math.log(interval.low / (1 - interval.low)), rel=1e-9)
+
+
+@pytest.mark.parametrize(("right", "guesses"), [(0, 0), (0, 9), (3, 9)])
+def test_few_or_wrong_guesses_refute_nothing(right: int, guesses: int) -> None:
+    assert epsilon_of_guesses(right, guesses, 100, delta=0.0, confidence=0.95) == 0
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.5, 0.02)])
+@pytest.mark.parametrize("sizes", [(25, 25), (12, 40)])
+def test_errors_of_one_test_have_an_exact_false_alarm_rate(
+    epsilon: float, delta: float, sizes: tuple[int, int]
+) -> None:
+    often = delta + (1 - delta) / (1 + math.exp(-epsilon))
+    total = 0.0
+    for hits, alarms in itertools.product(range(sizes[0] + 1), range(sizes[1] + 1)):
+        bound = epsilon_of_errors(hits, sizes[0], alarms, sizes[1], delta=delta, confidence=0.9)
+        if bound > epsilon:
+            mass = stats.binom.pmf(hits, sizes[0], often)
+            total += mass * stats.binom.pmf(alarms, sizes[1], 1 - often)
+    assert 0 < total <= 0.1
+
+
+def test_errors_are_read_in_both_directions() -> None:
+    claim = {"delta": 1e-3, "confidence": 0.95}
+    bound = epsilon_of_errors(900, 1000, 100, 1000, **claim)
+    assert 1.9 < bound < math.log(9)
+    assert epsilon_of_errors(100, 1000, 900, 1000, **claim) == pytest.approx(bound)
+    # The complement: half of the runs without the record never look like one with it.
+    assert epsilon_of_errors(1000, 1000, 500, 1000, **claim) > 4
+
+
+def test_a_delta_is_refuted_where_an_accident_is_too_frequent() -> None:
+    assert 0.04 < delta_of_errors(500, 10_000, 0, 10_000, epsilon=1.0, confidence=0.95) < 0.05
+    assert delta_of_errors(500, 10_000, 500, 10_000, epsilon=1.0, confidence=0.95) == 0
+
+
+def test_clopper_and_pearson() -> None:
+    low, high = clopper_pearson(3, 50, 0.025)
+    interval = stats.binomtest(3, 50).proportion_ci(0.95, "exact")
+    assert (low, high) == pytest.approx((interval.low, interval.high))
+    assert clopper_pearson(0, 0, 0.1) == (0.0, 1.0)
+    assert clopper_pearson(0, 5, 0.1)[0] == 0
+    assert clopper_pearson(5, 5, 0.1)[1] == 1
+
+
+def laplace_scores(seed: int, runs: int, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    present = draw.random(runs) < 0.5
+    return present + draw.laplace(scale=1 / epsilon, size=runs), present
+
+
+def alarms(audits: int, runs: int, *, snoop: bool = False) -> int:
+    """How many audits of an exact claim, thresholds and all, end in a false alarm."""
+    found = 0
+    for seed in range(audits):
+        scores, present = laplace_scores(seed, runs, 1.0)
+        thresholds = None
+        if snoop:
+            thresholds, _ = choose_thresholds(scores, present, delta=0.0, confidence=0.5)
+        bound = bound_of_scores(scores, present, delta=0.0, confidence=0.9, thresholds=thresholds)
+        found += bound.lower > 1.0
+    return found
+
+
+def test_no_more_false_alarms_than_stated() -> None:
+    found = alarms(100, 300)
+    assert stats.binomtest(found, 100, 0.1, alternative="greater").pvalue > 1e-3
+
+
+@pytest.mark.slow
+def test_no_more_false_alarms_than_stated_in_many_audits() -> None:
+    found = alarms(4000, 1000)
+    assert stats.binomtest(found, 4000, 0.1, alternative="greater").pvalue > 1e-4
+    assert found > 200  # and the rate is nearly used up
+
+
+def test_thresholds_of_the_counted_runs_would_cry_wolf() -> None:
+    """The check above can fail: with thresholds chosen on the runs themselves it does."""
+    found = alarms(100, 300, snoop=True)
+    assert stats.binomtest(found, 100, 0.1, alternative="greater").pvalue < 1e-3
+
+
+def test_thresholds_find_an_atom_and_both_sides() -> None:
+    scores = np.repeat([-1.0, 0.0, 1.0], [300, 400, 300])
+    present = np.concatenate([np.arange(300) < 30, np.arange(400) < 200, np.arange(300) < 270])
+    thresholds, promise = choose_thresholds(scores, present, delta=0.0, confidence=0.95)
+    assert thresholds == Thresholds(-1.0, 1.0)
+    assert 0.8 < promise < 0.9
+    assert thresholds.count(scores, present) == (540, 600)
+    nothing, _ = choose_thresholds([], [], delta=0.0, confidence=0.95)
+    assert nothing.count(scores, present) == (0, 0)
+
+
+def test_groups_of_fixed_size_are_put_in_the_order_of_coins() -> None:
+    scores, present = by_coin(np.ones(500), np.zeros(400), seed=1)
+    assert np.array_equal(scores == 1, present)
+    assert 650 < len(scores) < 800
+    assert 0.4 < np.mean(present) < 0.6
+    assert len(by_coin([1.0], [0.0])[0]) == 0
