@@ -104,10 +104,10 @@ class TestGrid:
         stored = grid.stored()["answers"]
         wanted = list(grid.cells())
         assert {question: len(found) for question, found in stored.items()} == {
-            "spent": 180,
-            "noise": 108,
-            "passing": 54,
-            "withstood": 540,
+            "spent": 120,
+            "noise": 72,
+            "passing": 36,
+            "withstood": 120,
             "tables": 8,
         }
         assert all(key in stored[question] for question, key, _ in wanted)

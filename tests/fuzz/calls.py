@@ -810,6 +810,21 @@ CALLS: tuple[Call, ...] = (
     ),
     Call("accounting.describe", _of("accounting:describe", event=Made(_ptr_event))),
     Call(
+        "accounting.AttackBounds", _of("accounting:AttackBounds.of", event=Made(_ptr_event)), 0.02
+    ),
+    Call(
+        "accounting.why_infinite",
+        _of(
+            "accounting:why_infinite", event=Made(_ptr_event), delta=1e-5, relation=Made(_relation)
+        ),
+        0.1,
+    ),
+    Call(
+        "accounting.price_list",
+        _of("accounting:price_list", event=Made(_ptr_event), delta=1e-5),
+        0.1,
+    ),
+    Call(
         "accounting.epsilon_of",
         _of(
             "accounting:epsilon_of",
@@ -1177,6 +1192,9 @@ EXCLUDED: dict[str, str] = {
     "release.Histogram": _RESULT,
     "release.ProposalSearch": "made by its calibrate, which is a target",
     "accounting.Certificate": _RESULT,
+    "accounting.InfiniteEpsilon": _RESULT,
+    "accounting.Price": _RESULT,
+    ".audit": "a package; its commands are targets",
     "accounting.TestChoice": _RESULT,
     "training.CheckReport": _RESULT,
     "training.Fitted": _RESULT,

@@ -146,6 +146,14 @@ def _settings() -> str:
     return str(path)
 
 
+def _audits() -> list[str]:
+    import typer
+
+    from prudent.cli.audit import app
+
+    return list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         ("epsilon",),
@@ -221,6 +229,15 @@ COMMANDS: tuple[Command, ...] = (
         lambda: [_ledger(), "--dataset=default", "--digest=00", "--json"],
         statuses=(*STATUSES, 1),
     ),
+    *(
+        Command(
+            ("audit", name),
+            lambda: ["--epsilon=1", "--delta=1e-6", "--runs=200", "--confidence=0.9", "--json"],
+            0.01,
+            (*STATUSES, 1),
+        )
+        for name in _audits()
+    ),
     Command(("paper", "figure"), lambda: ["9", "--out=figures"], 0.05),
     Command(("paper", "table"), lambda: ["1", "--seeds=1", "--json"], 0.05),
     Command(("paper", "frontier"), lambda: ["--seeds=1", "--json"], 0.05),
@@ -266,5 +283,8 @@ COMMANDS: tuple[Command, ...] = (
     ),
 )
 
-EXCLUDED: dict[str, str] = {}
+EXCLUDED: dict[str, str] = {
+    "doctor": "takes no values; tests/cli/test_doctor.py",
+    "explore": "serves until it is stopped; tests/explore sends it wrong requests",
+}
 """Commands that are no target, each with its reason."""

@@ -485,7 +485,7 @@ def _read_rows(content: bytes) -> object:
 
 
 def _empty() -> bytes:
-    from prudent.release.budget.storage import open_store
+    from prudent.release.budget.stores import open_store
 
     path = folder() / "empty.db"
     open_store(path, create=True).close()

@@ -20,6 +20,12 @@ SOURCE = Path(str(prudent.__file__)).parent
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 MODULES |= {"yaml", "jsonpickle", "code", "codeop"}
 BUILTINS = {"eval", "exec", "compile", "__import__"}
+SHELLS = {"os.system", "os.popen"}
+OWN = {
+    "audit/auditing.py": "asks whether a mechanism can be sent to another process",
+    "training/parallel/processes.py": "asks whether its own error can be sent to another process",
+}
+"""Sources that pickle what they made themselves, each with its reason."""
 
 
 def calls_of(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -42,7 +48,7 @@ def faults(text: str) -> list[str]:
         found += [name for name in names if name.partition(".")[0] in MODULES]
     for name, call in calls_of(tree):
         last = name.rpartition(".")[2]
-        if name in BUILTINS or last in ("extractall", "system", "popen", "unsafe_load"):
+        if name in BUILTINS or name in SHELLS or last in ("extractall", "unsafe_load"):
             found.append(name)
         if name in ("torch.load", "load") and given(call, "weights_only") is not True:
             found += [name] if name == "torch.load" else []
@@ -54,8 +60,10 @@ def faults(text: str) -> list[str]:
 
 
 def test_no_source_unpickles_or_evaluates() -> None:
-    found = {path: faults(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
-    assert {str(path): each for path, each in found.items() if each} == {}
+    paths = {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*.py")}
+    found = {name: faults(path.read_text("utf-8")) for name, path in paths.items()}
+    assert {name for name, each in found.items() if each} == set(OWN)
+    assert all(found[name] == ["pickle"] for name in OWN)
 
 
 @pytest.mark.parametrize(

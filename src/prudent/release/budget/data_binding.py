@@ -80,8 +80,10 @@ def remember(data: str, location: str | os.PathLike[str], dataset: str) -> None:
     path = _list_path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n" + line)  # a line that a crash has cut off ends here
+        with path.open("a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            ended = file.read(1) in (b"", b"\n")  # a crash may have cut off the last line
+            file.write((line if ended else "\n" + line).encode())
 
 
 def _listed(data: str) -> list[tuple[str, str]]:
