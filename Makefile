@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow test-peers test-federated lint docs bench clean
+.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
@@ -37,9 +37,22 @@ test: $(WHEEL_SITE)/.installed
 test-slow: $(WHEEL_SITE)/.installed
 	$(pytest) -m slow
 
+# 10,000 charges to each kind of ledger and 1,000 kills of training runs: about half an hour.
+soak: $(call has,$(TEST_EXTRAS))
+	$(BIN)/python -m tests.faults.soak
+
 # The tests dp_accounting ships with its accountants, run against ours.
 test-peers: $(WHEEL_SITE)/.installed
 	$(pytest) -m peers
+
+# Hostile input for every public entry, command and file format; see CONTRIBUTING.md. Files are fed by
+# atheris where it is installed in $(VENV), which takes clang, and otherwise by mutation.
+FUZZ_INPUTS ?= 100000
+FUZZ_SECONDS ?= 600
+FUZZ_ONLY ?=
+fuzz: $(call has,$(TEST_EXTRAS))
+	PYTHONPATH=src $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
+		--only '$(FUZZ_ONLY)'
 
 # Flower asks for older versions of what everything else uses: an environment of its own.
 test-federated: build/constraints-federated.txt
@@ -58,6 +71,7 @@ lint: $(call has,dev+opacus+tables+train)
 	$(BIN)/mypy
 
 docs: $(call has,docs)
+	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(call has,opacus+tables+train)

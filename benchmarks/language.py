@@ -38,7 +38,7 @@ from prudent.training.gradients import BookKeeping
 
 TRAIN, PUBLIC, LENGTH, HEAD = 25_000, 2_000, 128, 40
 BATCH, STEPS, DELTA = 1024, 60, 1e-5
-RATES = {"LoRA": (5e-4, 2e-3), "full": (2e-4, 8e-4), "head": (5e-3, 2e-2)}
+RATES = {"LoRA": (2e-3, 6e-3), "full": (8e-4, 2.4e-3), "head": (2e-2, 8e-2)}
 CLIP = 0.1
 WRONG = 0.2
 

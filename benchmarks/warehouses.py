@@ -183,10 +183,10 @@ def measure(engine: str, sizes: list[int], rounds: int, minutes: float) -> None:
         if engine.startswith("postgres"):
             from tests.servers import postgres
 
-            with postgres() as address:
+            with postgres() as server:
                 for rows in sizes:
-                    fill_postgres(address, rows, with_index=engine.endswith("index"))
-                    record(run(engine, rows, address, rounds, minutes))
+                    fill_postgres(server.address, rows, with_index=engine.endswith("index"))
+                    record(run(engine, rows, server.address, rounds, minutes))
         for rows in sizes if not engine.startswith("postgres") else []:
             where = Path(folder) / str(rows)
             where.mkdir()

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,43 +32,62 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextlib.contextmanager
-def postgres() -> Iterator[str]:
-    """A fresh PostgreSQL server, by its address; stopped and deleted afterwards."""
-    folder = programs()
-    if folder is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    as_owner = ["runuser", "-u", OWNER, "--"] if os.geteuid() == 0 else []
-    user = OWNER if as_owner else os.environ.get("USER", OWNER)
-    port = free_port()
-    home = Path(tempfile.mkdtemp(prefix="prudent-postgres-"))
-    data = home / "data"
-    settings = (
-        f"listen_addresses=127.0.0.1 unix_socket_directories={home} "
-        "fsync=off"  # only clients are killed in tests, never the machine
-    )
-    options = " ".join([f"-p {port}", *(f"-c {setting}" for setting in settings.split())])
+class Server:
+    """A PostgreSQL server of its own, in a folder of its own.
 
-    def call(program: str, *arguments: str) -> None:
+    Args:
+        synced: Whether it syncs its files. Only a server whose machine is never lost need not.
+    """
+
+    def __init__(self, folder: Path, home: Path, *, synced: bool) -> None:
+        self._folder, self._home, self._data = folder, home, home / "data"
+        self._as_owner = ["runuser", "-u", OWNER, "--"] if os.geteuid() == 0 else []
+        user = OWNER if self._as_owner else os.environ.get("USER", OWNER)
+        port = free_port()
+        self.address = f"postgresql://{user}@127.0.0.1:{port}/postgres"
+        if self._as_owner:
+            shutil.chown(home, OWNER)
+        settings = [
+            "listen_addresses=127.0.0.1",
+            f"unix_socket_directories={home}",
+            f"fsync={'on' if synced else 'off'}",
+        ]
+        self._options = " ".join([f"-p {port}", *(f"-c {setting}" for setting in settings)])
+        self._call("initdb", "-U", user, "-A", "trust", "-E", "UTF8", "--no-sync")
+
+    def start(self) -> None:
+        self._call("pg_ctl", "-o", self._options, "-l", str(self._home / "log"), "-w", "start")
+
+    def stop(self) -> None:
+        """Ends it like a crash: every connection breaks, and the next start replays its log."""
+        self._call("pg_ctl", "-m", "immediate", "-w", "stop")
+
+    def _call(self, program: str, *arguments: str) -> None:
         subprocess.run(
-            [*as_owner, str(folder / program), *arguments],
+            [*self._as_owner, str(self._folder / program), "-D", str(self._data), *arguments],
             check=True,
-            cwd=home,
+            cwd=self._home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=120,
         )
 
+
+@contextlib.contextmanager
+def postgres(*, synced: bool = False) -> Iterator[Server]:
+    """A fresh PostgreSQL server; stopped and deleted afterwards."""
+    folder = programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    home = Path(tempfile.mkdtemp(prefix="prudent-postgres-"))
     try:
-        if as_owner:
-            shutil.chown(home, OWNER)
-        call("initdb", "-D", str(data), "-U", user, "-A", "trust", "-E", "UTF8", "--no-sync")
-        call("pg_ctl", "-D", str(data), "-o", options, "-l", str(home / "log"), "-w", "start")
+        server = Server(folder, home, synced=synced)
+        server.start()
         try:
-            yield f"postgresql://{user}@127.0.0.1:{port}/postgres"
+            yield server
         finally:
-            call("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
+            server.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -75,5 +95,30 @@ def postgres() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The address of a PostgreSQL server that all tests of this process share."""
-    with postgres() as address:
-        yield address
+    with postgres() as server:
+        yield server.address
+
+
+@pytest.fixture(scope="session")
+def spark_session() -> Iterator[Any]:
+    """A local Spark session that all tests of this process share: starting it takes seconds."""
+    pytest.importorskip("pyspark", reason="needs pip install 'prudent[spark]'")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    started = builder.getOrCreate()
+    yield started
+    started.stop()

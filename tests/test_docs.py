@@ -98,6 +98,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/index.md": lambda: learning() | salaries(),
     "docs/scaling.md": lambda: learning() | salaries(),
     "docs/tables.md": salaries,
+    "docs/threat-model.md": learning,
     "docs/training.md": learning,
     "docs/certify-training.md": learning,
     "docs/extending.md": lambda: learning() | salaries(),

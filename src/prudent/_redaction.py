@@ -11,9 +11,10 @@ import urllib.parse
 
 HIDDEN = "***"
 
-_AUTHORITY = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)(?P<secret>\S*)@")
+# With one slash as well: a path that was made of an address has lost the other.
+_AUTHORITY = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*:/+)(?P<secret>\S*)@")
 _NAMED = re.compile(
-    r"(?P<name>\b\w*(?:password|passwd|secret|token)\w*\s*=\s*)"
+    r"(?P<name>\b\w*(?:password|passwd|pwd|passphrase|secret|token|credential|signature|api_?key|access_?key|private_?key)\w*\s*=\s*)"
     r"(?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S+)",
     re.IGNORECASE,
 )

@@ -7,10 +7,24 @@ The error carries its parts, so that a caller never has to read the text.
 
 import enum
 import math
-from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+import os
+from collections.abc import Callable, Collection, Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+from prudent._redaction import redacted
 
 _NOTHING = object()
+_LONGEST = 1000  # characters of a value in a message
+_LONGEST_NAME = 200  # bytes of a file name; most systems allow 255, and an ending may be added
+_DEVICES = frozenset(
+    ("CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10)))
+)
+
+T = TypeVar("T")
 
 
 class ArgumentError(ValueError):
@@ -48,10 +62,10 @@ class ArgumentError(ValueError):
         """
         self.argument, self.allowed, self.hint = argument, allowed, hint
         self.value = shown if got is _NOTHING else got
-        given = shown if got is _NOTHING else repr(got)
+        given = shown if got is _NOTHING else _repr(got)
         self.expectation = (
             allowed
-            + ("" if given is None else f", got {given}")
+            + ("" if given is None else f", got {redacted(given)}")
             + (f": {why}." if why else ".")
             + (f" {hint}" if hint else "")
         )
@@ -59,6 +73,18 @@ class ArgumentError(ValueError):
 
     def __str__(self) -> str:
         return f"Expected {self.argument} {self.expectation}"
+
+
+def _repr(value: object) -> str:
+    """The repr of a value, cut where it is long; without one, its type.
+
+    Digits of a number that is too long, or of an object whose repr fails, are not shown.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # also Python's own, for an integer of thousands of digits
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … ({len(text)} characters)"
 
 
 def _fail(name: str, allowed: str, value: object) -> NoReturn:
@@ -131,11 +157,87 @@ def count(minimum: int = 0, **argument: Any) -> int:
     return int(value)
 
 
+def real(**argument: Any) -> float:
+    """A number, perhaps infinite."""
+    name, value = _only(argument)
+    return _number(name, value, "a number")
+
+
+def values(**argument: Any) -> list[Any]:
+    """The entries of a list, or of anything that can be iterated over, but a text."""
+    name, value = _only(argument)
+    if isinstance(value, str | bytes):
+        _fail(name, "a list", value)
+    try:
+        return list(value)
+    except Exception:  # whatever an object raises that is no list
+        _fail(name, "a list", value)
+
+
+def instance(kind: type[T] | tuple[type[T], ...], allowed: str, **argument: Any) -> T:
+    """An object of a class; `allowed` says which."""
+    name, value = _only(argument)
+    if not isinstance(value, kind):
+        raise ArgumentError(name, allowed, shown=type(value).__name__)
+    return value
+
+
+def function(**argument: Any) -> Callable[..., Any]:
+    """Something that can be called."""
+    name, value = _only(argument)
+    if not callable(value):
+        _fail(name, "a function", value)
+    found: Callable[..., Any] = value
+    return found
+
+
+def device(**argument: Any) -> "torch.device":
+    """A device of torch."""
+    import torch
+
+    name, value = _only(argument)
+    if isinstance(value, str | torch.device):
+        try:
+            return torch.device(value)
+        except RuntimeError:
+            pass
+    _fail(name, "a device such as 'cpu' or 'cuda:0'", value)
+
+
 def one_of(choices: Collection[Any], **argument: Any) -> Any:
     """One of a small set of choices."""
     name, value = _only(argument)
-    if value not in choices:
+    # An array is equal to many things at once, and a list cannot be looked up.
+    if not isinstance(value, Hashable) or value not in choices:
         _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
+    return value
+
+
+def path(**argument: Any) -> Path:
+    """A path of this system, whatever is there."""
+    name, value = _only(argument)
+    if not isinstance(value, str | os.PathLike):
+        raise ArgumentError(name, "a path", shown=type(value).__name__)
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text or "\0" in text:
+        _fail(name, "a path", value)
+    return Path(text)
+
+
+def file_name(**argument: Any) -> str:
+    """A relative path of plain names, as those of data sets and their files are.
+
+    It leads to no other folder, on any system: no root, no `..`, no device, no other stream.
+    """
+    name, value = _only(argument)
+    allowed = "a plain file name, such as a/b.npz"
+    if not isinstance(value, str):
+        _fail(name, allowed, value)
+    for part in value.split("/"):
+        stem = part.partition(".")[0].rstrip().upper()
+        odd = not part.isprintable() or any(each in part for each in '\\:*?"<>|')
+        if odd or not part.strip(". ") or stem in _DEVICES or len(part.encode()) > _LONGEST_NAME:
+            _fail(name, allowed, value)
     return value
 
 
@@ -148,10 +250,22 @@ def fields(instance: object, check: Callable[..., Any], *names: str) -> None:
         object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
 
 
-class Choice(enum.Enum):
+class _Unique(enum.EnumType):
+    """Looks members up by values that can be looked up: an array is equal to many at once."""
+
+    def __call__(cls, value: Any, *others: Any, **named: Any) -> Any:
+        return super().__call__(
+            value if isinstance(value, Hashable) else _NOTHING, *others, **named
+        )
+
+
+class Choice(enum.Enum, metaclass=_Unique):
     """An enumeration that says what it allows."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         name = cls.__name__.removesuffix("Choice").lower()
-        _fail(name, "one of " + ", ".join(repr(member.value) for member in cls), value)
+        allowed = "one of " + ", ".join(repr(member.value) for member in cls)
+        if value is _NOTHING:
+            raise ArgumentError(name, allowed)
+        _fail(name, allowed, value)

@@ -73,7 +73,7 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
 @pytest.mark.parametrize(
     ("arguments", "beginning"),
     [
-        (["epsilon"], "--noise-multiplier: expected a value, got nothing."),
+        (["epsilon"], "--delta: expected a value, got nothing."),
         (["epsilon", "--steps"], "--steps: expected a value, got nothing."),
         (["epsilon", "--stepz", "3"], "No such option: --stepz. Did you mean --"),
         (["epsilon", "--noise", "3"], "No such option: --noise. Did you mean --noise-multiplier?"),

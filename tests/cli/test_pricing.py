@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
+import dp_accounting as dp
 import pytest
 
 from prudent._rounding import rounded_down, rounded_up
@@ -13,6 +15,8 @@ from prudent.accounting import (
     ADD_REMOVE,
     REPLACE_ONE,
     ZERO_OUT,
+    ApproximateDpEvent,
+    AttackBounds,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
     GaussianTest,
@@ -22,6 +26,8 @@ from prudent.accounting import (
     Relation,
     Reveals,
     Run,
+    price_list,
+    to_json,
 )
 from prudent.accounting.serialisation import from_plain
 from prudent.cli.options import parse_test
@@ -213,3 +219,79 @@ def test_tests_are_read_as_they_are_written(text: str, test: object) -> None:
 def test_bounds_are_rounded_to_their_own_side() -> None:
     assert (rounded_up(2.98620000001), rounded_down(2.98629999)) == ("2.9863", "2.9862")
     assert (rounded_up(0.0), rounded_up(float("inf"))) == ("0", "∞")
+
+
+class TestEvents:
+    """`prudent epsilon --event`: what an auditor reads, drawn and as JSON."""
+
+    ONE = dp.GaussianDpEvent(3.0)
+    TWO = dp.ComposedDpEvent([ONE, ApproximateDpEvent(0.5, 1e-7)])
+
+    @pytest.mark.parametrize("event", [ONE, pytest.param(TWO, marks=pytest.mark.slow)])
+    def test_text_json_and_plot(self, run: Command, tmp_path: Path, event: dp.DpEvent) -> None:
+        path, picture = tmp_path / "event.json", tmp_path / "event.svg"
+        path.write_text(to_json(event))
+        answer = run("epsilon", f"--event={path}", "--delta=1e-6", f"--plot={picture}", "--json")
+        report = json.loads(answer.out)
+        accountant = PldAccountant().compose(event)
+        assert report["epsilon"] == accountant.get_epsilon(1e-6)
+        assert from_plain(report["event"]) == event
+        assert [price["adds"] for price in report["prices"]] == [
+            price.adds for price in price_list(event, 1e-6)
+        ]
+        bounds = AttackBounds.of(event)
+        even, rare = report["attacks"]
+        assert (even["prior"], rare["prior"]) == (0.5, 0.1)
+        assert even["success"] == bounds.success(0.5)
+        assert even["advantage"] == even["success"] - 0.5
+        curve = report["trade_off"]
+        assert curve["misses_at_least"] == [bounds.misses(r) for r in curve["false_positives"]]
+        deltas = dict(zip(*report["profile"].values(), strict=True))
+        assert deltas[1.0] == accountant.get_delta(1.0)
+        assert deltas[report["epsilon"]] <= 1e-6
+        assert all(title in picture.read_text() for title in ("<svg", "</svg>"))
+        # What --json printed is an event file too, and the text has the same numbers.
+        again = tmp_path / "price.json"
+        again.write_text(answer.out)
+        text = run("epsilon", f"--event={again}", "--delta=1e-6", "--prior=0.25").out
+        assert f"ε ≤ {rounded_up(report['epsilon'])} at δ = 1e-06" in text
+        assert "prior 0.25: right with probability at most" in text
+        assert "prior 0.5" not in text
+
+    def test_an_infinite_epsilon_is_explained(self, run: Command, tmp_path: Path) -> None:
+        path = tmp_path / "event.json"
+        path.write_text(to_json(ApproximateDpEvent(0.5, 1e-7)))
+        answer = run("epsilon", f"--event={path}", "--delta=1e-8")
+        assert "ε ≤ ∞" in answer.out
+        assert "ε is finite for every δ above 1e-07" in answer.out
+
+    @pytest.mark.parametrize(
+        ("content", "flags", "message"),
+        [
+            ("{", [], "JSON"),
+            ('{"kind": "os.system"}', [], "Expected kind"),
+            ("[" * 100_000, [], "JSON|nested"),
+            (None, [], "a readable file"),
+            (to_json(dp.GaussianDpEvent(1.0)), ["--noise-multiplier=1"], "complete"),
+            (to_json(dp.GaussianDpEvent(1.0)), ["--prior=2"], "prior"),
+            (to_json(dp.GaussianDpEvent(1.0)), ["--prior=a"], "prior"),
+        ],
+    )
+    def test_mistakes(self, run: Command, tmp_path: Path, content, flags, message) -> None:
+        path = tmp_path / "event.json"
+        if content is not None:
+            path.write_text(content)
+        answer = run("epsilon", f"--event={path}", "--delta=1e-6", *flags)
+        assert answer.status == 2
+        assert re.search(message, answer.err)
+        assert answer.err.count("\n") == 1
+
+    def test_a_run_has_a_report_too(self, run: Command) -> None:
+        flags = ["--noise-multiplier=5", "--test=none", "--delta=1e-6", "--prior=0.5"]
+        assert "Price list" in run("epsilon", *flags).out
+
+    @pytest.mark.parametrize("missing", ["--noise-multiplier=5", "--test=none"])
+    def test_a_run_needs_noise_and_a_test(self, run: Command, missing: str) -> None:
+        answer = run("epsilon", "--delta=1e-6", missing)
+        assert answer.status == 2
+        assert "got nothing" in answer.err

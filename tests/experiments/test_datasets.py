@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from prudent import ArgumentError
+from prudent._files import sha256
 from prudent.corruption import FeatureNoise, RandomLabelFlip, corrupted_mask
 from prudent.experiments import datasets, files, formats, named_datasets
 from tests.experiments import writers
@@ -49,7 +50,7 @@ def digits(count, seed=0, classes=10):
 def test_the_shipped_files_are_the_official_ones():
     for download in named_datasets.NAMED_DATASETS["mnist"].downloads:
         path = SHIPPED / download.urls[0].rsplit("/", 1)[-1]
-        assert f"sha256:{files.sha256(path)}" == download.checksum
+        assert f"sha256:{sha256(path)}" == download.checksum
 
 
 def test_mnist_from_the_checkout(monkeypatch):

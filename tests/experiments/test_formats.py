@@ -36,7 +36,7 @@ def test_idx_files_come_back_as_written(tmp_path, shape):
     [
         (b"", "idx file of unsigned bytes"),
         (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "idx file of unsigned bytes"),
-        (writers.idx(np.zeros(4))[:-1], "array of shape \\(4,\\), got 3 bytes"),
+        (writers.idx(np.zeros(4))[:-1], "idx file of unsigned bytes"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, message):
@@ -102,7 +102,7 @@ class _Mischief:
 def test_a_batch_that_would_run_code_does_not(tmp_path):
     mark = tmp_path / "was-here"
     (tmp_path / "batch").write_bytes(pickle.dumps({"data": _Mischief(mark)}, protocol=2))
-    with pytest.raises(pickle.UnpicklingError, match="arrays only"):
+    with pytest.raises(ValueError, match="to be a batch of CIFAR-10"):
         formats.read_cifar_python([tmp_path / "batch"])
     assert not mark.exists()
 

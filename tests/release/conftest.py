@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import postgres_url as postgres_url
+from tests.servers import spark_session as spark_session
 
 
 @pytest.fixture

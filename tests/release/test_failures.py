@@ -107,10 +107,39 @@ def test_a_sum_of_vectors_fails_in_the_same_words(monkeypatch: pytest.MonkeyPatc
         trimmed_sum(np.ones((9, 2)), trim=1, propose=1.0, **COST)
 
 
-def test_interruptions_and_missing_modules_pass() -> None:
-    for error in (KeyboardInterrupt(), ImportError("opendp"), SourceError("the file is gone")):
-        with pytest.raises(type(error)):
-            withheld(Broken(error)._raise)
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (KeyboardInterrupt("secret"), ""),
+        (SystemExit("secret"), "1"),
+        (SystemExit(3), "3"),
+        (ImportError("secret", name="opendp.prelude"), "A release needs opendp."),
+        (ImportError("secret", name="secret"), UNREADABLE),
+        (ImportError("secret"), UNREADABLE),
+        (SourceError("the file is gone"), "the file is gone"),
+    ],
+    ids=repr,
+)
+def test_interruptions_and_missing_packages_pass_without_their_words(
+    error: BaseException, shown: str
+) -> None:
+    """The error of an engine that they interrupted stays behind as well."""
+
+    def interrupted() -> None:
+        try:
+            raise RuntimeError("secret")
+        except RuntimeError:
+            raise error  # noqa: B904
+
+    expected = SourceError if shown == UNREADABLE else type(error)
+    with pytest.raises(expected) as caught:
+        withheld(interrupted)
+    assert str(caught.value).startswith(shown)
+    assert caught.value.__context__ is caught.value.__cause__ is None
+    assert "secret" not in str(caught.value)
+
+
+def test_what_can_be_read_is_returned() -> None:
     assert withheld(max, 1, 2) == 2
 
 

@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from prudent.training import (
     Sum,
     fit,
 )
-from prudent.training.compiled import Compiled
+from prudent.training.compiled import Compiled, _near_fusions
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.keystream import Key
 from tests.training.gradients.oracle import cross_entropy
@@ -235,3 +237,48 @@ def test_a_step_is_compiled_anew_for_other_modes_and_other_trained_parameters():
         model.weight.requires_grad_(True)
     assert set(seen) == {(True, True), (False, True), (False, False), (True, False)}
     assert len(seen) == 8  # each of the four once eagerly and once to be traced
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_result_is_held_while_a_program_is_made(fails):
+    """A gradient is as large as the model; the first result is computed again, from its draws."""
+    results = []
+
+    def function(values):
+        drawn = torch.rand(3, generator=generator)
+        result = values + drawn
+        results.append(weakref.ref(result))
+        return result
+
+    def backend(graph, examples):
+        assert results[0]() is None
+        if fails:
+            raise RuntimeError("no compiler")
+        return graph
+
+    generator = torch.Generator().manual_seed(0)
+    compiled = Compiled(function, backend)
+    context = pytest.warns(RuntimeWarning, match="no compiler") if fails else nullcontext()
+    with context:
+        first = compiled(torch.ones(3))
+    second = compiled(torch.ones(3))
+    eager = torch.Generator().manual_seed(0)
+    for found in (first, second):
+        assert torch.equal(found, 1 + torch.rand(3, generator=eager))
+
+
+@pytest.mark.slow
+def test_only_what_is_near_is_fused_on_a_device():
+    """Otherwise the forward pass would compute and keep what the backward pass needs."""
+    from torch._inductor.virtualized import V
+
+    class Scheduler:
+        @staticmethod
+        def are_long_distant_nodes(one, other):
+            return abs(one - other) > 64
+
+    with _near_fusions():
+        assert V.choices.can_fuse_vertical(Scheduler, 1, 9, 0)
+        assert not V.choices.can_fuse_vertical(Scheduler, 1, 99, 0)
+        assert V.choices.can_fuse_vertical(object(), 1, 99, 0)
+    assert V.choices.can_fuse_vertical(Scheduler, 1, 99, 0)

@@ -279,6 +279,12 @@ def test_a_checkpoint_is_for_its_own_run(
         trainer(bert(), args, plan=everything(2, clip=1.0)).train(str(folder))
     with pytest.raises(ArgumentError, match="same records"):
         trainer(bert(), args, plan=everything(2), train_dataset=Sentences(23)).train(str(folder))
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ArgumentError, match=r"whose model\.safetensors is damaged or missing"):
+        trainer(bert(), args, plan=everything(2)).train(str(folder))
+    weights.write_bytes(content)
     (folder / "checkpoint.pt").unlink()
     with pytest.raises(ArgumentError, match="complete checkpoint"):
         trainer(bert(), args, plan=everything(2)).train(str(folder))

@@ -2,13 +2,14 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from prudent.training import Execution, Key
-from prudent.training.keystream import WORDS, Purpose, Reader, Stream, normals, uniforms
+from prudent.training.keystream import RARE, WORDS, Purpose, Reader, Stream, normals, uniforms
 from tests.oracles import chacha20
 
 RFC_KEY = bytes(range(32))
@@ -192,18 +193,48 @@ class TestNormals:
         assert abs((cosine * sine).mean()) < 4.5 / math.sqrt(len(cosine))
         assert abs((cosine**2 * sine**2).mean() - 1) < 4.5 * math.sqrt(8 / len(cosine))
 
-    def test_the_longest_radius_is_as_far_out_as_64_bits_reach(self):
+    def test_the_longest_radius_is_as_far_out_as_its_bits_reach(self):
         pairs = normals(torch.tensor([0, 0, -1, 2**62, 2**63 - 1, 5])).view(-1, 2)
-        longest = math.sqrt(-2 * math.log(2.0**-64))
-        assert longest == pytest.approx(9.42, abs=0.005)
+        longest = math.sqrt(-2 * math.log(2.0**-75))
+        assert longest == pytest.approx(10.2, abs=0.005)
         assert pairs.norm(dim=1).tolist() == pytest.approx([longest, longest, 0.0])
         assert pairs[0].tolist() == pytest.approx([longest, 0.0])
         assert pairs[1].tolist() == pytest.approx([0.0, longest], abs=1e-14)
 
     def test_every_bit_of_both_words_counts(self):
-        base = torch.tensor([2**50 + 12345, 2**50 + 12345])
-        moved = torch.stack([base + torch.tensor(by) for by in ([0, 0], [1, 0], [0, 1])])
-        assert len({tuple(normals(pair).tolist()) for pair in moved}) == 3
+        base = torch.tensor([2**30 + 12345, 2**50 + 12345])
+        moved = torch.stack([base + torch.tensor(by) for by in ([0, 0], [1, 0], [0, 1], [0, 2048])])
+        assert len({tuple(normals(pair).tolist()) for pair in moved}) == 4
+
+    def test_rare_pairs_get_further_bits(self):
+        """Radius and angle of the words against exact arithmetic, down to a uniform of 2⁻¹³⁸."""
+        words = torch.tensor([RARE - 1, 2**61, 5, 3, -1, -7, 0, 2**40, RARE, 1])
+        further = torch.tensor([2**62, -1, -(2**63), 2**20])
+        asked = []
+
+        def finer(places):
+            asked.extend(places.tolist())
+            return further
+
+        drawn = normals(words, finer).view(-1, 2).tolist()
+        assert asked == [0, 2, 4, 6]  # not the last pair
+        with mpmath.workprec(300):
+            for pair, (cosine, sine) in enumerate(drawn):
+                first, second = words[2 * pair : 2 * pair + 2].tolist()
+                more = further[pair].item() if pair < 4 else None
+                rest = mpmath.mpf(0.5) if more is None else abs(more + mpmath.mpf(0.5)) / 2**63
+                whole = first if first >= 0 else -first - 1
+                uniform = (whole + (second % 2048 + rest) / 2**11) / mpmath.mpf(2) ** 63
+                radius = mpmath.sqrt(-2 * mpmath.log(uniform))
+                angle = mpmath.pi * (second // 2048 + mpmath.mpf(0.5)) / 2**52
+                error = (16 * radius + 6 / radius) * 2.0**-53
+                assert abs(cosine - radius * mpmath.cos(angle)) < error
+                assert abs(sine - radius * mpmath.sin(angle)) < error
+
+    def test_one_word_of_a_position(self):
+        for place in (0, 7, 8, 1001):
+            expected = NOISE.words(place + 1, step=3, rank=1)[-1:]
+            assert torch.equal(NOISE.word(place, step=3, rank=1), expected)
 
 
 def test_streams_are_values():

@@ -17,6 +17,7 @@ from prudent.accounting import (
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose, Stream, normals
+from prudent.training.lattice_noise import rounded, spacing_of
 from prudent.training.noise import DeviceNoise, HostNoise, margin_noise, noise_on
 from prudent.training.step_state import StepState
 
@@ -162,7 +163,15 @@ class TestBranches:
             assert bool(step(nothing).passed) is passing
             released.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
         expected = sigma * clip * (0.25 if passing else 1.0) / batch
-        first, second = (values / expected for values in released)
+        # Uniform numbers over a cell of the lattice stand for where in it the noise was.
+        spread = (
+            torch.rand(2, len(released[0])).sub(0.5)
+            * float(spacing_of(torch.tensor([expected * batch]).double()))
+            / batch
+        )
+        first, second = (
+            (values + more) / expected for values, more in zip(released, spread, strict=True)
+        )
         assert stats.kstest(first, "norm").pvalue > 1e-5
         assert stats.kstest(first * 1.1, "norm").pvalue < 1e-5
         assert abs(float((first * second).mean())) < 5 / math.sqrt(len(first))
@@ -183,13 +192,13 @@ class TestHostNoise:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("count", [1, 2, 17, 2**17, 2**18 + 3])
     def test_it_is_the_keystream_of_the_step(self, count, dtype):
-        """However long the vector; in single precision the sum is rounded once."""
+        """However long the vector, on the lattice of its deviation."""
         words = Key.from_seed(6).stream(Purpose.NOISE).words(count + count % 2, step=4)
         start = torch.linspace(-1, 1, count, dtype=dtype)
         total, deviation = start.clone(), torch.tensor(0.3, dtype=dtype)
         self.NOISE.add_(total, deviation, at(4))
         expected = start.double() + deviation.double() * normals(words)[:count]
-        assert torch.equal(total, expected.to(dtype))
+        assert torch.equal(total.double(), torch.round(expected * 32) / 32)
 
     def test_steps_and_purposes_have_noise_of_their_own(self):
         drawn = [self.NOISE.test_words(at(step)).tolist() for step in (1, 2, 1)]
@@ -203,20 +212,26 @@ class TestHostNoise:
 
 
 class Kernels:
-    """The kernels' place taken on the host; what it draws is off by `error`."""
+    """The kernels' place taken on the host; off by `error`, or with one keystream for all ranks."""
 
-    def __init__(self, error=0.0):
-        self.error = error
+    def __init__(self, error=0.0, ranks=1):
+        self.error, self.ranks = error, ranks
 
     def stream(self, key):
         return Stream(key.numpy().tobytes())
 
-    def fill_words(self, words, key, step):
-        words.copy_(self.stream(key).words(len(words), step=int(step)))
+    def fill_words(self, words, key, step, rank=0):
+        words.copy_(self.stream(key).words(len(words), step=int(step), rank=rank * self.ranks))
 
-    def add_normals(self, total, deviation, key, step):
-        words = self.stream(key).words(len(total) + len(total) % 2, step=int(step))
-        total += normals(words)[: len(total)] * deviation * (1 + self.error)
+    def add_normals(self, total, deviation, spacing, key, step):
+        stream, number = self.stream(key), int(step)
+        words = stream.words(len(total) + len(total) % 2, step=number)
+
+        def more(places):
+            return torch.cat([stream.word(p, step=number, rank=1) for p in places.tolist()])
+
+        drawn = normals(words, more)[: len(total)] * (1 + self.error)
+        total.copy_(rounded(total, drawn, deviation, spacing))
 
 
 class TestKernels:
@@ -232,8 +247,9 @@ class TestKernels:
         device, host = DeviceNoise(Key.from_seed(1), CPU), HostNoise(Key.from_seed(1), CPU)
         assert torch.equal(device.test_words(at(3)), host.test_words(at(3)))
 
-    def test_wrong_noise_is_refused(self, monkeypatch):
-        monkeypatch.setattr(noise_module, "_kernels", lambda: Kernels(1e-9))
+    @pytest.mark.parametrize("wrong", [{"error": 1e-10}, {"ranks": 0}])
+    def test_wrong_noise_is_refused(self, monkeypatch, wrong):
+        monkeypatch.setattr(noise_module, "_kernels", lambda: Kernels(**wrong))
         with pytest.raises(RuntimeError, match="draw other numbers on cpu than the cipher gives"):
             noise_module._kernels_work(CPU)
 

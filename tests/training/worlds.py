@@ -301,8 +301,31 @@ def own_loop(folder):
     }
 
 
-def resumable(folder, *, optimizer=torch.optim.Adam, resume=False):
-    return result(train(propose(), out=folder, resume=resume, optimizer=optimizer, lr=0.05))
+class Hungry(nn.Module):
+    """Asks for more memory than there is, in rank 1 and after the first evaluation."""
+
+    looks = 0
+
+    def forward(self, inputs):
+        if self.looks == 2 and rank() == 1:
+            torch.empty(1 << 60)
+        return inputs
+
+    def look(self, model):
+        self.looks += 1  # the first is the rehearsal
+        return {}
+
+
+def resumable(folder, *, optimizer=torch.optim.Adam, resume=False, **options):
+    options |= {"out": folder, "resume": resume, "optimizer": optimizer}
+    return result(train(propose(), lr=0.05, **options))
+
+
+def starved(folder):
+    """A run in which one of the processes runs out of memory."""
+    hungry = Hungry()
+    model = nn.Sequential(*network(), hungry)
+    return resumable(folder, model=model, evaluate=hungry.look)
 
 
 SCENARIOS["uninterrupted"] = resumable
@@ -406,11 +429,10 @@ def noise_everywhere():
     original = Step._noisy_mean
 
     def noisy(self, released):
-        rank, self.processes.rank = self.processes.rank, 0
-        try:
-            return original(self, released)
-        finally:
-            self.processes.rank = rank
+        if self.processes.rank > 0:
+            for value in released.total.values():
+                self.noise.add_(value.view(-1), released.noise, self.state)
+        return original(self, released)
 
     Step._noisy_mean = noisy
     return lambda: setattr(Step, "_noisy_mean", original)
@@ -514,6 +536,8 @@ def main():
         "all": world(folder / "all", count, lambda: run_all(folder / "runs", SCENARIOS)),
         "killed": world(killed.parent, 2, lambda: resumable(killed, optimizer=Fatal)),
     }
+    hungry = folder / "hungry" / "run"
+    statuses["hungry"] = world(hungry.parent, 2, lambda: starved(hungry))
     shutil.copytree(killed, resumed)
     statuses["resumed"] = world(resumed.parent, count, lambda: resumable(resumed, resume=True))
     (folder / "statuses.json").write_text(json.dumps(statuses))

@@ -1,5 +1,6 @@
 """Privacy accounting: events, accountants, calibration, and event serialisation."""
 
+from prudent.accounting.attack_bounds import AttackBounds, Price, price_list
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.cheapest_test import TestChoice, best_test
 from prudent.accounting.events import (
@@ -14,6 +15,7 @@ from prudent.accounting.events import (
     Reveals,
 )
 from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.infinite_epsilon import InfiniteEpsilon, why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import (
@@ -33,15 +35,18 @@ __all__ = [
     "ZERO_OUT",
     "Adjacency",
     "ApproximateDpEvent",
+    "AttackBounds",
     "Certificate",
     "Certifier",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "ExponentialMechanismDpEvent",
     "GaussianTest",
+    "InfiniteEpsilon",
     "LaplaceTest",
     "MarginTest",
     "PldAccountant",
+    "Price",
     "ProposeTestReleaseDpEvent",
     "RdpAccountant",
     "Relation",
@@ -53,5 +58,7 @@ __all__ = [
     "describe",
     "epsilon_of",
     "from_json",
+    "price_list",
     "to_json",
+    "why_infinite",
 ]

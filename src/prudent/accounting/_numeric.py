@@ -32,6 +32,23 @@ def finite(**argument: ArrayLike) -> Array:
     return array
 
 
+def each(
+    function: Callable[[Array], Array], low: float, high: float, **argument: ArrayLike
+) -> float | Array:
+    """Apply a function of a vector to a number, giving a float, or to an array of any shape.
+
+    Every number is checked to be in [low, high]. The function gets each distinct one once.
+    """
+    ((name, value),) = argument.items()
+    numbers = np.asarray(value, dtype=object)
+    checked = [_validate.between(low, high, **{name: number}) for number in numbers.flat]
+    distinct, places = np.unique(np.array(checked, dtype=np.float64), return_inverse=True)
+    if not len(distinct):
+        return np.zeros(numbers.shape)
+    found = function(distinct)[places]
+    return float(found[0]) if numbers.ndim == 0 else found.reshape(numbers.shape)
+
+
 def expm1_minus(x: Array) -> Array:
     """Compute exp(x) - 1 - x to full relative precision, also near zero."""
     small = np.abs(x) < 0.5

@@ -12,6 +12,7 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.infinite_epsilon import why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Relation
@@ -92,9 +93,11 @@ def solve(
         bracket = _bracket(fine, search, 2.0)
     if bracket is None:
         low, high = sorted((search.safe, search.unsafe))
+        reason = why_infinite(event_of(search.safe), delta, relation)
         raise UnreachableTargetError(
             f"No {name} in [{low:g}, {high:g}] gives epsilon <= {epsilon:g} at delta = {delta:g}. "
-            "Raise epsilon or delta, or change another parameter.",
+            + (f"At {name} = {search.safe:g}: {reason} " if reason else "")
+            + "Raise epsilon or delta, or change another parameter.",
             parameter=name,
         )
     return _close_in(fine, *bracket, search.whole, TOLERANCE)

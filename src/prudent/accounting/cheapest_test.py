@@ -71,6 +71,10 @@ def best_test(
         kinds: The kinds of test to choose from.
         accountant: Which accountant prices the run.
     """
+    _validate.instance(Run, "a Run", run=run)
+    kinds = _validate.values(kinds=kinds)
+    if not all(isinstance(kind, type) and issubclass(kind, MarginTest) for kind in kinds):
+        raise _validate.ArgumentError("kinds", "kinds of MarginTest", got=kinds)
     _validate.count(1, margin=margin)
     _validate.between(0, 1, ends="()", pass_probability=pass_probability)
     tests = [_largest_test(kind, margin, run.failure, pass_probability) for kind in kinds]

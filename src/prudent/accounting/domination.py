@@ -281,4 +281,4 @@ def leaves(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]
             if check_rate(event) > 0 and any(True for _ in leaves(event.event)):
                 yield event, count
         case _:
-            yield event, count
+            yield _validate.instance(dp.DpEvent, "a DpEvent", event=event), count

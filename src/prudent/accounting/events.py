@@ -80,6 +80,14 @@ def _check_failure(failure: float) -> float:
     return _validate.between(0, 0.5, ends="()", failure=failure)
 
 
+_FARTHEST = 1e17  # beyond any tail, since scales are at most 1e12; fits into 64 bits
+
+
+def _whole(distance: float) -> int:
+    """The distance rounded down, and moved to where both tails of every test have ended."""
+    return math.floor(min(max(_validate.real(distance=distance), -_FARTHEST), _FARTHEST))
+
+
 def check_size(**argument: Any) -> float:
     """Return the argument if it is a noise multiplier or scale that is safe from overflow."""
     _validate.positive(**argument)
@@ -92,6 +100,7 @@ class LaplaceTest(MarginTest):
 
     @override
     def tail(self, distance: float) -> float:
+        distance = _validate.real(distance=distance)
         if distance >= 0:
             return 0.5 * math.exp(-distance / self.scale)
         return 1 - 0.5 * math.exp(distance / self.scale)
@@ -107,7 +116,7 @@ class GaussianTest(MarginTest):
 
     @override
     def tail(self, distance: float) -> float:
-        return float(special.ndtr(-distance / self.scale))
+        return float(special.ndtr(-_validate.real(distance=distance) / self.scale))
 
     @override
     def threshold(self, failure: float) -> float:
@@ -123,7 +132,7 @@ class DiscreteLaplaceTest(MarginTest):
 
     @override
     def tail(self, distance: float) -> float:
-        steps = math.floor(distance)
+        steps = _whole(distance)
         decay = 1 / self.scale
         if steps >= 0:
             return math.exp(-decay * (steps + 1)) / (1 + math.exp(-decay))
@@ -131,7 +140,7 @@ class DiscreteLaplaceTest(MarginTest):
 
     @override
     def threshold(self, failure: float) -> float:
-        _check_failure(failure)
+        failure = _check_failure(failure)
         decay = 1 / self.scale
         guess = (-math.log(failure) - math.log1p(math.exp(-decay))) / decay - 1
         return _least_integer_threshold(self, failure, max(0, math.ceil(guess) - 1))
@@ -153,7 +162,7 @@ class DiscreteGaussianTest(MarginTest):
 
     @override
     def tail(self, distance: float) -> float:
-        steps = math.floor(distance)
+        steps = _whole(distance)
         if steps < -1:
             return 1 - self.tail(-steps - 1)  # Pr[X > k] = 1 - Pr[X > -k-1], by symmetry
         beyond = np.arange(steps + 1, max(steps + 2, self.reach) + math.ceil(9.6 * self.scale))
@@ -167,7 +176,7 @@ class DiscreteGaussianTest(MarginTest):
 
     @override
     def threshold(self, failure: float) -> float:
-        _check_failure(failure)
+        failure = _check_failure(failure)
         guess = -self.scale * float(special.ndtri(failure))
         return _least_integer_threshold(self, failure, max(0, math.floor(guess) - 2))
 

@@ -43,7 +43,7 @@ from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import BoundedRangePair, Dominating
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant
-from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation
+from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
 
 _SHARES = (
     0.25,
@@ -73,6 +73,8 @@ def epsilon_of(
         compute.
     """
     _validate.between(0, 1, delta=delta)
+    check_relation(relation=relation)
+    _validate.function(accountant=accountant)
     if relation.distance == 1:
         return accountant().compose(event).get_epsilon(delta)
     bounds = []

@@ -8,6 +8,8 @@ are composed and why rounding cannot hide a part of δ.
 """
 
 import math
+from collections.abc import Sequence
+from typing import overload
 
 import dp_accounting as dp
 import numpy as np
@@ -16,6 +18,7 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from prudent import _validate
+from prudent.accounting._numeric import each
 from prudent.accounting.composed import Composition
 from prudent.accounting.domination import check_rate, dominating, leaves
 from prudent.accounting.loss_tables import Array, LossTable
@@ -63,8 +66,9 @@ class PldAccountant(_PLDAccountant):
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "PldAccountant":
         """Add `count` runs of an event; zero runs cost nothing."""
-        if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
-            super().compose(event, count)
+        times = _validate.count(count=count)
+        if times > 0 and any(True for _ in leaves(event)):
+            super().compose(event, times)
         return self
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
@@ -96,12 +100,28 @@ class PldAccountant(_PLDAccountant):
                 return
         self._entries.append((leaf, times))
 
-    def get_epsilon(self, target_delta: float) -> float:
-        """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP."""
-        delta = _validate.between(0, 1, target_delta=target_delta)
+    @overload
+    def get_epsilon(self, target_delta: float) -> float: ...
+    @overload
+    def get_epsilon(self, target_delta: Sequence[float] | Array) -> Array: ...
+
+    def get_epsilon(self, target_delta: float | Sequence[float] | Array) -> float | Array:
+        """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP.
+
+        Args:
+            target_delta: δ, or an array of them, which gives an array of its shape. Many δ are
+                answered together, in a fraction of the time; an answer may then differ from that of
+                a single δ by a fraction of a percent, and is an upper bound like it.
+        """
         composition = self._composition(upper=True)
-        # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
-        return math.inf if composition.limit >= 1 else composition.epsilon(delta)
+
+        def epsilons(deltas: Array) -> Array:
+            # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
+            if composition.limit >= 1:
+                return np.full(len(deltas), math.inf)
+            return composition.epsilons(deltas)
+
+        return each(epsilons, 0, 1, target_delta=target_delta)
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Return (lower, upper) bounds on the ε of the dominating pairs; upper is `get_epsilon`.
@@ -113,23 +133,55 @@ class PldAccountant(_PLDAccountant):
         upper = self.get_epsilon(delta)
         return min(self._composition(upper=False).epsilon(delta), upper), upper
 
-    def get_delta(self, target_epsilon: float) -> float:
-        """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP."""
-        epsilon = _validate.between(0, math.inf, target_epsilon=target_epsilon)
+    @overload
+    def get_delta(self, target_epsilon: float) -> float: ...
+    @overload
+    def get_delta(self, target_epsilon: Sequence[float] | Array) -> Array: ...
+
+    def get_delta(self, target_epsilon: float | Sequence[float] | Array) -> float | Array:
+        """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP.
+
+        Args:
+            target_epsilon: ε, or an array of them, as for `get_epsilon`.
+        """
         composition = self._composition(upper=True)
-        if math.isinf(epsilon) or composition.limit >= 1:
-            return composition.limit
-        return composition.delta(epsilon)
+
+        def deltas(epsilons: Array) -> Array:
+            found = np.full(len(epsilons), composition.limit)
+            finite = np.isfinite(epsilons)
+            if composition.limit < 1 and finite.any():
+                found[finite] = composition.deltas(epsilons[finite])
+            return found
+
+        return each(deltas, 0, math.inf, target_epsilon=target_epsilon)
 
     def profile(self, epsilons: Array) -> Array:
         """Upper bounds on δ at many finite ε, from one computation.
 
         Much quicker than `get_delta` for each of them, and at most a little above it.
         """
+        try:
+            wanted = np.asarray(epsilons, dtype=np.float64)
+        except (TypeError, ValueError):
+            wanted = np.array(np.nan)
+        if wanted.ndim != 1 or not np.isfinite(wanted).all():
+            raise _validate.ArgumentError("epsilons", "a list of finite numbers", got=epsilons)
         composition = self._composition(upper=True)
         if composition.limit >= 1:
-            return np.full(len(epsilons), composition.limit)
-        return composition.profile(np.asarray(epsilons, dtype=np.float64))
+            return np.full(len(wanted), composition.limit)
+        return composition.profile(wanted)
+
+    def directed_profiles(self, epsilons: Array, *, upper: bool = True) -> tuple[Array, Array]:
+        """Bounds on δ at many ε >= 0, for removing a record and for adding one.
+
+        Args:
+            epsilons: The ε, finite.
+            upper: Upper bounds for the mechanism; otherwise lower bounds for its dominating pairs.
+        """
+        composition = self._composition(upper=upper)
+        if composition.limit >= 1:
+            return np.ones(len(epsilons)), np.ones(len(epsilons))
+        return composition.directed_profiles(np.asarray(epsilons, np.float64), quick=True)
 
     def laws(self) -> tuple[LossTable, LossTable]:
         """Dominating laws of the privacy loss, for removing a record and for adding one."""

@@ -1,6 +1,7 @@
 """dp_accounting's Rényi accountant, extended with Propose-Test-Release."""
 
 from collections.abc import Sequence
+from typing import overload
 
 import dp_accounting as dp
 import numpy as np
@@ -8,6 +9,7 @@ from dp_accounting.dp_event import RandomizedResponseDpEvent
 from dp_accounting.rdp import RdpAccountant as _RdpAccountant
 
 from prudent import _validate
+from prudent.accounting._numeric import each
 from prudent.accounting.conversion import best_delta, best_epsilon
 from prudent.accounting.domination import (
     Parts,
@@ -79,7 +81,7 @@ class RdpAccountant(_RdpAccountant):
         orders: Sequence[float] | None = None,
         neighboring_relation: dp.NeighboringRelation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
     ) -> None:
-        chosen = DEFAULT_ORDERS if orders is None else tuple(orders)
+        chosen = DEFAULT_ORDERS if orders is None else tuple(_validate.values(orders=orders))
         if not chosen:
             raise _validate.ArgumentError("orders", "with at least one entry", shown="none")
         for order in chosen:
@@ -99,8 +101,9 @@ class RdpAccountant(_RdpAccountant):
 
     def compose(self, event: dp.DpEvent, count: int = 1) -> "RdpAccountant":
         """Add `count` runs of an event; zero runs cost nothing."""
-        if _validate.count(count=count) > 0 and any(True for _ in leaves(event)):
-            super().compose(event, count)
+        times = _validate.count(count=count)
+        if times > 0 and any(True for _ in leaves(event)):
+            super().compose(event, times)
         return self
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
@@ -152,9 +155,22 @@ class RdpAccountant(_RdpAccountant):
         """The second account: divergences at `orders` without accidents, and the accidents' δ."""
         return self._split_rdp.copy(), self._split_delta
 
-    def get_epsilon(self, target_delta: float) -> float:
-        """The least ε, over all orders and both accounts, at which the composition is (ε, δ)-DP."""
-        return self.get_epsilon_and_optimal_order(target_delta)[0]
+    @overload
+    def get_epsilon(self, target_delta: float) -> float: ...
+    @overload
+    def get_epsilon(self, target_delta: Sequence[float] | Array) -> Array: ...
+
+    def get_epsilon(self, target_delta: float | Sequence[float] | Array) -> float | Array:
+        """The least ε, over all orders and both accounts, at which the composition is (ε, δ)-DP.
+
+        Args:
+            target_delta: δ, or an array of them, which gives an array of its shape.
+        """
+
+        def epsilons(deltas: Array) -> Array:
+            return np.array([self.get_epsilon_and_optimal_order(delta)[0] for delta in deltas])
+
+        return each(epsilons, 0, 1, target_delta=target_delta)
 
     def get_epsilon_and_optimal_order(self, target_delta: float) -> tuple[float, float]:
         """The ε of `get_epsilon` and the order that gives it."""
@@ -165,9 +181,22 @@ class RdpAccountant(_RdpAccountant):
             answers.append(best_epsilon(self._orders, self._split_rdp, rest))
         return min(answers)
 
-    def get_delta(self, target_epsilon: float) -> float:
-        """The least δ, over all orders and both accounts, at which the composition is (ε, δ)-DP."""
-        return self.get_delta_and_optimal_order(target_epsilon)[0]
+    @overload
+    def get_delta(self, target_epsilon: float) -> float: ...
+    @overload
+    def get_delta(self, target_epsilon: Sequence[float] | Array) -> Array: ...
+
+    def get_delta(self, target_epsilon: float | Sequence[float] | Array) -> float | Array:
+        """The least δ, over all orders and both accounts, at which the composition is (ε, δ)-DP.
+
+        Args:
+            target_epsilon: ε, or an array of them, which gives an array of its shape.
+        """
+
+        def deltas(epsilons: Array) -> Array:
+            return np.array([self.get_delta_and_optimal_order(x)[0] for x in epsilons])
+
+        return each(deltas, 0, np.inf, target_epsilon=target_epsilon)
 
     def get_delta_and_optimal_order(self, target_epsilon: float) -> tuple[float, float]:
         """The δ of `get_delta` and the order that gives it."""

@@ -77,6 +77,8 @@ class Run:
 
     def replace(self, parameter: Parameter, value: float) -> "Run":
         """Return a copy with one parameter changed."""
+        _validate.one_of(get_args(Parameter), parameter=parameter)
+        value = _validate.non_negative(**{parameter: value})
         if parameter == "test_scale":
             if self.test is None:
                 raise _validate.ArgumentError("test", "a test, whose scale to change", got=None)

@@ -12,6 +12,7 @@ import dp_accounting as dp
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
+from prudent import _validate
 from prudent._formats import check_format
 from prudent._validate import ArgumentError
 from prudent.accounting import events
@@ -39,6 +40,7 @@ _KINDS: dict[str, type[Any]] = {"Relation": Relation} | {
 
 def to_json(event: dp.DpEvent) -> str:
     """An event, with everything inside it and the number of the format, as one line of JSON."""
+    _validate.instance(dp.DpEvent, "a DpEvent", event=event)
     return json.dumps({"format": FORMAT, **to_plain(event)}, allow_nan=False)
 
 
@@ -49,9 +51,10 @@ def from_json(text: str) -> dp.DpEvent:
         NewerFormatError: If a later version wrote the text, in a format unknown to this one.
         ValueError: If the text is not such an event, or one this version does not know.
     """
+    _validate.instance(str, "a text", text=text)
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (RecursionError, ValueError) as error:  # a number may be too long, lists too deep
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r} ({error}).") from error
     if isinstance(content, dict):
         check_format(content, FORMAT, "event JSON")
@@ -85,8 +88,13 @@ def from_plain(value: Any) -> Any:
         kind = _KINDS.get(name) if isinstance(name, str) else None
         if kind is None:
             raise ArgumentError("kind", f"one of {', '.join(sorted(_KINDS))}", got=name)
+        inner = {field: from_plain(item) for field, item in fields.items()}
+        if kind.__module__.startswith("dp_accounting") and any(
+            isinstance(item, str) or item is None for item in inner.values()
+        ):
+            raise ValueError(f"Expected numbers and events in {name}, got {fields!r:.200}.")
         try:
-            return kind(**{field: from_plain(item) for field, item in fields.items()})
+            return kind(**inner)
         except TypeError as error:
             raise ValueError(f"Expected the fields of {name}, got {sorted(fields)}.") from error
     if isinstance(value, list):
@@ -96,6 +104,7 @@ def from_plain(value: Any) -> Any:
 
 def describe(event: dp.DpEvent) -> str:
     """Describe an event in words, with one line for each composed event."""
+    _validate.instance(dp.DpEvent, "a DpEvent", event=event)
     return "\n".join(_lines(event, "")) or "nothing"
 
 

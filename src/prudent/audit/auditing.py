@@ -92,9 +92,13 @@ def audit(
     )
 
 
+MOST_RUNS = 10**8
+"""More runs than anyone waits for."""
+
+
 def fair_coins(runs: int, seed: int | None = None) -> BoolArray:
     """Return one coin for each of 2 `runs` runs; without a seed, different ones each time."""
-    runs = _validate.count(8, runs=runs)
+    runs = int(_validate.between(8, MOST_RUNS, runs=_validate.count(runs=runs)))
     # Not the stream that a mechanism with the same seed draws its noise from.
     generator = np.random.default_rng(None if seed is None else [seed, _COINS])
     return generator.random(2 * runs) < 0.5

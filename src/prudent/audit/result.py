@@ -68,8 +68,13 @@ class AuditResult:
 
     @property
     def allowed(self) -> float:
-        """The largest expected fraction of right guesses under the claim, apart from δ."""
-        return 1 / (1 + math.exp(-self.claimed))
+        """The largest expected fraction of right guesses under the claim.
+
+        In expectation right ≤ e^ε wrong + δ runs, because both coins are equally likely.
+        """
+        odds = math.exp(-self.claimed)
+        accidents = self.delta * self.runs / self.guesses if self.guesses else self.delta
+        return min(1.0, (1 + odds * accidents) / (1 + odds))
 
     @property
     def sentence(self) -> str:

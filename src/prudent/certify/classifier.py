@@ -45,7 +45,8 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
-from prudent._formats import check_format
+from prudent._files import replacing
+from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.vectors import LENGTH, Pairing, Whole, in_chunks
@@ -57,6 +58,7 @@ from prudent.release.sums.additive import least_gaussian
 FORMAT = 1
 """Format number of saved classifiers."""
 
+_MOST_CLASSES = 10**6
 _ROWS = 1024  # converted at a time, to save memory
 
 MOVE = LENGTH * LENGTH // 2
@@ -184,10 +186,21 @@ class CertifiedClassifier:
         if not hasattr(self, "released_"):
             raise NotFittedError("Expected a fitted classifier. Call fit first.")
         queries = np.asarray(X)
+        if queries.ndim < 1 or queries.dtype.kind not in "biuf":
+            raise ArgumentError(
+                "X", "an array of numbers, one row per query", shown=str(queries.dtype)
+            )
         scores = np.zeros((len(queries), len(self.classes_)), dtype=np.int64)
-        for rows, values in in_chunks(self._map.queries, queries):
-            vectors = self._map.pairing.queries(values)
-            scores[rows] = scores_of(vectors, self.released_, self._map.pairing)
+        try:
+            for rows, values in in_chunks(self._map.queries, queries):
+                vectors = self._map.pairing.queries(values)
+                scores[rows] = scores_of(vectors, self.released_, self._map.pairing)
+        except (IndexError, TypeError, ValueError):
+            raise ArgumentError(
+                "X",
+                f"records as the features {self._map.name!r} take them",
+                shown=f"an array of shape {queries.shape}",
+            ) from None
         return scores
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:  # noqa: N803
@@ -211,7 +224,7 @@ class CertifiedClassifier:
         right = labels == np.asarray(y)
         return {
             _validate.count(records=k): float(np.mean(right & (radii >= k))) if len(right) else 0.0
-            for k in records
+            for k in _validate.values(records=records)
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -228,7 +241,7 @@ class CertifiedClassifier:
             "noise_multiplier": self.noise_multiplier_,
             "length": LENGTH,
         }
-        with Path(path).open("wb") as file:
+        with replacing(Path(path), "wb") as file:
             np.savez_compressed(file, released=self.released_, header=np.array(json.dumps(header)))
 
     @classmethod
@@ -244,28 +257,29 @@ class CertifiedClassifier:
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
         """
-        with np.load(path, allow_pickle=False) as archive:
-            if {"released", "header"} - set(archive):
-                raise ValueError(f"Expected {path} to be written by CertifiedClassifier.save.")
+        _validate.path(path=path)
+        expected = "a file written by CertifiedClassifier.save"
+        with reading(path, expected):
+            archive = read_npz(path, expected, "released", "header")
             header = json.loads(str(archive["header"]))
-            released = archive["released"].astype(np.int64)
-        check_format(header, FORMAT, f"{path}")
-        found = cls(
-            features if features is not None else header["features"],
-            header["classes"],
-            header["epsilon"],
-            header["delta"],
-        )
-        if (found._map.name, found._map.digest) != (header["features"], header["digest"]):
+            released = archive["released"]
+            check_format(header, FORMAT, f"{path}")
+            names = ("features", "classes", "epsilon", "delta", "digest")
+            named, classes, epsilon, delta, digest = (header[name] for name in names)
+            noise = _validate.positive(noise_multiplier=header["noise_multiplier"])
+            if released.dtype.kind != "i" or not isinstance(named, str):
+                raise ValueError
+        found = cls(features if features is not None else named, classes, epsilon, delta)
+        if (found._map.name, found._map.digest) != (named, digest):
             raise ArgumentError(
                 "features",
-                f"those that {path} was fitted with, {header['features']!r}",
+                f"those that {path} was fitted with, {named!r}",
                 got=found._map.name,
                 why="radii hold for the map that was summed",
             )
         if released.shape != (len(found.classes_), found._map.width + 1):
             raise ValueError(f"Expected one row of sums per class in {path}.")
-        found.released_, found.noise_multiplier_ = released, header["noise_multiplier"]
+        found.released_, found.noise_multiplier_ = released.astype(np.int64), noise
         return found
 
 
@@ -309,7 +323,16 @@ def radius_of(gaps: Whole) -> Whole:
 
 
 def _labels(classes: int | Sequence[Any]) -> npt.NDArray[Any]:
-    given = np.arange(classes) if isinstance(classes, int) else np.array(list(classes))
-    if given.ndim != 1 or len(given) < 2 or len(set(given.tolist())) < len(given):
+    if isinstance(classes, int):
+        _validate.between(2, _MOST_CLASSES, classes=classes)
+    given = np.array(
+        list(range(classes)) if isinstance(classes, int) else _validate.values(classes=classes)
+    )
+    if (
+        given.dtype == object
+        or given.ndim != 1
+        or len(given) < 2
+        or len(set(given.tolist())) < len(given)
+    ):
         raise ArgumentError("classes", "at least two different labels", got=classes)
     return given

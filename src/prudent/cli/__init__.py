@@ -18,7 +18,9 @@ from prudent.cli import (
     certify,
     compare,
     demo,
+    doctor,
     errors,
+    explore,
     paper,
     pricing,
     release,
@@ -42,6 +44,8 @@ app.command()(train.train)
 app.command()(demo.demo)
 app.command()(suggest.suggest)
 app.command()(compare.compare)
+app.command()(explore.explore)
+app.command()(doctor.doctor)
 app.add_typer(release.app, name="release")
 app.add_typer(budget.app, name="budget")
 app.add_typer(paper.app, name="paper")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 REFUSED, OVER_BUDGET = 3, 4
 
+_LONGEST_NUMBER = 18  # digits of a number of rows
+
 
 def read_bounds(text: str | tuple[Any, Any]) -> tuple[Any, Any]:
     """Parses `low,high`, two numbers or two dates, as typer wants it."""
@@ -216,9 +218,9 @@ def answer(
             _print_json({"status": "over budget", "value": None, "epsilon": request.epsilon})
         complain(error)
         raise typer.Exit(OVER_BUDGET) from None
-    if draw is not None:
-        draw(outcome)
     _print(request, outcome)
+    if draw is not None:
+        draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
         complain("No --ledger: nobody keeps count of what releases cost.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
@@ -239,11 +241,17 @@ def listed(text: str | None) -> list[str] | None:
     """The values of a comma-separated list; one that holds a comma is put in double quotes."""
     import csv
 
-    return None if text is None else next(iter(csv.reader([text], skipinitialspace=True)), [])
+    if text is None:
+        return None
+    try:
+        return next(iter(csv.reader([text], skipinitialspace=True)), [])
+    except csv.Error:
+        raise typer.BadParameter(f"expected values with commas between, got {text!r}.") from None
 
 
 def _rule(text: str | None) -> str | int | None:
-    return int(text) if text is not None and text.isdecimal() else text
+    is_number = text is not None and text.isdecimal() and len(text) <= _LONGEST_NUMBER
+    return int(text) if text is not None and is_number else text
 
 
 def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent.cli import options
-from prudent.cli.display import complain, echo, neutral
+from prudent.cli.display import as_text, complain, echo
 
 if TYPE_CHECKING:
     from prudent.release.budget.balance import Balance
@@ -258,13 +258,12 @@ def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple[str, ...]]
     from rich import box
     from rich.console import Console
     from rich.table import Column, Table
-    from rich.text import Text
 
     columns = [Column(name, overflow="fold") for name in header or ("", "")]
     table = Table(*columns, box=box.SIMPLE_HEAD, show_header=header is not None)
     for row in rows:
         # Labels are shown as they are: neither markup nor control characters are obeyed.
-        table.add_row(*(Text(neutral(cell)) for cell in row))
+        table.add_row(*map(as_text, row))
     # A file or a pipe has no width: one line for each row.
     console = Console() if Console().is_terminal else Console(width=_WIDTH_OF_A_FILE)
     console.print(table)

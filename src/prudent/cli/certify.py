@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prudent.cli import certify_run, options
-from prudent.cli.display import complain, echo
+from prudent.cli.display import as_text, complain, echo
 
 if TYPE_CHECKING:
     from prudent.certify.experiment import Part, Result
@@ -65,11 +65,14 @@ def certify(
     """
     if context.invoked_subcommand is not None:
         return
+    from prudent._files import check_writable
     from prudent.certify import experiment
     from prudent.experiments.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
     features = features or experiment.MAPS.get(dataset, "scattering")
+    if out is not None:
+        check_writable(out)  # before anything is paid for
     with _budget(ledger) as book:
         model, result = experiment.run(
             lambda: _parts(dataset),
@@ -83,7 +86,6 @@ def certify(
             noise=None if seed is None else ReproducibleNoise(seed),
         )
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         model.save(out / "classifier.npz")
         experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
         (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
@@ -114,21 +116,21 @@ def _parts(dataset: str) -> "tuple[Part, Part]":
 
 def _classes(dataset: str) -> int:
     """The number of classes of an archive, which is public and stands in it beside the records."""
-    import numpy as np
-
+    from prudent._formats import read_npz
     from prudent._validate import ArgumentError
+    from prudent.experiments.datasets import class_count
     from prudent.experiments.named_datasets import NAMED_DATASETS
 
-    path = Path(dataset.removeprefix("npz:"))
+    path = Path(dataset.removeprefix("npz:").replace("\0", ""))
     if not dataset.startswith("npz:"):
         names = ", ".join((*NAMED_DATASETS, "npz:PATH"))
         raise ArgumentError("name", f"one of {names}", got=dataset)
     if not path.is_file():
         raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {dataset!r}.")
-    with np.load(path, allow_pickle=False) as archive:
-        if "classes" not in archive:
-            raise ValueError(f"Expected {path} to hold classes, the number of classes.")
-        return int(archive["classes"])
+    found = read_npz(path, "an .npz archive", "classes")
+    if not found:
+        raise ValueError(f"Expected {path} to hold classes, the number of classes.")
+    return class_count(path, found["classes"])
 
 
 def _show(result: "Result", out: Path | None) -> None:
@@ -150,7 +152,8 @@ def _show(result: "Result", out: Path | None) -> None:
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
     console.print("Certified is proved, for any records. Attacks show what happened, not what can.")
     if out is not None:
-        console.print(f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}")
+        files = f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}"
+        console.print(as_text(files))
 
 
 @app.command("make-features")
@@ -186,6 +189,9 @@ def make_features(
     from prudent import _validate
 
     _validate.one_of(("scattering", "glyphs", "letters", "minilm"), features=features)
+    _validate.device(device=device)
+    if steps is not None:
+        _validate.count(1, steps=steps)
     if features == "glyphs":
         from prudent.certify.features import glyph_network
 

@@ -136,7 +136,7 @@ def _entries(folders: list[Path]) -> list[dict[str, Any]]:
     """The last metrics of each run, which must not be copies of one run."""
     from prudent.training.loop.metrics import last_entry
 
-    texts = {(folder / "metrics.jsonl").read_text() for folder in folders}
+    texts = {(folder / "metrics.jsonl").read_bytes() for folder in folders}
     if len(texts) < len(folders):
         raise ArgumentError(
             "folders",
@@ -177,8 +177,8 @@ def _plain(
         "expected": first.expected,
         "expected_is_assumed": first.runs is None,
         "confidence": first.confidence,
-        "epsilon": entry.get("epsilon"),
-        "delta": entry.get("delta"),
+        "epsilon": options.plain(entry.get("epsilon")),
+        "delta": options.plain(entry.get("delta")),
         "relation": first.relation.adjacency.value,
         "method": first.method.value,
         "certificates": [{"records": one.records, "at_least": one.at_least} for one in found],
@@ -197,7 +197,7 @@ def _show(
     first = found[0]
     count = 1 if first.runs is None else first.runs
     echo(f"{neutral(metric)} {first.accuracy:.6g}, {'one run' if count == 1 else f'{count} runs'}")
-    if entry.get("epsilon") is not None:
+    if all(isinstance(entry.get(name), int | float) for name in ("epsilon", "delta")):
         price = f"({rounded_up(entry['epsilon'])}, {entry['delta']:g})-DP"
         echo(f"{price} for {neutral(entry.get('relation'))}")
     for one in found:

@@ -9,6 +9,7 @@ import typer
 
 from prudent._rounding import rounded_up
 from prudent.cli import options
+from prudent.cli.display import as_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +78,8 @@ def demo(
     title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({epsilon:g}, {delta:g})-DP"
     show_runs(done.rows, title, console)
     show_certified(done.certified, console)
-    console.print(f"Picture: {out / 'demo.svg'}   table: {out / 'demo.csv'}   runs: {out}/*/")
+    files = f"Picture: {out / 'demo.svg'}   table: {out / 'demo.csv'}   runs: {out}/*/"
+    console.print(as_text(files))
 
 
 def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> None:

@@ -4,7 +4,12 @@ A value, a label, the name of a column and the message of an engine come from wh
 data. Terminals obey the control characters in them, so they are printed as escapes.
 """
 
+from typing import TYPE_CHECKING
+
 import typer
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def neutral(text: object, *, keep: str = "") -> str:
@@ -20,6 +25,13 @@ def neutral(text: object, *, keep: str = "") -> str:
     return "".join(
         each if each.isprintable() or each in keep else repr(each)[1:-1] for each in str(text)
     )
+
+
+def as_text(text: object) -> "Text":
+    """The text for a console of rich, which would take `[red]` in it for a colour."""
+    from rich.text import Text
+
+    return Text(neutral(text))
 
 
 def echo(text: object, *, err: bool = False) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import typer
 
+from prudent._files import advice
 from prudent._redaction import redacted
 from prudent._validate import ArgumentError
-from prudent.cli.display import complain
+from prudent.cli.display import complain, neutral
 
 USAGE = 2
 BUG = 1
@@ -64,7 +65,8 @@ def report(error: Exception, command: Any) -> int:
         return 0
     complain(redacted(line))
     if os.environ.get("PRUDENT_TRACEBACK"):
-        print(redacted("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        text = redacted("".join(traceback.format_exception(error)))
+        print(neutral(text, keep="\n"), end="", file=sys.stderr)
     return status
 
 
@@ -143,7 +145,7 @@ def _missing(error: ImportError) -> str:
 
 def _file(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}".rstrip(".") + "."
+    return f"{where}{error.strerror or error}".rstrip(".") + f". {advice(error)}".rstrip()
 
 
 def _bug(error: Exception) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from prudent._rounding import rounded_up
 from prudent.cli import options, paper_tables
+from prudent.cli.display import echo, neutral
 from prudent.cli.paper_tables import TABLES, ResultsOption
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def figure(
     from prudent.paper.figures import plots
 
     for path in plots.save(drawn, out):
-        typer.echo(path)
+        echo(neutral(path))
 
 
 @app.command()
@@ -104,11 +105,11 @@ def report(
     console = Console(stderr=True, quiet=not figures)
     numbers = track(FIGURES if figures else (), "figures", console=console)
     _write_page(found, out, [figure(number) for number in numbers])
-    typer.echo(out)
+    echo(neutral(out))
     if docs is not None:
         docs.parent.mkdir(parents=True, exist_ok=True)
         _write_markdown(found, docs)
-        typer.echo(docs)
+        echo(neutral(docs))
 
 
 @app.command("all")
@@ -157,7 +158,7 @@ def everything(
         _write_page(found, out / "report.html", drawn)
         progress.advance(bar)
     for path in sorted(out.iterdir()):
-        typer.echo(path)
+        echo(neutral(path))
 
 
 def _read_given(path: Path | None, seeds: int | None) -> "Results":
@@ -229,7 +230,7 @@ def compare(
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         for path in plots.save_comparison(prices, title, out):
-            typer.echo(path, err=as_json)
+            echo(neutral(path), err=as_json)
     if as_json:
         rows = [
             {"analysis": p.analysis, "epsilon": options.plain(p.epsilon), "note": p.note}
@@ -288,7 +289,7 @@ def convergence(
         from prudent.paper.figures import plots
 
         for path in plots.save_distances(rows, out):
-            typer.echo(path, err=as_json)
+            echo(neutral(path), err=as_json)
     if as_json:
         typer.echo(json.dumps([row.plain() for row in rows], allow_nan=False))
         return

@@ -2,13 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import options
+from prudent.cli import event_report, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +24,40 @@ SolvedName = Literal[
 
 
 def epsilon(
-    noise_multiplier: options.NoiseMultiplier,
-    test: options.Test,
     delta: options.Delta,
+    noise_multiplier: Annotated[
+        float | None,
+        options.number("σ₁/GS: noise of the fallback, relative to the global sensitivity."),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND:SCALE", help=f"The private test of the margin: {options.TEST_FORMS}."
+        ),
+    ] = None,
+    event: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Price the event in a file of JSON, as to_json and --json write it, instead of a "
+            "run described by options.",
+        ),
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P,P,…",
+            help="Prior probabilities of membership at which to bound attacks "
+            "(with --event: 0.5,0.1 by default).",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf.",
+        ),
+    ] = None,
     sampling_rate: options.SamplingRate = 1.0,
     steps: options.Steps = 1,
     propose: options.Propose = 0.5,
@@ -61,9 +93,27 @@ def epsilon(
     For a person with up to three records, where their number is public:
     $ prudent epsilon --noise-multiplier 5 --test none --delta 1e-6 \
         --relation zero-out --records-per-person 3
+
+    Everything about an event that someone else wrote:
+    $ prudent epsilon --event event.json --delta 1e-6 --plot event.png
     """
     from prudent.accounting import Run
 
+    related = options.relation(relation, records_per_person)
+    priors = event_report.read_priors(prior or "0.5,0.1")
+    if event is not None:
+        if noise_multiplier is not None or test is not None:
+            raise ArgumentError(
+                "event", "without --noise-multiplier and --test", shown="both", why="an event is "
+                "complete",
+            )  # fmt: skip
+        found = event_report.Report.of(event_report.read_event(event), related, delta, priors)
+        event_report.show(found, as_json=as_json, plot=plot)
+        return
+    if noise_multiplier is None:
+        raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
+    if test is None:
+        raise ArgumentError("test", options.TEST_FORMS, shown="nothing")
     options.check_sizes(
         sampling_rate=sampling_rate, steps=steps, noise_multiplier=noise_multiplier, propose=propose
     )
@@ -75,8 +125,12 @@ def epsilon(
         propose=propose,
         failure=failure,
         reveals=_reveals(reveals),
-        relation=options.relation(relation, records_per_person),
+        relation=related,
     )
+    if prior is not None or plot is not None:
+        found = event_report.Report.of(run.event, related, delta, priors)
+        event_report.show(found, as_json=as_json, plot=plot)
+        return
     price = _price(run, delta, accountant)
     if as_json:
         _print_json(price)
@@ -235,7 +289,7 @@ def _print_json(values: dict[str, Any]) -> None:
 def _print_price(run: "Run", price: dict[str, Any]) -> None:
     import attrs
 
-    from prudent.accounting import describe
+    from prudent.accounting import describe, why_infinite
 
     upper, lower, delta = price["epsilon"], price["pairs_epsilon_lower"], price["delta"]
     bracket = "" if lower is None else f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
@@ -246,4 +300,6 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
         )
         share = max(0.0, 1 - bare / upper)
         typer.echo(f"the test costs {share:.1%} of it; without a test ε ≤ {rounded_up(bare)}")
+    if math.isinf(upper):
+        typer.echo(why_infinite(run.event, delta, run.relation))
     typer.echo(describe(run.event))

@@ -185,11 +185,13 @@ def histogram(
         --out fares.svg
     """
     from prudent import _validate
+    from prudent._files import check_writable
 
     if out is not None:
         _validate.one_of((".png", ".svg", ".pdf"), out=out.suffix)
         if request.by is not None:
             raise _validate.ArgumentError("out", "without --by", shown="both")
+        check_writable(out.parent)  # before anything is paid for
     answer(
         request,
         "histogram",

@@ -10,6 +10,7 @@ import typer
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
+from prudent.cli.display import as_text
 
 if TYPE_CHECKING:
     from prudent.experiments.experiment import Experiment, Result
@@ -180,9 +181,10 @@ def _from_file(path: Path | None) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({error})") from error
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:  # of TOML, of UTF-8, of a number too long
+        why = error if isinstance(error, tomllib.TOMLDecodeError) else "no text in UTF-8"
+        raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({why})") from error
 
 
 def _experiment(chosen: dict[str, Any]) -> "Experiment":
@@ -281,4 +283,4 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
             )
     console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
     if out is not None:
-        console.print(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt")
+        console.print(as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt"))

@@ -47,6 +47,8 @@ class DataCorruption(Protocol):
 def check_labels(features: Tensor, labels: Tensor, classes: int) -> None:
     """Raise an error unless there is one integer label per row of features."""
     _validate.count(1, classes=classes)
+    _validate.instance(Tensor, "a tensor", features=features)
+    _validate.instance(Tensor, "a tensor", labels=labels)
     if features.shape[:1] != labels.shape or labels.is_floating_point():
         raise ValueError(
             "Expected one integer label per row of features, got features of shape "

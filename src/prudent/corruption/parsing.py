@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.corruption.attacks import (
     ALittleIsEnough,
@@ -49,6 +50,7 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
     Raises:
         ValueError: if the name, the ratio or a setting is not allowed; names the choices.
     """
+    _validate.instance(str, "a text", corruption=text)
     if text == "none":
         return None
     name, _, rest = text.partition(":")

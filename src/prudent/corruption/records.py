@@ -56,6 +56,7 @@ def corrupted_mask(
     On the training device, `table[ids]` gives the `mask` of a batch for a gradient corruption with
     one gather and without synchronising with the host.
     """
-    mask = torch.zeros(records, dtype=torch.bool)
-    mask[corrupted_records(records, ratio, seed)] = True
-    return mask.to(device)
+    bad = corrupted_records(records, ratio, seed)
+    mask = torch.zeros(_validate.count(records=records), dtype=torch.bool)
+    mask[bad] = True
+    return mask if device is None else mask.to(_validate.device(device=device))

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
+from prudent._formats import reading
 from prudent.experiments.datasets import Dataset
-from prudent.experiments.files import cached_array, search_folders
+from prudent.experiments.files import cached_array, is_file, search_folders
 
 _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)
@@ -31,18 +32,24 @@ Network = TypeVar("Network", bound=nn.Module)
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, or of a PyTorch file that holds only tensors."""
-    path = Path(path)
-    if not path.is_file():
+    path = _validate.path(path=path)
+    if not is_file(path):
         raise FileNotFoundError(f"Expected a file of weights, got {str(path)!r}.")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
+    with reading(path, "a file of tensors, as .safetensors or as PyTorch's"):
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
 
-        return dict(load_file(path))
-    return dict(torch.load(path, map_location="cpu", weights_only=True))
+            found = dict(load_file(path))
+        else:
+            found = dict(torch.load(path, map_location="cpu", weights_only=True))
+        if not all(isinstance(each, Tensor) for each in found.values()):
+            raise ValueError
+        return found
 
 
 def find_weights(file: str, data_dir: Path | str | None = None) -> Path:
     """The path of a file in the folder `weights` of the folders searched for data sets."""
+    _validate.file_name(file=file)
     folders = list(search_folders("weights", data_dir))
     for folder in folders:
         if (folder / file).is_file():

@@ -36,9 +36,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from prudent import _validate
+from prudent._formats import read_npz
 from prudent._validate import ArgumentError
 from prudent.corruption import DataCorruption
-from prudent.experiments.files import search_folders
+from prudent.experiments.files import is_file, search_folders
 from prudent.experiments.named_datasets import NAMED_DATASETS, Arrays, Form, NamedDataset
 
 
@@ -125,6 +127,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
         FileNotFoundError: if it is not on this machine and cannot be downloaded; says which files
             to put where.
     """
+    _validate.instance(str, f"one of {', '.join(NAMES)}", name=name)
     if name.startswith("npz:"):
         return _load_npz(name)
     source = NAMED_DATASETS.get(name)
@@ -136,7 +139,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, Arrays]:
     """The records and labels of both parts of a named data set, as stored; see `load`."""
-    if name not in NAMED_DATASETS:
+    if not isinstance(name, str) or name not in NAMED_DATASETS:
         raise ArgumentError("name", f"one of {', '.join(NAMED_DATASETS)}", got=name)
     source = NAMED_DATASETS[name]
     form, (train, test) = _find(name, source, data_dir) or _fetch(name, source, data_dir)
@@ -174,33 +177,40 @@ def _fetch(
 
 
 def _load_npz(name: str) -> Dataset:
-    path = Path(name.removeprefix("npz:"))
-    if not path.is_file():
+    path = _validate.path(name=name.removeprefix("npz:"))
+    if not is_file(path):
         raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {name!r}.")
     spellings = (
         ("train_features", "train_labels", "test_features", "test_labels"),
         ("x_train", "y_train", "x_test", "y_test"),
     )
-    with np.load(path, allow_pickle=False) as archive:
-        for keys in spellings:
-            if all(key in archive for key in keys):
-                arrays = [archive[key] for key in keys]
-                break
-        else:
-            raise ValueError(
-                f"Expected {path} to hold {', '.join(spellings[0])}, got {', '.join(archive)}."
-            )
-        labels = np.concatenate([arrays[1].ravel(), arrays[3].ravel()])
-        if not np.issubdtype(labels.dtype, np.integer):
-            raise ValueError(f"Expected labels in {path} to be integers, got {labels.dtype}.")
-        if "classes" not in archive:
-            raise ValueError(
-                f"Expected {path} to hold classes, how many there are, known without a look at the "
-                f"labels: the model is made for it. Save it beside the arrays, as a number."
-            )
-        classes = int(archive["classes"])
-    train, test = (arrays[0], arrays[1]), (arrays[2], arrays[3])
+    found = read_npz(path, "an .npz archive", *spellings[0], *spellings[1], "classes")
+    keys = next((keys for keys in spellings if found.keys() >= set(keys)), None)
+    if keys is None:
+        got = ", ".join(found) or "none of them"
+        raise ValueError(f"Expected {path} to hold {', '.join(spellings[0])}, got {got}.")
+    features, labels, test_features, test_labels = (found[key] for key in keys)
+    for part in (labels, test_labels):
+        if not np.issubdtype(part.dtype, np.integer):
+            raise ValueError(f"Expected labels in {path} to be integers, got {part.dtype}.")
+    if "classes" not in found:
+        raise ValueError(
+            f"Expected {path} to hold classes, how many there are, known without a look at the "
+            f"labels: the model is made for it. Save it beside the arrays, as a number."
+        )
+    classes = class_count(path, found["classes"])
+    train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
+    for records, _ in (train, test):
+        if records.dtype.kind not in "biuf":
+            raise ValueError(f"Expected features in {path} to be numbers, got {records.dtype}.")
     return _dataset(name, train, test, classes, f"From the archive {path.name}.")
+
+
+def class_count(path: Path, stored: npt.NDArray[np.generic]) -> int:
+    """The number of classes as an archive holds it."""
+    if stored.shape != () or stored.dtype.kind not in "iuf":
+        raise ValueError(f"Expected classes in {path} to be a number, got an array.")
+    return _validate.count(1, classes=stored.item())
 
 
 def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) -> Dataset:

@@ -16,12 +16,23 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from prudent import _validate
+from prudent._files import replacing
+
 _TIMEOUT_SECONDS = 30
 _BLOCK = 1 << 20
 # The source checkout, if this file is in one rather than in an installed wheel.
 _CHECKOUT = Path(__file__).parents[3]
 # Debian's dataset-* packages install their files here.
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; False where the system does not even allow the name."""
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def cache_folder() -> Path:
@@ -35,8 +46,9 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
     `data_dir` itself and its subfolder `name`; `$PRUDENT_DATA`; the `data` folder of a source
     checkout (an installed wheel has none); the system's data sets; the user's cache.
     """
+    _validate.file_name(name=name)
     if data_dir is not None:
-        if not Path(data_dir).is_dir():
+        if not _validate.path(data_dir=data_dir).is_dir():
             raise FileNotFoundError(f"Expected data_dir to be a folder, got {str(data_dir)!r}.")
         yield Path(data_dir)
         yield Path(data_dir) / name
@@ -112,7 +124,25 @@ class Download:
 
 def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
     """Extract the members, found by their file name, into `folder`."""
-    wanted = {member.rsplit("/", 1)[-1]: folder / member for member in members}
+    for member in members:
+        _validate.file_name(member=member)
+    try:
+        missing = _extract(
+            archive, {member.rsplit("/", 1)[-1]: folder / member for member in members}
+        )
+    except Exception as error:  # zipfile, tarfile, zlib and lzma have many, for damaged archives
+        raise OSError(
+            f"could not unpack {archive.name} ({type(error).__name__}: {error})"
+        ) from None
+    if missing:
+        raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
+
+
+def _extract(archive: Path, wanted: dict[str, Path]) -> set[str]:
+    """Extract files by their last name, and return those that are not there.
+
+    Where they go is not for the archive to say.
+    """
     with contextlib.ExitStack() as stack:
         if zipfile.is_zipfile(archive):
             zipped = stack.enter_context(zipfile.ZipFile(archive))
@@ -127,17 +157,12 @@ def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
                 if last in names and (file := tarred.extractfile(names[last])) is not None
             }
         if missing := wanted.keys() - sources.keys():
-            raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
+            return missing
         for last, source in sources.items():
             wanted[last].parent.mkdir(parents=True, exist_ok=True)
-            with source, wanted[last].open("wb") as target:
+            with source, replacing(wanted[last], "wb") as target:
                 shutil.copyfileobj(source, target, _BLOCK)
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return set()
 
 
 def cached_array(
@@ -145,16 +170,31 @@ def cached_array(
 ) -> npt.NDArray[np.generic]:
     """The result of `compute`, cached under `key` as a .npy file in the user's cache.
 
-    The file is written under a temporary name and then renamed, so that no reader sees an
-    incomplete file. If the cache cannot be written, the array is still returned.
+    The file takes its name when it is complete, and ends with a digest of the array: a damaged one
+    is computed again. If the cache cannot be written, the array is still returned.
     """
-    path = cache_folder() / "arrays" / f"{key}.npy"
-    if path.is_file():
-        return np.asarray(np.load(path, allow_pickle=False))
+    path = cache_folder() / "arrays" / f"{_validate.file_name(key=key)}.npy"
+    if (found := _intact(path)) is not None:
+        return found
     array = compute()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as aside:
-            np.save(aside, array)
-        os.replace(aside.name, path)
+        with replacing(path, "wb") as file:
+            np.save(file, array)
+            file.write(_digest(array))
     return array
+
+
+def _intact(path: Path) -> npt.NDArray[np.generic] | None:
+    """The array in a file of the cache; None if there is none, or another than was written."""
+    try:
+        with path.open("rb") as file:
+            array = np.asarray(np.load(file, allow_pickle=False))
+            return array if file.read() == _digest(array) else None
+    except Exception:  # a damaged header is parsed as Python, and can fail in many ways
+        return None
+
+
+def _digest(array: npt.NDArray[np.generic]) -> bytes:
+    about = repr((array.dtype.str, array.shape)).encode()
+    return hashlib.sha256(about + hashlib.sha256(array.tobytes()).digest()).digest()

@@ -2,17 +2,18 @@
 
 import csv
 import gzip
-import io
 import json
 import lzma
-import pickle
+import math
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from prudent._formats import reading
+from prudent.experiments.pickled_arrays import read_batch
 
 Bytes = npt.NDArray[np.uint8]
 _CIFAR_RECORD = 1 + 3 * 32 * 32
@@ -27,59 +28,38 @@ _CENSUS_WEIGHT = 24  # how many people a record stands for; the publishers ask t
 
 def read_idx(path: Path) -> Bytes:
     """The array in an idx file of unsigned bytes, gzipped or not."""
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise ValueError(f"Expected {path} to be an idx file of unsigned bytes.")
-    dimensions = content[3]
-    start = 4 + 4 * dimensions
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    values = np.frombuffer(content, np.uint8, offset=start)
-    if values.size != np.prod(shape, dtype=np.int64):
-        raise ValueError(
-            f"Expected {path} to hold an array of shape {shape}, got {values.size} bytes."
-        )
-    return values.reshape(shape)
+    opened = gzip.open if path.suffix == ".gz" else Path.open
+    with reading(path, "an idx file of unsigned bytes"), opened(path, "rb") as file:
+        kind, dimensions = struct.unpack(">3sB", file.read(4))
+        shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+        size = math.prod(shape)
+        # One byte more than wanted shows that there are too many, however many there are.
+        values = np.frombuffer(file.read(size + 1), np.uint8)
+        if kind != b"\x00\x00\x08" or values.size != size:
+            raise ValueError
+        return values.reshape(shape)
 
 
 def read_cifar_binary(paths: list[Path]) -> tuple[Bytes, Bytes]:
     """CIFAR-10's official binary batches: a label byte and 3 × 32 × 32 pixels per record."""
-    content = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
+    content = np.concatenate([np.frombuffer(path.read_bytes(), np.uint8) for path in paths])
     if content.size % _CIFAR_RECORD:
         raise ValueError(f"Expected {paths[0].parent} to hold records of {_CIFAR_RECORD} bytes.")
     records = content.reshape(-1, _CIFAR_RECORD)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Reads pickled numpy arrays and nothing that could run code."""
-
-    _ALLOWED = frozenset(
-        {
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),
-        }
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        # Old pickles use the package name from before numpy 2.
-        module = module.replace("numpy.core.", "numpy._core.")
-        if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(
-                f"Expected a batch of arrays only, got a reference to {module}.{name}."
-            )
-        return super().find_class(module, name)
-
-
 def read_cifar_python(paths: list[Path]) -> tuple[Bytes, Bytes]:
-    """CIFAR-10's official python batches, pickled by Python 2."""
-    batches = [
-        _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load() for path in paths
-    ]
-    images = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
-    labels = np.concatenate([np.asarray(batch[b"labels"], np.uint8) for batch in batches])
-    return images, labels
+    """CIFAR-10's official python batches; their pickles are parsed, never executed."""
+    images, labels = [], []
+    for path in paths:
+        with reading(path, "a batch of CIFAR-10, pickled by Python"):
+            batch = read_batch(path.read_bytes())
+            images.append(batch[b"data"].reshape(-1, 3, 32, 32))
+            labels.append(np.asarray(batch[b"labels"], np.uint8))
+            if images[-1].dtype != np.uint8 or len(images[-1]) != len(labels[-1]):
+                raise ValueError
+    return np.concatenate(images), np.concatenate(labels)
 
 
 def read_cifar_packed(path: Path) -> tuple[Bytes, Bytes]:
@@ -90,7 +70,8 @@ def read_cifar_packed(path: Path) -> tuple[Bytes, Bytes]:
     up; on the first row and column the existing neighbour replaces the missing ones. All images are
     decoded together, one pixel position at a time.
     """
-    content = np.frombuffer(lzma.decompress(path.read_bytes()), np.uint8)
+    with reading(path, "an xz file"):
+        content = np.frombuffer(lzma.decompress(path.read_bytes()), np.uint8)
     count, rest = divmod(content.size, _CIFAR_RECORD)
     if rest:
         raise ValueError(f"Expected {path} to unpack to records of {_CIFAR_RECORD} bytes.")
@@ -122,7 +103,9 @@ def read_reviews(path: Path) -> tuple[Bytes, npt.NDArray[np.int64]]:
 
     An entry of another form is an empty text with the label −1, which is no class.
     """
-    found = [each if isinstance(each, dict) else {} for each in json.loads(path.read_bytes())]
+    with reading(path, "a JSON list of reviews"):
+        content = json.loads(path.read_bytes())
+        found = [each if isinstance(each, dict) else {} for each in list(content)]
     labels = [each.get("s") if each.get("s") in (0, 1) else -1 for each in found]
     return packed_texts([str(each.get("t", "")) for each in found]), np.array(labels, np.int64)
 
@@ -148,8 +131,9 @@ def read_census(path: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int
     categories is made from the records. A line of another form is a record of NaN, which has no
     vector, and the label −1, which is no class.
     """
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    lines = list(csv.reader(io.StringIO(content.decode("utf-8", "replace"))))
+    opened = gzip.open if path.suffix == ".gz" else Path.open
+    with reading(path, "a text file, gzipped if its name ends in .gz"), opened(path, "rb") as file:
+        lines = [_fields(line.decode("utf-8", "replace")) for line in file]
     rows = np.full((len(lines), CENSUS_COLUMNS - 2), np.nan, np.float32)
     labels = np.full(len(lines), -1, np.int64)
     numbers: dict[tuple[int, str], float] = {}
@@ -164,6 +148,14 @@ def read_census(path: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int
             rows[index, place] = numbers[key]
         labels[index] = {"- 50000.": 0, "50000+.": 1}.get(fields[-1].strip(), -1)
     return rows, labels
+
+
+def _fields(line: str) -> list[str]:
+    """The fields of one line; none of a line that is not CSV, whatever the lines around it are."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
 
 
 def _census_number(column: int, text: str) -> float:

@@ -17,6 +17,8 @@ from torch import nn
 
 from prudent import _validate
 
+_WIDEST = 10**7  # entries of a layer; a matrix of the next width would fill any memory
+
 
 def tutorial_cnn(
     shape: tuple[int, int, int] = (1, 28, 28), classes: int = 10, seed: int = 0
@@ -32,9 +34,13 @@ def tutorial_cnn(
         classes: the number of outputs.
         seed: seed of the initial weights, which are Glorot-uniform; biases are zero.
     """
-    channels, *sides = (_validate.count(1, shape=size) for size in shape)
-    if any(side % 2 or side < 20 for side in sides):
-        raise _validate.ArgumentError("shape", "with even height and width >= 20", got=shape)
+    channels, *sides = [
+        _validate.count(1, shape=size) for size in _validate.values(shape=shape)
+    ] or [0]
+    if len(sides) != 2 or any(side % 2 or not 20 <= side <= 2**12 for side in sides):
+        raise _validate.ArgumentError(
+            "shape", "with even height and width from 20 to 4096", got=shape
+        )
     height, width = (_side_after_convolutions(side) for side in sides)
     layers: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3)),
@@ -67,9 +73,11 @@ def multilayer_perceptron(
         hidden: the widths of the hidden layers.
         seed: seed of the initial weights, which are Glorot-uniform; biases are zero.
     """
-    widths = [math.prod(shape), *hidden, classes]
-    for width in widths:
-        _validate.count(1, width=width)
+    sizes = [_validate.count(1, shape=size) for size in _validate.values(shape=shape)]
+    widths = [math.prod(sizes), *_validate.values(hidden=hidden), classes]
+    widths = [_validate.count(1, width=width) for width in widths]
+    if max(widths) > _WIDEST:
+        raise _validate.ArgumentError("width", f"at most {_WIDEST:,}", got=max(widths))
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]

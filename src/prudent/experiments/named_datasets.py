@@ -8,8 +8,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent._files import sha256
 from prudent.experiments import formats
-from prudent.experiments.files import Download, cached_array, sha256
+from prudent.experiments.files import Download, cached_array
 
 Arrays = tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]
 

@@ -90,6 +90,7 @@ class RoundRelease:
         expected_clients: float | None = None,
         key: Key | None = None,
     ) -> None:
+        _validate.instance(Plan, "a Plan", plan=plan)
         expected = plan.expected_batch if plan.expected_batch is not None else expected_clients
         if expected is None:
             raise ValueError(
@@ -114,7 +115,8 @@ class RoundRelease:
         Args:
             updates: One vector per client that replied, ordered by client id.
         """
-        for update in updates:
+        for update in _validate.values(updates=updates):
+            _validate.instance(Tensor, "tensors", updates=update)
             if update.shape != (self.dimension,):
                 raise _validate.ArgumentError(
                     "updates", f"of shape {(self.dimension,)}", got=tuple(update.shape)

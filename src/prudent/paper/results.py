@@ -1,8 +1,11 @@
 """The results of the runs: one row per ε that a run reached, and the table cells they fill."""
 
 import csv
+import errno
 import functools
+import io
 import math
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,7 +15,8 @@ from typing import Any
 
 import attrs
 
-from prudent import _validate
+from prudent import _formats, _validate
+from prudent._files import settle
 from prudent.corruption import parse
 from prudent.corruption.records import valid_ratio
 
@@ -194,38 +198,59 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
             f"{path}: no such results. Without --results those that come with the package are "
             "shown; prudent paper table 1 --run makes new ones"
         )
-    with path.open(newline="", encoding="utf-8") as file:
+    with _formats.reading(path, "a results file"):
+        text = path.read_text("utf-8")
+    if text and not text.endswith("\n"):
+        raise ValueError(
+            f"{path}: the last line is incomplete. Complete it, or delete it and run it again."
+        )
+    with (
+        _formats.reading(path, "a results file"),
+        path.open(newline="", encoding="utf-8") as file,
+    ):
         reader = csv.DictReader(file)
-        missing = set(COLUMNS) - {"success"} - set(reader.fieldnames or ())
-        if missing:
+        columns = set(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
+    missing = set(COLUMNS) - {"success"} - columns
+    if missing:
+        raise ValueError(
+            f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
+            f"{', '.join(sorted(missing))} missing."
+        )
+    readings: dict[tuple[Any, ...], Reading] = {}
+    for line, row in rows:
+        reading = _reading(row, f"{path}, line {line}")
+        key = attrs.astuple(reading)[:7]
+        if key in readings:
             raise ValueError(
-                f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
-                f"{', '.join(sorted(missing))} missing."
+                f"{path}, line {line}: expected each run and price once, got "
+                f"{', '.join(map(str, key))} again. Take one of the two out."
             )
-        readings: dict[tuple[Any, ...], Reading] = {}
-        for row in reader:
-            reading = _reading(row, f"{path}, line {reader.line_num}")
-            key = attrs.astuple(reading)[:7]
-            if key in readings:
-                raise ValueError(
-                    f"{path}, line {reader.line_num}: expected each run and price once, got "
-                    f"{', '.join(map(str, key))} again. Take one of the two out."
-                )
-            readings[key] = reading
+        readings[key] = reading
     wanted = (reading for reading in readings.values() if seeds is None or reading.seed < seeds)
     return Results(tuple(wanted), small=path.name.endswith(SMALL))
 
 
 def append(path: Path, readings: Iterable[Reading]) -> None:
     """Append rows to a results file; creates it if needed."""
-    new = not path.exists()
+    before = path.read_text("utf-8") if path.exists() else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = COLUMNS if new else path.read_text("utf-8").split("\n", 1)[0].split(",")
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
-        if new:
-            writer.writeheader()
-        writer.writerows(attrs.asdict(reading) for reading in readings)
+    columns = before.split("\n", 1)[0].split(",") if before else COLUMNS
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
+    if not before:
+        writer.writeheader()
+    writer.writerows(attrs.asdict(reading) for reading in readings)
+    with path.open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            written = file.write(text.getvalue().encode())
+            if written != len(text.getvalue().encode()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            settle(file)
+        except OSError:
+            file.truncate(end)  # all rows of a run or none: a part of a number is another number
+            raise
 
 
 def _reading(row: dict[str, str | None], place: str) -> Reading:
@@ -234,6 +259,8 @@ def _reading(row: dict[str, str | None], place: str) -> Reading:
         text = row.get(name, "") if name == "success" else row[name]
         if text is None:
             raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
+        if not text.isprintable() or "[" in text:
+            raise ValueError(f"{place}: expected {name} in plain characters, got {text!r}.")
         values[name] = text if name in _WORDS else _number(name, text, place)
     try:
         return Reading(**values)
@@ -246,9 +273,10 @@ def _number(name: str, text: str, place: str) -> float | None:
         return None
     try:
         number = int(text) if name in _WHOLE else float(text)
-    except ValueError:
+        finite = math.isfinite(number)
+    except (OverflowError, ValueError):
         kind = "a whole number" if name in _WHOLE else "a number"
         raise ValueError(f"{place}: expected {name} {kind}, got {text!r}.") from None
-    if not math.isfinite(number):
+    if not finite:
         raise ValueError(f"{place}: expected {name} finite, got {text!r}.")
     return number

@@ -97,16 +97,17 @@ class _Rehearsed(TableColumn):
 
     def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
         expression = question(self._column.rows, **given)
-        try:
-            found = Question(
-                asks=str(question.__doc__), sql=str(ibis.to_sql(expression)), plan=plan(expression)
-            )
-        except Exception as error:  # the engine's message may quote a record
-            raise SourceError(
-                f"The engine could not explain the query ({type(error).__name__})."
-            ) from None
+        found = _explained(str(question.__doc__), expression)
         self.asked.append(found)
         return super()._ask(question, **given)
+
+
+def _explained(asks: str, expression: ir.Expr) -> Question:
+    try:
+        return Question(asks=asks, sql=str(ibis.to_sql(expression)), plan=plan(expression))
+    except Exception as error:  # the engine's message may quote a record
+        failure = SourceError(f"The engine could not explain the query ({type(error).__name__}).")
+    raise failure  # outside the handler: it must not refer to the engine's error
 
 
 def _made_up(rows: ir.Table, records: int, bounds: tuple[float, float]) -> ir.Table:

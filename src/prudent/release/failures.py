@@ -12,6 +12,8 @@ UNREADABLE = (
     "not change while it is read; details are withheld, since they may quote records."
 )
 
+_PACKAGES = frozenset({"duckdb", "ibis", "opendp", "pandas", "psycopg", "pyarrow"})
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,15 +39,33 @@ def withheld(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         *arguments: Its positional arguments.
         **named: Its keyword arguments.
 
+    Interruptions, and the absence of a package that `prudent` needs, say nothing about records and
+    are passed on, but as new exceptions: the original ones may carry a text, or refer to the error
+    of an engine that they interrupted.
+
     Raises:
-        SourceError: if it raises anything other than a missing module or an interruption; a
-            SourceError that it raises itself is passed on.
+        SourceError: if it raises anything other than a missing package or an interruption; the
+            message of a SourceError that it raises itself is passed on.
     """
     try:
         with np.errstate(all="ignore"):  # a warning would reveal that some record is huge
             return act(*arguments, **named)
-    except (ImportError, KeyboardInterrupt, SourceError, SystemExit):
-        raise
-    except BaseException:  # polars raises panics that are not an `Exception`
-        pass
-    raise SourceError(UNREADABLE)
+    except BaseException as error:  # polars raises panics that are not an `Exception`
+        failure = _passed_on(error)
+    raise failure
+
+
+def _passed_on(error: BaseException) -> BaseException:
+    """What an exception becomes outside: a new one, which refers to nothing."""
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt()
+    if isinstance(error, SystemExit):
+        return SystemExit(error.code if isinstance(error.code, int) else 1)
+    if isinstance(error, SourceError):
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
+    package = str(getattr(error, "name", "")).partition(".")[0]
+    if isinstance(error, ImportError) and package in _PACKAGES:
+        needed = f"A release needs {package}. Install it: pip install 'prudent[tables]'."
+        return ModuleNotFoundError(needed, name=package)
+    return SourceError(UNREADABLE)

@@ -46,6 +46,11 @@ class Lattice:
 
     def __attrs_post_init__(self) -> None:
         _validate.between(_SMALLEST_EXPONENT, _LARGEST_EXPONENT, exponent=self.exponent)
+        for name in ("exponent", "low", "high"):
+            number = _validate.real(**{name: getattr(self, name)})
+            if math.isinf(number) or number != math.floor(number):
+                raise _validate.ArgumentError(name, "a whole number", got=number)
+        _validate.fields(self, lambda **field: int(*field.values()), "exponent", "low", "high")
         if not -FARTHEST <= self.low < self.high <= FARTHEST:
             raise ValueError(
                 f"Expected -2**52 <= low < high <= 2**52, got low={self.low}, high={self.high}."

@@ -21,7 +21,6 @@ outside a mass of 4e-33 every likelihood ratio is within 40/s² < 3e-18 of the G
 coordinate. `SLACK` is many times larger, and calibration reserves it.
 """
 
-import enum
 import functools
 import math
 import secrets
@@ -29,7 +28,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prudent._validate import ArgumentError
+from prudent import _validate
+from prudent._validate import ArgumentError, Choice
 from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, MarginTest
 
 SLACK = 1e-9
@@ -41,7 +41,7 @@ LARGEST_SCALE = 2.0**48
 _FINE_BITS = 33  # bits of the noise scale on the fine lattice
 
 
-class Law(enum.Enum):
+class Law(Choice):
     """The distribution of the noise added to a value."""
 
     LAPLACE = "laplace"
@@ -101,7 +101,7 @@ class ReproducibleNoise:
     """
 
     def __init__(self, seed: int) -> None:
-        self._generator = np.random.default_rng(seed)
+        self._generator = np.random.default_rng(_validate.count(seed=seed))
 
     def of_test(self, test: MarginTest) -> int:
         """See `Noise`."""
@@ -157,7 +157,8 @@ def load_opendp() -> Any:
         import opendp.prelude as opendp
     except ImportError as error:
         raise ImportError(
-            "Releases draw their noise with OpenDP. Install it: pip install 'prudent[tables]'."
+            "Releases draw their noise with OpenDP. Install it: pip install 'prudent[tables]'.",
+            name="opendp",
         ) from error
     opendp.enable_features("contrib")
     return opendp

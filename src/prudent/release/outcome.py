@@ -1,6 +1,5 @@
 """What a release returns: a value that may be published, or a refusal."""
 
-import enum
 import html
 import math
 from collections.abc import Hashable
@@ -15,7 +14,7 @@ from prudent.release.columns.scales import Scale
 from prudent.release.noise import Law
 
 
-class Branch(enum.Enum):
+class Branch(_validate.Choice):
     """The branch that produced a released value."""
 
     ROBUST = "robust"

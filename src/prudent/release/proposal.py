@@ -74,7 +74,12 @@ def suggest_proposal(
     """
     _validate.count(1, count=count)
     _validate.count(1, rehearsals=rehearsals)
-    generator = np.random.default_rng(seed)
+    _validate.function(statistic=statistic)
+    if not callable(getattr(shape, "rvs", None)):
+        raise _validate.ArgumentError(
+            "shape", "a distribution, as those of scipy.stats", shown=type(shape).__name__
+        )
+    generator = np.random.default_rng(_validate.count(seed=seed))
     samples = [
         np.asarray(shape.rvs(count, random_state=generator), np.float64) for _ in range(rehearsals)
     ]
@@ -163,7 +168,12 @@ class ProposalSearch:
             delta: δ of the whole search.
             bounds: Public bounds on the data, or None.
         """
-        ordered = sorted({_validate.positive(proposals=propose) for propose in proposals})
+        ordered = sorted(
+            {
+                _validate.positive(proposals=propose)
+                for propose in _validate.values(proposals=proposals)
+            }
+        )
         if not ordered:
             raise ValueError("Expected at least one proposal, got none.")
         _validate.between(1e-3, 50, epsilon=epsilon)

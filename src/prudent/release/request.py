@@ -236,6 +236,8 @@ def check_names(options: Mapping[str, object], known: type) -> None:
         also = f", with {' and '.join(sorted(required))}" if required else ""
         names = ", ".join(sorted(required | optional))
         raise TypeError(f"Expected options among {names}{also}; got {wrong}.")
+    for name in {"dry_run", "fallback"} & set(options):
+        _validate.one_of((True, False, None), **{name: options[name]})
 
 
 def release(

@@ -32,7 +32,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.accounting.events import MarginTest, ProposeTestReleaseDpEvent, Reveals
-from prudent.training.noise import margin_noise
+from prudent.training.noise import margin_noise, shown_margin
 from prudent.training.trimming import AdaptiveTrim, FixedTrim, Trim
 
 _FEW = 2048
@@ -43,7 +43,7 @@ class Decision(NamedTuple):
 
     Attributes:
         weights: Weight of each record in the sum, shape (records,).
-        noise: Standard deviation of the noise on the sum, a scalar.
+        noise: Standard deviation of the noise on the sum, a scalar in double precision.
         passed: Whether the robust branch was taken, a boolean scalar.
         noisy_margin: The noisy margin that the test compared, a scalar; public only if the plan
             reveals it.
@@ -144,11 +144,16 @@ def _scalar(value: float, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=like.dtype, device=like.device)
 
 
+def _double(value: float, like: Tensor) -> Tensor:
+    """A scalar in double precision: noise must not become smaller by rounding."""
+    return torch.full((), value, dtype=torch.float64, device=like.device)
+
+
 def _plain(weights: Tensor, noise: float, like: Tensor, *, passed: bool) -> Decision:
     """The decision of an aggregation without a test."""
     return Decision(
         weights,
-        _scalar(noise, like),
+        _double(noise, like),
         torch.full((), passed, dtype=torch.bool, device=like.device),
         torch.full((), math.nan, dtype=torch.float64, device=like.device),
         _scalar(1.0, like),
@@ -316,6 +321,8 @@ class ProposeTestRelease(Noisy):
         above = (valid & (clipped > self.proposal)).sum()
         margin = (trim - above).clamp_min(0)
         noisy_margin = margin + margin_noise(self.test, words)
+        if self.reveals is Reveals.MARGIN:
+            noisy_margin = shown_margin(self.test, noisy_margin)
         passed = noisy_margin > self.threshold
         # Release.
         other = {
@@ -326,7 +333,11 @@ class ProposeTestRelease(Noisy):
         full = 0.0 if self.fallback is Fallback.SKIP else self.noise_multiplier * self.clip
         return Decision(
             torch.where(passed, trimmed, other),
-            torch.where(passed, self.noise_multiplier * self.proposal, full).to(norms.dtype),
+            torch.where(
+                passed,
+                _double(self.noise_multiplier * self.proposal, norms),
+                _double(full, norms),
+            ),
             passed,
             noisy_margin,
             torch.where(passed, 1.0, self.fallback_scale).to(norms.dtype),

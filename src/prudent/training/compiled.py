@@ -6,7 +6,7 @@ so the compiler sees norms, test and weighted sum as one graph.
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -28,8 +28,30 @@ def inductor(graph: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
     """Compile a graph to fused kernels: C++ on the CPU, Triton on a GPU."""
     import torch._inductor as compiler  # slow to import, and only compiled runs need it
 
-    compiled: Callable[..., Any] = compiler.compile(graph, [*examples])
+    on_device = any(example.is_cuda for example in examples)
+    with _near_fusions() if on_device else nullcontext():
+        compiled: Callable[..., Any] = compiler.compile(graph, [*examples])
     return compiled
+
+
+def _near_fusions() -> AbstractContextManager[Any]:
+    """Keep the compiler from computing in the forward pass what only the backward pass needs.
+
+    It would do so to read a value once instead of twice, and then keep both until they are needed:
+    for a normalisation that is a copy of its input. Ordinary training is compiled as two programs,
+    and has no such choice.
+    """
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.virtualized import V
+
+    class Near(InductorChoices):
+        @staticmethod
+        def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, *rest: Any) -> bool:
+            are_far = getattr(scheduler, "are_long_distant_nodes", None)  # not in every version
+            return are_far is None or not are_far(node1, node2)
+
+    handler: AbstractContextManager[Any] = V.set_choices_handler(Near())
+    return handler
 
 
 class Compiled:
@@ -40,9 +62,10 @@ class Compiled:
     to rounding. Dropout, which takes no generator, is drawn inside the program and gets different
     numbers.
 
-    The first call with new shapes runs the function eagerly and then once more for tracing. The
-    program contains no Python, so the function must depend only on the values of its arguments and
-    on the setting.
+    The first call with new shapes runs the function eagerly, to see what it draws, and then once
+    more for tracing. Neither result is kept, since a gradient is as large as the model: the program
+    computes it again from the same draws. It contains no Python, so the function must depend only
+    on the values of its arguments and on the setting.
 
     Args:
         function: Takes and returns trees of tensors.
@@ -74,9 +97,10 @@ class Compiled:
             if key in self._programs:
                 return self._programs[key](*arguments)
             with _Recorded() as recorded:
-                result = self._function(*arguments)
+                self._function(*arguments)
+            drawn = [draw.example for draw in recorded.draws]
             try:
-                self._programs[key] = self._compile(arguments, recorded.draws)
+                program = self._compile(arguments, recorded.draws)
             except Exception as error:  # any operation that cannot be traced or compiled
                 message = " ".join(str(error).split())[:300]
                 warnings.warn(
@@ -86,7 +110,10 @@ class Compiled:
                     stacklevel=2,
                 )
                 self._programs[key] = self._function
-        return result
+                with _Replayed(drawn):
+                    return self._function(*arguments)
+            self._programs[key] = program
+            return program(*arguments, drawn=drawn)
 
     def _compile(self, arguments: tuple[Any, ...], draws: "Sequence[_Draw]") -> Program:
         leaves, structure = pytree.tree_flatten(arguments)
@@ -106,10 +133,11 @@ class Compiled:
         examples = [*(leaves[place] for place in places), *(draw.example for draw in draws)]
         compiled = self._backend(make_fx(on_tensors)(*examples), examples)
 
-        def program(*arguments: Any) -> Any:
+        def program(*arguments: Any, drawn: Sequence[Tensor] | None = None) -> Any:
             assert shape is not None
             given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-            return pytree.tree_unflatten(compiled(*given, *(draw() for draw in draws)), shape)
+            drawn = [draw() for draw in draws] if drawn is None else drawn
+            return pytree.tree_unflatten(compiled(*given, *drawn), shape)
 
         return program
 

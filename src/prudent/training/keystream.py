@@ -24,6 +24,7 @@ import enum
 import hashlib
 import math
 import secrets
+from collections.abc import Callable
 from typing import Self
 
 import attrs
@@ -36,6 +37,13 @@ from prudent import _validate
 WORDS = 1 << 35
 """Number of 64-bit words in the keystream of one position: 2³² blocks of 64 bytes."""
 
+RARE = 1 << 42
+"""First words, without their sign, below this get further bits when they become normals."""
+
+FINER_RANK = 1
+"""The rank whose keystream holds those bits; the noise itself is drawn at rank 0."""
+
+_LOW_BITS = (1 << 11) - 1
 _ZEROS = bytes(1 << 20)
 
 
@@ -146,6 +154,12 @@ class Stream:
         """The first `count` words of a position."""
         return self.at(step, rank).words(count)
 
+    def word(self, place: int, *, step: int, rank: int = 0) -> Tensor:
+        """The word at one place of a position, as a tensor of one element."""
+        nonce = step.to_bytes(8, "little") + rank.to_bytes(4, "little")
+        block, offset = divmod(place, 8)
+        return Reader(self.secret, nonce, block).words(8)[offset : offset + 1]
+
 
 class Reader:
     """Reads one keystream sequentially on the CPU.
@@ -187,16 +201,31 @@ def uniforms(words: Tensor) -> Tensor:
     return words.to(torch.float64).add_(0.5).abs_().mul_(2.0**-63)
 
 
-def normals(words: Tensor) -> Tensor:
+def normals(words: Tensor, finer: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Standard normal numbers in double precision, one per word; the number of words must be even.
 
-    Box and Muller (1958): two words give a radius √(−2 ln u), with u from 63 random bits, and an
-    angle from 64; these give two independent normals. The smallest u, 2⁻⁶⁴, limits the radius to
-    9.42. An ideal pair exceeds this with probability 2⁻⁶⁴: in 10⁴ steps of 10⁸ numbers each, the
-    probability that any pair would is 3e-8.
+    Box and Muller (1958): two words give a radius √(−2 ln u) and an angle; these give two
+    independent normals. The number u has the 63 bits of the first word and 11 bits of the second,
+    whose other 53 bits are the angle. Where u < 2⁻²¹, 63 further bits from `finer` follow, so that
+    the relative error of u stays below 2⁻⁵³ down to u = 2⁻⁷⁴, far in the tail.
+
+    Args:
+        words: Random words.
+        finer: Returns further random words, given the positions of the first words of those pairs
+            that need them. Without it, u is at least 2⁻⁷⁵, which limits the radius to 10.2.
     """
-    radius = uniforms(words[0::2]).log_().mul_(-2.0).sqrt_()
-    angle = words[1::2].to(torch.float64).mul_(math.pi * 2.0**-63)
+    first, second = words[0::2], words[1::2]
+    whole = first ^ (first >> 63)  # drops the sign: 63 random bits
+    below = (second & _LOW_BITS).to(torch.float64)
+    rest: Tensor | float = 0.5
+    if finer is not None:
+        rare = torch.nonzero(whole < RARE)[:, 0]
+        if len(rare):
+            rest = torch.full_like(below, 0.5)
+            rest[rare] = uniforms(finer(2 * rare))
+    uniform = below.add_(rest).mul_(2.0**-11).add_(whole).mul_(2.0**-63)
+    radius = uniform.log_().mul_(-2.0).sqrt_()
+    angle = (second >> 11).to(torch.float64).add_(0.5).mul_(math.pi * 2.0**-52)
     pairs = torch.empty(len(radius), 2, dtype=torch.float64, device=words.device)
     torch.mul(radius, angle.cos(), out=pairs[:, 0])
     torch.mul(radius, angle.sin_(), out=pairs[:, 1])

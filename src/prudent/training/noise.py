@@ -2,7 +2,8 @@
 
 All noise is a function of the key and the number of the step: one process draws it once, and only a
 run that repeats the step draws it again. Distributions are computed in double precision, because
-the noise of a test must be accurate at probabilities as small as 1e-8.
+the noise of a test must be accurate at probabilities as small as 1e-8. Noisy sums are rounded to a
+lattice (`lattice_noise`), because the low bits of a float can tell the sum from the noise.
 """
 
 import functools
@@ -22,13 +23,15 @@ from prudent.accounting.events import (
     LaplaceTest,
     MarginTest,
 )
-from prudent.training.keystream import Key, Purpose, normals, uniforms
+from prudent.training.keystream import FINER_RANK, Key, Purpose, normals, uniforms
+from prudent.training.lattice_noise import rounded, spacing_of
 from prudent.training.step_state import StepState
 
 TEST_WORDS = 2
 """Number of random words from which the noise of a test is generated."""
 
 _CHUNK = 1 << 17  # numbers drawn at a time on the host; few enough to stay in cache
+_CHECKED_STEP = 2**40 + 53  # of the zero key: one of its first pairs needs further bits
 
 
 def margin_noise(test: MarginTest, words: Tensor) -> Tensor:
@@ -47,6 +50,18 @@ def margin_noise(test: MarginTest, words: Tensor) -> Tensor:
         tails = _tails(test, words.device)
         size = (len(tails) - torch.searchsorted(tails, uniform)).to(torch.float64)
     return torch.where(words[:1] < 0, -size, size)[0]
+
+
+def shown_margin(test: MarginTest, noisy_margin: Tensor) -> Tensor:
+    """The noisy margin without the low bits that would tell the margin from continuous noise.
+
+    It is rounded down to a multiple of a power of two, at most 1/4096 of the scale. So a margin of
+    0 passes no more often than before, and what is shown is a function of the exact noisy margin.
+    """
+    if isinstance(test, DiscreteGaussianTest | DiscreteLaplaceTest):
+        return noisy_margin  # whole numbers, added exactly
+    spacing = 2.0 ** (math.frexp(test.scale)[1] - 13)
+    return torch.floor(noisy_margin / spacing) * spacing
 
 
 @functools.lru_cache(maxsize=32)
@@ -84,12 +99,29 @@ class HostNoise:
         return self._test.words(TEST_WORDS, step=state.taken).to(self._device)
 
     def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
-        """Add this step's Gaussian noise to a vector, in place."""
-        reader = self._noise.at(state.taken)
+        """Add this step's Gaussian noise to a vector, in place, and round to the lattice.
+
+        The vector must be the sum over all records: numbers added afterwards would not be rounded.
+        """
         deviation = deviation.to(torch.float64)
-        for part in torch.split(total, _CHUNK):
-            drawn = normals(reader.words(len(part) + len(part) % 2))[: len(part)]
-            part.add_(drawn.to(self._device).mul_(deviation))
+        self.add_on_lattice_(total, deviation, spacing_of(deviation), state)
+
+    def add_on_lattice_(
+        self, total: Tensor, deviation: Tensor, spacing: Tensor, state: StepState
+    ) -> None:
+        """As `add_`, on a lattice of a given spacing."""
+        reader = self._noise.at(state.taken)
+        for index, part in enumerate(torch.split(total, _CHUNK)):
+            finer = functools.partial(self._finer, state.taken, index * _CHUNK)
+            drawn = normals(reader.words(len(part) + len(part) % 2), finer)[: len(part)]
+            part.copy_(rounded(part, drawn.to(self._device), deviation, spacing))
+
+    def _finer(self, step: int, start: int, places: Tensor) -> Tensor:
+        """Further random words for a few places of the keystream."""
+        stream, rank = self._noise, FINER_RANK
+        return torch.cat(
+            [stream.word(start + place, step=step, rank=rank) for place in places.tolist()]
+        )
 
 
 class DeviceNoise:
@@ -118,8 +150,19 @@ class DeviceNoise:
         return words
 
     def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
-        """Add this step's Gaussian noise to a contiguous vector, in place."""
-        self._kernels.add_normals(total, deviation, self._noise, state.number)
+        """Add this step's Gaussian noise to a contiguous vector, in place, as `HostNoise` does."""
+        deviation = deviation.to(torch.float64)
+        self.add_on_lattice_(total, deviation, spacing_of(deviation), state)
+
+    def add_on_lattice_(
+        self, total: Tensor, deviation: Tensor, spacing: Tensor, state: StepState
+    ) -> None:
+        """As `add_`, on a lattice of a given spacing."""
+        self._kernels.add_normals(total, deviation, spacing, self._noise, state.number)
+
+    def fill_finer_(self, words: Tensor, state: StepState) -> None:
+        """Fill a tensor with the first of the further words that rare pairs of normals get."""
+        self._kernels.fill_words(words, self._noise, state.number, FINER_RANK)
 
 
 def noise_on(device: torch.device, key: Key) -> HostNoise | DeviceNoise:
@@ -132,13 +175,16 @@ def noise_on(device: torch.device, key: Key) -> HostNoise | DeviceNoise:
 @functools.lru_cache(maxsize=8)
 def _kernels_work(device: torch.device) -> bool:
     """Whether the kernels run; raises an error if they draw other numbers than the host."""
-    key, state, one = Key(bytes(32)), StepState.start(0.0, device), torch.ones((), device=device)
-    state.move_to(2**40 + 3)
+    key, state = Key(bytes(32)), StepState.start(0.0, device)
+    state.move_to(_CHECKED_STEP)
+    one, fine = torch.tensor([1.0, 2.0**-42], dtype=torch.float64, device=device)
     drawn = torch.zeros(2**14 + 5, dtype=torch.float64, device=device)
     try:
         kernels = DeviceNoise(key, device)
         words = kernels.test_words(state)
-        kernels.add_(drawn, one, state)
+        finer = torch.empty_like(words)
+        kernels.fill_finer_(finer, state)
+        kernels.add_on_lattice_(drawn, one, fine, state)
     except Exception as error:  # no Triton, no compiler for it, an unsupported device
         message = " ".join(str(error).split())[:200]
         warnings.warn(
@@ -149,8 +195,9 @@ def _kernels_work(device: torch.device) -> bool:
         )
         return False
     expected, host = torch.zeros_like(drawn), HostNoise(key, device)
-    host.add_(expected, one, state)
-    same_bits = torch.equal(words, host.test_words(state))
+    host.add_on_lattice_(expected, one, fine, state)
+    further = key.stream(Purpose.NOISE).words(TEST_WORDS, step=_CHECKED_STEP, rank=FINER_RANK)
+    same_bits = torch.equal(words, host.test_words(state)) and torch.equal(finer.cpu(), further)
     if not same_bits or not torch.allclose(drawn, expected, rtol=0, atol=1e-12):
         raise RuntimeError(
             f"The noise kernels draw other numbers on {device} than the cipher gives, so nothing "

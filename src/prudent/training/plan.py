@@ -8,6 +8,7 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
 from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.infinite_epsilon import InfiniteEpsilon, why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import Certificate, Certifier
@@ -91,7 +92,10 @@ class Plan:
         return dp.SelfComposedDpEvent(sampled, int(steps))
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
-        """The ε at which the whole run is (ε, δ)-DP for `relation`."""
+        """The ε at which the whole run is (ε, δ)-DP for `relation`.
+
+        If it is infinite, `why_infinite` says why, and at which δ it is not.
+        """
         return self.epsilon_after(self.steps, delta, accountant=accountant)
 
     def epsilon_after(
@@ -99,6 +103,10 @@ class Plan:
     ) -> float:
         """The ε of the first `steps` steps."""
         return epsilon_of(self.event_after(steps), delta, self.relation, accountant)
+
+    def why_infinite(self, delta: float) -> InfiniteEpsilon | None:
+        """The reason why ε is infinite at a δ, as a text and as numbers; None if it is finite."""
+        return why_infinite(self.event, delta, self.relation)
 
     def certificate(
         self,

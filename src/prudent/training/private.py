@@ -95,6 +95,8 @@ def make_private(
     Raises:
         ArgumentError: If an argument is missing or does not fit the others.
     """
+    _validate.instance(nn.Module, "a torch module", model=model)
+    _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=optimizer)
     check_capturable(model)
     preparation = prepare(
         loader,
@@ -157,6 +159,8 @@ def prepare(
 ) -> Preparation:
     """Check the arguments of `make_private`, find the noise and replace the loader."""
     check_replaceable(loader)
+    if plan is not None:
+        _validate.instance(Plan, "a Plan", plan=plan)
     if plan is None:
         plan, batches = _calibrated(loader, epsilon, delta, epochs, clip, aggregation), len(loader)
     else:

@@ -17,6 +17,7 @@ from prudent import _validate
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 from prudent.training.parallel.processes import Alone, Processes
 
+_MOST_STEPS = 2.0**60  # blocks are numbered by 64 bits
 _STEPS_PER_BLOCK = 64
 
 
@@ -69,18 +70,20 @@ class PoissonSampler:
     ) -> None:
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
+        device = _validate.device(device=device)
         self.processes = Alone() if processes is None else processes
+        _validate.instance(Processes, "processes of a run", processes=self.processes)
         self.processes.check_same(records=records, rate=rate)
         own = -(-records // self.processes.count)
         self.physical_batch = (
-            roomy_batch(own, rate, 2.5 if torch.device(device).type == "cpu" else 5.0)
+            roomy_batch(own, rate, 2.5 if device.type == "cpu" else 5.0)
             if physical_batch is None
             else _validate.count(1, physical_batch=physical_batch)
         )
         key = self.processes.first(Key.random) if key is None else key
         self.key = given_or_random(key)
         self._stream = self.key.stream(Purpose.SAMPLING)
-        self._device = torch.device(device)
+        self._device = device
         self._block = -1
         self._ids = self._valid = torch.empty(0)
         self._sizes: list[int] = []
@@ -98,7 +101,8 @@ class PoissonSampler:
 
     def batch(self, step: int) -> Batch:
         """The batch of a step; it depends only on the key and the step."""
-        block, position = divmod(step, _STEPS_PER_BLOCK)
+        _validate.between(0, _MOST_STEPS, step=step)
+        block, position = divmod(_validate.count(step=step), _STEPS_PER_BLOCK)
         if block != self._block:
             self._draw_block(block)
         chunks = max(1, -(-self._sizes[position] // self.physical_batch))

@@ -23,8 +23,8 @@ from prudent.training.parallel.sharding import (
     check_mesh,
     has_shards,
     is_sharded,
+    own_shard,
     rest,
-    scattered,
     whole,
     without_gathering,
 )
@@ -280,32 +280,27 @@ class Step:
     def _noisy_mean(self, released: "_Released") -> Values:
         """Add the noise, drawn once for all parameters, and divide by the expected batch.
 
-        The first process adds the noise to its part, so the sum of all parts contains it exactly
-        once.
+        The first process adds it to the sum of all parts, and all processes get the result.
         """
         total = released.total
         flat = torch.cat([value.flatten() for value in total.values()])
         # Work in place: each of these vectors is as large as the model.
+        flat = self.processes.collected(flat)
         if self.processes.rank == 0:
             self.noise.add_(flat, released.noise, self.state)
+        flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
-        sharded = has_shards(self.model)
-        if not sharded:
-            flat = self.processes.summed(flat)
         sizes = [value.numel() for value in total.values()]
         parts = {
             name: part.view_as(value).to(value.dtype)
             for (name, value), part in zip(total.items(), torch.split(flat, sizes), strict=True)
         }
-        return {name: self._own(name, part) for name, part in parts.items()} if sharded else parts
+        return {name: self._own(name, part) for name, part in parts.items()}
 
     def _own(self, name: str, part: Tensor) -> Tensor:
-        """This process's share of the sum over processes: its shard, or the whole sum."""
+        """This process's share of a gradient: its shard, or the whole."""
         parameter = self.model.get_parameter(name)
-        if not is_sharded(parameter):
-            return self.processes.summed(part)
-        with self.processes.watched():
-            return scattered(part, parameter)
+        return own_shard(part, parameter) if is_sharded(parameter) else part
 
 
 class _Released(NamedTuple):

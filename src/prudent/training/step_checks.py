@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from prudent._validate import ArgumentError, positive
+from prudent._validate import ArgumentError, instance, positive
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients import Engine
 from prudent.training.plan import Plan
@@ -11,6 +11,7 @@ from prudent.training.plan import Plan
 
 def divisor(plan: Plan, expected_batch: float | None) -> float:
     """The public batch size by which the sum is divided: the plan's own, else the given one."""
+    instance(Plan, "a Plan", plan=plan)
     batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
     if batch is None:
         raise ArgumentError(

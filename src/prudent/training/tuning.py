@@ -48,7 +48,10 @@ def gradient_norms(
         The norms on the host, without those that are not finite.
     """
     execution = Execution() if execution is None else execution
-    _validate.count(1, rows=rows)
+    _validate.instance(Execution, "an Execution", execution=execution)
+    _validate.instance(nn.Module, "a torch module", model=model)
+    _validate.function(loss=loss)
+    rows = _validate.count(1, rows=rows)
     records = Records.of(public_set, execution, Alone(), collate_fn)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
@@ -105,7 +108,12 @@ def suggest_aggregation(
         ArgumentError: If the batch is so small that only a test of scale below 1 would pass, which
             costs more than the sum itself.
     """
-    values = torch.as_tensor(norms, dtype=torch.float64).flatten()
+    try:
+        values = torch.as_tensor(norms, dtype=torch.float64, device="cpu").flatten()
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        raise _validate.ArgumentError(
+            "norms", "a tensor of numbers", shown=type(norms).__name__
+        ) from None
     values = values[values.isfinite()]
     _validate.positive(expected_batch=expected_batch)
     _validate.between(0, 1, ends="()", trim=trim)

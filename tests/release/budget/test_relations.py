@@ -17,7 +17,7 @@ from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.ledger import Ledger, LedgerError, OverBudgetError
 from prudent.release.budget.renyi_filter import RenyiFilter
-from prudent.release.budget.storage import open_store
+from prudent.release.budget.stores import open_store
 
 OLD = Path(__file__).parent / "data" / "ledger-format-1.db"
 

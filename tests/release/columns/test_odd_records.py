@@ -4,6 +4,7 @@ Whether a release fails, and in which words, is not charged for. So it must not 
 """
 
 import datetime
+import sqlite3
 import uuid
 import warnings
 from collections import Counter
@@ -20,17 +21,31 @@ pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 import duckdb
 import ibis
 import pyarrow as pa
+import pyarrow.parquet
 
 from prudent.release import search_quantile
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.columns.opening import open_column, open_groups
+from prudent.release.columns.private_groups import open_private_groups
+from prudent.release.columns.queries import TableColumn
+from prudent.release.lattice import Lattice
 from prudent.release.margins.mode import category_mode
+from prudent.release.margins.quantile import interquartile_range
+from prudent.release.margins.trimmed import trimmed_mean
 from prudent.release.outcome import Released
 from prudent.release.statistics import median, mode, trimmed_sum
+from tests.release.columns.odd_values import (
+    Hostile,
+    HostileDate,
+    HostileFloat,
+    HostileText,
+    date,
+)
 
 BUDGET: Any = {"epsilon": 2.0, "delta": 1e-6}
 VALUES = [50.0 + (i % 7) / 8 for i in range(300)]
 ODD = [None, "secret", 10**400, [1, 2], {}, Decimal("sNaN"), Decimal("1e999"), object(), b"1", 1j]
+ODD += [Hostile(), HostileFloat(1), HostileText("a"), HostileDate(2024, 1, 1), date("a")]
 NAMES = [f"{place} {type(odd).__name__}" for place, odd in enumerate(ODD)]
 
 
@@ -205,6 +220,79 @@ def test_an_enum_is_ordered_as_its_texts_are(tmp_path: Path) -> None:
         connection.execute("INSERT INTO t VALUES ('z'), ('a')")
     column = open_column(tmp_path / "t.duckdb", "e", table="t", kind="categories")
     assert (column.most_frequent(), column.leaders()) == ("a", (1, 1, False))
+
+
+def test_lists_and_structures_are_refused_where_they_would_be_read(tmp_path: Path) -> None:
+    """A text inside that is not UTF-8 stops the scan of a whole Parquet file."""
+    words = pa.array([b"a"] * 300 + [b"\xff"]).view(pa.string())
+    nested = {
+        "list": pa.ListArray.from_arrays(pa.array(range(302), pa.int32()), words),
+        "struct": pa.StructArray.from_arrays([words], ["k"]),
+        "json": pa.ExtensionArray.from_storage(pa.json_(), words),
+    }
+    pyarrow.parquet.write_table(pa.table({"x": [1.0] * 301, **nested}), tmp_path / "t.parquet")
+    for name in nested:
+        with pytest.raises(ValueError, match="Expected unit a column of texts, numbers"):
+            open_column(tmp_path / "t.parquet", "x", unit=name)
+        with pytest.raises(ValueError, match="lists, structures or documents"):
+            open_column(tmp_path / "t.parquet", "x", where=lambda t, name=name: t[name].notnull())
+    assert open_column(tmp_path / "t.parquet", "x", where=lambda t: t.x > 0).count() == 301
+
+
+def test_an_engine_of_unknown_habits_is_refused_before_the_charge(tmp_path: Path) -> None:
+    """A column of SQLite holds anything, and a collation may put one record into two groups."""
+    path, book = tmp_path / "t.db", Book()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (x REAL)")
+    connection.close()
+    backend = ibis.sqlite.connect(path)
+    for given in ({"connect": f"sqlite://{path}", "table": "t"}, {"data": backend.table("t")}):
+        with pytest.raises(ValueError, match="a table in DuckDB, PostgreSQL or Spark, got sqlite"):
+            median(**given, column="x", epsilon=1.0, ledger=book)
+    backend.disconnect()
+    assert book.charges == 0
+
+
+def test_a_group_that_no_double_holds_is_one_of_its_own() -> None:
+    names = [2**53, 2**53 + 1, 2**64 - 1]
+    table = pa.table({"x": [1.0, 2.0, 3.0], "g": pa.array(names, pa.uint64())})
+    groups = open_groups(table, "x", by="g", groups=names[:2])
+    assert [column.order_statistics(1, 9).tolist() for column in groups.values()] == [[1.0], [2.0]]
+    found = open_private_groups(table, "x", by="g")
+    assert found.counts() == dict.fromkeys(names[:2], 1)  # DuckDB cannot be asked for the third
+    assert found.columns(names[1:2])[names[1]].count() == 1
+
+
+@pytest.mark.parametrize("trim", [0, 2])
+def test_engines_are_asked_as_often_whatever_the_number_of_records(
+    trim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if there is none, if windows of ranks are empty or the same, or all are trimmed."""
+    lattice, cap = Lattice.for_proposal(1.0), 3
+    asked: list[str] = []
+    ask = TableColumn._ask
+
+    def watched(self: TableColumn, question: Any, **given: Any) -> Any:
+        asked.append(question.__name__)
+        return ask(self, question, **given)
+
+    monkeypatch.setattr(TableColumn, "_ask", watched)
+    seen = set()
+    for count in (0, 1, 2, 3, 4, 5, 30):
+        column = open_column(pa.table({"x": pa.array([1.0] * count, pa.float64())}), "x")
+        asked.clear()
+        interquartile_range(column, lattice, propose=64, cap=cap)
+        trimmed_mean(column, lattice, trim, default=0, propose=64, cap=cap)
+        seen.add(tuple(asked))
+    assert len(seen) == 1
+
+
+def test_a_null_where_none_may_be() -> None:
+    schema = pa.schema([pa.field("c", pa.string(), nullable=False)])
+    broken = pa.Table.from_arrays([pa.array(["a"] * 300 + [None])], schema=schema)
+    outcome = mode(broken, "c", **BUDGET)
+    assert isinstance(outcome, Released)
+    assert outcome.value == "a"
 
 
 def test_a_condition_may_not_call_functions_of_a_user() -> None:

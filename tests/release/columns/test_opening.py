@@ -420,24 +420,3 @@ def test_what_was_opened_is_closed_with_the_last_column(monkeypatch: pytest.Monk
     assert not closed
     del last
     assert closed == [True]
-
-
-@pytest.mark.parametrize(("rows", "parts"), [(7, 1), (2**39, 3), (2**55, 9)])
-def test_sums_are_exact_in_however_many_parts(
-    monkeypatch: pytest.MonkeyPatch, rows: int, parts: int
-) -> None:
-    """A column that is taken to be huge adds up more and smaller parts, to the same sum."""
-    values = np.array([-1e300, -3.5, 0.1, 0.2, 7.0, 2.0**41, 1e300])
-    asked: list[int] = []
-    ask = TableColumn._ask
-
-    def watched(self: TableColumn, question: Any, **given: Any) -> Any:
-        asked.append(given.get("parts", 0))
-        return ask(self, question, **given)
-
-    column, lattice = open_column(pa.table({"x": values}), "x"), Lattice.for_proposal(1.0)
-    column.order_statistics(1, 7)  # is remembered
-    monkeypatch.setattr(column, "_count", rows)
-    monkeypatch.setattr(TableColumn, "_ask", watched)
-    assert column.sum_between(1, 6, lattice) == ArrayColumn(values).sum_between(1, 6, lattice)
-    assert asked == [parts]

@@ -61,7 +61,7 @@ def mean_of_the_kept(trim: int, default: int) -> Statistic:
     return statistic
 
 
-@rounds(120)
+@rounds(90)
 def test_trimmed_mean(rounds: int) -> None:
     generator = np.random.default_rng(16)
     margins = []
@@ -92,7 +92,7 @@ def test_trimmed_mean(rounds: int) -> None:
     check_variety(margins, max(CAPS))
 
 
-@rounds(40)
+@rounds(25)
 def test_trimmed_mean_up_to_a_large_cap(rounds: int) -> None:
     """Hundreds of records, so that the search begins with squares of many changes each."""
     generator = np.random.default_rng(17)
@@ -128,7 +128,7 @@ def rank_of_quarters(quarters: int, low: int) -> Statistic:
     return statistic
 
 
-@rounds(120)
+@rounds(90)
 def test_interquartile_range(rounds: int) -> None:
     generator = np.random.default_rng(12)
     margins = []
@@ -161,7 +161,7 @@ def random_counts(generator: np.random.Generator, points: int) -> list[int]:
     return counts.tolist()
 
 
-@rounds(400)
+@rounds(250)
 def test_mode_of_a_lattice(rounds: int) -> None:
     generator = np.random.default_rng(13)
     margins = []
@@ -179,7 +179,7 @@ def test_mode_of_a_lattice(rounds: int) -> None:
     check_variety(margins, max(CAPS))
 
 
-@rounds(400)
+@rounds(250)
 def test_mode_of_categories(rounds: int) -> None:
     generator = np.random.default_rng(14)
     margins = []
@@ -200,7 +200,7 @@ def test_mode_of_categories(rounds: int) -> None:
     check_variety(margins, max(CAPS))
 
 
-@rounds(400)
+@rounds(250)
 def test_norm_trimmed_sum(rounds: int) -> None:
     generator = np.random.default_rng(15)
     bound = 18  # longer than any vector of up to three coordinates from -10 to 10

@@ -25,13 +25,13 @@ def exact_mean(trim: int, default: int):
     return statistic
 
 
-def check_trimmed_mean(trim: int, default: int, proposals: Sequence[int]) -> None:
+def check_trimmed_mean(trim: int, default: int, proposals: Sequence[int], *, most: int = 6) -> None:
     # Tripled data and thirds of τ: the mean is compared with fractions of a step, too.
     graph = Graph(exact_mean(trim, default), size=12)
     wide = Lattice(0, 0, 12)
     for thirds in proposals:
         margins = graph.margins(Fraction(thirds, 3))
-        for counts in data_sets(6):
+        for counts in data_sets(most):
             column = ArrayColumn([3 * x for x in records(counts)])
             found = trimmed_mean(column, wide, trim, default=3 * default, propose=thirds, cap=CAP)
             assert found.margin == margins.get(counts, CAP), (counts, thirds)
@@ -39,7 +39,7 @@ def check_trimmed_mean(trim: int, default: int, proposals: Sequence[int]) -> Non
 
 @pytest.mark.parametrize(("trim", "default"), [(0, 0), (1, 2), (2, 4)])
 def test_trimmed_mean_margins_equal_brute_force(trim: int, default: int) -> None:
-    check_trimmed_mean(trim, default, (1, 5))
+    check_trimmed_mean(trim, default, (1, 5), most=5)
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_all_trimmed_mean_margins_equal_brute_force(trim: int, default: int) -> 
 
 @pytest.mark.parametrize("cap", [1, 3])
 def test_a_capped_margin_is_the_margin_up_to_the_cap(cap: int) -> None:
-    for counts in data_sets(6):
+    for counts in data_sets(5):
         column = ArrayColumn(records(counts))
         full = trimmed_mean(column, GRID, 1, default=2, propose=1, cap=CAP).margin
         assert trimmed_mean(column, GRID, 1, default=2, propose=1, cap=cap).margin == min(full, cap)

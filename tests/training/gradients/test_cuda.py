@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
+import torch._inductor
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from prudent.training.gradients import BookKeeping, Materialised, kernels, products
 from prudent.training.gradients.contributions import Outer, as_it_is
@@ -157,25 +159,65 @@ def test_recurrent_layers_in_a_graph(autocast):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_kernels_compute_what_torch_does(dtype):
-    rows, columns = (torch.randn(2, 5, 37, size).to(dtype).cuda() for size in (101, 64))
-    product = products.precise_product
-    if dtype == torch.float32:
-        rows, columns, product = shortened(rows), shortened(columns), products.short_product
-    assert kernels.fuses(rows, columns)
+@pytest.mark.parametrize(
+    "shape", [(2, 5, 37, 101, 64), (1, 3, 197, 768, 40), (1, 3, 64, 9_000, 24)]
+)
+def test_kernels_compute_what_torch_does(dtype, shape):
+    *batch, height, width = shape
+    rows, columns = (torch.randn(*batch, size).to(dtype).cuda() for size in (height, width))
+    product = products.precise_product if dtype == torch.bfloat16 else products.cut_product
     factors = Outer(rows, columns, as_it_is, product)
-    exact = torch.einsum("grti,grtj->rgij", rows.double(), columns.double())
+    assert factors.is_taken
+    pair = [
+        each.double() if dtype == torch.bfloat16 else shortened(each).double()
+        for each in (rows, columns)
+    ]
+    exact = torch.einsum("grti,grtj->rgij", *pair)
     norms = exact.flatten(1).norm(dim=1)
     found = squared_norms([factors]).sqrt()
     assert (found >= norms * (1 - 1e-7)).all()
     assert (found <= norms * 1.01).all()
-    weights = torch.rand(5).cuda()
+    weights = torch.rand(batch[1]).cuda()
     weights[2] = 0
-    rows[:, 2, 3, 4], columns[:, 2, 1, 1] = float("nan"), float("inf")
+    rows[:, 2, 3, 4], columns[:, 2, 1, 1], columns[:, 2, 2, 2] = float("nan"), float("inf"), 3.4e38
     exact[2] = 0
     total = torch.einsum("rgij,r->gij", exact, weights.double())
     factors = Outer(rows, columns, as_it_is, product)
-    assert (factors.weighted_sum(weights) - total).norm() < 1e-5 * total.norm()
+    assert (factors.weighted_sum(weights) - total).norm() < products.LEFT_OUT * total.norm()
+
+
+def test_parts_are_rounded_as_torch_rounds():
+    factor, weights = torch.randn(2, 3, 50, 70).cuda(), torch.rand(3).cuda()
+    cut = shortened(factor)
+    for values, found in (
+        (cut, kernels.stacked_parts(factor, None)),
+        (cut * weights[:, None, None], kernels.stacked_parts(factor, weights)),
+    ):
+        high, low = (part.flatten(1, 2) for part in products.parts(values, torch.bfloat16))
+        expected = [high, low] if values is cut else [high, low, high]
+        assert torch.equal(found, torch.cat(expected, 1))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own modules
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_traced_program_has_the_same_operations(dtype):
+    product = products.precise_product if dtype == torch.bfloat16 else products.cut_product
+    factors = [torch.randn(1, 4, 40, size).to(dtype).cuda() for size in (72, 56)]
+    weights = torch.rand(4).cuda()
+
+    def run(rows, columns, weights):
+        kept = Outer(rows, columns, as_it_is, product)
+        return squared_norms([kept]), kept.weighted_sum(weights)
+
+    expected = run(*factors, weights)  # the kernels are tried here, not while tracing
+    graph = make_fx(run)(*factors, weights)
+    called = {str(node.target) for node in graph.graph.nodes}
+    assert {"prudent.factor_sums.default", "prudent.weighted_product.default"} <= called
+    for one, other in zip(graph(*factors, weights), expected, strict=True):
+        torch.testing.assert_close(one, other)
+    compiled = torch._inductor.compile(graph, [*factors, weights])
+    for one, other in zip(compiled(*factors, weights), expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_kernel_of_normalisations():

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent.training.aggregation import clip_weights
-from prudent.training.gradients import BookKeeping
-from prudent.training.gradients.contributions import Dense, Outer, weighted_sums
+from prudent.training.gradients import BookKeeping, layers
+from prudent.training.gradients.contributions import Dense, Outer, Rows, weighted_sums
 from prudent.training.gradients.norms import SquaredNorms, inner, squared_norms
-from prudent.training.gradients.products import LEFT_OUT, parts, shortened
+from prudent.training.gradients.products import LEFT_OUT, cut_product, parts, shortened
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
 RULES, LAYERS = (f"prudent.training.gradients.{module}" for module in ("rules", "layers"))
@@ -35,6 +35,61 @@ def test_two_parts_leave_out_little(short):
     assert len(found) == 2
     assert (rest <= LEFT_OUT * values.double().abs()).all()
     assert (rest > LEFT_OUT / 64 * values.double().abs()).any()  # so one part more would show
+
+
+def test_four_bfloat16_products_leave_out_little():
+    """Of a weighted number times one truncated to TF32, as `factors` multiplies them."""
+    torch.manual_seed(0)
+    steps = torch.arange(1, 2_000, dtype=torch.float32)
+    worst = torch.cat([1 + steps * 2.0**-17, 1 + 2.0**-8 - steps * 2.0**-23, 2 - steps * 2.0**-23])
+    random = torch.randn(4_000) * 2.0 ** torch.randint(-40, 40, (4_000,))
+    weighted, other = torch.cat([worst, random]), shortened(torch.cat([worst, random]))
+    high, low = parts(weighted, torch.bfloat16)
+    first, second = parts(other, torch.bfloat16)
+    assert torch.equal(first.float() + second.float(), other)
+    left = torch.stack([high, high, low, low]).double()
+    right = torch.stack([first, second, first, second]).double()
+    exact = weighted.double()[:, None] * other.double()
+    lost = (exact - left.T @ right).abs() / exact.abs()
+    assert (lost <= LEFT_OUT).all()
+    assert lost.max() > LEFT_OUT / 4
+    assert ((exact - left[:3].T @ right[:3]).abs() > LEFT_OUT * exact.abs()).any()
+
+
+def test_layers_with_the_same_input_share_what_they_keep(monkeypatch):
+    """Unless the input was changed in between."""
+
+    class Attention(nn.Module):
+        def __init__(self, changes: bool, fresh: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.query, self.key, self.value = (nn.Linear(20, 30) for _ in range(3))
+            self.changes, self.fresh = changes, fresh
+
+        def forward(self, values: Tensor) -> Tensor:
+            values = torch.tanh(values)
+            result = self.query(values) + self.key(values)
+            if self.changes:
+                values = values + 1 if self.fresh else values.add_(1)
+            return (result * self.value(values)).flatten(1)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.float().square().sum(1) + targets
+
+    kept: set[int] = set()
+    outer = layers.outer
+    monkeypatch.setattr(
+        layers, "outer", lambda r, c, *rest: kept.add(c.data_ptr()) or outer(r, c, *rest)
+    )
+    inputs, found = torch.randn(3, 6, 20), []
+    for changes, fresh, copies in ((False, False, 1), (True, False, 2), (True, True, 2)):
+        model = Attention(changes, fresh)
+        gradients = BookKeeping(model, loss, autocast=torch.bfloat16)(model, inputs, torch.zeros(3))
+        assert len(kept) == copies
+        kept.clear()
+        found.append(gradients.norms)
+    assert torch.equal(found[1], found[2])
+    assert not torch.equal(found[0], found[1])
 
 
 @pytest.mark.parametrize("short", [torch.bfloat16, torch.float32])
@@ -67,9 +122,6 @@ def test_the_allowance_covers_what_two_parts_leave_out(monkeypatch, short):
 def test_linear_layers_with_factors_cut_to_tf32(monkeypatch):
     """The norm is that of what is summed, and both are near the gradient."""
     monkeypatch.setattr(f"{LAYERS}.cuts_products", lambda values: True)
-    monkeypatch.setattr(
-        f"{LAYERS}.short_product", lambda left, right: shortened(left) @ shortened(right)
-    )
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(30, 50, bias=False), nn.Tanh(), nn.Linear(50, 40), nn.Flatten())
     inputs, targets = torch.randn(3, 6, 30), torch.zeros(3)
@@ -147,5 +199,21 @@ def test_a_use_with_short_products_does_not_cut_the_factors_of_another():
         *map(shortened, factors), matrix, lambda left, right: shortened(left) @ shortened(right)
     )
     expected = (short.per_example().double() * whole.per_example().double()).sum((1, 2))
-    for pair in ((short, whole), (whole, short)):
-        assert ((inner(*pair) - expected).abs() < 1e-5 * expected).all()
+    cut_as_read = Outer(*factors, matrix, cut_product)
+    for other in (short, cut_as_read):
+        for pair in ((other, whole), (whole, other)):
+            assert ((inner(*pair) - expected).abs() < 1e-5 * expected.abs()).all()
+
+
+def test_factors_are_cut_where_a_table_shares_the_weight():
+    """As a vocabulary that is both embedding and head."""
+    torch.manual_seed(0)
+    head = Outer(torch.randn(1, 3, 5, 11), torch.randn(1, 3, 5, 7), matrix, cut_product)
+    table = Rows(torch.randint(0, 11, (3, 5)), torch.randn(3, 5, 7), 11)
+    products = head.per_example().double() * table.per_example().double()
+    torch.testing.assert_close(
+        inner(table, head).double(), products.sum((1, 2)), rtol=1e-5, atol=1e-5
+    )
+    one = Outer(head.rows[:, :, :1], head.columns[:, :, :1], matrix, cut_product)
+    exact = one.per_example().double().flatten(1).norm(dim=1)
+    torch.testing.assert_close(squared_norms([one]).sqrt().double(), exact, rtol=1e-5, atol=0)

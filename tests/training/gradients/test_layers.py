@@ -124,6 +124,23 @@ def test_convolution_with_the_adjoint_of_the_library(monkeypatch, layer, shape):
     check(BookKeeping, model, torch.randn(4, *shape), 4)
 
 
+def test_one_channel_on_x86(monkeypatch):
+    """The library returns channels first, which torch pools slowly; and an image, not a view."""
+    monkeypatch.setattr(convolution, "_has_fast_adjoint", lambda gradient: True)
+    strides = []
+
+    class Pool(nn.MaxPool2d):
+        def forward(self, x):
+            strides.append(x.stride())
+            return super().forward(x)
+
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(inplace=True), Pool(2), nn.Conv2d(4, 3, 2), nn.Tanh()
+    )
+    check(BookKeeping, model, torch.randn(4, 1, 6, 6), 4)
+    assert any(axes[-3] == 1 for axes in strides)  # others are of the oracle
+
+
 def test_strips_are_used_where_patches_are_large(monkeypatch):
     path = "prudent.training.gradients.convolution"
     used = []

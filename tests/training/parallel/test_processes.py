@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 import torch
 
+from prudent._validate import ArgumentError
 from prudent.cli import main
 from prudent.training import Execution, PoissonSampler
 from prudent.training.keystream import Key
 from prudent.training.loop.checkpoint import charged, load_checkpoint
-from prudent.training.parallel.processes import Alone, Processes, Together, local_device
+from prudent.training.parallel.processes import (
+    Alone,
+    Processes,
+    ProcessLostError,
+    Together,
+    _portable,
+    local_device,
+)
 from tests.training import worlds
 
 ALIKE = [n for n in worlds.SCENARIOS if not n.startswith(("refused", "broken", "first", "dropout"))]
@@ -207,6 +215,42 @@ class TestAProcessIsKilled:
     def test_as_many_as_before_end_with_the_same_bits(self, groups, together):
         uninterrupted = together(2, "uninterrupted")[0]["parameters"]
         assert torch.equal(groups(2).left("resumed")[0]["parameters"], uninterrupted)
+
+
+class TestAProcessRunsOutOfMemory:
+    """Of two processes, in the middle of a run."""
+
+    def test_it_says_so_and_the_other_stops(self, groups):
+        assert groups(2).statuses["hungry"] == [1, 1]
+        assert "physical_batch small enough for the memory" in groups(2).said("hungry", 1)
+        assert "ProcessLostError: A process of this run was lost" in groups(2).said("hungry", 0)
+
+    def test_what_was_taken_is_paid_for_and_the_run_goes_on(self, groups, tmp_path):
+        shutil.copytree(groups(2).folder / "hungry" / "run", tmp_path / "run")
+        begun = load_checkpoint(tmp_path / "run", worlds.CPU)["step"]
+        assert 0 < begun < charged(tmp_path / "run").steps < worlds.STEPS
+        resumed = worlds.resumable(tmp_path / "run", resume=True)
+        expected = worlds.resumable(tmp_path / "whole")
+        assert torch.allclose(resumed["parameters"], expected["parameters"], rtol=0, atol=1e-12)
+
+
+def test_an_error_that_cannot_be_sent_is_sent_as_text():
+    """Else the first process would end with another error, and the others not know which."""
+
+    class LocalError(Exception):
+        pass
+
+    assert repr(_portable(LocalError("it is full"))) == "RuntimeError('LocalError: it is full')"
+    error = ArgumentError("out", "a folder", got=3)
+    assert _portable(error) is error
+
+
+def test_a_failed_allocation_is_no_lost_process():
+    together = Together.__new__(Together)
+    with pytest.raises(torch.OutOfMemoryError), together.watched():
+        raise torch.OutOfMemoryError("tried to allocate")
+    with pytest.raises(ProcessLostError), together.watched():
+        raise RuntimeError("connection closed by peer")
 
 
 def test_the_command_line_under_torchrun(archive, tmp_path, capsys):

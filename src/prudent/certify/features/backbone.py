@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from prudent._files import sha256
 from prudent.certify.features import Vectors
 from prudent.certify.features.embedded import Embedded
 from prudent.experiments.backbones import ResNet18Features, features_of, find_weights, resnet18
-from prudent.experiments.files import sha256
 
 WEIGHTS = "resnet18-to-layer3-bnfolded.safetensors"
 SIDE = 64

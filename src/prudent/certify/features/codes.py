@@ -18,7 +18,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent._formats import check_format
+from prudent._files import replacing
+from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.scattering import SIDE, scattering
 from prudent.certify.features.voting import Ballot, Voting
 
@@ -177,7 +178,7 @@ def write(path: str | os.PathLike[str], voting: Voting, story: dict[str, Any]) -
     code = voting.code
     assert isinstance(code, LinearCode)
     header = {"format": FORMAT, "ballot": attrs.asdict(voting.ballot), "story": story}
-    with Path(path).open("wb") as file:
+    with replacing(Path(path), "wb") as file:
         np.savez_compressed(
             file,
             header=np.array(json.dumps(header)),
@@ -189,12 +190,14 @@ def write(path: str | os.PathLike[str], voting: Voting, story: dict[str, Any]) -
 
 def read(path: str | os.PathLike[str], name: str) -> Voting:
     """A map that `write` wrote."""
-    with np.load(path, allow_pickle=False) as archive:
+    expected = "a file of a feature map"
+    with reading(path, expected):
+        archive = read_npz(path, expected)
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
         code = LinearCode(archive["weights"], archive["gains"], archive["offsets"])
-    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return Voting(name, digest, code, code.weights.shape[1], Ballot(**header["ballot"]))
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return Voting(name, digest, code, code.weights.shape[1], Ballot(**header["ballot"]))
 
 
 def shipped(name: str) -> Voting:

@@ -19,7 +19,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent._formats import check_format
+from prudent._files import replacing
+from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.voting import Ballot, Voting
 
 FORMAT = 2
@@ -126,8 +127,9 @@ class Network:
 
 def read(path: str | os.PathLike[str], name: str) -> Voting:
     """The map of a weight file."""
-    content = Path(path).read_bytes()
-    with np.load(path, allow_pickle=False) as archive:
+    content, expected = Path(path).read_bytes(), "a file of a feature map"
+    with reading(path, expected):
+        archive = read_npz(path, expected)
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
         code = Network(
@@ -136,8 +138,8 @@ def read(path: str | os.PathLike[str], name: str) -> Voting:
                 for i, shape in enumerate(header["layers"])
             )
         )
-    digest = hashlib.sha256(content).hexdigest()
-    return Voting(name, digest, code, code.entries, Ballot(**header["ballot"]))
+        digest = hashlib.sha256(content).hexdigest()
+        return Voting(name, digest, code, code.entries, Ballot(**header["ballot"]))
 
 
 def write(
@@ -150,7 +152,7 @@ def write(
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.array(json.dumps(header))}
     for i, layer in enumerate(layers):
         arrays |= {f"weight{i}": layer.weight, f"gain{i}": layer.gain, f"bias{i}": layer.bias}
-    with Path(path).open("wb") as file:
+    with replacing(Path(path), "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 

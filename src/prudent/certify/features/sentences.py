@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prudent._formats import check_format
+from prudent._files import replacing, sha256
+from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.embedded import Embedded
 from prudent.certify.features.reviews import reviews
 from prudent.certify.vectors import Votes, in_chunks
 from prudent.experiments.backbones import find_weights, read_weights
-from prudent.experiments.files import sha256
 from prudent.experiments.formats import packed_texts, unpacked_texts
 from prudent.experiments.sentence_encoder import TOKENS, SentenceEncoder
 
@@ -203,7 +203,7 @@ def make(
 def write(path: str | os.PathLike[str], found: Histogram) -> None:
     """Write a map."""
     header = np.array(json.dumps({"format": FORMAT, "story": found.story}))
-    with Path(path).open("wb") as file:
+    with replacing(Path(path), "wb") as file:
         np.savez_compressed(
             file,
             header=header,
@@ -214,12 +214,14 @@ def write(path: str | os.PathLike[str], found: Histogram) -> None:
 
 def read(path: str | os.PathLike[str]) -> Histogram:
     """A map that `write` wrote."""
-    with np.load(path, allow_pickle=False) as archive:
+    expected = "a file of a feature map"
+    with reading(path, expected):
+        archive = read_npz(path, expected)
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
         centre, direction = (archive[n].astype(np.float64) for n in ("centre", "direction"))
-    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return Histogram("minilm", digest, centre, direction, header["story"])
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return Histogram("minilm", digest, centre, direction, header["story"])
 
 
 def minilm_map(embedding: MiniLMEmbedding | None = None) -> Embedded:

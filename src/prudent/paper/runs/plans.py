@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import attrs
 
+from prudent._files import replacing
 from prudent._rounding import rounded_up
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
@@ -53,7 +54,8 @@ class Plans:
         if key not in self._solved:
             self._solved[key] = self._solve(job)
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(self._solved, indent=1))
+            with replacing(self._path) as file:
+                json.dump(self._solved, file, indent=1)
         noise, marks = self._solved[key]["noise"], self._solved[key]["marks"]
         fixed = attrs.evolve(experiment, epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
         return fixed.plan(self._records[experiment.dataset]), [Mark(*mark) for mark in marks]

@@ -66,6 +66,8 @@ class ChargeDetails:
         """
         if isinstance(given, ChargeDetails):
             return given
+        if given is not None:
+            _validate.instance(Mapping, "a mapping of its fields", details=given)
         names = [field.name for field in attrs.fields(cls)]
         for name in given or {}:
             if name not in names:

@@ -6,12 +6,13 @@ import os
 from typing import Any
 
 from prudent import _validate
-from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.release.budget import data_binding
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.data_binding import SecondLedgerError
 from prudent.release.budget.hash_chain import BEFORE_THE_FIRST, fields_of, reading, row_after
-from prudent.release.budget.storage import LedgerError, Row, Store, open_store
+from prudent.release.budget.storage import LedgerError, Row, Store
+from prudent.release.budget.stores import open_store
 
 
 def budget(
@@ -32,7 +33,11 @@ def budget(
         missing = "epsilon" if epsilon is None else "delta"
         raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
     return Budget(
-        float(epsilon), float(delta), adaptive is not False, relation or ADD_REMOVE, data=data
+        _validate.positive(epsilon=epsilon),
+        _validate.between(0, 1, ends="()", delta=delta),
+        adaptive is not False,
+        ADD_REMOVE if relation is None else check_relation(relation=relation),
+        data=data,
     )
 
 

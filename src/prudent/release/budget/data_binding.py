@@ -14,6 +14,7 @@ import json
 import os
 from pathlib import Path
 
+from prudent import _validate
 from prudent._redaction import without_password
 from prudent.release.budget.storage import LedgerError, is_postgres
 
@@ -43,8 +44,8 @@ class SecondLedgerError(LedgerError):
 
 def data_name(data: str | os.PathLike[str]) -> str:
     """The public name of data: a file by its full path, an address without its password."""
-    text = os.fspath(data)
-    if "://" in text:
+    text = str(_validate.instance((str, os.PathLike), "a path, an address or a name", data=data))
+    if "://" in text or is_postgres(text):
         return without_password(text)
     path = Path(text)
     return str(path.resolve()) if path.exists() else text
@@ -53,7 +54,9 @@ def data_name(data: str | os.PathLike[str]) -> str:
 def place(location: str | os.PathLike[str]) -> str:
     """The name of a ledger's place in the list: a full path, or an address without password."""
     text = os.fspath(location)
-    return without_password(text) if is_postgres(text) else str(Path(text).resolve())
+    if "://" in text or is_postgres(text):
+        return without_password(text)
+    return str(Path(text).resolve())
 
 
 def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
@@ -77,18 +80,21 @@ def remember(data: str, location: str | os.PathLike[str], dataset: str) -> None:
     path = _list_path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        with path.open("a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            ended = file.read(1) in (b"", b"\n")  # a crash may have cut off the last line
+            file.write((line if ended else "\n" + line).encode())
 
 
 def _listed(data: str) -> list[tuple[str, str]]:
     try:
-        lines = _list_path().read_text(encoding="utf-8").splitlines()
+        lines = _list_path().read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     found = []
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line cut off by a crash
+        # A line cut off by a crash, or not one of ours.
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             entry = json.loads(line)
             if entry["data"] == data:
                 found.append((str(entry["ledger"]), str(entry["dataset"])))

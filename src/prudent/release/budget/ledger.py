@@ -10,14 +10,14 @@ Rows are only ever appended. Each holds the hash of all before it, so that an ed
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting import serialisation
-from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.release.budget import creation, data_binding, offers, verification
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.balance import Balance, OverBudgetError
@@ -30,7 +30,8 @@ from prudent.release.budget.charges import (
 from prudent.release.budget.data_binding import SecondLedgerError
 from prudent.release.budget.hash_chain import TamperedLedgerError
 from prudent.release.budget.journal import Journal
-from prudent.release.budget.storage import LedgerError, Row, StorageError, open_store, shown
+from prudent.release.budget.storage import LedgerError, Row, StorageError, shown
+from prudent.release.budget.stores import open_store
 
 __all__ = [
     "Balance",
@@ -129,7 +130,13 @@ class Ledger:
         may have this one as well. Their releases are then covered by the sum of the budgets only.
         """
         name = None if data is None else data_binding.data_name(data)
-        budget = Budget(float(epsilon), float(delta), adaptive, relation, data=name)
+        budget = Budget(
+            _validate.positive(epsilon=epsilon),
+            _validate.between(0, 1, ends="()", delta=delta),
+            bool(adaptive),
+            check_relation(relation=relation),
+            data=name,
+        )
         if not creation.begin(location, dataset, budget, another=another):
             raise LedgerError(
                 f"{shown(location)} already has a budget for data set {dataset!r}, and a "
@@ -174,7 +181,7 @@ class Ledger:
         epsilon, at_delta = self._filter.alone(event, delta)
         with self._turn:
             self._catch_up()  # prices what others charged before they have to wait for it
-            with self._store.exclusive(self._dataset):
+            with _doubt(), self._store.exclusive(self._dataset):
                 self._catch_up()
                 state = self._journal.charged(event, delta)
                 if not self._filter.admits(state):
@@ -188,7 +195,7 @@ class Ledger:
                     price={"epsilon": serialisation.to_plain(epsilon), "delta": at_delta},
                     details=details.to_plain(),
                 )
-            self._catch_up()
+            self._journal.follow([row])  # read no more: what is on disk must not end with an error
         return Charge.of(row)
 
     def record_outcome(self, charge: Charge, outcome: str | Mapping[str, int]) -> None:
@@ -217,8 +224,8 @@ class Ledger:
                     raise LedgerError(f"Charge {charge.sequence} is not one of {self!r}.")
                 if noted:
                     raise LedgerError(f"The outcome of charge {charge.sequence} is already noted.")
-                self._append(**fields)  # without a time: how long a release took is not public
-            self._catch_up()
+                row = self._append(**fields)  # no time: how long a release took is not public
+            self._journal.follow([row])
 
     def fits(self, event: dp.DpEvent, *, delta: float | None = None) -> bool:
         """Whether a charge of this event would be admitted now. Charges nothing."""
@@ -340,6 +347,18 @@ class Ledger:
         row = self._journal.next_row(**fields)
         self._store.append(self._dataset, row)
         return row
+
+
+@contextlib.contextmanager
+def _doubt() -> Iterator[None]:
+    """Adds to an error of the store what it means for a charge that was under way."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(
+            f"{error} Release nothing: the charge may or may not have been written. The history "
+            "of the ledger shows whether it was; if so, it is spent, and asking again costs again."
+        ) from error
 
 
 def datasets(location: str | os.PathLike[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from prudent import _validate
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.filters import Filter
 from prudent.release.budget.hash_chain import (
@@ -23,6 +24,8 @@ def verify(rows: list[Row], dataset: str, budget: Budget, digest: str | None) ->
     Raises:
         TamperedLedgerError: At the first row that is not.
     """
+    if digest is not None:
+        _validate.instance(str, "a text", digest=digest)
     filter_ = budget.filter()
     journal, charges, latest = Journal(dataset, filter_), 0, None
     for row in rows:

@@ -92,7 +92,7 @@ def _stored(dtype: pa.DataType) -> pa.DataType:
         return pa.int64()
     if pa.types.is_duration(dtype):  # a Parquet file stores integers, and DuckDB reads them as such
         return pa.int64()
-    return dtype
+    return pa.float32() if pa.types.is_float16(dtype) else dtype
 
 
 def _as_typed(backend: Any, data: Any, schema: pa.Schema) -> ir.Table:
@@ -112,7 +112,7 @@ def _image(column: ir.Column, dtype: pa.DataType) -> ir.Value | None:
     """Convert a stored column to a string or a time; None if no conversion is needed."""
     if pa.types.is_dictionary(dtype):
         return _image(column, dtype.value_type)
-    if _stored(dtype) == dtype:
+    if _stored(dtype) == dtype or pa.types.is_float16(dtype):
         return None
     if pa.types.is_duration(dtype):
         return tried(

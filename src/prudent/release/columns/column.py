@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import images, moments
 from prudent.release.columns.contributions import Contribution
@@ -164,6 +165,9 @@ class ArrayColumn:
         Raises:
             ValueError: if numbers are requested and a typed array holds something else.
         """
+        _validate.instance(
+            (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
+        )
         if isinstance(values, list | tuple) or values.dtype == object:
             records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
             if kind == "categories" or records.ndim != 1:
@@ -183,6 +187,7 @@ class ArrayColumn:
         Raises:
             ValueError: if numbers are requested and the column holds something else.
         """
+        _validate.one_of(("numbers", "categories"), kind=kind)
         if kind == "numbers" and (not self.numeric or self._boolean):
             raise ArgumentError(
                 "values",

@@ -146,6 +146,8 @@ def _check(node: Any, table: Any, engine: str) -> None:
             raise _refused("a column of another table")
         if node.dtype.is_time():  # an invalid time of day crashes DuckDB, even inside TRY
             raise _refused("a column of times of a day")
+        if node.dtype.is_nested() or node.dtype.is_json():  # an invalid text inside stops the scan
+            raise _refused("a column of lists, structures or documents")
         return
     if isinstance(node, _COMPARISONS):
         _check_kinds(node)

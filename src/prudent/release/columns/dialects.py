@@ -6,6 +6,7 @@ single record.
 
 import functools
 import math
+import warnings
 from typing import Any
 
 import ibis
@@ -14,6 +15,9 @@ import ibis.expr.types as ir
 import pyarrow as pa
 
 from prudent.release.columns import images
+
+ENGINES = ("duckdb", "postgres", "pyspark")
+"""The engines of which it is known, for every type, how to read and compare without fail."""
 
 _ENCODINGS = {"SQL_ASCII": "utf-8", "KOI8R": "koi8_r", "KOI8U": "koi8_u"}  # PostgreSQL's, Python's
 
@@ -151,7 +155,10 @@ def fetched(expression: ir.Expr) -> pa.Table:
     """
     table = expression.as_table()
     if backend_name(expression) != "postgres":
-        return table.to_pyarrow()
+        with warnings.catch_warnings():
+            # Spark quotes the error of a query in a warning.
+            warnings.filterwarnings("ignore", message="toPandas attempted Arrow optimization")
+            return table.to_pyarrow()
     rows = _rows(expression, ibis.to_sql(table))
     return pa.Table.from_struct_array(pa.array(rows, type=table.schema().as_struct().to_pyarrow()))
 

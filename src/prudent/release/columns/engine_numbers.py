@@ -30,6 +30,7 @@ from prudent.release.columns.scales import INTEGER, NUMBER, Scale
 
 _DAY, _HOUR = 86_400e6, 3_600e6  # microseconds
 _NANOSECONDS = 9
+_DAYS_UNTIL_1970 = 719163.0  # from the last day before year 1
 _MOST_DIGITS = 38
 
 
@@ -157,7 +158,12 @@ def _postgres_duration(column: ir.Column) -> ir.Value:
 
 
 def _spark_date(column: ir.Column) -> ir.Value:
-    return call("unix_date", column, returns=dt.int32).cast("float64")
+    # From the year and the day in it, as doubles: a difference of dates overflows for far ones, and
+    # `unix_date` reaches Spark as such a difference.
+    before = column.year().cast("float64") - double(1.0)
+    leaps = [(before / double(each)).floor().cast("float64") for each in (4.0, 100.0, 400.0)]
+    days = before * double(365.0) + leaps[0] - leaps[1] + leaps[2]
+    return days + column.day_of_year().cast("float64") - double(_DAYS_UNTIL_1970)
 
 
 def _spark_timestamp(column: ir.Column) -> ir.Value:

@@ -14,65 +14,90 @@ becomes None.
 """
 
 import datetime
+import functools
 import math
 import numbers
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-_CATEGORIES = (
-    str,
-    bytes,
-    bool,
-    int,
-    float,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-)
+_MOMENTS = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
 _MICROSECONDS = 6  # decimal places of a second in `datetime`
+
+T = TypeVar("T")
+
+
+def _total(convert: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """Let a conversion return None where it fails: a class of a user may raise anything."""
+
+    @functools.wraps(convert)
+    def converted(value: Any) -> T | None:
+        try:
+            return convert(value)
+        except Exception:
+            return None
+
+    return converted
 
 
 def number(value: object) -> float:
     """Convert a record to a double; NaN, which means no value, if it is not a number."""
+    found = _number(value)
+    return math.nan if found is None else found
+
+
+@_total
+def _number(value: Any) -> float | None:
     if not isinstance(value, numbers.Real | Decimal | np.bool_):
-        return math.nan
+        return None
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]
-    except Exception:  # a signalling NaN, or a number type whose conversion fails
-        return math.nan
 
 
+@_total
 def category(value: Any) -> Any:
-    """Convert a record to a plain category; None, which means no value, if it is not one."""
+    """Convert a record to a plain category; None, which means no value, if it is not one.
+
+    What is returned is of a built-in type, or a time of numpy or pandas: it can be compared,
+    ordered and hashed, whatever a class of its own would make of that.
+    """
     if isinstance(value, np.datetime64 | np.timedelta64):
         return None if np.isnat(value) else moment(value)
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes):
+        return bytes(memoryview(value))
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        plain = float.__float__(value)
+        return None if math.isnan(plain) else plain + 0.0  # -0.0 and 0.0 are one category
+    known = type(value) in _MOMENTS or type(value).__module__.startswith("pandas.")
+    if not known or not isinstance(value, _MOMENTS) or value != value:  # NaT
+        return None
     # Equal times with zones may be displayed differently, so the displayed one would depend on the
     # order of the records.
-    if not isinstance(value, _CATEGORIES) or getattr(value, "tzinfo", None) is not None:
-        return None
-    if value != value:  # NaN, NaT
-        return None
-    return value + 0.0 if isinstance(value, float) else value
+    return None if getattr(value, "tzinfo", None) is not None else value
 
 
+@_total
 def text(value: Any) -> str | None:
     """Convert a record of an untyped column to a string; None if it has no value."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, float) and value != value:
         return None
-    try:
-        # `str` rejects integers with very many digits; a Decimal has no such limit.
-        written = str(Decimal(value)) if type(value) is int else str(value)
-        return written.encode(errors="replace").decode()
-    except Exception:  # `__str__` of an arbitrary class may raise anything
-        return None
+    # `str` rejects integers with very many digits; a Decimal has no such limit.
+    written = str(Decimal(value)) if type(value) is int else str(value)
+    return str.encode(written, errors="replace").decode()
 
 
 def moment(stamp: "np.datetime64 | np.timedelta64") -> Any:

@@ -139,8 +139,11 @@ def open_groups(
             "from the data is private: name the groups yourself, also those that may "
             "be empty.",
         )
-    if isinstance(groups, str) or not groups or len(set(groups)) < len(groups):
+    groups = _validate.values(groups=groups)
+    distinct = all(isinstance(each, Hashable) for each in groups) and len(set(groups))
+    if not groups or distinct < len(groups):
         raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
+    _validate.instance(str, "the name of a column", by=by)
     asked = Asked(
         source,
         _named(column, kind),

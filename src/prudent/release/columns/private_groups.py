@@ -12,6 +12,7 @@ from prudent.release.columns.column import Column, Kind
 from prudent.release.columns.conditions import Predicate
 from prudent.release.columns.contributions import Contribution, PerUnit
 from prudent.release.columns.dialects import encoding, fetched
+from prudent.release.columns.public_values import INTEGERS
 from prudent.release.columns.questions import sizes_of_groups
 from prudent.release.columns.table_rows import Asked, Opened, open_rows
 from prudent.release.failures import withheld
@@ -47,7 +48,7 @@ class PrivateGroups:
         """
         rows = self._opened.rows if self._staged is None else withheld(self._staged.kept)
         found = withheld(fetched, sizes_of_groups(rows, at_least=at_least)).to_pydict()
-        codec = encoding(rows)
+        codec = withheld(encoding, rows)
         names = (_name(member, codec) for member in found["member"])
         return {
             name: int(count)
@@ -79,7 +80,8 @@ def open_private_groups(
         source: See `open_column`; not an array.
         column: See `open_column`; None if only records are counted: each row then has the value 1.
         by: The column with the group of each row: texts, integers or truth values. A text that is
-            not valid in the encoding of its engine, or holds a zero byte, is in no group.
+            not valid in the encoding of its engine, or holds a zero byte, is in no group, nor is an
+            integer beyond 64 bits with a sign.
         unit: See `open_column`; a unit is in the group that holds most of its rows (the first in
             order among ties), and counts only with its rows there.
         per_unit: See `open_column`.
@@ -129,9 +131,12 @@ def group_counts(source: Any = None, *, by: str, **options: Any) -> dict[Hashabl
 
 
 def _name(member: Any, codec: str) -> Hashable | None:
-    """The name of a stored group; None for bytes that no text encodes to, so that names differ."""
+    """The name of a stored group; None if it cannot be given back to the engine as a public value.
+
+    Bytes that no text encodes to have no name either, so that names differ.
+    """
     if not isinstance(member, bytes):
-        return member  # type: ignore[no-any-return]
+        return member if not isinstance(member, int) or member in INTEGERS else None
     try:
         name = member.decode(codec)
     except (UnicodeDecodeError, LookupError):

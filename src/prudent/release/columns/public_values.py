@@ -11,6 +11,9 @@ from prudent._validate import ArgumentError
 
 PublicValue: TypeAlias = str | bool | int | float
 
+INTEGERS = range(-(2**63), 2**63)
+"""The integers that every engine compares with a column of its own."""
+
 
 def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
     """Convert a public value, perhaps given as a string, to the type of a column.
@@ -24,7 +27,9 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
             return str(given)
         if dtype.is_boolean():
             return {"true": True, "false": False}[str(given).lower()]
-        if dtype.is_integer() and abs(number := int(given)) < 2**63 and number == float(given):
+        if dtype.is_integer() and (number := int(given)) in INTEGERS:
+            if not isinstance(given, str) and number != given:
+                raise ValueError
             return number
         if dtype.is_floating() and not math.isnan(float(given)):
             return float(given)

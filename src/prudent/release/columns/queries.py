@@ -98,7 +98,7 @@ class TableColumn:
         self._kept = kept
         self._owner = owner
         # Two, because a trimmed mean reads the ends of both its windows again.
-        self._windows: deque[tuple[int, FloatArray]] = deque(maxlen=2)
+        self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
 
     @property
     def rows(self) -> ir.Table:
@@ -129,12 +129,10 @@ class TableColumn:
         return int(self._ask(how_many))
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
-        """See `Column`."""
-        first, last = max(first, 1), min(last, self._count)
-        if first > last:
-            return np.empty(0)
-        for start, values in self._windows:
-            if start <= first and last < start + len(values):
+        """See `Column`. Ranks that no record has are asked for as well, in as many queries."""
+        asked, first, last = (first, last), max(first, 1), min(last, self._count)
+        for known, start, values in self._windows:
+            if known == asked or (asked[0] == asked[1] and known[0] <= asked[0] <= known[1]):
                 return values[first - start : last - start + 1].copy()
         low, high = self._suggested(first, last)
         below = int(self.counts_below(np.array([low]))[0]) if low > -math.inf else 0
@@ -143,7 +141,7 @@ class TableColumn:
         window = self._window(low, high, first - below, last - below)
         if len(window) < last - first + 1:  # the bracket ends too low
             window = self._window(low, math.inf, first - below, last - below)
-        self._windows.append((first, window))
+        self._windows.append((asked, first, window))
         return window.copy()
 
     def counts_below(self, edges: FloatArray) -> IntArray:
@@ -157,27 +155,18 @@ class TableColumn:
     def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
         """See `Column`."""
         first, last = max(first, 1), min(last, self._count)
+        low, high = 0.0, 0.0  # without a rank between them the same query is asked all the same
+        if first <= last:
+            low = self.order_statistics(first, first)[0]
+            high = self.order_statistics(last, last)[0]
+        low_step, high_step = (int(step) for step in lattice.steps([low, high]))
+        row = self._ask(sums_between, low=low, high=high, lattice=lattice, origin=low_step)
+        at_most_low, inside, *sums = (column[0].as_py() or 0 for column in row.columns)
         if first > last:
             return 0
-        low = self.order_statistics(first, first)[0]
-        high = self.order_statistics(last, last)[0]
-        low_step, high_step = (int(step) for step in lattice.steps([low, high]))
-        # Sum the distances from `low`, split into parts small enough that no sum overflows 64 bits.
-        bits = 62 - self._count.bit_length()
-        parts = max(1, math.ceil((high_step - low_step).bit_length() / bits))
-        row = self._ask(
-            sums_between,
-            low=low,
-            high=high,
-            lattice=lattice,
-            origin=low_step,
-            bits=bits,
-            parts=parts,
-        )
-        at_most_low, inside, *sums = (column[0].as_py() or 0 for column in row.columns)
         at_low = at_most_low - first + 1
         at_high = last - first + 1 - at_low - inside
-        total = _joined(sums, bits)
+        total = _joined(sums, LIMB)
         return int(total + (at_low + inside) * low_step + at_high * high_step)
 
     def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:

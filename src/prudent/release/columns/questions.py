@@ -41,25 +41,16 @@ def near_ranks(rows: ir.Table, *, low: float, high: float, first: int, last: int
 
 
 def sums_between(
-    rows: ir.Table,
-    *,
-    low: float,
-    high: float,
-    lattice: Lattice,
-    origin: int,
-    bits: int,
-    parts: int,
+    rows: ir.Table, *, low: float, high: float, lattice: Lattice, origin: int
 ) -> ir.Expr:
     """The sum of all values between two, moved to the lattice, and how many there are."""
     rows = rows.filter(rows.value < double(high))
     between = rows.value > double(low)
-    rest = steps_of(rows.value, lattice, below=high) - double(origin)
-    sums = {}
-    for place in range(parts):
-        upper = (rest / double(2.0**bits)).floor().cast("float64")
-        part = rest if place == parts - 1 else rest - upper * double(2.0**bits)
-        sums[f"part_{place}"] = part.cast("int64").sum(where=between).cast("int64")
-        rest = upper
+    rest = steps_of(rows.value, lattice) - double(origin)
+    parts = _limbs_of(rest, limbs(lattice.high - lattice.low, LIMB), LIMB)
+    sums = {
+        f"part_{place}": part.sum(where=between).cast("int64") for place, part in enumerate(parts)
+    }
     return rows.aggregate(
         at_most_low=rows.count(where=rows.value <= double(low)),
         inside=rows.count(where=between),
@@ -92,8 +83,13 @@ def _limbs(rows: ir.Table, lattice: Lattice, first: int, last: int, bits: int) -
     steps = steps_of(rows.value, lattice)
     steps = ibis.ifelse(steps < double(first), double(first), steps)
     rest = ibis.ifelse(steps > double(last), double(last), steps) - double(first)
+    return _limbs_of(rest, limbs(last - first, bits), bits)
+
+
+def _limbs_of(rest: ir.Value, count: int, bits: int) -> list[ir.Value]:
+    """A whole number in limbs of so many bits, least first; the last has what is left."""
     found = []
-    for _ in range(limbs(last - first, bits) - 1):
+    for _ in range(count - 1):
         upper = (rest / double(2.0**bits)).floor().cast("float64")
         found.append((rest - upper * double(2.0**bits)).cast("int64"))
         rest = upper
@@ -151,15 +147,10 @@ def _by_size(rows: ir.Table) -> ir.Table:
     return rows.group_by("value").aggregate(records=lambda t: t.count())
 
 
-def steps_of(value: ir.Value, lattice: Lattice, *, below: float = math.inf) -> ir.Value:
-    """Round a value to the lattice, in steps, as a double: bit for bit the same as `Lattice.steps`.
-
-    `below` is a known upper bound on all values: if it lies within the lattice, the comparison with
-    the upper end is omitted.
-    """
+def steps_of(value: ir.Value, lattice: Lattice) -> ir.Value:
+    """Round a value to the lattice, in steps, as a double: bit for bit as `Lattice.steps` does."""
     least, largest = lattice.value(lattice.low), lattice.value(lattice.high)
-    if below > largest:
-        value = ibis.ifelse(value > double(largest), double(largest), value)
+    value = ibis.ifelse(value > double(largest), double(largest), value)
     value = ibis.ifelse(value < double(least), double(least), value)
     scaled = value * double(math.ldexp(1.0, -lattice.exponent))
     if lattice.exponent > 0:

@@ -15,7 +15,9 @@ import attrs
 import ibis
 import ibis.expr.types as ir
 
+from prudent._redaction import redacted
 from prudent.release.columns import arrow_tables, images, text_files
+from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
 
 _TEXT = {".csv": ",", ".tsv": "\t"}
@@ -62,7 +64,7 @@ def open_source(
             file with that exact name exists), a pandas or polars frame, including a lazy one, a
             pyarrow table, an ibis table, or a Spark data frame.
         connect: Instead of a source, the address of a database: `postgres://user@host/database`,
-            or any other address that ibis connects to.
+            or `duckdb://` with a path.
         table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
         columns: All columns that will be used, if known; other columns of a frame are not copied.
 
@@ -75,16 +77,34 @@ def open_source(
             f"Expected either a source or connect (an address with table), got {given}."
         )
     if connect is not None:
-        return _from_address(connect, table)
+        return _known(_from_address(connect, table), "connect")
     if isinstance(source, str | Path):
         return _from_path(str(source), table, columns)
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
     if isinstance(source, ir.Table):
-        return OpenTable(source, own_connection=False)
+        return _known(OpenTable(source, own_connection=False), "source")
     if type(source).__module__.startswith("pyspark."):
         return _from_spark(source)
     return _from_frame(source, columns)
+
+
+def _known(opened: OpenTable, argument: str) -> OpenTable:
+    """Return the table, or raise if its engine is one whose odd values and collations are unknown.
+
+    There one record could stop a query, and texts that a collation calls equal could put one record
+    into two groups.
+    """
+    engine = backend_name(opened.table)
+    if engine in ENGINES:
+        return opened
+    opened.close()
+    raise SourceArgumentError(
+        argument,
+        "a table in DuckDB, PostgreSQL or Spark",
+        shown=engine,
+        hint="Export it to a Parquet file, or read it into a frame.",
+    )
 
 
 def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> OpenTable:
@@ -98,7 +118,7 @@ def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> O
         return _table_of(backend, table, path)
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
-    backend = _duckdb()
+    backend = _quietly(_duckdb, "start DuckDB")
     if suffix in _PARQUET:
         opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
         return OpenTable(opened, backend.disconnect)
@@ -151,7 +171,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> OpenTable:
     names = frame.column_names if kind == "pyarrow" else frame.columns
     kept = _kept(list(names), columns)
     untyped = _untyped(frame, kept) if kind == "pandas" else []
-    backend = _duckdb()
+    backend = _quietly(_duckdb, "start DuckDB")
     opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
     return OpenTable(opened, backend.disconnect, text=frozenset(map(str, untyped)))
 
@@ -198,7 +218,8 @@ def _from_spark(frame: Any) -> OpenTable:
         with contextlib.suppress(Exception):  # the session may be gone already
             catalog.dropTempView(view)
 
-    return OpenTable(backend.table(view), close)
+    opened = _quietly(lambda: backend.table(view), "use a column type of this Spark data frame")
+    return OpenTable(opened, close)
 
 
 def _from_address(address: str, table: str | None) -> OpenTable:
@@ -259,4 +280,6 @@ def _quietly(act: Callable[[], Any], what: str) -> Any:
     except (ImportError, SourceError):
         raise
     except Exception as error:
-        raise SourceError(f"Could not {what} ({type(error).__name__}).") from None
+        kind = type(error).__name__
+    # Outside the handler: the context of this error would quote a record, or a password.
+    raise SourceError(f"Could not {redacted(what)} ({kind}).")

@@ -105,14 +105,13 @@ def _created(rows: ir.Table, connection: Any, name: str) -> bool:
     """Create an empty temporary table in PostgreSQL; False if the user has no permission.
 
     A read-only transaction may fill a temporary table but not create one. So the table is created
-    in a transaction of its own, before the one that reads.
+    in a transaction of its own, before the one that reads. Its types are those of the query, as
+    PostgreSQL names them: ibis names some that do not hold every value, such as `money`.
     """
-    schema, types = rows.schema(), rows.get_backend().compiler.type_mapper
-    fields = ", ".join(f"{column} {types.to_string(schema[column])}" for column in schema)
     connection.commit()
     connection.read_only = False
     try:
-        connection.execute(f"CREATE TEMP TABLE {name} ({fields})")
+        connection.execute(f"CREATE TEMP TABLE {name} AS {ibis.to_sql(rows)} WITH NO DATA")
         connection.commit()
         return True
     except Exception:

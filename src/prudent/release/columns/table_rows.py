@@ -33,6 +33,7 @@ _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.Timestamp,
     dt.Binary,
 )
+_IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
 
 @attrs.frozen
@@ -159,7 +160,7 @@ def open_rows(asked: Asked) -> Opened:
     contribution = checked(asked.unit, asked.per_unit, by=asked.by, scale=scale)
     chosen = {"value": exact(value, engine)}
     if asked.unit is not None:
-        chosen["unit"] = exact(rows[asked.unit], engine)
+        chosen["unit"] = exact(_identifying(rows[asked.unit], asked.unit), engine)
     if asked.by is not None:
         chosen["member"] = exact(rows[asked.by], engine)
     member_type = None if asked.by is None else rows[asked.by].type()
@@ -167,6 +168,22 @@ def open_rows(asked: Asked) -> Opened:
     if rows.value.type().is_floating():
         rows = rows.filter(~rows.value.isnan())
     return Opened(rows, value.type(), scale, contribution, member_type, opened)
+
+
+def _identifying(column: ir.Column, name: str) -> ir.Column:
+    """Return the column of units, or raise if its type is one that can make a query fail.
+
+    Lists, structures and documents may hold a text that is not valid, or a time that overflows,
+    deep inside, where the engine converts it as it reads: one record would stop the whole query.
+    """
+    if not isinstance(column.type(), _IDENTIFYING):
+        raise _validate.ArgumentError(
+            "unit",
+            "a column of texts, numbers, dates or other plain values",
+            shown=f"{name!r} of type {column.type()}",
+            hint="Make one of these of it, in an ibis table.",
+        )
+    return column
 
 
 def _value(column: ir.Column, asked: Asked, *, text: bool) -> tuple[ir.Value, Scale | None]:

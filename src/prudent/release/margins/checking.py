@@ -31,6 +31,9 @@ def on_lattice(
     Returns:
         A function to pass to `ProposeTestReleaseMechanism.release` as `measure`.
     """
+    _validate.instance(ProposeTestReleaseMechanism, "a mechanism", mechanism=mechanism)
+    _validate.function(statistic=statistic)
+    _validate.function(margin=margin)
     _validate.positive(propose=mechanism.propose)  # the proposal sets the spacing of the lattice
 
     def measure(data: Data) -> RobustValue:
@@ -39,6 +42,9 @@ def on_lattice(
         return RobustValue((step,), margin(data), mechanism.steps)
 
     return measure
+
+
+_MOST_RECORDS = 10**7  # of all data sets together; the check then takes seconds
 
 
 class UnsafeMarginError(ValueError):
@@ -69,6 +75,14 @@ def check_margin(
         UnsafeMarginError: If the margin jumps by more than 1, or is positive where one record
             moves the statistic by more than τ.
     """
+    _validate.function(statistic=statistic)
+    _validate.function(margin=margin)
+    propose = _validate.non_negative(propose=propose)
+    domain, size = _validate.values(domain=domain), _validate.count(size=size)
+    if size * math.comb(size + len(domain), size) > _MOST_RECORDS:
+        raise _validate.ArgumentError(
+            "size", f"small: {_MOST_RECORDS:,} records in all data sets together", got=size
+        )
     checked = 0
     layer: list[tuple[int, ...]] = [()]
     for _ in range(size):

@@ -110,7 +110,7 @@ def rational(p: float | Fraction | str) -> Fraction:
 
 
 def quantile(
-    column: Column, lattice: Lattice, p: Fraction, *, propose: int, cap: int
+    column: Column, lattice: Lattice, p: Fraction, *, propose: int, cap: int, more: int = 0
 ) -> RobustValue:
     """Return the value of rank ceil(p m) and its exact margin, capped.
 
@@ -120,6 +120,7 @@ def quantile(
         p: The probability, in (0, 1], exact.
         propose: τ, in steps.
         cap: The largest margin that needs to be distinguished.
+        more: Ranks to read on either side beyond those that are needed.
     """
     count = column.count()
     rank = math.ceil(p * count)
@@ -127,7 +128,7 @@ def quantile(
     # records in it has t = p(m - I) - L, and d(t) >= |t|/P - 1, P = max(p, 1 - p). So a cost
     # I + d(t) <= cap - 1 implies |t| <= P (cap - I). As p <= P and 1 - p <= P, it follows that
     # L >= pm - P cap > rank - 1 - cap and R = L + I + 1 <= pm + P cap + 1 <= rank + cap + 1.
-    window = Window.of(column, lattice, max(0, rank - cap), min(count, rank + cap) + 1)
+    window = Window.of(column, lattice, max(0, rank - cap - more), rank + cap + more + 1)
     if p == HALF:
         margin = _median_margin(window, count, propose, cap)
     else:
@@ -194,8 +195,11 @@ def interquartile_range(column: Column, lattice: Lattice, *, propose: int, cap: 
 
     If both quartiles move, they move in the same direction, so their difference moves by no more
     than one of them: the smaller margin is safe, and at most one below the exact one (Errata 7).
+
+    The two windows of ranks are never the same, not even those of one record: a column that
+    remembers a window would otherwise ask its engine once or twice, depending on the records.
     """
     lower = quantile(column, lattice, Fraction(1, 4), propose=propose, cap=cap)
-    upper = quantile(column, lattice, Fraction(3, 4), propose=propose, cap=cap)
+    upper = quantile(column, lattice, Fraction(3, 4), propose=propose, cap=cap, more=1)
     value = upper.value[0] - lower.value[0]
     return RobustValue((value,), min(lower.margin, upper.margin), propose)

@@ -71,7 +71,8 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
     """
     mechanism = additive(options)
     if column is None:
-        column = options.get("unit") or options.get("by")
+        unit = options.get("unit")
+        column = options.get("by") if unit is None else unit
 
     def prepare(records: Column) -> Prepared:
         sensitivity = records.contribution.records

@@ -128,7 +128,7 @@ def quantiles(
             "certify", "for one quantile at a time", got=options["certify"]
         )
 
-    exact = [tested.converted("ps", margin.rational, p) for p in ps]
+    exact = [tested.converted("ps", margin.rational, p) for p in _validate.values(ps=ps)]
 
     def prepare(records: Column) -> Prepared:
         return selected.prepared_quantiles(exact, options, records)

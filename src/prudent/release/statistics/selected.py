@@ -147,7 +147,7 @@ def _check(options: Options) -> None:
     """Refuse options of the test, which would silently do nothing."""
     _validate.between(1e-3, 50, epsilon=options["epsilon"])
     for name in _MEANINGLESS:
-        if options.get(name):
+        if options.get(name) is not None and options.get(name) is not False:
             raise _validate.ArgumentError(
                 name,
                 "with propose only",

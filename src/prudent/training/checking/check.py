@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.training.checking.cost import Cost, measured
 from prudent.training.checking.loss_probes import loss_problems, other_paths
@@ -74,6 +75,8 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
     Returns:
         The findings, each with a fix, and the cost of a step.
     """
+    _validate.instance(nn.Module, "a torch module", model=model)
+    _validate.function(loss=loss)
     inputs, targets = _pair(batch)
     records = count_records(inputs, targets)
     if made_up:

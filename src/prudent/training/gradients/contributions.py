@@ -7,33 +7,38 @@ norms of tied parameters include the cross terms), its weighted sum over the rec
 needed, the per-example gradients themselves.
 
 Under autocast the factors are bfloat16 numbers and are kept as such; if the layers may use TF32,
-they are truncated to it. The norm and the weighted sum are both computed from these same numbers,
-whose products are exact; see `products`. So the contribution of a record to the sum has at most
-weight times the reported norm, up to single-precision rounding, whatever the layer itself rounded.
+they are truncated to it as they are read. The norm and the weighted sum are both computed from
+these same numbers, whose products are exact; see `products`. So the contribution of a record to the
+sum has at most weight times the reported norm, up to single-precision rounding, whatever the layer
+itself rounded.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from prudent.training.gradients.kernels import fuses, weighted_parts
+from prudent.training.gradients.factors import PIECE, taken, weighted_product
+from prudent.training.gradients.image_kernels import weighted_rows
+from prudent.training.gradients.kernels import fuses
 from prudent.training.gradients.precision import whole_products
 from prudent.training.gradients.products import (
     Product,
     at_least_single,
+    cut_product,
+    finite,
     multiplies_short,
     parts,
     precise_product,
+    short_product,
+    shortened,
     whole_product,
 )
 
 Form = Callable[[Tensor], Tensor]
 _SMALL_MATRIX = 1 << 16
-_PIECE = 1 << 26
-"""Numbers of a factor that are weighted at a time; bounds the extra memory of a sum."""
 
 
 def as_it_is(gradient: Tensor) -> Tensor:
@@ -66,8 +71,11 @@ class Dense:
 @whole_products()
 def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
     """The weighted sum of each, computed as one product over all of them."""
-    flat = joined(gradients)
-    total = _finite_product(weights.to(flat.dtype)[None], flat)[0]
+    flat, weights = joined(gradients), weights.to(gradients[0].values.dtype)
+    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights):
+        total = weighted_rows(flat, weights)
+    else:
+        total = _finite_product(weights[None], flat)[0]
     sums = torch.split(total, [each.values.shape[1:].numel() for each in gradients])
     return [
         each.form(part.view(each.values.shape[1:]))
@@ -89,7 +97,8 @@ class Outer:
         rows: The factor along the first axis of the gradient matrix.
         columns: The factor along its second axis.
         form: Maps (..., groups, rows, columns) to (..., *parameter shape).
-        product: The matrix product, in the precision of the layer.
+        product: The matrix product, in the precision of the layer. `cut_product` truncates the
+            factors, which are then kept as the layer has them; see `cut`.
         unfold: Computes the second factor from `columns` if that holds something smaller, with
             records along the first axis.
     """
@@ -105,6 +114,15 @@ class Outer:
         if self.unfold is None:
             return before(self.columns[:, records])
         return self.unfold(before(self.columns[records]))
+
+    def cut(self, factor: Tensor) -> Tensor:
+        """A factor, or a part of it, as it is multiplied."""
+        return shortened(factor) if self.product is cut_product else factor
+
+    @property
+    def multiplied(self) -> Product:
+        """The product of factors that `cut` returned."""
+        return short_product if self.product is cut_product else self.product
 
     def per_example(self) -> Tensor:
         """The gradients, one per record; needs records × rows × columns of memory."""
@@ -122,11 +140,18 @@ class Outer:
         same = self.unfold is None and self.rows.dtype == self.columns.dtype
         return self.rows.dtype if same and multiplies_short(self.rows) else None
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether norm and sum are operations of `factors`."""
+        return self.short is not None and self.unfold is None and taken(self.rows, self.columns)
+
     @whole_products()
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ as one matrix product over all records and positions, in pieces if large."""
+        if self.is_taken and weights.dtype == torch.float32:
+            return self.form(weighted_product(self.rows, self.columns, weights))
         records = self.rows.shape[1]
-        step = max(1, records * _PIECE // max(1, self.rows.numel(), self.columns.numel()))
+        step = max(1, records * PIECE // max(1, self.rows.numel(), self.columns.numel()))
         total: Tensor | None = None
         for start in range(0, records, step):
             piece = slice(start, start + step)
@@ -149,18 +174,13 @@ class Outer:
             left, right = (each.flatten(1, 2) for each in (reversed(pair) if by_columns else pair))
             yield _finite_product(left.mT, right)
             return
-        other = _finite(self.rows[:, piece]) if by_columns else self.unfolded(piece, _finite)
-        for part in self._parts(scaled, weights, self.short):
+        other = finite(self.rows[:, piece]) if by_columns else self.unfolded(piece, finite)
+        other = self.cut(other)
+        count = 3 if self.rows.shape[2] == 1 else 2
+        for part in parts(finite(_weighted(self.cut(scaled), weights)), self.short, count):
             pair = (other, part) if by_columns else (part, other)
             left, right = (each.flatten(1, 2) for each in pair)
-            yield self.product(left.mT, right)
-
-    def _parts(self, factor: Tensor, weights: Tensor, short: torch.dtype) -> Iterable[Tensor]:
-        """Short parts of a weighted factor, zero where it is not finite."""
-        count = 3 if self.rows.shape[2] == 1 else 2
-        if count == 2 and fuses(factor) and weights.dtype == torch.float32:
-            return weighted_parts(factor, weights, short)
-        return parts(_finite(_weighted(factor, weights)), short, count)
+            yield self.multiplied(left.mT, right)
 
 
 @attrs.frozen
@@ -185,7 +205,7 @@ class Rows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ, added into one table."""
-        values = _finite(self.values * weights.to(self.values.dtype)[:, None, None])
+        values = finite(self.values * weights.to(self.values.dtype)[:, None, None])
         table = values.new_zeros(self.count, values.shape[-1])
         return table.index_add(0, self.indices.flatten(), values.flatten(0, 1))
 
@@ -244,8 +264,4 @@ def _finite_product(left: Tensor, right: Tensor) -> Tensor:
         product = left @ right
         if torch.isfinite(product).all():
             return product
-    return whole_product(_finite(left), _finite(right))
-
-
-def _finite(values: Tensor) -> Tensor:
-    return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    return whole_product(finite(left), finite(right))

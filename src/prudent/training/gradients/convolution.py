@@ -3,8 +3,11 @@
 On the CPU a convolution is a matrix product over unfolded patches, channels last. That is faster
 than torch's convolution there and is the form that the gradients need. Patches are unfolded for a
 few images at a time, into memory that is used again and stays in the processor's cache: fetching
-new memory for all of them would take longer than the product. Elsewhere torch's convolution runs,
-and only the backward pass unfolds.
+new memory for all of them would take longer than the product. Elsewhere, and with oneDNN on x86,
+torch's convolution runs, and only the backward pass unfolds.
+
+On a GPU large images are kept with their channels last, whatever the model does: cuDNN needs no
+copies for them, and neither do the gradients.
 """
 
 import math
@@ -26,9 +29,12 @@ from prudent.training.gradients.contributions import (
     forms,
 )
 from prudent.training.gradients.geometry import Geometry
+from prudent.training.gradients.image_kernels import image_patches, row_strips
+from prudent.training.gradients.kernels import fuses
 from prudent.training.gradients.layers import autocasted
 from prudent.training.gradients.precision import short_products, whole_products
 from prudent.training.gradients.products import (
+    ALIGNED,
     Product,
     at_least_single,
     precise_product,
@@ -37,6 +43,7 @@ from prudent.training.gradients.products import (
 )
 
 _LARGE = 1 << 26
+_MANY = 1 << 20
 _CACHED = 1 << 19
 """Numbers of patches that are unfolded at a time on the CPU."""
 
@@ -44,8 +51,8 @@ _CACHED = 1 << 19
 class Convolution(Function):
     """A zero-padded convolution on (images, channels, *size), as a product over patches.
 
-    The result must be reshaped by `Geometry.by_image`, because an autograd function must not return
-    a view.
+    The result is an image where oneDNN convolves. Elsewhere it is a matrix that must be reshaped by
+    `Geometry.by_image`, because an autograd function must not return a view.
     """
 
     @staticmethod
@@ -60,10 +67,17 @@ class Convolution(Function):
         weight_use: Use | None,
         bias_use: Use | None,
     ) -> Tensor:
-        """Unfold and multiply."""
+        """Convolve, or unfold and multiply."""
         values = autocasted(values)
+        native = _convolves_last(values, geometry)
+        if native:
+            values = values.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
+        if native:
+            # With one channel the result has its channels first, in which torch pools slowly.
+            result = torch.convolution(values, weight, bias, *_settings(geometry))
+            return result.contiguous(memory_format=torch.channels_last)
         matrix = geometry.matrix(autocasted(weight)).mT
         bias = None if bias is None else autocasted(bias)
         return _patches_product(values, matrix, bias, geometry)
@@ -78,6 +92,8 @@ class Convolution(Function):
         values, weight = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
         weight_use, bias_use = ctx.uses
+        if gradient.ndim > 3:
+            gradient = gradient.movedim(1, -1).flatten(0, -2)
         gradient = gradient.view(geometry.groups, -1, gradient.shape[-1])
         rows = at_least_single(gradient).view(len(gradient), ctx.records, -1, gradient.shape[2])
         if weight_use:
@@ -117,6 +133,9 @@ class NativeConvolution(Function):
     ) -> Tensor:
         """Convolve."""
         values = autocasted(values)
+        ctx.last = _prefers_channels_last(values, len(weight), geometry)
+        if ctx.last:
+            values = values.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(values, weight)
         ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
         return torch.convolution(values, weight, bias, *_settings(geometry))
@@ -135,6 +154,8 @@ class NativeConvolution(Function):
             joined: Tensor = split.transpose(2, 3).flatten(3)
             return joined.mT
 
+        if ctx.last:
+            gradient = gradient.contiguous(memory_format=torch.channels_last)
         images, channels = gradient.shape[:2]
         grouped = images, geometry.groups, channels // geometry.groups
         rows = by_record(at_least_single(gradient).reshape(*grouped, -1).transpose(0, 1))
@@ -146,7 +167,9 @@ class NativeConvolution(Function):
                 # Norm and sum multiply the kept factors in different orders. Truncating the factors
                 # first makes the products exact, so the norm is that of what is summed.
                 cut = shortened if short else as_it_is
-                weight_use(_kept(cut(rows), values, geometry, shape, product, cut))
+                weight_use(_kept(cut(rows), values, geometry, shape, product, cut, ctx.last))
+            elif ctx.last and shape[1] % ALIGNED == 0:
+                weight_use(_formed_last(rows, values, geometry, shape, product))
             elif _unfolds_strips(geometry, rows, shape[1:].numel(), images == ctx.records):
                 strips, begins = geometry.strips(at_least_single(values))
                 formed = _strip_products(rows[0].mT, strips, begins, short)
@@ -166,6 +189,32 @@ class NativeConvolution(Function):
         return None, passed, *[None] * 6
 
 
+def _prefers_channels_last(values: Tensor, outputs: int, geometry: Geometry) -> bool:
+    """Whether cuDNN convolves faster, and the gradients need no copies, with channels last.
+
+    For few numbers, an additional launch to reorder them takes longer.
+    """
+    simple = geometry.dimensions == 2 and geometry.groups == 1 and values.shape[1] > 1
+    if not (simple and _cuts_factors(values) and fuses(values.new_empty(0))):
+        return False
+    computed = len(values) * outputs * math.prod(geometry.output_size(values.shape[2:]))
+    return computed >= _MANY or values.is_contiguous(memory_format=torch.channels_last)
+
+
+def _formed_last(
+    rows: Tensor, values: Tensor, geometry: Geometry, shape: Sequence[int], product: Product
+) -> Dense:
+    """The per-example gradients of the weight, from images with their channels last."""
+    records, size = rows.shape[1], math.prod(shape[1:])
+    values, form = at_least_single(values), geometry.form(shape)
+    if _unfolds_strips(geometry, rows, size, len(values) == records):
+        strips, begins = row_strips(values, geometry)
+        formed = _strip_products(rows[0].mT, strips.mT, begins, product is short_product)
+        return Dense(formed, lambda m: form(m.flatten(-2).unsqueeze(-3)))
+    patches = image_patches(values, geometry, cut=False)
+    return Outer(rows, patches.view(1, records, -1, size), form, product).formed()
+
+
 def _input_gradient(gradient: Tensor, values: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The gradient of the input, by torch's own adjoint of its convolution."""
     values, settings = values.to(gradient.dtype), _settings(geometry)
@@ -182,6 +231,11 @@ def _has_fast_adjoint(gradient: Tensor) -> bool:
     mkldnn = torch.backends.mkldnn
     available = bool(mkldnn.is_available())  # type: ignore[no-untyped-call]
     return available and bool(mkldnn.enabled) and gradient.dtype == torch.float32
+
+
+def _convolves_last(values: Tensor, geometry: Geometry) -> bool:
+    """Whether oneDNN convolves such images with their channels last, without unfolding them."""
+    return geometry.dimensions == 2 and geometry.groups == 1 and _has_fast_adjoint(values)
 
 
 def _pieces(count: int, size: int) -> list[slice]:
@@ -256,12 +310,18 @@ def _kept(
     weight_shape: Sequence[int],
     product: Product,
     cut: Form,
+    last: bool = False,
 ) -> Outer:
     """Both factors, the second as images; its patches, many times as large, are made on use."""
     records = rows.shape[1]
 
     def unfold(images: Tensor) -> Tensor:
-        patches = geometry.patches(cut(at_least_single(images.flatten(0, 1))))
+        flat = images.flatten(0, 1)
+        if last:
+            flat = flat.contiguous(memory_format=torch.channels_last)
+            patches = image_patches(flat, geometry, cut=cut is shortened)
+        else:
+            patches = geometry.patches(cut(at_least_single(flat)))
         return patches.view(len(patches), len(images), -1, patches.shape[2])
 
     images = values.view(records, -1, *values.shape[1:])

@@ -26,10 +26,9 @@ from prudent.training.gradients.contributions import (
 )
 from prudent.training.gradients.products import (
     at_least_single,
+    cut_product,
     cuts_products,
     precise_product,
-    short_product,
-    shortened,
 )
 
 
@@ -41,6 +40,7 @@ class Linear(Function):
         ctx: Any,
         anchor: Tensor,
         values: Tensor,
+        converted: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         records: int,
@@ -49,17 +49,15 @@ class Linear(Function):
         transposed: bool,
         width: int,
     ) -> Tensor:
-        """Multiply.
+        """Multiply the converted values, those that `autocasted` returned.
 
         `transposed` means that the parameter is stored as weight.T, and `width` is the number of
         its outputs; those beyond it are padding.
         """
-        values = autocasted(values)
-        # The layer would truncate its input anyway. Truncated here, the input is kept as it is
-        # multiplied, and norm and sum use the same numbers.
+        values = converted
+        # If the layer truncates its factors, so do norm and sum, each as it reads them: a truncated
+        # copy would have to be kept beside the input, which other layers keep as well.
         ctx.cuts = cuts_products(values)
-        if ctx.cuts and weight_use:
-            values = shortened(values)
         ctx.save_for_backward(values if weight_use else None, weight)
         ctx.records, ctx.uses, ctx.transposed = records, (weight_use, bias_use), transposed
         ctx.width = width
@@ -76,15 +74,14 @@ class Linear(Function):
         by_record = gradient.view(ctx.records, -1, gradient.shape[1])
         if weight_use:
             inputs = values.view(ctx.records, -1, values.shape[1])
-            slopes = shortened(by_record) if ctx.cuts else by_record
-            rows, columns = (inputs, slopes) if ctx.transposed else (slopes, inputs)
-            product = short_product if ctx.cuts else precise_product
+            rows, columns = (inputs, by_record) if ctx.transposed else (by_record, inputs)
+            product = cut_product if ctx.cuts else precise_product
             form = _narrow_matrix if ctx.transposed else _low_matrix
             weight_use(outer(rows[None], columns[None], partial(form, ctx.width), product))
         if bias_use:
             bias_use(Dense(total(by_record[..., : ctx.width], [1])))
         passed = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[1] else None
-        return None, passed, *[None] * 7
+        return None, passed, *[None] * 8
 
 
 class Affine(Function):
@@ -190,7 +187,12 @@ def total(values: Tensor, axes: Sequence[int]) -> Tensor:
 
 def autocasted(values: Tensor) -> Tensor:
     """The input as autocast would convert it, so that the layer keeps no wider copy of it."""
+    return values.to(autocast_type(values))
+
+
+def autocast_type(values: Tensor) -> torch.dtype:
+    """The type to which autocast converts the input of a layer."""
     device = values.device.type
     if torch.is_autocast_enabled(device) and values.dtype == torch.float32:
-        return values.to(torch.get_autocast_dtype(device))
-    return values
+        return torch.get_autocast_dtype(device)
+    return values.dtype

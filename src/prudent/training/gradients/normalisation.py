@@ -13,6 +13,11 @@ from torch._prims_common import suggest_memory_format
 from torch.autograd import Function
 
 from prudent.training.gradients.contributions import Dense, Use
+from prudent.training.gradients.image_kernels import (
+    group_norm,
+    group_norm_backward,
+    normalises,
+)
 from prudent.training.gradients.kernels import fuses, norm_gradients
 from prudent.training.gradients.layers import total
 from prudent.training.gradients.products import at_least_single
@@ -94,12 +99,17 @@ class GroupNorm(Function):
         bias_use: Use | None,
     ) -> Any:
         """Normalise in single precision or better."""
-        values = _ordered(values, values)
+        ctx.fused = normalises(values, groups)
+        if not ctx.fused:
+            values = _ordered(values, values)
         images, channels, *size = values.shape
         ctx.sizes = images, channels, torch.Size(size).numel(), groups
-        result, mean, scale = torch.ops.aten.native_group_norm(
-            at_least_single(values), weight, bias, *ctx.sizes, eps
-        )
+        if ctx.fused:
+            result, mean, scale = group_norm(values, weight, bias, groups, eps)
+        else:
+            result, mean, scale = torch.ops.aten.native_group_norm(
+                at_least_single(values), weight, bias, *ctx.sizes, eps
+            )
         ctx.save_for_backward(values, weight, mean, scale)
         ctx.records, ctx.uses = records, (weight_use, bias_use)
         return result
@@ -109,9 +119,16 @@ class GroupNorm(Function):
         """Pass the gradient to the input and its sums over positions to the parameters."""
         (gradient,) = gradients
         values, weight, mean, scale = ctx.saved_tensors
-        values = at_least_single(values)
         weight_use, bias_use = ctx.uses
         images, channels, _, groups = ctx.sizes
+        if ctx.fused:
+            gradient = gradient.contiguous(memory_format=torch.channels_last)
+            change, *found = group_norm_backward(gradient, values, weight, mean, scale)
+            for use, each in zip(ctx.uses, found, strict=True):
+                if use:
+                    use(Dense(each.view(ctx.records, -1, channels).sum(1)))
+            return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
+        values = at_least_single(values)
         positions = range(2, values.ndim)
         if weight_use or bias_use:
             # The normalised values are affine in the input, so two sums per channel are enough.

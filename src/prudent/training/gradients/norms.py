@@ -15,6 +15,7 @@ from prudent.training.gradients.contributions import (
     by_record,
     joined,
 )
+from prudent.training.gradients.factors import factor_sums
 from prudent.training.gradients.kernels import fuses, gram_sums
 from prudent.training.gradients.precision import whole_products
 from prudent.training.gradients.products import (
@@ -91,18 +92,19 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
             return lengths(by_record(first.values)).square()
         case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
             # A short product would cut the factors of a use that keeps them whole.
-            product = first.product if first.product is second.product else precise_product
-            rows = _products(first.rows, second.rows, product)
-            columns = first.unfolded()
-            others = columns if first is second else second.unfolded()
+            product = first.multiplied if first.product is second.product else precise_product
+            rows = _products(first.cut(first.rows), second.cut(second.rows), product)
+            columns = first.cut(first.unfolded())
+            others = columns if first is second else second.cut(second.unfolded())
             return (rows * _products(columns, others, product)).sum((0, 2, 3))
         case Rows(), Rows():
             same = first.indices[:, :, None] == second.indices[:, None, :]
             return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))
         case Rows(), Outer() if second.rows.shape[0] == 1:
-            columns = _products(first.values, second.unfolded()[0])
+            columns = _products(first.values, second.cut(second.unfolded()[0]))
             indices = first.indices[:, :, None].expand(columns.shape)
-            rows = at_least_single(second.rows[0].transpose(1, 2).gather(1, indices))
+            found = second.rows[0].transpose(1, 2).gather(1, indices)
+            rows = at_least_single(second.cut(found))
             return (rows * columns).sum((1, 2))
         case Outer(), Rows():
             return inner(second, first)
@@ -127,7 +129,7 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
         case Outer() if _cancels(contribution):
             return _of_terms(gram_terms(contribution))
         case Outer():
-            factors = contribution.rows, contribution.unfolded()
+            factors = [contribution.cut(x) for x in (contribution.rows, contribution.unfolded())]
             sides = [lengths(at_least_single(factor)) for factor in factors]
             square = (sides[0] * sides[1]).square().sum((0, 2))
             return square, _doubt(square, 1) + _lost(sides, [x.shape[-1] for x in factors])
@@ -152,12 +154,13 @@ def gram_terms(factors: Outer) -> Tensor:
     Returns:
         Shape (groups, records, partial sums, 4), to be summed over the third axis.
     """
-    rows, columns = factors.rows, factors.unfolded()
-    left, right = (_gram(x, factors.product) for x in (rows, columns))
-    sizes = rows.shape[-1], columns.shape[-1]
-    allowed = _share(left.dtype, sum(sizes)) + (3 * LEFT_OUT if factors.short else 0)
-    tiny = torch.finfo(left.dtype).tiny
-    scales = math.sqrt(allowed), math.sqrt(tiny * sizes[1]), math.sqrt(tiny * sizes[0])
+    if factors.is_taken:
+        sizes = factors.rows.shape[-1], factors.columns.shape[-1]
+        scales = _scales(factors, torch.float32, sizes)
+        return cast(Tensor, factor_sums(factors.rows, factors.columns, scales))
+    rows, columns = factors.cut(factors.rows), factors.cut(factors.unfolded())
+    left, right = (_gram(x, factors.multiplied) for x in (rows, columns))
+    scales = _scales(factors, left.dtype, (rows.shape[-1], columns.shape[-1]))
     if left.dtype == torch.float32 and fuses(left, right):
         flat = gram_sums(left.flatten(0, 1), right.flatten(0, 1), scales)
         return flat.view(*left.shape[:2], *flat.shape[1:])
@@ -165,6 +168,13 @@ def gram_terms(factors: Outer) -> Tensor:
     sums = [(left * right).sum((2, 3)), (sides[0] * sides[1]).sum(-1), *(x.sum(-1) for x in sides)]
     scaled = [sums[0], *(x * scale for x, scale in zip(sums[1:], scales, strict=True))]
     return torch.stack(scaled, -1)[:, :, None]
+
+
+def _scales(factors: Outer, dtype: torch.dtype, sizes: tuple[int, int]) -> list[float]:
+    """Factors of the last three sums of `gram_terms`, for numbers of each factor per position."""
+    allowed = _share(dtype, sum(sizes)) + (3 * LEFT_OUT if factors.short else 0)
+    tiny = torch.finfo(dtype).tiny
+    return [math.sqrt(allowed), math.sqrt(tiny * sizes[1]), math.sqrt(tiny * sizes[0])]
 
 
 def _gram(factor: Tensor, product: Product) -> Tensor:

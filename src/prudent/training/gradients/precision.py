@@ -42,7 +42,8 @@ def whole_products() -> Iterator[None]:
 @contextmanager
 def short_products() -> Iterator[None]:
     """Allow TF32 products on a GPU, for numbers that TF32 represents exactly; see `shortened`."""
-    name, short = ("fp32_precision", "tf32") if _setting() is None else ("allow_tf32", True)
+    old = "allow_tf32", True
+    name, short = old if _has_old_setting() else ("fp32_precision", "tf32")
     before = getattr(_DEVICE, name)
     if before == short:  # setting it again would change the global setting "medium" to "high"
         yield
@@ -58,6 +59,14 @@ def truncates() -> bool:
     """Whether the settings allow the layers of a model to use TF32 products on a GPU."""
     own = getattr(_DEVICE, "fp32_precision", None)
     return _setting() in ("high", "medium") if own is None else bool(own == "tf32")
+
+
+def _has_old_setting() -> bool:
+    """Whether the older of torch's two interfaces works: not if the newer one was used."""
+    try:
+        return _setting() is not None and isinstance(_DEVICE.allow_tf32, bool)
+    except RuntimeError:
+        return False
 
 
 def _setting() -> str | None:

@@ -24,7 +24,7 @@ from prudent.training.gradients.precision import short_products, truncates, whol
 Product = Callable[[Tensor, Tensor], Tensor]
 HALF = torch.float16, torch.bfloat16
 LEFT_OUT = 2.0**-17
-"""The largest fraction of a number that its two short parts leave out: 2⁻¹⁸ for bfloat16, which is
+"""The largest fraction of a number that its two short parts leave out: 2⁻¹⁷ for bfloat16, which is
 rounded twice to 8 bits, and 2⁻²⁰ for TF32, which is truncated twice to 11 bits."""
 ALIGNED = 8
 """Numbers that kernels for short factors read at a time."""
@@ -45,8 +45,13 @@ def whole_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def short_product(left: Tensor, right: Tensor) -> Tensor:
-    """Left @ right with factors truncated to TF32 if the device supports it."""
+    """Left @ right of factors that are truncated to TF32, by TF32 products if there are any."""
     return by_batch(_short_product, left, right)
+
+
+def cut_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right of factors that are truncated to TF32 here."""
+    return short_product(shortened(left), shortened(right))
 
 
 def by_batch(product: Product, left: Tensor, right: Tensor) -> Tensor:
@@ -99,6 +104,11 @@ def aligned(factor: Tensor, axis: int) -> Tensor:
     if not missing or not factor.is_cuda:
         return factor
     return functional.pad(factor, [0, 0] * (-axis - 1) + [0, missing])
+
+
+def finite(values: Tensor) -> Tensor:
+    """The values, zero where they are not finite."""
+    return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def at_least_single(values: Tensor) -> Tensor:

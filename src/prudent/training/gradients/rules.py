@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_get_level
+from torch._C._functorch import _add_batch_dim, _unwrap_batched, maybe_get_level
+from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
 from torch.autograd import Function
 from torch.nn import functional
 
@@ -18,7 +19,7 @@ from prudent.training.gradients.contributions import as_it_is
 from prudent.training.gradients.convolution import Convolution, NativeConvolution
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.geometry import Geometry
-from prudent.training.gradients.layers import Affine, Embedding, Linear, autocasted
+from prudent.training.gradients.layers import Affine, Embedding, Linear, autocast_type, autocasted
 from prudent.training.gradients.normalisation import GroupNorm, LayerNorm
 from prudent.training.gradients.products import ALIGNED, aligned, cuts_products
 from prudent.training.gradients.tape import Tape
@@ -30,34 +31,26 @@ _MANY_OUTPUTS = 1 << 10
 def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     """Leave vmap: call `function(records, *plain)` on plain tensors, records on the first axis.
 
-    The function returns a tensor or a tuple of tensors, with records on the first axis.
+    The function returns a tensor or a tuple of tensors, with records on the first axis. It is
+    called below vmap by hand: torch's way, a function with a rule for vmap, takes as long as the
+    layers of a small model.
     """
-    result: Result = _OnRecords.apply(function, *values)  # type: ignore[no-untyped-call]
-    return result
+    interpreter = retrieve_current_functorch_interpreter()
+    assert isinstance(interpreter, VmapInterpreter), "the engine has put the model under vmap"
+    level, records = interpreter.level(), interpreter.batch_size()
+    found = [_unwrap_batched(value, level) for value in values]
+    with interpreter.lower():
+        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in found]
+        result = function(records, *plain)
+    if isinstance(result, tuple):
+        return tuple(_add_batch_dim(each, 0, level) for each in result)
+    return _add_batch_dim(result, 0, level)
 
 
 def call(function: type[Function], *args: Any) -> Tensor:
     """Apply a differentiable function."""
     result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
     return result
-
-
-class _OnRecords(Function):
-    @staticmethod
-    def forward(function: Callable[..., Any], *values: Tensor) -> Any:
-        raise AssertionError("Only reached under vmap, where the rule below is used instead.")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Save nothing: the inner function is differentiable by itself."""
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, function: Callable[..., Any], *values: Tensor
-    ) -> tuple[Any, Any]:
-        plain = [v.movedim(axis, 0) for v, axis in zip(values, in_dims[1:], strict=True)]
-        result = function(info.batch_size, *plain)
-        return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
 def _linear(
@@ -90,21 +83,24 @@ def _addmm(
 
 
 def _product(
-    tape: Tape, values: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
+    tape: Tape, record: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
 ) -> Tensor:
     matrix = weight.detach().T if transposed else weight.detach()
     uses = tape.use(weight), tape.use(bias)
 
     def multiply(records: int, values: Tensor) -> Tensor:
         flat = values.reshape(-1, values.shape[-1])
+        converted = flat.detach()
+        if autocast_type(values) != values.dtype:
+            converted = tape.converted(record, values).view(flat.shape)
         width = len(matrix)
         shape = _padded if _pads_outputs(flat, width) else as_it_is
         parameters = shape(matrix), None if bias is None else shape(bias.detach())
         settings = records, *uses, transposed, width
-        result = call(Linear, tape.anchor, flat, *parameters, *settings)
+        result = call(Linear, tape.anchor, flat, converted, *parameters, *settings)
         return result.view(*values.shape[:-1], -1)[..., :width]
 
-    return on_records(multiply, values)
+    return on_records(multiply, record)
 
 
 def _pads_outputs(values: Tensor, width: int) -> bool:
@@ -113,7 +109,7 @@ def _pads_outputs(values: Tensor, width: int) -> bool:
     Kernels for short numbers read several at a time; a vocabulary of an odd size makes them read
     one by one, in the forward pass, in the backward pass and in the sum.
     """
-    short = autocasted(values).dtype == torch.bfloat16 or cuts_products(values)
+    short = autocast_type(values) == torch.bfloat16 or cuts_products(values)
     return values.is_cuda and short and width > _MANY_OUTPUTS and width % ALIGNED != 0
 
 
@@ -150,7 +146,9 @@ def _convolution(
         images = values.flatten(0, 1)
         arguments = tape.anchor, images, *parameters, geometry, records, *uses
         if _multiplies_patches(images):
-            result = geometry.by_image(call(Convolution, *arguments), images.shape)
+            result = call(Convolution, *arguments)
+            if result.ndim < 4:  # a matrix, or one for each group
+                result = geometry.by_image(result, images.shape)
         else:
             result = call(NativeConvolution, *arguments)
         return result.view(*values.shape[:2], *result.shape[1:])

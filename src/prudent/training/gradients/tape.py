@@ -1,6 +1,7 @@
 """Tapes: the contributions to every per-example gradient, collected in the backward pass."""
 
 import copy
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from prudent.training.gradients.contributions import Contribution, Dense, Use, weighted_sums
+from prudent.training.gradients.layers import autocast_type
 from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
 from prudent.training.gradients.merging import merged
 from prudent.training.gradients.norms import SquaredNorms, is_small
@@ -26,6 +28,7 @@ class Tape(ABC):
         self.anchor = next(iter(self.parameters.values())).new_zeros(()).requires_grad_()
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._announces = True
+        self._converted: tuple[weakref.ref[Tensor], int, Tensor] | None = None
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
         self._behind: set[str] = set()
 
@@ -50,6 +53,21 @@ class Tape(ABC):
             self._announce(name)
         return lambda contribution: self._receive(name, contribution)
 
+    def converted(self, record: Tensor, values: Tensor) -> Tensor:
+        """The values of a record as autocast converts them, contiguous.
+
+        Query, key and value layers are given the same tensor one after another and then share what
+        they keep of it.
+        """
+        wanted = autocast_type(values)
+        if self._converted is not None:
+            same, version, found = self._converted
+            if same() is record and version == values._version and found.dtype == wanted:
+                return found
+        found = values.detach().to(wanted, memory_format=torch.contiguous_format)
+        self._converted = weakref.ref(record), values._version, found
+        return found
+
     def name(self, shared: Tensor) -> str:
         """A name for a shared tensor, for messages."""
         name = self._names.get(id(shared))
@@ -60,6 +78,7 @@ class Tape(ABC):
         if not losses.requires_grad:
             return
         self.refuse_foreign([losses])
+        self._converted = None
         leaves = [self.anchor, *self.parameters.values()]
         _, *missed = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
         self.refuse_missed(missed)

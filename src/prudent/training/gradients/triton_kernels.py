@@ -8,11 +8,18 @@ _ROWS = tl.constexpr(32)
 _COLUMNS = tl.constexpr(64)
 _WIDTH = tl.constexpr(256)
 _PARTS = tl.constexpr(16)
+_ADDED = tl.constexpr(2048)
 _SHORT = tl.constexpr(-(1 << 13))  # keeps the bits of a TF32 number
+_LARGEST = tl.constexpr(3.3895e38)  # the largest bfloat16 number: a larger one may become infinite
+
+
+LONG_NUMBERS = {"depth": 32, "num_warps": 4, "num_stages": 4}
+SHORT_NUMBERS = {"depth": 64, "num_warps": 4, "num_stages": 3}
+"""Settings of `factor_sums`: numbers of a factor that are read at a time, and how."""
 
 
 def pieces(size: int) -> int:
-    """Programs of `weighted_parts` per record."""
+    """Programs of `stacked_parts` and `weighted_parts` per record."""
     return int(triton.cdiv(size, _BLOCK.value))
 
 
@@ -52,21 +59,126 @@ def gram_sums(left, right, sums, positions, reach_scale, left_scale, right_scale
 
 
 @triton.jit
-def weighted_parts(factor, weights, first, second, size, records, truncates: tl.constexpr):
-    """Program (b, r) splits block b of record r."""
-    record = tl.program_id(1).to(tl.int64)
-    places = tl.program_id(0) * _BLOCK + tl.arange(0, _BLOCK)
+def _cut(values, cuts: tl.constexpr):
+    """The values, truncated to TF32 if `cuts`."""
+    if cuts:
+        values = (values.to(tl.int32, bitcast=True) & _SHORT).to(tl.float32, bitcast=True)
+    return values
+
+
+@triton.jit
+def _inner_products(
+    factor,
+    first,
+    second,
+    positions,
+    size,
+    cuts: tl.constexpr,
+    block: tl.constexpr,
+    depth: tl.constexpr,
+):
+    """A tile of the inner products of two blocks of positions of one matrix.
+
+    Tensor cores may round every addition down, which is the worst for many of them in a row: long
+    rows are added up in parts, so that the allowance for rounding (`norms.gram_terms`) covers it.
+    """
+    ones = first * block + tl.arange(0, block)
+    twos = second * block + tl.arange(0, block)
+    places = tl.arange(0, depth)
+    left = factor + ones[:, None] * size + places[None, :]
+    right = factor + twos[:, None] * size + places[None, :]
+    tile = tl.zeros([block, block], tl.float32)
+    for begin in range(0, size, _ADDED):
+        part = tl.zeros([block, block], tl.float32)
+        for start in range(begin, min(begin + _ADDED, size), depth):
+            inside = (start + places < size)[None, :]
+            one = tl.load(left + start, mask=(ones < positions)[:, None] & inside, other=0.0)
+            two = tl.load(right + start, mask=(twos < positions)[:, None] & inside, other=0.0)
+            part = tl.dot(_cut(one, cuts), tl.trans(_cut(two, cuts)), part, input_precision="tf32")
+        tile += part
+    return tile
+
+
+@triton.jit
+def factor_sums(
+    rows,
+    columns,
+    sums,
+    positions,
+    height,
+    width,
+    reach_scale,
+    left_scale,
+    right_scale,
+    pairs,
+    cuts: tl.constexpr,
+    block: tl.constexpr,
+    depth: tl.constexpr,
+):
+    """A program takes a pair of blocks, the second not before the first, of two matrices.
+
+    The inner products are symmetric, so those of different blocks count twice.
+    """
+    pair = tl.program_id(0) % pairs
+    batch = (tl.program_id(0) // pairs).to(tl.int64)
+    second = ((tl.sqrt(8.0 * pair + 1.0) - 1.0) * 0.5).to(tl.int32)
+    second -= (second * (second + 1) // 2 > pair).to(tl.int32)  # rounding may be off by one
+    second += ((second + 1) * (second + 2) // 2 <= pair).to(tl.int32)
+    first = pair - second * (second + 1) // 2
+    left = _inner_products(
+        rows + batch * positions * height, first, second, positions, height, cuts, block, depth
+    )
+    right = _inner_products(
+        columns + batch * positions * width, first, second, positions, width, cuts, block, depth
+    )
+    total = tl.sum(tl.sum(left * right, 1), 0)
+    place = sums + (batch * pairs + pair) * 4
+    if first == second:
+        own = tl.arange(0, block)
+        same = own[:, None] == own[None, :]
+        ones = tl.sqrt(tl.sum(tl.where(same, left, 0.0), 1))
+        twos = tl.sqrt(tl.sum(tl.where(same, right, 0.0), 1))
+        tl.store(place, total)
+        tl.store(place + 1, tl.sum(ones * twos, 0) * reach_scale)
+        tl.store(place + 2, tl.sum(ones, 0) * left_scale)
+        tl.store(place + 3, tl.sum(twos, 0) * right_scale)
+    else:
+        tl.store(place, 2.0 * total)
+        tl.store(place + 1, 0.0)
+        tl.store(place + 2, 0.0)
+        tl.store(place + 3, 0.0)
+
+
+@triton.jit
+def stacked_parts(factor, weights, stack, size, records, count: tl.constexpr):
+    """A program splits a block of a record; three parts are those of a weighted factor."""
+    record = (tl.program_id(0) // tl.cdiv(size, _BLOCK)).to(tl.int64)
+    places = tl.program_id(0) % tl.cdiv(size, _BLOCK) * _BLOCK + tl.arange(0, _BLOCK)
+    inside = places < size
+    values = _cut(tl.load(factor + record * size + places, mask=inside, other=0.0), True)
+    if count == 3:
+        values = values * tl.load(weights + record % records)
+    values = tl.where(tl.abs(values) < _LARGEST, values, 0.0)
+    high = values.to(tl.bfloat16)
+    low = (values - high.to(tl.float32)).to(tl.bfloat16)
+    place = stack + (record // records * count * records + record % records) * size + places
+    tl.store(place, high, mask=inside)
+    tl.store(place + records * size, low, mask=inside)
+    if count == 3:
+        tl.store(place + 2 * records * size, high, mask=inside)
+
+
+@triton.jit
+def weighted_parts(factor, weights, first, second, size, records):
+    """A program splits a block of a record."""
+    record = (tl.program_id(0) // tl.cdiv(size, _BLOCK)).to(tl.int64)
+    places = tl.program_id(0) % tl.cdiv(size, _BLOCK) * _BLOCK + tl.arange(0, _BLOCK)
     inside = places < size
     values = tl.load(factor + record * size + places, mask=inside, other=0.0).to(tl.float32)
     values = values * tl.load(weights + record % records)
     values = tl.where(tl.abs(values) < float("inf"), values, 0.0)
-    if truncates:
-        high = (values.to(tl.int32, bitcast=True) & _SHORT).to(tl.float32, bitcast=True)
-        rest = values - high
-        low = (rest.to(tl.int32, bitcast=True) & _SHORT).to(tl.float32, bitcast=True)
-    else:
-        high = values.to(tl.bfloat16)
-        low = (values - high.to(tl.float32)).to(tl.bfloat16)
+    high = values.to(tl.bfloat16)
+    low = (values - high.to(tl.float32)).to(tl.bfloat16)
     tl.store(first + record * size + places, high, mask=inside)
     tl.store(second + record * size + places, low, mask=inside)
 

@@ -14,6 +14,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
+from prudent._files import sha256
 from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
@@ -32,13 +33,15 @@ from prudent.training.huggingface.records import (
 )
 from prudent.training.huggingface.self_test import Positions, check_optimizer, check_reach, reach
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.loop.checkpoint import load_checkpoint, save_checkpoint
+from prudent.training.loop.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from prudent.training.memory import within_memory
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonSampler, device_kind
 from prudent.training.step import Step
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
+_LESS_AT_ONCE = "Lower it, and raise gradient_accumulation_steps by the same factor."
 
 _EXAMPLES = 16
 """Number of public records that are looked at before training."""
@@ -228,7 +231,12 @@ class PrivateTrainer(Trainer):
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
-        outcome = step([self._chunk(part) for part in inputs.parts])
+        outcome = within_memory(
+            lambda: step([self._chunk(part) for part in inputs.parts]),
+            "per_device_train_batch_size",
+            self.args.per_device_train_batch_size,
+            _LESS_AT_ONCE,
+        )
         self._passes += outcome.passed
         return torch.zeros((), device=self.args.device)
 
@@ -327,6 +335,7 @@ class PrivateTrainer(Trainer):
             "predictable": self._key.predictable,
             "release": self._step.state.state_dict(),
             "passes": self._passes,
+            "files": _digests(folder),
         }
         save_checkpoint(folder, state)
 
@@ -351,6 +360,14 @@ class PrivateTrainer(Trainer):
                 "a complete checkpoint of a PrivateTrainer",
                 got=folder,
                 why="without its key the steps since then would be repeated with other noise",
+            )
+        if damaged := state.get("files", {}).items() - _digests(Path(folder)).items():
+            raise ArgumentError(
+                "resume_from_checkpoint",
+                "an intact checkpoint",
+                shown=f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing",
+                why="the same noise on other sums could be subtracted",
+                hint="Restore the file from a copy, or resume from an earlier checkpoint.",
             )
         for name, value in self._identity().items():
             if state[name] != value:
@@ -391,6 +408,15 @@ class _Follow(TrainerCallback):
         """Complete a checkpoint by the key and the state of the private step."""
         if not args.save_only_model:
             self._trainer._save_secrets(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that Trainer wrote to a checkpoint, by name; ours has its own."""
+    return {
+        path.relative_to(folder).as_posix(): sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / CHECKPOINT
+    }
 
 
 def _check_given(kind: type[Trainer], args: Any, data: Any, evaluated: Any) -> None:

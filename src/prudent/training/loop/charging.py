@@ -1,5 +1,6 @@
 """Charging a run to the budget of its data, kept in a ledger that other releases share."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -69,11 +70,23 @@ def charge_run(
 
 
 def note_release(ledger: LedgerLike, charges: Sequence[Any]) -> None:
-    """Note in the history of a ledger that the run was released. Costs nothing."""
-    if hasattr(ledger, "record_outcome"):
+    """Note in the history of a ledger that the run was released. Costs nothing.
+
+    A ledger that cannot be reached any more must not take the trained model with it: that is paid
+    for, whatever the history says.
+    """
+    if not hasattr(ledger, "record_outcome"):
+        return
+    try:
         for charge in charges:
             if not charge.outcome:
                 ledger.record_outcome(charge, "released")
+    except Exception as error:
+        warnings.warn(
+            "The run is complete and paid for, but its outcome could not be noted in the ledger, "
+            f"where it stays unknown: {error}",
+            stacklevel=2,
+        )
 
 
 def _steps(event: dp.DpEvent, plan: Plan) -> int:

@@ -20,22 +20,24 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import dp_accounting as dp
 import torch
 
+from prudent._files import replacing
 from prudent._formats import NewerFormatError, check_format
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
+from prudent.training.loop.resuming import resumable
 from prudent.training.plan import Plan
 
 CHECKPOINT_FORMAT = 2
 PAID_FORMAT = 1
 """A change that earlier versions would misread or fail to read raises the number."""
 
-_CHECKPOINT = "checkpoint.pt"
+CHECKPOINT = "checkpoint.pt"
 _PAID = "paid.json"
 _PAID_BEFORE = "ledger.json"
 """The name that earlier versions gave to the file."""
@@ -53,13 +55,16 @@ def held(folder: Path) -> Iterator[None]:
     """
     # SQLite locks files through the operating system: this works on every platform, and the lock is
     # released when the process dies.
-    file = sqlite3.connect(folder / _LOCK, timeout=0, isolation_level=None)
+    try:
+        file = sqlite3.connect(folder / _LOCK, timeout=0, isolation_level=None)
+    except sqlite3.OperationalError as error:
+        raise _unwritable(folder, error) from error
     with contextlib.closing(file):
         try:
             file.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorname != "SQLITE_BUSY":
-                raise
+                raise _unwritable(folder, error) from error
             raise ArgumentError(
                 "out",
                 "a folder that no other run is using",
@@ -69,16 +74,24 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
+def _unwritable(folder: Path, error: Exception) -> ArgumentError:
+    return ArgumentError(
+        "out",
+        "a folder that can be written",
+        got=str(folder),
+        why=str(error),
+        hint="Check the space left on the disk and who may write there, or choose another folder. "
+        "A run that was begun there goes on with resume=True.",
+    )
+
+
+@resumable()
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Write the state atomically: a reader sees either the complete old or the complete new one."""
-    temporary = folder / (_CHECKPOINT + ".new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
+    with replacing(folder / CHECKPOINT, "w+b", owner_only=True) as file:
         torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
         # Appending to the archive is safe: a zip directory is located by searching from the end.
         file.write(_SEAL + _digest(file, file.tell()))
-        _settle(file)
-    _replace(temporary, folder / _CHECKPOINT)
 
 
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
@@ -89,28 +102,35 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         ValueError: If the file is not bit for bit what was written. The run would continue with
             other weights or another trim but the same noise, which whoever saw both could subtract.
     """
-    path = folder / _CHECKPOINT
+    path = folder / CHECKPOINT
     if not path.exists():
         return None
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END) - len(_SEAL) - hashlib.sha256().digest_size
         file.seek(max(0, end))
         if end < 0 or file.read() != _SEAL + _digest(file, end):
-            raise ArgumentError(
-                "out",
-                "with an intact checkpoint",
-                shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
-                why="its digest does not match",
-                hint="Restore the file from a copy, or start again in another folder.",
-            )
+            raise _damaged(path, "its digest does not match")
         file.seek(0)
-        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        try:
+            state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        except Exception:  # torch has many, for files that no run wrote
+            raise _damaged(path, "it holds other than tensors and plain values") from None
     check_format(state, CHECKPOINT_FORMAT, f"the checkpoint {str(path)!r}")
     state.pop("format", None)
     return state
 
 
-def _digest(file: BinaryIO, end: int) -> bytes:
+def _damaged(path: Path, why: str) -> ArgumentError:
+    return ArgumentError(
+        "out",
+        "with an intact checkpoint",
+        shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
+        why=why,
+        hint="Restore the file from a copy, or start again in another folder.",
+    )
+
+
+def _digest(file: IO[bytes], end: int) -> bytes:
     """SHA-256 of the first `end` bytes of a file; leaves the file position at `end`."""
     file.seek(0)
     found = hashlib.sha256()
@@ -119,19 +139,17 @@ def _digest(file: BinaryIO, end: int) -> bytes:
     return found.digest()
 
 
+@resumable()
 def charge(folder: Path, plan: Plan, steps: int) -> None:
     """Record that the first `steps` steps are paid for, before they are taken."""
-    temporary = folder / (_PAID + ".new")
-    with temporary.open("w") as file:
-        content = {
-            "format": PAID_FORMAT,
-            "steps": steps,
-            "event": to_plain(plan.event_after(steps)),
-            "relation": to_plain(plan.relation),
-        }
+    content = {
+        "format": PAID_FORMAT,
+        "steps": steps,
+        "event": to_plain(plan.event_after(steps)),
+        "relation": to_plain(plan.relation),
+    }
+    with replacing(folder / _PAID) as file:
         json.dump(content, file, indent=1)
-        _settle(file)
-    _replace(temporary, folder / _PAID)
     (folder / _PAID_BEFORE).unlink(missing_ok=True)
 
 
@@ -168,30 +186,10 @@ def charged(folder: Path) -> Charge | None:
         return Charge(int(content["steps"]), event, relation)
     except NewerFormatError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArgumentError(
             "out",
             "with an intact record of what was paid",
             shown=f"{str(path)!r}, which is damaged",
             hint="Restore the file from a copy, or start again in another folder.",
         ) from error
-
-
-def _settle(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    """Rename a file to its target and sync the folder, so that a power loss cannot undo the rename.
-
-    Otherwise a charge could be lost after its steps were shown, or the key with which they were
-    taken.
-    """
-    os.replace(temporary, target)
-    if os.name == "posix":  # folders cannot be opened elsewhere
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -1,6 +1,7 @@
 """The step as a CUDA graph: one launch, without reading values on the host."""
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,7 +48,7 @@ class CapturedStep:
         # on them; otherwise graphs that run concurrently would share a workspace.
         current = torch.cuda.current_stream()
         own = current != torch.cuda.default_stream()
-        stream = current if own else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = current if own else _side_stream(current.device)
         with rehearsal(step, model, optimizer, counters):
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
@@ -76,6 +77,12 @@ class CapturedStep:
         """Assign what the last replay computed to `.grad`, as an uncaptured step may have since."""
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all captures of a device: workspaces of a stream are never given back."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def is_capturable(optimizer: torch.optim.Optimizer) -> bool:

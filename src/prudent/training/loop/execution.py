@@ -39,6 +39,10 @@ class Precision(_validate.Choice):
     """bfloat16 wherever torch.autocast uses it."""
 
 
+def _device(given: torch.device | str) -> torch.device:
+    return _validate.device(device=given)
+
+
 @attrs.frozen(kw_only=True)
 class Execution:
     """Where and how a plan is executed, without influence on its guarantee.
@@ -66,7 +70,7 @@ class Execution:
             process with others, or a process group exists. False: each process trains on its own.
     """
 
-    device: torch.device = attrs.field(default=torch.device("cpu"), converter=torch.device)
+    device: torch.device = attrs.field(default=torch.device("cpu"), converter=_device)
     engine: EngineChoice = attrs.field(default=EngineChoice.BOOKKEEPING, converter=EngineChoice)
     physical_batch: int | None = None
     recompute: bool = False

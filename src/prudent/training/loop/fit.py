@@ -141,6 +141,12 @@ def fit(
         `plan.expected_batch` the sum is divided by the sampling rate times the number of records,
         and the relation declares this number public.
     """
+    if evaluate is not None:
+        _validate.function(evaluate=evaluate)
+    callbacks = [
+        _validate.function(callbacks=each) for each in _validate.values(callbacks=callbacks)
+    ]
+    evaluate_at = _validate.values(evaluate_at=evaluate_at)
     _check_covered(corrupt, delta, ledger)
     run = TrainingRun.prepare(
         plan,

@@ -15,7 +15,9 @@ from typing import Any
 import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from prudent._files import replacing, settle
 from prudent._rounding import rounded_up
+from prudent.training.loop.resuming import resumable
 
 
 @attrs.frozen(kw_only=True)
@@ -73,7 +75,7 @@ class Recorder:
             BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[shown]}"),
+            TextColumn("{task.fields[shown]}", markup=False),
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
@@ -101,6 +103,7 @@ class Recorder:
         """Advance the progress bar by one step."""
         self._progress.advance(self._task)
 
+    @resumable()
     def record(self, metrics: Metrics) -> None:
         """Show and write an entry."""
         self.history.append(metrics)
@@ -112,18 +115,21 @@ class Recorder:
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps(metrics.plain()) + "\n")
+                settle(file)  # before the checkpoint, after which it is not written again
         if self._writer is not None:
             for name, value in metrics.plain().items():
                 if isinstance(value, int | float) and name != "step":
                     self._writer.add_scalar(name, value, metrics.step)
 
     @staticmethod
+    @resumable()
     def _keep_until(path: Path, step: int) -> None:
-        if not path.exists():
-            return
-        lines = path.read_text().splitlines() if step else []
-        kept = [line for line in lines if _step_of(line) <= step]
-        path.write_text("".join(line + "\n" for line in kept))
+        before = path.read_text(errors="replace") if path.exists() else ""
+        kept = [line for line in before.splitlines() if step and _step_of(line) <= step]
+        text = "".join(line + "\n" for line in kept)
+        if text != before:
+            with replacing(path) as file:
+                file.write(text)
 
 
 def last_entry(folder: Path) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def last_entry(folder: Path) -> dict[str, Any]:
         ValueError: If no entry in it is complete.
     """
     path = folder / "metrics.jsonl"
-    for line in reversed(path.read_text().splitlines()):
+    for line in reversed(path.read_text(errors="replace").splitlines()):
         if math.isfinite(_step_of(line)):
             entry: dict[str, Any] = json.loads(line)
             return entry
@@ -145,7 +151,7 @@ def _step_of(line: str) -> float:
     """The step of a line; infinity for a line that a kill left incomplete."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
 
 

@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from prudent import _validate
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.aggregation import Mean
@@ -31,6 +32,7 @@ from prudent.training.loop.scheduling import (
     scheduler_of,
 )
 from prudent.training.loop.updates import Updates, optimizer_of
+from prudent.training.memory import within_memory
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
@@ -80,6 +82,7 @@ class TrainingRun:
         scheduler: Scheduler | None = None,
     ) -> Self:
         """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
+        _check_parts(plan, model, loss, corrupt, execution)
         execution, processes = (Execution() if execution is None else execution).joined()
         device = execution.device
         model = unwrapped(model, processes)
@@ -153,7 +156,9 @@ class TrainingRun:
         """Take the steps from `first` up to `stop`, yielding after each one."""
         batches = self._batches(first)
         for number in range(first, stop):
-            self.last = self.updates(next(batches))
+            self.last = within_memory(
+                lambda: self.updates(next(batches)), "physical_batch", self.sampler.physical_batch
+            )
             if self.average is not None:
                 self.average.follow(number)
             yield number
@@ -355,3 +360,14 @@ def _default_generator(device: torch.device) -> torch.Generator:
     torch.cuda.init()  # type: ignore[no-untyped-call]
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
+
+
+def _check_parts(plan: Any, model: Any, loss: Any, corrupt: Any, execution: Any) -> None:
+    """Raise an error for arguments of another kind, before any of them is used."""
+    _validate.instance(Plan, "a Plan", plan=plan)
+    _validate.instance(nn.Module, "a torch module", model=model)
+    _validate.function(loss=loss)
+    if corrupt is not None and not isinstance(corrupt, Corruption):
+        _validate.function(corrupt=corrupt)
+    if execution is not None:
+        _validate.instance(Execution, "an Execution", execution=execution)

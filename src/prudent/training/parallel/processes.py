@@ -9,12 +9,13 @@ record i belongs to process i modulo the number of processes. Then, in every ste
    decided for itself with the same noise, a rounding difference between two devices could send them
    into different branches;
 4. each process sums its own records with the weights it was given;
-5. the first process adds the noise to its part, and the parts are added up.
+5. the parts are added up in the first process, which adds the noise and sends the result to all.
 
 The noise is drawn once, by one process, from the keystream that a single process would have read,
-so the reduced sum contains it exactly once, whatever the devices are. (If every process added a
-share of the noise, each would have to be trusted to do so.) A run of any number of processes
-therefore releases what one process would have released, up to the rounding of sums.
+so the sum contains it exactly once, whatever the devices are. (If every process added a share of
+the noise, each would have to be trusted to do so.) It is added last, because the noisy sum is
+rounded to a lattice: a part that was added afterwards would show its low bits. A run of any number
+of processes therefore releases what one process would have released, up to the rounding of sums.
 
 All processes belong to the owner of the data: they exchange norms, ids and noiseless sums,
 unencrypted.
@@ -22,6 +23,7 @@ unencrypted.
 
 import atexit
 import os
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -34,6 +36,7 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
+from prudent.training.memory import lacks_memory
 from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")
@@ -75,6 +78,14 @@ class Processes(ABC):
         """The sum of the parts of all processes; may overwrite `part`."""
 
     @abstractmethod
+    def collected(self, part: Tensor) -> Tensor:
+        """In the first process the sum of all parts, elsewhere anything; may overwrite `part`."""
+
+    @abstractmethod
+    def sent(self, value: Tensor) -> Tensor:
+        """The value of the first process, in every process; may overwrite `value`."""
+
+    @abstractmethod
     def gathered(self, value: Answer) -> list[Answer]:
         """The values of all processes, ordered by rank."""
 
@@ -111,6 +122,14 @@ class Alone(Processes):
     @override
     def summed(self, part: Tensor) -> Tensor:
         return part
+
+    @override
+    def collected(self, part: Tensor) -> Tensor:
+        return part
+
+    @override
+    def sent(self, value: Tensor) -> Tensor:
+        return value
 
     @override
     def gathered(self, value: Answer) -> list[Answer]:
@@ -170,7 +189,7 @@ class Together(Processes):
         noise, passed, noisy_margin, scale = answer[-4:].unbind()
         return Decision(
             answer[start : start + len(norms)].to(norms.dtype),
-            noise.to(norms.dtype),
+            noise,
             passed.bool(),
             noisy_margin,
             scale.to(norms.dtype),
@@ -183,6 +202,18 @@ class Together(Processes):
         return part
 
     @override
+    def collected(self, part: Tensor) -> Tensor:
+        with self.watched():
+            distributed.reduce(part, 0)
+        return part
+
+    @override
+    def sent(self, value: Tensor) -> Tensor:
+        with self.watched():
+            distributed.broadcast(value, 0)
+        return value
+
+    @override
     def gathered(self, value: Answer) -> list[Answer]:
         values: list[Any] = [None] * self.count
         with self.watched():
@@ -192,15 +223,16 @@ class Together(Processes):
     @override
     def first(self, function: Callable[[], Answer]) -> Answer:
         answer: list[Any] = [None, None]
+        failure: Exception | None = None
         if self.rank == 0:
             try:
                 answer[0] = function()
             except Exception as error:  # all processes must stop, whatever the error
-                answer[1] = error
+                failure, answer[1] = error, _portable(error)
         with self.watched():
             distributed.broadcast_object_list(answer, 0)
         if answer[1] is not None:
-            raise answer[1]
+            raise failure or answer[1]
         value: Answer = answer[0]
         return value
 
@@ -225,6 +257,8 @@ class Together(Processes):
         try:
             yield
         except RuntimeError as error:
+            if lacks_memory(error):  # of this process
+                raise
             raise ProcessLostError(
                 "A process of this run was lost, so the others stop. What was taken is paid for: "
                 "start the run again with resume (--resume), with any number of processes, and it "
@@ -297,6 +331,15 @@ def _refuse_shared(ids: Tensor) -> None:
             "it would count twice. Draw with PoissonSampler(..., processes=...), the same key in "
             "every process."
         )
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or its text if it cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _leave() -> None:

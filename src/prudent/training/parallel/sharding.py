@@ -27,7 +27,8 @@ def is_sharded(value: Any) -> bool:
 
 def has_shards(model: nn.Module) -> bool:
     """Whether any parameter is sharded."""
-    return any(is_sharded(parameter) for parameter in model.parameters())
+    imported = "torch.distributed.tensor" in sys.modules
+    return imported and any(is_sharded(parameter) for parameter in model.parameters())
 
 
 def check_mesh(model: nn.Module, processes: int) -> None:
@@ -61,13 +62,13 @@ def whole(value: Tensor) -> Tensor:
     return gathered.detach()
 
 
-def scattered(part: Tensor, parameter: Any) -> Tensor:
-    """Sum the parts of all processes and return this process's shard of the sum."""
-    from torch.distributed.tensor import DTensor, Partial
+def own_shard(value: Tensor, parameter: Any) -> Tensor:
+    """This process's shard of a tensor that every process holds, sharded like a parameter."""
+    from torch.distributed.tensor import DTensor, Replicate
 
     mesh = parameter.device_mesh
-    parts = DTensor.from_local(part, mesh, [Partial()] * mesh.ndim, run_check=False)
-    return parts.redistribute(placements=parameter.placements)
+    replicas = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicas.redistribute(placements=parameter.placements)
 
 
 @contextmanager

@@ -1,0 +1,108 @@
+"""Files that are complete or absent, and what to do about a disk that refuses."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+_ROOM = "Free some space and try again."
+_RIGHTS = "Check that it may be written by this user, or choose another place."
+_ADVICE = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: _ROOM,
+    errno.EROFS: _RIGHTS,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EIO: "Check the disk.",
+}
+
+
+def advice(error: OSError) -> str:
+    """What to do about an error of the file system; empty if the error says it itself."""
+    if error.errno is None or error.strerror != os.strerror(error.errno):
+        return ""
+    return _ADVICE.get(error.errno, "")
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder, if it is missing, and a file in it; called before what it is for is paid for.
+
+    Raises:
+        OSError: If files cannot be made there; names the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * 4096)
+            settle(file)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: str = "w", *, owner_only: bool = False) -> Iterator[IO[Any]]:
+    """A file to write that takes the place of `path` once it is complete and on disk.
+
+    A kill, a full disk or an error in between leaves `path` as it was. One process at a time may
+    replace a file.
+
+    Args:
+        path: The file, which need not exist yet.
+        mode: `w` for text in UTF-8, `wb` for bytes; with `+` it can also be read.
+        owner_only: Whether only its owner may read the file.
+
+    Raises:
+        OSError: If it cannot be written; names the file.
+    """
+    aside = path.with_name(path.name + ".new")
+    encoding = None if "b" in mode else "utf-8"
+    try:
+        aside.unlink(missing_ok=True)  # left by a process that was killed
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
+        number = os.open(aside, flags, 0o600 if owner_only else 0o666)
+        with os.fdopen(number, mode, encoding=encoding) as file:
+            yield file
+            settle(file)
+        os.replace(aside, path)
+        _settle_names(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        if (cause := _of_the_disk(error)) is not None:
+            raise OSError(cause.errno, cause.strerror, str(path)) from error
+        raise
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def settle(file: IO[Any]) -> None:
+    """Wait until what was written to a file is on disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _of_the_disk(error: BaseException) -> OSError | None:
+    """The error of the file system behind an error of whoever wrote: torch hides it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__ if isinstance(found, RuntimeError) else None
+    return found
+
+
+def _settle_names(folder: Path) -> None:
+    """Wait until the names in a folder are on disk: a power loss could undo a rename."""
+    if os.name == "posix":  # folders cannot be opened elsewhere
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

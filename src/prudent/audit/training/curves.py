@@ -1,0 +1,172 @@
+"""Trade-off curves of plans: the claim that an audit of a whole curve refutes.
+
+A plan promises more than one (ε, δ): its curve f bounds the errors of every test, so that a test
+with false-positive rate x has a false-negative rate of at least f(x) (Dong, Roth and Su 2022). An
+attacker with few runs sees the middle of the curve, not the tail that δ = 1e-5 is about. So curves
+of one family, the plan with more or less noise, are refuted as a whole, and the ε of the most
+private curve refuted is read off at δ.
+
+Such a bound says less than one on (ε, δ) alone: it is of the plan's ε if the plan's true curve is
+in the family, that is, if its noise has the right shape and perhaps the wrong size.
+"""
+
+import abc
+import math
+
+import attrs
+import numpy as np
+from scipy import optimize, special
+
+from prudent import _validate
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
+from prudent.audit.lower_bounds import FloatArray
+from prudent.training.aggregation import Sum
+from prudent.training.plan import Plan
+
+_LARGEST_MU = 1e3
+_LINES = 200  # of a curve without a closed form
+_INTERVAL = 1e-3  # a coarse grid of losses: the curve is a little lower, so it is refuted less
+_SMALLEST_DELTA = 1e-7
+
+
+class Curve(abc.ABC):
+    """A symmetric, convex trade-off curve."""
+
+    @abc.abstractmethod
+    def misses(self, alarms: FloatArray) -> FloatArray:
+        """The least false-negative rates at these false-positive rates."""
+
+    @abc.abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """The ε of the curve at δ."""
+
+
+@attrs.frozen
+class GaussianCurve(Curve):
+    """The curve of telling N(0, 1) from N(μ, 1): Gaussian differential privacy.
+
+    Attributes:
+        mu: The shift μ.
+    """
+
+    mu: float
+
+    def misses(self, alarms: FloatArray) -> FloatArray:
+        """The least false-negative rates at these false-positive rates."""
+        return np.asarray(special.ndtr(-special.ndtri(alarms) - self.mu))
+
+    def epsilon(self, delta: float) -> float:
+        """The ε of the curve at δ."""
+        return epsilon_of_mu(self.mu, delta)
+
+
+@attrs.frozen
+class PointCurve(Curve):
+    """The curve of all that is (ε, δ)-DP.
+
+    Attributes:
+        at: ε.
+        delta: δ.
+    """
+
+    at: float
+    delta: float
+
+    def misses(self, alarms: FloatArray) -> FloatArray:
+        """The least false-negative rates at these false-positive rates."""
+        rest = 1 - self.delta
+        lines = rest - np.exp(self.at) * alarms, np.exp(-self.at) * (rest - alarms)
+        return np.asarray(np.maximum(0.0, np.maximum(*lines)))
+
+    def epsilon(self, delta: float) -> float:
+        """The ε of the curve at δ, at least its own δ."""
+        return self.at
+
+
+@attrs.frozen(eq=False)
+class PlanCurve(Curve):
+    """The curve of a plan, from its privacy profile at a grid of ε.
+
+    Guarantee:
+        Every (ε, δ(ε)) of the plan gives lines below its curve. The greatest of finitely many lines
+        is below it too, so whoever refutes this curve refutes the plan.
+
+    Attributes:
+        plan: The plan.
+    """
+
+    plan: Plan
+    _epsilons: FloatArray = attrs.field(init=False, repr=False)
+    _deltas: FloatArray = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        accountant = PldAccountant(value_discretization_interval=_INTERVAL)
+        accountant.compose(self.plan.event)
+        most = accountant.get_epsilon(_SMALLEST_DELTA)
+        grid = np.linspace(0.0, most if math.isfinite(most) else 50.0, _LINES)
+        object.__setattr__(self, "_epsilons", grid)
+        object.__setattr__(self, "_deltas", accountant.profile(grid))
+
+    def misses(self, alarms: FloatArray) -> FloatArray:
+        """The least false-negative rates at these false-positive rates."""
+        shape = np.shape(alarms)
+        rest, alarms = (1 - self._deltas)[:, None], np.ravel(alarms)[None]
+        steep = rest - np.exp(self._epsilons)[:, None] * alarms
+        flat = np.exp(-self._epsilons)[:, None] * (rest - alarms)
+        return np.asarray(np.maximum(0.0, np.maximum(steep, flat).max(0))).reshape(shape)
+
+    def epsilon(self, delta: float) -> float:
+        """The ε of the plan at δ."""
+        return self.plan.epsilon(delta)
+
+
+@attrs.frozen
+class Family:
+    """The curves of a plan with other noise, from the most private on.
+
+    Attributes:
+        plan: The plan as claimed.
+    """
+
+    plan: Plan
+
+    def __attrs_post_init__(self) -> None:
+        if self.plan.relation not in (ADD_REMOVE, ZERO_OUT):
+            raise _validate.ArgumentError(
+                "plan", "with the relation ADD_REMOVE or ZERO_OUT", shown=str(self.plan.relation)
+            )
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether every curve is one of Gaussian differential privacy."""
+        return isinstance(self.plan.aggregation, Sum) and self.plan.sampling_rate == 1
+
+    def less_private(self, factor: float) -> Curve:
+        """The curve of the plan with its noise divided by a factor."""
+        rule = self.plan.aggregation
+        noise = rule.noise_multiplier / factor  # type: ignore[attr-defined]
+        if self.is_gaussian:
+            return GaussianCurve(math.sqrt(self.plan.steps) / noise)
+        return PlanCurve(attrs.evolve(self.plan, aggregation=rule.with_noise(noise)))
+
+
+def epsilon_of_mu(mu: float, delta: float) -> float:
+    """The ε at which μ-Gaussian DP is (ε, δ)-DP (Balle and Wang 2018)."""
+    if mu <= 0:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        far = special.log_ndtr(-epsilon / mu - mu / 2) + epsilon
+        return float(special.ndtr(mu / 2 - epsilon / mu) - math.exp(far) - delta)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    return float(optimize.brentq(excess, 0.0, mu * (mu / 2 + 40)))
+
+
+def mu_of_rates(hits: float, alarms: float) -> float:
+    """The μ of the Gaussian curve through a test: 0 if it is no better than a guess."""
+    if hits <= alarms:
+        return 0.0
+    return float(min(special.ndtri(hits) - special.ndtri(alarms), _LARGEST_MU))

@@ -1,0 +1,179 @@
+"""Audit of private training in one run with many canaries, each in a direction of its own.
+
+    plan = Plan(sampling_rate=1.0, steps=1, aggregation=Sum(clip=1.0, noise_multiplier=2.0))
+    one_run(plan, delta=1e-5, canaries=10_000).lower
+
+The cost is that of one training run. The bounds hold whatever the canaries do to each other.
+"""
+
+import math
+
+import attrs
+import numpy as np
+
+from prudent import _validate
+from prudent.audit.auditing import CONFIDENCE
+from prudent.audit.lower_bounds import BoolArray, FloatArray
+from prudent.audit.result import AuditResult
+from prudent.audit.training.curves import Family
+from prudent.audit.training.likelihood import Likelihood
+from prudent.audit.training.observing import Releases, observe_lanes
+from prudent.audit.training.one_run_bounds import (
+    epsilon_of_right_guesses,
+    is_curve_refuted,
+    largest_refuted,
+)
+from prudent.audit.training.scenes import dirac
+from prudent.audit.training.white_box import with_batch
+from prudent.training.aggregation import Sum
+from prudent.training.plan import Plan
+
+_LARGEST_FACTOR = 64.0
+_LEAST_FACTOR = 0.02  # noise of fifty times the plan's: its price is next to nothing
+_MOST_GUESSES = 5000
+
+
+class Against(_validate.Choice):
+    """What one run is to refute."""
+
+    POINT = "point"
+    """(ε, δ)-DP, whatever the mechanism."""
+
+    CURVE = "curve"
+    """The whole trade-off curve of the plan, or of the plan with more noise."""
+
+
+@attrs.frozen
+class OneRunBound:
+    """A way to turn right guesses into a lower bound on ε.
+
+    Attributes:
+        plan: The plan, to whose family of curves the bound of a curve refers.
+        against: What is to be refuted.
+        delta: δ of the claim.
+        confidence: 1 minus the false-alarm rate.
+    """
+
+    plan: Plan
+    against: Against
+    delta: float
+    confidence: float
+
+    def lower(self, right: int, guesses: int, canaries: int) -> float:
+        """The largest ε refuted."""
+        if self.against is Against.POINT:
+            return epsilon_of_right_guesses(
+                right, guesses, canaries, delta=self.delta, confidence=self.confidence
+            )
+        family = Family(self.plan)
+
+        def refuted(factor: float) -> bool:
+            if factor < _LEAST_FACTOR:
+                return True
+            curve = family.less_private(factor)
+            return is_curve_refuted(right, guesses, canaries, curve, confidence=self.confidence)
+
+        factor = largest_refuted(refuted, _LARGEST_FACTOR, precision=1e-3)
+        return family.less_private(factor).epsilon(self.delta) if factor > _LEAST_FACTOR else 0.0
+
+
+def one_run(
+    plan: Plan,
+    *,
+    delta: float,
+    epsilon: float | None = None,
+    canaries: int = 10_000,
+    guesses: int | None = None,
+    against: Against | str = Against.POINT,
+    confidence: float = CONFIDENCE,
+) -> AuditResult:
+    """Try to refute the price of a plan in a single run, in which every record is a canary.
+
+    A fair coin decides for each canary whether it is in the data. The attacker sees every release
+    and guesses where the likelihood ratio is most telling.
+
+    Guarantee:
+        If the run is as private as claimed, the result is `refuted` with a probability of at most
+        1 - confidence: for `point` the claim is (ε, δ)-DP, for `curve` the plan's trade-off curve.
+
+    Args:
+        plan: A plan of DP-SGD. Its steps are those of `fit`. A trimmed or tested sum keeps few of
+            many equal canaries, so one run says little about it; see `white_box`.
+        delta: δ of the claim.
+        epsilon: ε of the claim; None: `plan.epsilon(delta)`.
+        canaries: The number of canaries and of coordinates of the model.
+        guesses: The number of guesses, fixed before the run. None: what should refute most, found
+            by a simulation of an honest run.
+        against: What to refute: `point` or `curve`.
+        confidence: 1 minus the false-alarm rate.
+    """
+    plan = with_batch(plan)
+    if not isinstance(plan.aggregation, Sum):
+        raise _validate.ArgumentError(
+            "plan",
+            "DP-SGD (Sum)",
+            shown=type(plan.aggregation).__name__,
+            hint="Of many equal canaries a trimmed sum keeps few: use white_box.",
+        )
+    bound = OneRunBound(plan, Against(against), delta, confidence)
+    claimed = plan.epsilon(delta) if epsilon is None else epsilon
+    count = _validate.count(2, canaries=canaries)
+    if guesses is None:
+        guesses = promising_guesses(bound, count)
+    coins = np.asarray(np.random.default_rng().random(count) < 0.5)
+    right = right_guesses(_odds(plan, observe_lanes(plan, coins)), coins, guesses)
+    return AuditResult(
+        name=f"training, one run with {count} canaries",
+        claimed=claimed,
+        delta=delta,
+        lower=bound.lower(right, guesses, count),
+        confidence=confidence,
+        runs=count,
+        guesses=guesses,
+        right=right,
+        exact=Likelihood(plan, dirac(plan.aggregation)).epsilon(delta),
+        notes=_notes(bound.against),
+    )
+
+
+def promising_guesses(bound: OneRunBound, canaries: int) -> int:
+    """The number of guesses that would refute most, by a simulation of an honest run."""
+    plan, random = bound.plan, np.random.default_rng()
+    rule = plan.aggregation
+    assert isinstance(rule, Sum)
+    coins = random.random(canaries) < 0.5
+    shape = canaries, plan.steps
+    drawn = coins[:, None] & (random.random(shape) < plan.sampling_rate)
+    along = rule.clip * (drawn + rule.noise_multiplier * random.standard_normal(shape))
+    sizes = np.sort(np.abs(_odds(plan, along)))[::-1]
+    expected = np.cumsum(1 / (1 + np.exp(-sizes)))
+    most = min(canaries, _MOST_GUESSES)
+    offers = np.unique(np.geomspace(min(8, canaries), most, 12).astype(int))
+    # A curve without a closed form takes long to refute, and what suits a point suits it as well.
+    if not Family(plan).is_gaussian:
+        bound = attrs.evolve(bound, against=Against.POINT)
+    return int(
+        max(offers, key=lambda r: bound.lower(math.floor(expected[r - 1]), int(r), canaries))
+    )
+
+
+def right_guesses(odds: FloatArray, coins: BoolArray, guesses: int) -> int:
+    """The number of right guesses among those with the largest log-odds, either way."""
+    chosen = np.argsort(-np.abs(odds), kind="stable")[:guesses]
+    return int(np.sum((odds[chosen] > 0) == coins[chosen]))
+
+
+def _odds(plan: Plan, along: FloatArray) -> FloatArray:
+    """The log-odds of each canary, given what its lane shows."""
+    blank = np.zeros(along.shape)
+    seen = Releases(along, blank > 0, blank, blank)
+    return Likelihood(plan, dirac(plan.aggregation)).score(seen)
+
+
+def _notes(against: Against) -> tuple[str, ...]:
+    if against is Against.POINT:
+        return ("The bound is on (ε, δ)-DP (Steinke, Nasr and Jagielski 2023).",)
+    return (
+        "The bound is on the trade-off curve of the plan with other noise (Mahloujifar, Melis and "
+        "Chaudhuri 2025).",
+    )

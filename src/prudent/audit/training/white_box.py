@@ -1,0 +1,256 @@
+"""Audit of private training by an attacker who sees every release: a canary at every step.
+
+    plan = Plan(sampling_rate=0.2, steps=10, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    white_box(plan, delta=1e-5, lanes=1_000_000).share
+
+An attack is a scene (see `scenes`) and a score. Which one to use is decided on pilot runs; the runs
+that are counted are others, so the choice costs no confidence.
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+import attrs
+import numpy as np
+
+from prudent import _validate
+from prudent.audit.auditing import CONFIDENCE
+from prudent.audit.lower_bounds import BoolArray, FloatArray
+from prudent.audit.result import AuditResult
+from prudent.audit.trade_off import TradeOff
+from prudent.audit.training.likelihood import Likelihood
+from prudent.audit.training.observing import Releases, observe, observe_lanes
+from prudent.audit.training.reading import Claim, Reading, best_reading
+from prudent.audit.training.scenes import Scene, dirac, displaced, opposed
+from prudent.training.aggregation import Noisy, ProposeTestRelease, Sum
+from prudent.training.plan import Plan
+from prudent.training.trimming import FixedTrim
+
+_BATCH = 64.0  # the public batch size of a plan without one
+_PILOT = 0.25  # pilot runs, relative to those that are counted
+
+Score = Callable[[Releases], FloatArray]
+
+
+@attrs.frozen(eq=False)
+class Attack:
+    """A way to tell runs with the canary from runs without it.
+
+    Attributes:
+        name: What is done.
+        scene: The records and the canary.
+        score: High where a run speaks for the canary.
+        runs: The number of runs to count.
+        in_lanes: Whether many runs share one, each in a coordinate of its own.
+        is_likelihood: Whether the score is the log-likelihood ratio of an honest run.
+    """
+
+    name: str
+    scene: Scene
+    score: Score
+    runs: int
+    in_lanes: bool = False
+    is_likelihood: bool = True
+
+    def releases(self, plan: Plan, coins: BoolArray) -> Releases:
+        """Run the plan once for each coin."""
+        if self.in_lanes:
+            along = observe_lanes(plan, coins)
+            blank = np.zeros(along.shape)
+            return Releases(along, blank > 0, blank, blank)
+        counts = [int(np.sum(coins == value)) for value in (False, True)]
+        parts = [
+            observe(plan, self.scene, present=present, runs=count)
+            for present, count in zip((False, True), counts, strict=True)
+            if count
+        ]
+        # Runs of one kind are alike, so each coin takes the next one of its kind.
+        places = np.empty(len(coins), np.intp)
+        places[~coins], places[coins] = np.arange(counts[0]), counts[0] + np.arange(counts[1])
+        return Releases.joined(parts).ordered(places)
+
+
+def white_box(
+    plan: Plan,
+    *,
+    delta: float,
+    epsilon: float | None = None,
+    runs: int = 1000,
+    lanes: int = 100_000,
+    scenes: Collection[str] = ("dirac", "displaced", "opposed"),
+    confidence: float = CONFIDENCE,
+) -> AuditResult:
+    """Try to refute the price of a plan with canaries that move every step as far as they can.
+
+    The steps are those of `fit`, with its sampling, test and noise. The attacker sees the released
+    gradient of every step, the branch, and the noisy margin if the plan reveals it.
+
+    Guarantee:
+        If runs of the plan are (ε, δ)-DP and independent, the result is `refuted` with a
+        probability of at most 1 - confidence. Lanes are independent if the draws of records and the
+        noise of coordinates are.
+
+    Args:
+        plan: The plan; without an `expected_batch` it is given one, of 64.
+        delta: δ of the claim.
+        epsilon: ε of the claim; None: `plan.epsilon(delta)`.
+        runs: The number of runs to count, with and without the canary together.
+        lanes: For DP-SGD: the number of runs to count that share a run, each in a coordinate of
+            its own. 0: none do.
+        scenes: Which of the scenes to try; see `prudent.audit.training.scenes`.
+        confidence: 1 minus the false-alarm rate.
+    """
+    plan = with_batch(plan)
+    claimed = plan.epsilon(delta) if epsilon is None else epsilon
+    possible = _attacks(plan, _validate.count(runs=runs), _validate.count(lanes=lanes))
+    attacks = [each for each in possible if each.scene.name in scenes]
+    if not attacks:
+        names = sorted({each.scene.name for each in possible})
+        raise _validate.ArgumentError(
+            "scenes", f"some of {', '.join(names)}, with enough runs for it", got=tuple(scenes)
+        )
+    attack, reading = _best(plan, attacks, Claim(delta, confidence))
+    coins = _fair_coins(attack.runs)
+    scores = attack.score(attack.releases(plan, coins))
+    bound = reading.bound(scores, coins, Claim(delta, confidence))
+    return AuditResult(
+        name=f"training, white box ({attack.name})",
+        claimed=claimed,
+        delta=delta,
+        lower=bound.lower,
+        confidence=confidence,
+        runs=bound.runs,
+        guesses=bound.guesses,
+        right=bound.right,
+        exact=Likelihood(plan, attack.scene).epsilon(delta) if attack.is_likelihood else None,
+        curve=TradeOff.of(scores, coins, confidence),
+        notes=_notes(attack),
+    )
+
+
+def with_batch(plan: Plan) -> Plan:
+    """The plan with a public batch size, under which records may be added and removed."""
+    if not isinstance(plan.aggregation, Noisy):
+        raise _validate.ArgumentError(
+            "plan", "with a private aggregation", got=type(plan.aggregation).__name__
+        )
+    if plan.expected_batch is not None:
+        return plan
+    return attrs.evolve(plan, expected_batch=_BATCH, relation=None)
+
+
+def most_telling_trim(plan: Plan, delta: float) -> Plan:
+    """The plan with the fixed trim at which a canary has the largest exact ε.
+
+    A canary of the clip lowers the margin by one and moves the fallback. It tells most at a trim of
+    0 (Case 1), of 1 if the noisy margin is shown, or where the test passes sometimes.
+    """
+    rule = plan.aggregation
+    if not isinstance(rule, ProposeTestRelease):
+        return with_batch(plan)
+    near = [math.floor(rule.threshold) - back for back in (0, 1, math.ceil(rule.test.scale))]
+    offers = []
+    for trim in sorted({0, 1, *(max(1, each) for each in near)}):
+        batch = max(_BATCH, 2.0 * (trim + 1))
+        fixed = attrs.evolve(rule, trim=FixedTrim((trim + 0.5) / batch))
+        offer = attrs.evolve(plan, aggregation=fixed, expected_batch=batch, relation=None)
+        exact = [
+            Likelihood(offer, attack.scene).epsilon(delta)
+            for attack in _attacks(offer, 1, 0)
+            if attack.is_likelihood
+        ]
+        offers.append((max(each or 0.0 for each in exact), -trim, offer))
+    return max(offers, key=lambda each: each[:2])[2]
+
+
+def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
+    """Every attack that suits a plan."""
+    rule, trim = plan.aggregation, _trim(plan)
+    # With the canary the batch is as large as expected, where trims by batch size would change.
+    others = max(1, trim, round(_batch(plan) / plan.sampling_rate) - 1)
+    scenes = [opposed(rule, others)] if runs else []
+    if isinstance(rule, ProposeTestRelease) and trim and plan.sampling_rate == 1:
+        scenes.append(displaced(rule, trim))
+    attacks = []
+    if isinstance(rule, Sum) and lanes:
+        attacks += _readings(plan, dirac(rule), lanes, in_lanes=True)
+    elif runs:
+        scenes.insert(0, dirac(rule))
+    for scene in scenes:
+        attacks += _readings(plan, scene, runs)
+    return attacks
+
+
+def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) -> list[Attack]:
+    """Every score of a scene."""
+    likelihood = Attack(
+        f"{scene.name} canary, likelihood ratio",
+        scene,
+        Likelihood(plan, scene).score,
+        runs,
+        in_lanes,
+        # Records with a gradient are drawn too, which their likelihood does not allow for.
+        is_likelihood=scene.name == "dirac" or plan.sampling_rate == 1,
+    )
+    spread = attrs.evolve(
+        likelihood,
+        name=f"{scene.name} canary, spread over steps",
+        score=spread_over_steps,
+        is_likelihood=False,
+    )
+    failures = attrs.evolve(
+        likelihood,
+        name=f"{scene.name} canary, failed tests",
+        score=failed_tests,
+        is_likelihood=False,
+    )
+    found = [likelihood]
+    if plan.steps > 1:
+        found.append(spread)
+    if isinstance(plan.aggregation, ProposeTestRelease):
+        found.append(failures)
+    return found
+
+
+def failed_tests(seen: Releases) -> FloatArray:
+    """The number of failed tests of a run: a canary lowers the margin, and noise must hide it."""
+    return np.asarray(np.sum(~seen.passed, 1, dtype=np.float64))
+
+
+def spread_over_steps(seen: Releases) -> FloatArray:
+    """The largest minus the smallest release of a run: if noise is used twice it cancels here."""
+    return np.asarray(seen.along.max(1) - seen.along.min(1))
+
+
+def _best(plan: Plan, attacks: Sequence[Attack], claim: Claim) -> tuple[Attack, Reading]:
+    """The attack that refutes most on pilot runs, and how to read its scores."""
+    pilots: dict[int, tuple[BoolArray, Releases]] = {}
+    found = []
+    for place, attack in enumerate(attacks):
+        if id(attack.scene) not in pilots:
+            coins = _fair_coins(math.ceil(_PILOT * attack.runs))
+            pilots[id(attack.scene)] = coins, attack.releases(plan, coins)
+        coins, seen = pilots[id(attack.scene)]
+        scores = attack.score(seen)
+        reading, rating = best_reading(scores, coins, attack.runs, claim, odds=attack.is_likelihood)
+        found.append((rating, -place, attack, reading))
+    best = max(found, key=lambda each: each[:2])
+    return best[2], best[3]
+
+
+def _fair_coins(count: int) -> BoolArray:
+    return np.asarray(np.random.default_rng().random(count) < 0.5)
+
+
+def _trim(plan: Plan) -> int:
+    return math.floor(plan.aggregation.trim.start(_batch(plan)))
+
+
+def _batch(plan: Plan) -> float:
+    assert plan.expected_batch is not None
+    return plan.expected_batch
+
+
+def _notes(attack: Attack) -> tuple[str, ...]:
+    where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
+    return (f"Each canary had {where}; the attacker saw every release of every step.",)

@@ -1,0 +1,204 @@
+"""`prudent audit train`: attempts to refute the price of a training run, through its real steps."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import typer
+
+from prudent._validate import ArgumentError
+from prudent.cli import options
+from prudent.cli.display import echo
+
+if TYPE_CHECKING:
+    from prudent.audit import AuditResult
+    from prudent.training import Plan
+
+MethodName = Literal["white-box", "one-run", "black-box"]
+AgainstName = Literal["point", "curve"]
+
+REFUTED = 1
+"""Exit status of an audit that refutes its claim."""
+
+_DIGITS = 200  # records of a black-box audit
+_CANARIES = 10_000
+_LANES = 100_000
+_RUNS = {"white-box": 1000, "black-box": 500}
+
+
+def train(
+    method: Annotated[
+        MethodName,
+        typer.Option(
+            metavar="NAME",
+            help="white-box (a canary at every step, all releases seen), one-run (many canaries in "
+            "one run) or black-box (MNIST, only the final model's loss on the canary is seen).",
+        ),
+    ] = "white-box",
+    sampling_rate: options.SamplingRate = 1.0,
+    steps: options.Steps = 1,
+    noise_multiplier: Annotated[
+        float | None,
+        options.number("σ: noise relative to the clip; solved for --epsilon if not given."),
+    ] = None,
+    test: options.Test = "none",
+    propose: options.Propose = 0.5,
+    failure: options.Failure = 1e-8,
+    reveals: options.RevealsOption = "monotone-branch",
+    epsilon: Annotated[
+        float | None,
+        options.number("ε of the claim; the price of the plan if not given."),
+    ] = None,
+    delta: Annotated[float, options.number("δ of the claim.")] = 1e-5,
+    runs: Annotated[
+        int | None,
+        options.whole_number(
+            "Runs to count, or canaries of one run. \\[100000 for DP-SGD white box, whose runs "
+            "share one; 1000 with a test; 10000 canaries; 500 black box]"
+        ),
+    ] = None,
+    against: Annotated[
+        AgainstName,
+        typer.Option(
+            metavar="WHAT",
+            help="What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
+            "of the plan).",
+        ),
+    ] = "point",
+    lr: Annotated[float, options.number("Learning rate of black-box runs.")] = 0.2,
+    confidence: Annotated[
+        float, options.number("1 minus the false-alarm rate, in [0.5, 1).")
+    ] = 0.95,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the trade-off curve, SVG or PNG by its name."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    r"""A training run: canaries through the real sampling, test, trim and noise.
+
+    Give --noise-multiplier, --epsilon or both: the noise of a claim, the claim
+    for this noise, or a claim about this noise that may be wrong.
+
+    [b]Examples[/b]
+
+    $ prudent audit train --sampling-rate 0.2 --steps 10 \
+        --noise-multiplier 1 --delta 0.01
+
+    $ prudent audit train --noise-multiplier 1 --test gaussian:2 \
+        --reveals margin --delta 0.01 --runs 2000
+
+    $ prudent audit train --method one-run --noise-multiplier 1 --against curve
+
+    $ prudent audit train --method black-box --steps 10 --epsilon 10
+    """
+    if method == "one-run" and plot is not None:
+        raise ArgumentError("plot", "left out with one-run, which has no curve", got=str(plot))
+    batch = float(_DIGITS) if method == "black-box" else 64.0
+    plan = _plan(sampling_rate, steps, noise_multiplier, test, propose, failure, reveals, batch)
+    if noise_multiplier is None:
+        if epsilon is None:
+            raise ArgumentError(
+                "noise_multiplier", "a number, or --epsilon to solve for it", shown="neither"
+            )
+        plan = plan.calibrate(epsilon=epsilon, delta=delta)
+    found = _AUDITS[method](_Claim(plan, epsilon, delta, confidence, runs, against, lr))
+    if plot is not None:
+        found.plot(plot)
+    echo(json.dumps(found.plain()) if as_json else "\n".join(found.lines()))
+    if found.refuted:
+        raise typer.Exit(REFUTED)
+
+
+class _Claim(NamedTuple):
+    """A plan, what is claimed of it, and how to try to refute it."""
+
+    plan: "Plan"
+    epsilon: float | None
+    delta: float
+    confidence: float
+    runs: int | None
+    against: AgainstName
+    lr: float
+
+
+def _plan(
+    sampling_rate: float,
+    steps: int,
+    noise_multiplier: float | None,
+    test: str,
+    propose: float,
+    failure: float,
+    reveals: str,
+    batch: float,
+) -> "Plan":
+    """The plan to audit, with a clip of 1, which no guarantee depends on."""
+    from prudent.training import Plan, ProposeTestRelease, Sum
+
+    options.check_sizes(
+        sampling_rate=sampling_rate, steps=steps, noise_multiplier=noise_multiplier, propose=propose
+    )
+    noise = 1.0 if noise_multiplier is None else noise_multiplier
+    kind = options.parse_test(test)
+    rule = (
+        Sum(clip=1.0, noise_multiplier=noise)
+        if kind is None
+        else ProposeTestRelease(
+            clip=1.0,
+            noise_multiplier=noise,
+            propose=propose,
+            test=kind,
+            failure=failure,
+            reveals=reveals,
+        )
+    )
+    return Plan(sampling_rate=sampling_rate, steps=steps, aggregation=rule, expected_batch=batch)
+
+
+def _white_box(claim: "_Claim") -> "AuditResult":
+    from prudent.audit.training.white_box import most_telling_trim, white_box
+    from prudent.training import Sum
+
+    plain = isinstance(claim.plan.aggregation, Sum)
+    count = _LANES if plain else _RUNS["white-box"]
+    count = count if claim.runs is None else claim.runs
+    return white_box(
+        most_telling_trim(claim.plan, claim.delta),
+        delta=claim.delta,
+        epsilon=claim.epsilon,
+        runs=0 if plain else count,
+        lanes=count if plain else 0,
+        confidence=claim.confidence,
+    )
+
+
+def _one_run(claim: "_Claim") -> "AuditResult":
+    from prudent.audit.training.one_run import one_run
+
+    return one_run(
+        claim.plan,
+        delta=claim.delta,
+        epsilon=claim.epsilon,
+        canaries=_CANARIES if claim.runs is None else claim.runs,
+        against=claim.against,
+        confidence=claim.confidence,
+    )
+
+
+def _black_box(claim: "_Claim") -> "AuditResult":
+    from prudent.audit.training.black_box import black_box, check_plan
+    from prudent.audit.training.digits import crafted
+
+    check_plan(claim.plan)
+    return black_box(
+        claim.plan,
+        crafted(_DIGITS, epochs=10),
+        delta=claim.delta,
+        epsilon=claim.epsilon,
+        runs=_RUNS["black-box"] if claim.runs is None else claim.runs,
+        confidence=claim.confidence,
+        lr=claim.lr,
+    )
+
+
+_AUDITS = {"white-box": _white_box, "one-run": _one_run, "black-box": _black_box}

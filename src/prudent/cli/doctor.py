@@ -1,0 +1,214 @@
+"""`prudent doctor`: what this machine has, and whether noise and prices are right on it."""
+
+import json
+import math
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Annotated, Literal, NamedTuple
+
+import typer
+
+import prudent
+from prudent.cli import options
+from prudent.cli.display import echo
+
+_DRAWS = 4_000
+_UNLIKELY = 1e-9  # a right sampler is called wrong this often
+
+
+class Finding(NamedTuple):
+    """One line: what was looked at, whether it is right, and what was seen."""
+
+    part: str
+    state: Literal["ok", "missing", "wrong"]
+    seen: str
+
+
+_MARKS = {"ok": "✓", "missing": "–", "wrong": "✗"}
+
+
+def doctor(
+    as_json: options.Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what is wrong.")] = False,
+) -> None:
+    """Check this installation: versions, extras, GPU, data, noise and prices.
+
+    Exact noise is drawn and tested against its law, and against half its
+    scale, which the test must reject; prices are compared with numbers that
+    are known. Ends with status 1 if anything is wrong; a part that is not
+    installed is not wrong.
+
+    [b]Example[/b]
+
+    $ prudent doctor
+    """
+    wrong = False
+    for check in _CHECKS:
+        for finding in _made(check):
+            wrong |= finding.state == "wrong"
+            if quiet and finding.state != "wrong":
+                continue
+            if as_json:
+                echo(json.dumps(finding._asdict(), ensure_ascii=False))
+            else:
+                echo(f"{_MARKS[finding.state]} {finding.part}: {finding.seen}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _made(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """What a check finds; an error in it is a finding, too: no user data is open here."""
+    try:
+        yield from check()
+    except Exception as error:
+        name = check.__name__.strip("_").replace("_", " ")
+        yield Finding(name, "wrong", f"{type(error).__name__}: {error}")
+
+
+def _versions() -> Iterator[Finding]:
+    python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    supported: Literal["ok", "wrong"] = "ok" if sys.version_info >= (3, 11) else "wrong"
+    yield Finding("prudent", supported, f"{prudent.__version__}, {python}")
+
+
+def _extras() -> Iterator[Finding]:
+    needed: dict[str, list[str]] = {}
+    for text in metadata.requires("prudent") or ():
+        name, *_ = re.split(r"[^\w.-]", text, maxsplit=1)
+        extra = text.partition("extra ==")[2].strip(" \"'")
+        if name != "prudent":
+            needed.setdefault(extra, []).append(name)
+    for extra, names in sorted(needed.items()):
+        if extra in ("dev", "docs"):
+            continue
+        part = f"extra {extra}" if extra else "core packages"
+        absent = [name for name in names if _version(name) is None]
+        if absent:
+            hint = f"needs {', '.join(absent)}: pip install 'prudent[{extra}]'"
+            yield Finding(part, "missing" if extra else "wrong", hint)
+        else:
+            yield Finding(part, "ok", ", ".join(f"{name} {_version(name)}" for name in names))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu() -> Iterator[Finding]:
+    if _version("torch") is None:
+        yield Finding("GPU", "missing", "torch is not installed")
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        yield Finding("GPU", "missing", "none that torch can use; training runs on the CPU")
+        return
+    memory = torch.cuda.get_device_properties(0).total_memory / 2**30
+    yield Finding("GPU", "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
+
+
+def _data() -> Iterator[Finding]:
+    from prudent.experiments.files import cache_folder, search_folders
+    from prudent.experiments.named_datasets import NAMED_DATASETS
+
+    found = {
+        name: next(
+            (
+                folder
+                for folder in search_folders(name)
+                if any(form.paths(folder) is not None for form in source.forms)
+            ),
+            None,
+        )
+        for name, source in NAMED_DATASETS.items()
+    }
+    there = [name for name, folder in found.items() if folder is not None]
+    absent = [name for name, folder in found.items() if folder is None]
+    if there:
+        yield Finding("data sets", "ok", ", ".join(there))
+    if absent:
+        where = f"PRUDENT_DATA or {cache_folder()}"
+        yield Finding("data sets", "missing", f"{', '.join(absent)}; looked for in {where}")
+
+
+def _noise() -> Iterator[Finding]:
+    if _version("opendp") is None:
+        yield Finding("noise", "missing", "opendp is not installed: pip install 'prudent[tables]'")
+        return
+    import attrs
+
+    from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest
+    from prudent.release.noise import SecureNoise
+
+    source = SecureNoise()
+    for law in (DiscreteLaplaceTest(3.0), DiscreteGaussianTest(3.0)):
+        drawn = [source.of_test(law) for _ in range(_DRAWS)]
+        likely = _likelihood(drawn, law.tail)
+        rejected = _likelihood(drawn, attrs.evolve(law, scale=1.5).tail) < _UNLIKELY
+        right: Literal["ok", "wrong"] = "ok" if likely >= _UNLIKELY and rejected else "wrong"
+        half = "half the scale is rejected" if rejected else "half the scale is NOT rejected"
+        name = "Laplace" if isinstance(law, DiscreteLaplaceTest) else "Gaussian"
+        seen = f"{_DRAWS:,} draws fit its law (p = {likely:.2g}); {half}"
+        yield Finding(f"noise, discrete {name}", right, seen)
+
+
+def _likelihood(drawn: Sequence[int], tail: Callable[[float], float]) -> float:
+    """The p-value of draws under a law with this tail, by a χ² test."""
+    import numpy as np
+    from scipy import stats
+
+    edges = np.arange(-9, 10)
+    mass = -np.diff([1.0, *(tail(float(edge)) for edge in edges), 0.0])
+    counts = np.bincount(np.searchsorted(edges, drawn), minlength=len(mass))
+    return float(stats.chisquare(counts, mass / mass.sum() * len(drawn)).pvalue)
+
+
+def _prices() -> Iterator[Finding]:
+    from scipy import special
+
+    from prudent.accounting import LaplaceTest, Reveals, Run
+
+    run = Run(
+        sampling_rate=256 / 60_000,
+        steps=8_000,
+        noise_multiplier=1.1,
+        test=LaplaceTest(1.0),
+        reveals=Reveals.MARGIN,
+    )
+    tested = run.epsilon(1e-5)
+    right: Literal["ok", "wrong"] = "ok" if 2.985 <= tested <= 2.987 else "wrong"
+    yield Finding("price, 8,000 tested steps", right, f"ε = {tested:.4f} (known: 2.986)")
+    one = Run(noise_multiplier=2.0)
+    epsilon = one.epsilon(1e-6)
+    # The exact profile of one Gaussian (Balle and Wang 2018).
+    left = special.ndtr(0.25 - 2 * epsilon)
+    delta = left - special.ndtr(-0.25 - 2 * epsilon) * math.exp(epsilon)
+    exact: Literal["ok", "wrong"] = "ok" if 0.98e-6 <= delta <= 1.0000001e-6 else "wrong"
+    yield Finding(
+        "price, one Gaussian", exact, f"ε = {epsilon:.4f}; its profile has δ = {delta:.3g}"
+    )
+
+
+def _key_stream() -> Iterator[Finding]:
+    if _version("torch") is None or _version("cryptography") is None:
+        yield Finding("noise of training", "missing", "pip install 'prudent[train]'")
+        return
+    from scipy import stats
+
+    from prudent.training.keystream import Key, Purpose, normals
+
+    values = normals(Key.random().stream(Purpose.NOISE).words(_DRAWS, step=0)).numpy()
+    likely = float(stats.kstest(values, "norm").pvalue)
+    rejected = stats.kstest(values * 0.5, "norm").pvalue < _UNLIKELY
+    right: Literal["ok", "wrong"] = "ok" if likely >= _UNLIKELY and rejected else "wrong"
+    seen = f"{_DRAWS:,} draws are normal (p = {likely:.2g})"
+    yield Finding("noise of training", right, seen)
+
+
+_CHECKS = (_versions, _extras, _gpu, _data, _noise, _key_stream, _prices)

@@ -1,0 +1,322 @@
+"""What an auditor asks of an event: profile, trade-off curve, attacks, prices; text, JSON, plot."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import typer
+
+from prudent._rounding import rounded_down, rounded_up
+from prudent._validate import ArgumentError, between
+from prudent.cli.display import neutral
+
+if TYPE_CHECKING:
+    import dp_accounting as dp
+    from matplotlib.axes import Axes
+
+    from prudent.accounting.attack_bounds import AttackBounds, Price
+    from prudent.accounting.relations import Relation
+
+RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)
+"""False-positive rates of the trade-off curve as text."""
+
+_EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
+_CLAIMED = 0.01  # false-positive rate at which the precision of a claim is given
+_WHO = (
+    "for an attacker who knows all other records, the code and every public number, and sees all "
+    "that was released"
+)
+
+
+def read_event(path: Path) -> "dp.DpEvent":
+    """The event in a file that `to_json` wrote, or in the `event` of what `--json` printed."""
+    from prudent.accounting.serialisation import from_json
+
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(
+            "event", "a readable file of event JSON", shown=f"{path} ({type(error).__name__})"
+        ) from None
+    try:
+        content = json.loads(text)
+        # A price has the event inside; a sampled event has a kind of its own.
+        if isinstance(content, dict) and "kind" not in content and "event" in content:
+            text = json.dumps(content["event"])
+        return from_json(text)
+    except json.JSONDecodeError:
+        raise ArgumentError("event", "a file of event JSON", shown=str(path)) from None
+    except RecursionError:
+        raise ArgumentError("event", "nested less deeply", shown=str(path)) from None
+
+
+def read_priors(text: str) -> list[float]:
+    """Prior probabilities, separated by commas."""
+    try:
+        priors = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentError("prior", "numbers separated by commas", got=text) from None
+    return [between(0, 1, ends="()", prior=prior) for prior in priors]
+
+
+@attrs.frozen
+class Report:
+    """Everything about an event at one δ.
+
+    Attributes:
+        event: The event.
+        relation: The neighbouring relation of `epsilon`.
+        delta: δ.
+        epsilon: An upper bound on ε.
+        lower: A lower bound on the ε of the dominating pairs; None for several records.
+        prices: What each part costs, for one record.
+        attacks: Bounds on attacks; None for a relation of several records.
+        priors: Prior probabilities of membership.
+        infinite: Why ε is infinite; empty if it is not.
+    """
+
+    event: "dp.DpEvent"
+    relation: "Relation"
+    delta: float
+    epsilon: float
+    lower: float | None
+    prices: "list[Price]"
+    attacks: "AttackBounds | None"
+    priors: list[float]
+    infinite: str
+
+    @classmethod
+    def of(
+        cls, event: "dp.DpEvent", relation: "Relation", delta: float, priors: Sequence[float]
+    ) -> "Report":
+        """Compute the report."""
+        from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of
+        from prudent.accounting.attack_bounds import AttackBounds, price_list
+        from prudent.accounting.infinite_epsilon import why_infinite
+
+        alone = relation.distance == 1
+        lower, upper = None, math.inf
+        if alone:
+            lower, upper = PldAccountant().compose(event).epsilon_bounds(delta)
+        else:
+            upper = epsilon_of(event, delta, relation)
+        if RdpAccountant().supports(event):
+            upper = min(upper, epsilon_of(event, delta, relation, RdpAccountant))
+        reason = why_infinite(event, delta, relation) if math.isinf(upper) else None
+        return cls(
+            event,
+            relation,
+            delta,
+            upper,
+            None if lower is None else min(lower, upper),
+            price_list(event, delta),
+            AttackBounds.of(event) if alone else None,
+            list(priors),
+            "" if reason is None else str(reason),
+        )
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        from prudent.accounting.serialisation import describe, to_plain
+
+        found: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "pairs_epsilon_lower": self.lower,
+            "delta": self.delta,
+            "relation": to_plain(self.relation),
+            "accountant": "pld",
+            "event": to_plain(self.event),
+            "description": describe(self.event),
+            "infinite": self.infinite or None,
+            "prices": [
+                {"event": to_plain(p.event), "count": p.count, "alone": p.alone, "adds": p.adds}
+                for p in self.prices
+            ],
+        }
+        if self.attacks is not None:
+            found |= {
+                "profile": self._profile(),
+                "trade_off": self._trade_off(self.attacks),
+                "attacks": [self._attack(self.attacks, prior) for prior in self.priors],
+            }
+        plain: dict[str, Any] = _without_nan(found)
+        return plain
+
+    def _profile(self) -> dict[str, list[float]]:
+        from prudent.accounting import PldAccountant
+
+        epsilons = sorted({*_EPSILONS, self.epsilon} - {math.inf})
+        deltas = PldAccountant().compose(self.event).get_delta(epsilons)
+        known = [self.delta if epsilon >= self.epsilon else 1.0 for epsilon in epsilons]
+        return {"epsilon": epsilons, "delta": [float(d) for d in map(min, deltas, known)]}
+
+    def _trade_off(self, attacks: "AttackBounds") -> dict[str, list[float]]:
+        return {
+            "false_positives": list(RATES),
+            "misses_at_least": [float(attacks.misses(rate)) for rate in RATES],
+            "misses_of_the_pairs_at_most": [float(attacks.misses_upper(r)) for r in RATES],
+        }
+
+    def _attack(self, attacks: "AttackBounds", prior: float) -> dict[str, float]:
+        success, guess = float(attacks.success(prior)), max(prior, 1 - prior)
+        return {
+            "prior": prior,
+            "success": success,
+            "guessing": guess,
+            "advantage": success - guess,
+            "precision_at_1_percent": attacks.precision(prior, _CLAIMED),
+        }
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        from prudent.accounting.serialisation import describe
+
+        bracket = ""
+        if self.lower is not None:
+            bracket = f"  (the dominating pairs: ε ≥ {rounded_down(self.lower)})"
+        lines = [
+            f"ε ≤ {rounded_up(self.epsilon)} at δ = {self.delta:g} for {self.relation}{bracket}"
+        ]
+        lines += [self.infinite] if self.infinite else []
+        lines += [
+            "",
+            "What was released",
+            *(f"  {line}" for line in describe(self.event).split("\n")),
+        ]
+        if self.attacks is not None:
+            lines += self._attack_lines(self.attacks)
+        else:
+            lines += ["", "Curves and attacks are given for one record only."]
+        lines += [
+            "",
+            f"Price list at δ = {self.delta:g}, for one record: ε alone, and added to the rest",
+        ]
+        for price in self.prices:
+            what = describe(price.event).replace("\n", "; ")
+            times = f"{price.count:,} × " if price.count > 1 else ""
+            adds = "–" if math.isnan(price.adds) else rounded_up(price.adds, 4)
+            lines.append(f"  {rounded_up(price.alone, 4):>9}  {adds:>9}  {times}{what}")
+        return [neutral(line) for line in lines]
+
+    def _attack_lines(self, attacks: "AttackBounds") -> list[str]:
+        profile = self._profile()
+        lines = ["", "Profile: δ at ε"]
+        for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
+            lines.append(f"  {rounded_up(epsilon):<9} {float(rounded_up(delta, 3)):g}")
+        lines += ["", f"Attacks on one record's membership, {_WHO}:"]
+        lines.append(
+            "  false positives   true positives at most (best attack on the pairs: at least)"
+        )
+        curve = self._trade_off(attacks)
+        for rate, miss, twin in zip(*curve.values(), strict=True):
+            found, least = rounded_up(1 - miss, 3), rounded_down(max(0.0, 1 - twin), 3)
+            lines.append(f"  {rate:<16g}  {found}  ({least})")
+        for prior in self.priors:
+            attack = self._attack(attacks, prior)
+            right, claim = (
+                rounded_up(attack[name], 3) for name in ("success", "precision_at_1_percent")
+            )
+            lines.append(
+                f"  prior {prior:g}: right with probability at most {right} (guessing: "
+                f"{attack['guessing']:g}); a claim of membership with 1 % false positives is right "
+                f"with probability at most {claim}"
+            )
+        return lines
+
+    def plot(self, path: Path) -> None:
+        """Draw profile, trade-off curve, attack success and prices as one figure."""
+        if self.attacks is None:
+            raise ArgumentError("plot", "for one record", shown=str(self.relation))
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(11, 8), layout="constrained")
+        axes = figure.subplots(2, 2)
+        self._draw_profile(axes[0, 0], self.attacks)
+        self._draw_trade_off(axes[0, 1], self.attacks)
+        self._draw_success(axes[1, 0], self.attacks)
+        self._draw_prices(axes[1, 1])
+        figure.suptitle(f"ε ≤ {rounded_up(self.epsilon)} at δ = {self.delta:g}, {self.relation}")
+        try:
+            figure.savefig(path)
+        except (OSError, ValueError) as error:
+            raise ArgumentError(
+                "plot", "a file that can be written: .png, .svg or .pdf", shown=f"{path} ({error})"
+            ) from None
+
+    def _draw_profile(self, axes: "Axes", attacks: "AttackBounds") -> None:
+        axes.semilogy(attacks.epsilons, attacks.profile.clip(1e-12), label="upper bound")
+        lower = attacks.profile_lower.clip(1e-12)
+        axes.semilogy(attacks.epsilons, lower, ":", label="dominating pairs, lower bound")
+        axes.axhline(self.delta, color="grey", linewidth=0.8)
+        axes.set(title="Privacy profile", xlabel="ε", ylabel="δ(ε)")
+        axes.legend()
+
+    def _draw_trade_off(self, axes: "Axes", attacks: "AttackBounds") -> None:
+        import numpy as np
+
+        alpha = np.linspace(0, 1, 201)
+        axes.plot(alpha, attacks.misses(alpha), label="lower bound")
+        axes.plot(alpha, attacks.misses_upper(alpha), ":", label="dominating pairs, upper bound")
+        axes.plot(alpha, 1 - alpha, color="grey", linewidth=0.8, label="guessing")
+        axes.set(title="Trade-off", xlabel="false positives", ylabel="misses")
+        axes.legend()
+
+    def _draw_success(self, axes: "Axes", attacks: "AttackBounds") -> None:
+        import numpy as np
+
+        priors = np.linspace(0.01, 0.99, 99)
+        axes.plot(priors, attacks.success(priors), label="upper bound")
+        axes.plot(priors, np.maximum(priors, 1 - priors), color="grey", label="guessing")
+        for prior in self.priors:
+            axes.plot([prior], [float(attacks.success(prior))], "o")
+        axes.set(
+            title="Membership inference", xlabel="prior", ylabel="probability of a right guess"
+        )
+        axes.legend()
+
+    def _draw_prices(self, axes: "Axes") -> None:
+        from prudent.accounting.serialisation import describe
+
+        names = [neutral(describe(p.event).replace("\n", "; "))[:36] for p in self.prices]
+        places = range(len(names))
+        for shift, label in ((-0.2, "alone"), (0.2, "adds")):
+            widths = [getattr(price, label) for price in self.prices]
+            shown = [width if math.isfinite(width) else 0.0 for width in widths]
+            axes.barh([place + shift for place in places], shown, 0.4, label=label)
+        axes.set_yticks(list(places), names, fontsize=7)
+        axes.invert_yaxis()
+        axes.set(title=f"Prices at δ = {self.delta:g}", xlabel="ε")
+        axes.legend()
+
+
+def show(report: Report, *, as_json: bool, plot: Path | None) -> None:
+    """Print a report as text or JSON, and draw it if asked."""
+    from prudent.cli import options
+
+    if plot is not None:
+        report.plot(plot)
+    if as_json:
+        typer.echo(json.dumps(_plain(report.plain, options.plain), allow_nan=False))
+    else:
+        for line in report.lines():
+            typer.echo(line)
+
+
+def _plain(value: Any, leaf: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item, leaf) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, leaf) for item in value]
+    return leaf(value)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,63 @@
+"""Accountants answer arrays as they answer numbers, element by element."""
+
+import math
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+
+from prudent.accounting import ApproximateDpEvent, GaussianTest, PldAccountant, RdpAccountant, Run
+
+RUN = Run(sampling_rate=0.01, steps=300, noise_multiplier=1.0, test=GaussianTest(4.0)).event
+EVENTS = {
+    "single": dp.GaussianDpEvent(1.0),
+    "bounded": ApproximateDpEvent(1.0, 1e-7),
+    "two": dp.SelfComposedDpEvent(dp.LaplaceDpEvent(2.0), 2),
+    "nothing": dp.NoOpDpEvent(),
+    "everything": dp.GaussianDpEvent(0.0),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.parametrize("kind", [PldAccountant, RdpAccountant])
+def test_few_numbers_are_the_scalars(name, kind):
+    accountant = kind().compose(EVENTS[name])
+    deltas = np.array([[1e-5, 0.1], [0.0, 1e-5]])
+    found = accountant.get_epsilon(deltas)
+    assert found.shape == (2, 2)
+    assert found.tolist() == [[accountant.get_epsilon(float(d)) for d in row] for row in deltas]
+    epsilons = [0.0, 0.5, 0.5, math.inf]
+    assert accountant.get_delta(epsilons).tolist() == [accountant.get_delta(e) for e in epsilons]
+
+
+def test_a_number_gives_a_float():
+    accountant = PldAccountant().compose(EVENTS["single"])
+    for delta in (1e-5, np.float64(1e-5), np.array(1e-5)):
+        assert type(accountant.get_epsilon(delta)) is float
+        assert accountant.get_epsilon(delta) == accountant.get_epsilon(1e-5)
+    assert accountant.get_epsilon([]).shape == (0,)
+    assert accountant.get_delta(np.zeros((2, 0))).shape == (2, 0)
+
+
+@pytest.mark.slow
+def test_many_numbers_are_close_to_the_scalars():
+    accountant = PldAccountant().compose(RUN)
+    deltas = np.geomspace(1e-12, 0.3, 66)
+    epsilons = np.linspace(0, 4, 66)
+    some = slice(None, None, 9)
+    one_by_one = [accountant.get_epsilon(delta) for delta in deltas[some]]
+    np.testing.assert_allclose(
+        accountant.get_epsilon(deltas)[some], one_by_one, rtol=2e-3, atol=1e-5
+    )
+    one_by_one = [accountant.get_delta(epsilon) for epsilon in epsilons[some]]
+    np.testing.assert_allclose(accountant.get_delta(epsilons)[some], one_by_one, rtol=1e-2)
+    # Still upper bounds of what the pairs cost.
+    lower = [accountant.epsilon_bounds(delta)[0] for delta in deltas[some]]
+    assert np.all(accountant.get_epsilon(deltas)[some] >= lower)
+
+
+@pytest.mark.parametrize("bad", [[0.1, 1.5], [0.1, math.nan], ["a"], [True], [[0.1, -1e-9]]])
+@pytest.mark.parametrize("kind", [PldAccountant, RdpAccountant])
+def test_every_number_is_checked(bad, kind):
+    with pytest.raises(ValueError, match=r"Expected target_delta in \[0, 1\]"):
+        kind().compose(dp.GaussianDpEvent(1.0)).get_epsilon(bad)

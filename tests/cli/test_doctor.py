@@ -1,0 +1,57 @@
+"""`prudent doctor` sees what is there, and calls a wrong sampler or a wrong price wrong."""
+
+import json
+from typing import Any
+
+import pytest
+
+from prudent.accounting import MarginTest, Run
+from prudent.release.noise import SecureNoise
+from tests.cli.conftest import prudent
+
+
+def findings(*flags: str) -> tuple[int, dict[str, dict[str, str]]]:
+    answer = prudent("doctor", "--json", *flags)
+    found = [json.loads(line) for line in answer.out.splitlines()]
+    return answer.status, {each["part"]: each for each in found}
+
+
+def test_a_healthy_installation() -> None:
+    status, found = findings()
+    assert status == 0
+    for part in ("prudent", "core packages", "noise, discrete Laplace", "price, one Gaussian"):
+        assert found[part]["state"] == "ok"
+
+
+def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = SecureNoise.of_test
+
+    def halved(self: SecureNoise, test: MarginTest) -> int:
+        return right(self, type(test)(test.scale / 2))
+
+    monkeypatch.setattr(SecureNoise, "of_test", halved)
+    status, found = findings("--quiet")
+    assert status == 1
+    assert set(found) == {"noise, discrete Laplace", "noise, discrete Gaussian"}
+
+
+def test_a_wrong_price_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Run.epsilon
+
+    def cheaper(self: Run, *given: Any, **named: Any) -> float:
+        return 0.99 * right(self, *given, **named)
+
+    monkeypatch.setattr(Run, "epsilon", cheaper)
+    status, found = findings("--quiet")
+    assert status == 1
+    assert set(found) == {"price, 8,000 tested steps", "price, one Gaussian"}
+
+
+def test_an_error_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> float:
+        raise RuntimeError("no arithmetic")
+
+    monkeypatch.setattr(Run, "epsilon", broken)
+    status, found = findings("--quiet")
+    assert status == 1
+    assert "no arithmetic" in found["prices"]["seen"]

@@ -1,0 +1,626 @@
+"""Everything that is read from a file or a text, as functions of bytes, with valid seeds.
+
+A target is fed with mutations of its seeds: by `mutation` in the tests, and by a coverage-guided
+fuzzer in `python -m tests.fuzz` where one is installed.
+"""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import pickle
+import sqlite3
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import dp_accounting as dp
+import numpy as np
+import torch
+
+from tests.fuzz.judging import FindingError, judge
+
+
+@attrs.frozen
+class Target:
+    """Something that reads bytes from outside.
+
+    Attributes:
+        name: What it reads.
+        seeds: Makes valid inputs.
+        act: Reads one input.
+        weight: Relative number of inputs; dear targets get fewer.
+    """
+
+    name: str
+    seeds: Callable[[], Sequence[bytes]]
+    act: Callable[[bytes], object]
+    weight: float = 1.0
+
+    def judge(self, content: bytes) -> BaseException | None:
+        """Read one input; see `judging`."""
+        return judge(self.name, content, lambda: self.act(content))
+
+
+@functools.cache
+def folder() -> Path:
+    """A folder for the files of this process, in memory where the system has such a place."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    keep = tempfile.TemporaryDirectory(prefix="prudent-fuzz-", dir=place)
+    _KEPT.append(keep)
+    return Path(keep.name)
+
+
+_KEPT: list[Any] = []
+
+
+def _reads(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """Write the input to a file of this name, and read it."""
+
+    def act(content: bytes) -> object:
+        path = folder() / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return read(path)
+
+    return act
+
+
+def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda content: read(content.decode("utf-8", "surrogateescape"))
+
+
+# Data sets.
+
+
+def _idx() -> list[bytes]:
+    image = b"\x00\x00\x08\x03" + (2).to_bytes(4, "big") + (3).to_bytes(4, "big") * 2
+    return [image + bytes(18), b"\x00\x00\x08\x01" + (5).to_bytes(4, "big") + bytes(5)]
+
+
+def _read_idx(path: Path) -> object:
+    from prudent.experiments.formats import read_idx
+
+    return read_idx(path)
+
+
+def _cifar_python() -> list[bytes]:
+    images = np.zeros((2, 3072), np.uint8)
+    return [pickle.dumps({b"data": images, b"labels": [1, 2]}, protocol) for protocol in (2, 4)]
+
+
+def _read_cifar(path: Path) -> object:
+    from prudent.experiments import formats
+
+    if path.suffix == ".bin":
+        return formats.read_cifar_binary([path])
+    return (
+        formats.read_cifar_packed(path)
+        if path.suffix == ".xz"
+        else formats.read_cifar_python([path])
+    )
+
+
+def _reviews() -> list[bytes]:
+    return [json.dumps([{"t": "good", "s": 1}, {"t": "bad", "s": 0}]).encode()]
+
+
+def _read_reviews(path: Path) -> object:
+    from prudent.experiments.formats import read_reviews
+
+    return read_reviews(path)
+
+
+def _census() -> list[bytes]:
+    line = ", ".join(["7"] * 41 + ["- 50000."])
+    return [f"{line}\n{line}\n".encode()]
+
+
+def _read_census(path: Path) -> object:
+    from prudent.experiments.formats import read_census
+
+    return read_census(path)
+
+
+def _saved(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _npz() -> list[bytes]:
+    features, labels = np.zeros((3, 2), np.float32), np.array([0, 1, 1])
+    names = ("train_features", "train_labels", "test_features", "test_labels")
+    arrays = dict(zip(names, (features, labels) * 2, strict=True))
+    return [_saved(**arrays, classes=2), _saved(**arrays), _saved(x_train=features, classes=2)]
+
+
+def _read_npz(path: Path) -> object:
+    from prudent.cli.certify import _classes
+    from prudent.experiments.datasets import load
+
+    found = load(f"npz:{path}")
+    if _classes(f"npz:{path}") != found.classes:
+        raise FindingError("npz", str(path), "two readers, two numbers of classes")
+    return found
+
+
+def _classifier() -> list[bytes]:
+    from prudent.certify import CertifiedClassifier
+    from prudent.release import ReproducibleNoise
+
+    found = CertifiedClassifier("vectors:2", 2, 1.0, 1e-6, noise=ReproducibleNoise(0))
+    found.fit(np.eye(2), np.arange(2))
+    path = folder() / "seed.npz"
+    found.save(path)
+    return [path.read_bytes()]
+
+
+def _read_classifier(path: Path) -> object:
+    from prudent.certify import CertifiedClassifier
+
+    return CertifiedClassifier.load(path).predict_with_radius(np.eye(2))
+
+
+def _feature_file(name: str) -> Callable[[], list[bytes]]:
+    def seeds() -> list[bytes]:
+        ballot = {"tables": 2, "directions": 4}
+        if name == "codes":
+            header = {"format": 1, "ballot": ballot, "story": {}}
+            arrays = {"weights": np.zeros((4, 2)), "gains": np.ones(2), "offsets": np.zeros(2)}
+        elif name == "network":
+            header = {"format": 1, "ballot": ballot, "layers": [{"size": 0}], "story": {}}
+            arrays = {"weight0": np.ones((784, 2), np.int8), "gain0": np.ones(2, np.float32)}
+            arrays["bias0"] = np.zeros(2, np.float32)
+        else:
+            header = {"format": 1, "story": {}}
+            arrays = {"centre": np.zeros(3), "direction": np.ones(3)}
+        return [_saved(header=np.array(json.dumps(header)), **arrays)]
+
+    return seeds
+
+
+def _read_features(name: str) -> Callable[[Path], object]:
+    def read(path: Path) -> object:
+        from prudent.certify.features import codes, network, sentences
+
+        if name == "sentences":
+            return sentences.read(path)
+        return {"codes": codes, "network": network}[name].read(path, "some")
+
+    return read
+
+
+def _weights() -> list[bytes]:
+    from safetensors.torch import save
+
+    return [save({"a.weight": torch.zeros(2, 3), "b": torch.ones(1)})]
+
+
+def _torch_weights() -> list[bytes]:
+    file = io.BytesIO()
+    torch.save({"a.weight": torch.zeros(2, 3)}, file)
+    return [file.getvalue(), pickle.dumps({"a": 1})]
+
+
+def _read_weights(path: Path) -> object:
+    from prudent.experiments.backbones import read_weights
+
+    return read_weights(path)
+
+
+# Runs.
+
+
+def _settings() -> list[bytes]:
+    return [
+        b'dataset = "mnist"\nmethod = "ptr"\nepsilon = 3.0\nsteps = 100\ntest = "gaussian:4"\n',
+        b'method = "sgd"\nsteps = 5\ncorrupt = "label:0.1"\nseed = 3\nbatch = 8\n',
+        b'relation = "zero-out"\nrecords_per_person = 2\naccountant = "rdp"\nsteps = 10\n'
+        b"noise_multiplier = 1.1\naverage = 0.9\nlr = 0.1\n[other]\nx = 1979-05-27T07:32:00Z\n",
+    ]
+
+
+def _read_settings(path: Path) -> object:
+    from prudent.cli.train import _experiment, _from_file
+
+    return _experiment(_from_file(path))
+
+
+def _state() -> dict[str, Any]:
+    return {"step": 3, "model": {"w": torch.zeros(2)}, "trim": 1.0}
+
+
+def _checkpoint() -> list[bytes]:
+    from prudent.training.loop.checkpoint import save_checkpoint
+
+    save_checkpoint(folder(), _state())
+    return [(folder() / "checkpoint.pt").read_bytes()]
+
+
+def _read_checkpoint(path: Path) -> object:
+    from prudent.training.loop.checkpoint import load_checkpoint
+
+    return load_checkpoint(path.parent, torch.device("cpu"))
+
+
+def _unsealed() -> list[bytes]:
+    (sealed,) = _checkpoint()
+    return [sealed[: -len(_seal(b""))]]
+
+
+def _seal(content: bytes) -> bytes:
+    from prudent.training.loop.checkpoint import _SEAL
+
+    return _SEAL + hashlib.sha256(content).digest()
+
+
+def _read_resealed(content: bytes) -> object:
+    """A checkpoint whose digest is right: what an attacker writes, not an accident."""
+    return _reads("sealed/checkpoint.pt", _read_checkpoint)(content + _seal(content))
+
+
+def _paid() -> list[bytes]:
+    from prudent.accounting import ADD_REMOVE
+    from prudent.accounting.serialisation import to_plain
+
+    event = to_plain(dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 3))
+    content = {"format": 1, "steps": 3, "event": event, "relation": to_plain(ADD_REMOVE)}
+    return [json.dumps(content).encode()]
+
+
+def _read_paid(path: Path) -> object:
+    from prudent.training.loop.checkpoint import charged
+
+    return charged(path.parent)
+
+
+def _metrics() -> list[bytes]:
+    line = '{"step": 1, "epsilon": 0.5, "evaluation": {"accuracy": 0.9}}\n'
+    return [line.encode() * 2]
+
+
+def _read_metrics(path: Path) -> object:
+    from prudent.training.loop.metrics import last_entry
+
+    return last_entry(path.parent)
+
+
+# Accounting.
+
+
+def _events() -> list[bytes]:
+    from prudent.accounting import (
+        ApproximateDpEvent,
+        LaplaceTest,
+        ProposeTestReleaseDpEvent,
+        to_json,
+    )
+    from prudent.accounting.events import ExponentialMechanismDpEvent
+
+    gaussian = dp.GaussianDpEvent(2.0)
+    ptr = ProposeTestReleaseDpEvent(2.0, 0.5, LaplaceTest(1.0), 1e-6)
+    events = (
+        gaussian,
+        dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, ptr), 3),
+        dp.ComposedDpEvent([gaussian, dp.LaplaceDpEvent(3.0), ApproximateDpEvent(0.1, 1e-6)]),
+        dp.ComposedDpEvent([ExponentialMechanismDpEvent(0.1), dp.NoOpDpEvent()]),
+        ptr,
+    )
+    return [to_json(event).encode() for event in events]
+
+
+def _price(text: str) -> object:
+    """Read an event, describe it, write it, and price it; the price is never too low."""
+    from prudent.accounting import PldAccountant, RdpAccountant, describe, from_json, to_json
+
+    event = from_json(text)
+    describe(event)
+    if from_json(to_json(event)) != event:
+        raise FindingError("event", text, "read again, it is another event")
+    for accountant in (PldAccountant(), RdpAccountant()):
+        if accountant.supports(event):
+            epsilon = accountant.compose(event).get_epsilon(1e-5)
+            least = _least_epsilon(event, 1e-5)
+            if not epsilon >= least * (1 - 1e-9):
+                raise FindingError(
+                    "event", text, f"priced at {epsilon!r}, costs at least {least!r}"
+                )
+    return event
+
+
+def _least_epsilon(event: dp.DpEvent, delta: float) -> float:
+    """A lower bound on ε, by closed forms that share no code with the accountants.
+
+    What is composed costs at least as much as its dearest part. A Gaussian run k times has the
+    profile of one with noise σ/√k; other events count for nothing.
+    """
+    match event:
+        case dp.ComposedDpEvent():
+            return max((_least_epsilon(inner, delta) for inner in event.events), default=0.0)
+        case dp.SelfComposedDpEvent(event=dp.GaussianDpEvent(noise_multiplier=noise)):
+            return _gaussian_epsilon(noise / np.sqrt(event.count), delta) if event.count else 0.0
+        case dp.SelfComposedDpEvent():
+            return _least_epsilon(event.event, delta) if event.count else 0.0
+        case dp.GaussianDpEvent():
+            return _gaussian_epsilon(event.noise_multiplier, delta)
+        case dp.LaplaceDpEvent():
+            # δ(ε) = 1 − e^((ε − 1/b)/2)
+            return max(0.0, 1 / event.noise_multiplier + 2 * float(np.log1p(-delta)))
+        case dp.NonPrivateDpEvent():
+            return float("inf")
+    return 0.0
+
+
+def _gaussian_epsilon(noise: float, delta: float) -> float:
+    from scipy.stats import norm
+
+    def profile(epsilon: float) -> float:
+        shift = 1 / noise
+        above = norm.logcdf(shift / 2 - epsilon / shift)
+        below = epsilon + norm.logcdf(-shift / 2 - epsilon / shift)
+        return float(np.exp(above) - np.exp(below))
+
+    if not noise > 1e-3 or profile(0.0) <= delta:
+        return 0.0 if noise > 1 else 1.0
+    low, high = 0.0, 1 / noise**2 + 20 / noise
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if profile(middle) > delta else (low, middle)
+    return low
+
+
+# Tables.
+
+
+def _csv() -> list[bytes]:
+    rows = "".join(f"{n},{n % 3},city {n % 2}\n" for n in range(40))
+    return [f"x,who,city\n{rows}".encode(), f'"x";"y"\n{rows}'.encode()]
+
+
+def _parquet() -> list[bytes]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    found = []
+    for table in (
+        pa.table({"x": np.arange(40.0), "who": np.arange(40), "city": ["a", "b"] * 20}),
+        pa.table({"x": pa.array([1, None, 3], pa.decimal128(9, 2))}),
+        pa.table({"x": pa.array([0, 1, 2], pa.timestamp("ns", "UTC"))}),
+    ):
+        file = io.BytesIO()
+        parquet.write_table(table, file)
+        found.append(file.getvalue())
+    return found
+
+
+def _released(path: Path) -> object:
+    from prudent.release import ReproducibleNoise, median
+
+    return median(path, "x", epsilon=1.0, noise=ReproducibleNoise(0))
+
+
+def _conditions() -> list[bytes]:
+    return [
+        b"year = 2024 and city in ('Oslo', 'Bergen')",
+        b"not (x between 1 and 2) or city like 'O%' and x is not null",
+        b"cast(city as double) > -0.5 or day(at) = 3 and lower(city) <> 'b'",
+        b"at >= date '2024-01-31' and x::double % 2 = 1e3",
+    ]
+
+
+@functools.cache
+def _ibis_table() -> Any:
+    import ibis
+
+    types = {"year": "int64", "x": "float64", "city": "string", "at": "timestamp"}
+    return ibis.table(types, name="t")
+
+
+def _condition(text: str) -> object:
+    from prudent.release.columns.condition_text import parse_condition
+
+    return parse_condition(text)(_ibis_table())
+
+
+# Ledgers.
+
+
+def _ledger() -> list[bytes]:
+    from prudent.release import Ledger
+
+    path = folder() / "seed.db"
+    path.unlink(missing_ok=True)
+    with Ledger.create(path, epsilon=1.0, delta=1e-6) as ledger:
+        charge = ledger.charge(dp.GaussianDpEvent(50.0), "a label")
+        ledger.record_outcome(charge, "released")
+        ledger.charge(dp.LaplaceDpEvent(50.0), details={"column": "x", "statistic": "median"})
+    return [path.read_bytes()]
+
+
+def _read_ledger(path: Path) -> object:
+    from prudent.release import Ledger
+
+    for more in path.parent.glob(f"{path.name}-*"):
+        more.unlink()
+    with Ledger.open(path) as ledger:
+        ledger.verify()
+        return [charge.to_plain() for charge in ledger.history()], ledger.balance()
+
+
+def _rows() -> list[bytes]:
+    """The documents of a ledger, one per line."""
+    _ledger()
+    file = sqlite3.connect(folder() / "seed.db")
+    found = file.execute("SELECT record FROM prudent_ledger ORDER BY sequence").fetchall()
+    file.close()
+    return ["\n".join(record for (record,) in found).encode()]
+
+
+def _read_rows(content: bytes) -> object:
+    """A ledger with these documents and right hashes, as whoever owns the database can make one."""
+    from prudent.release.budget.hash_chain import BEFORE_THE_FIRST, _digest
+    from prudent.release.budget.storage import Row
+
+    path = folder() / "rows.db"
+    path.write_bytes(
+        (folder() / "empty.db").read_bytes() if (folder() / "empty.db").exists() else _empty()
+    )
+    last = BEFORE_THE_FIRST
+    file = sqlite3.connect(path)
+    for sequence, record in enumerate(content.decode("utf-8", "replace").split("\n")):
+        last = Row(sequence, record, _digest(last, record))
+        file.execute("INSERT INTO prudent_ledger VALUES ('default', ?, ?, ?)", last)
+    file.commit()
+    file.close()
+    return _read_ledger(path)
+
+
+def _empty() -> bytes:
+    from prudent.release.budget.stores import open_store
+
+    path = folder() / "empty.db"
+    open_store(path, create=True).close()
+    return path.read_bytes()
+
+
+def _known_ledgers() -> list[bytes]:
+    line = {"data": "d", "ledger": "/nowhere/l.db", "dataset": "default"}
+    return [(json.dumps(line) + "\n").encode() * 2]
+
+
+def _read_known(path: Path) -> object:
+    from prudent.release.budget import data_binding
+
+    before = os.environ.get("PRUDENT_LEDGERS")
+    os.environ["PRUDENT_LEDGERS"] = str(path)
+    try:
+        return data_binding.check_only("d", "other.db", "default")
+    finally:
+        if before is None:
+            del os.environ["PRUDENT_LEDGERS"]
+        else:
+            os.environ["PRUDENT_LEDGERS"] = before
+
+
+# Archives and texts.
+
+
+def _archives() -> list[bytes]:
+    zipped, tarred = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr("some/where/a.bin", b"content")
+    with tarfile.open(fileobj=tarred, mode="w:gz") as packed:
+        entry = tarfile.TarInfo("some/a.bin")
+        entry.size = 7
+        packed.addfile(entry, io.BytesIO(b"content"))
+    return [zipped.getvalue(), tarred.getvalue()]
+
+
+def _unpack(path: Path) -> object:
+    from prudent.experiments.files import _unpack
+
+    _unpack(path, ["in/a.bin"], folder() / "unpacked")
+    return (folder() / "unpacked/in/a.bin").read_bytes()
+
+
+def _results() -> list[bytes]:
+    from prudent.paper.results import COLUMNS
+
+    row = "mnist,label:0.1,ptr,,0,1.0,pld,100,1.1,90.5,0.5,3,"
+    return [f"{','.join(COLUMNS)}\n{row}\n".encode()]
+
+
+def _read_results(path: Path) -> object:
+    from prudent.paper.results import read
+
+    return read(path)
+
+
+def _corruptions() -> list[bytes]:
+    return [
+        b"label:0.1",
+        b"gradient:0.1:variance=25",
+        b"colluding:0.2:norm=1,direction_seed=3",
+        b"none",
+    ]
+
+
+def _corruption(text: str) -> object:
+    from prudent.corruption import parse
+
+    return parse(text)
+
+
+def _tests() -> list[bytes]:
+    return [b"laplace:1", b"gaussian:4", b"discrete-laplace:2.5", b"none", b"discrete-gaussian:3"]
+
+
+def _test(text: str) -> object:
+    from prudent.cli.options import parse_test
+
+    return parse_test(text)
+
+
+def _key_values() -> list[bytes]:
+    return [b"1/3", b"0.5", b"1e-6", b"256/60000", b"0,100", b"2024-01-01,2024-12-31", b'"a,b",c']
+
+
+def _option(text: str) -> object:
+    import typer
+
+    from prudent.cli.answering import _rule, listed, read_bounds
+    from prudent.cli.options import read_number, read_whole_number
+
+    for read in (read_number, read_whole_number, read_bounds, listed, _rule):
+        with contextlib.suppress(typer.BadParameter):
+            read(text)
+    return None
+
+
+TARGETS: tuple[Target, ...] = (
+    Target("idx", _idx, _reads("a-idx3-ubyte", _read_idx)),
+    Target(
+        "idx, gzipped", lambda: [gzip.compress(each) for each in _idx()], _reads("a.gz", _read_idx)
+    ),
+    Target("cifar binary", lambda: [bytes(2 * 3073)], _reads("a.bin", _read_cifar)),
+    Target("cifar python", _cifar_python, _reads("batch", _read_cifar)),
+    Target("cifar packed", lambda: [lzma.compress(bytes(3073))], _reads("a.xz", _read_cifar), 0.2),
+    Target("reviews", _reviews, _reads("reviews.json", _read_reviews)),
+    Target("census", _census, _reads("census.csv", _read_census)),
+    Target("npz", _npz, _reads("a.npz", _read_npz)),
+    Target("classifier", _classifier, _reads("classifier.npz", _read_classifier)),
+    *(
+        Target(
+            f"features {name}", _feature_file(name), _reads("features.npz", _read_features(name))
+        )
+        for name in ("codes", "network", "sentences")
+    ),
+    Target("safetensors", _weights, _reads("a.safetensors", _read_weights)),
+    Target("torch weights", _torch_weights, _reads("a.pt", _read_weights)),
+    Target("settings", _settings, _reads("a.toml", _read_settings)),
+    Target("checkpoint", _checkpoint, _reads("run/checkpoint.pt", _read_checkpoint)),
+    Target("checkpoint, resealed", _unsealed, _read_resealed),
+    Target("paid", _paid, _reads("run/paid.json", _read_paid)),
+    Target("metrics", _metrics, _reads("run/metrics.jsonl", _read_metrics)),
+    Target("event", _events, _text(_price), 0.5),
+    Target("csv", _csv, _reads("a.csv", _released), 0.05),
+    Target("parquet", _parquet, _reads("a.parquet", _released), 0.05),
+    Target("condition", _conditions, _text(_condition), 0.5),
+    Target("ledger file", _ledger, _reads("a.db", _read_ledger), 0.1),
+    Target("ledger rows", _rows, _read_rows, 0.1),
+    Target("known ledgers", _known_ledgers, _reads("known.jsonl", _read_known)),
+    Target("archive", _archives, _reads("archive", _unpack)),
+    Target("results", _results, _reads("results.csv", _read_results)),
+    Target("corruption", _corruptions, _text(_corruption)),
+    Target("test", _tests, _text(_test)),
+    Target("options", _key_values, _text(_option)),
+)

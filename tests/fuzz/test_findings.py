@@ -1,0 +1,177 @@
+"""Inputs that once raised an error that nobody chose, leaked or hung; each is refused today."""
+
+import gzip
+import pickle
+import warnings
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+pytest.importorskip("torch", reason="most entries are about training")
+
+from prudent._formats import DamagedFileError
+from prudent._validate import ArgumentError
+from prudent.experiments import formats
+from tests.fuzz import calls, files
+
+XY = ("x_train", "y_train", "x_test", "y_test")
+HUGE = b"\x00\x00\x08\x02" + (2**32 - 1).to_bytes(4, "big") * 2
+
+FILES: list[tuple[str, bytes]] = [
+    ("idx", b"\x00\x00\x08\x03\x00\x00\x00"),
+    ("idx", b"\x00\x00\x08\xff" + bytes(1020)),
+    ("idx", HUGE),  # a product of sizes that overflowed 64 bits
+    ("idx, gzipped", b"\x1f:\x8b\x08"),
+    ("idx, gzipped", gzip.compress(HUGE)[:-9]),
+    ("cifar python", pickle.dumps([1])),
+    ("cifar python", b"\x80\x02]q\x00."),
+    ("cifar packed", b"\xfd7zXZ\x00\x00"),
+    ("reviews", b'{"t": '),
+    ("reviews", b"[" * 100_000),
+    ("reviews", b'[{"s": ' + b"9" * 5000 + b"}]"),
+    ("npz", b""),
+    ("npz", b"PK\x03\x04"),
+    ("npz", files._saved(x_train=np.zeros(3), y_train=np.zeros(3, int), x_test=np.zeros(3))),
+    (
+        "npz",
+        files._saved(**dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.array("a"))),
+    ),
+    ("classifier", files._saved(released=np.zeros(2), header=np.array("[]"))),
+    ("features codes", files._saved(header=np.array('{"ballot": {"weights": 1}}'))),
+    ("features network", files._saved(header=np.array('{"layers": [], "ballot": {}}'))),
+    ("safetensors", b"\xff" * 8),
+    ("torch weights", b"\x80" * 19),
+    ("settings", b'dataset = "\xbd"'),
+    ("settings", b"steps = " + b"9" * 5000),
+    ("settings", b"a = " + b"[" * 5000),
+    ("checkpoint, resealed", b"\x80\x02cos\nsystem\n(S'true'\ntR."),
+    ("paid", b"[" * 100_000),
+    ("metrics", b'{"step": 1, "a": "\xf5"}'),
+    ("metrics", b'{"step": 1' + b"0" * 400 + b"}"),
+    ("event", b'{"kind": "GaussianDpEvent", "noise_multiplier": "\\u001b[2J"}'),
+    ("event", b'{"kind": "SelfComposedDpEvent", "count": null, "event": {"kind": "NoOpDpEvent"}}'),
+    ("event", b"[" * 100_000),
+    ("known ledgers", b'{"data": "d", "ledger": "/nowhere\xaf"}\n'),
+    ("archive", b"PK\x05\x06"),
+    ("results", b"dataset,\xed"),
+    ("options", b"\r/3\r/3"),
+    ("options", b"9" * 5002),
+]
+
+KINDS = ("Laplace", "Gaussian", "DiscreteLaplace", "DiscreteGaussian")
+AMBIGUOUS = np.array(["a", None], object)
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("release.quantiles", {"ps": 44}),
+    ("release.count", {"unit": AMBIGUOUS}),
+    ("release.quantile", {"failure": AMBIGUOUS, "delta": 877464}),
+    ("release.median", {"fallback": AMBIGUOUS}),
+    ("release.median", {"dry_run": AMBIGUOUS}),
+    ("release.open_groups", {"by": None}),
+    ("release.open_groups", {"groups": 124207}),
+    ("release.ArrayColumn.of", {"values": "a"}),
+    ("release.ArrayColumn.of", {"kind": AMBIGUOUS}),
+    ("release.Lattice", {"high": None}),
+    ("release.check_margin", {"domain": None}),
+    ("release.check_margin", {"size": 729}),
+    ("release.on_lattice", {"mechanism": None}),
+    ("release.Law", {"value": None}),
+    ("release.Branch", {"value": AMBIGUOUS}),
+    ("release.ReproducibleNoise", {"seed": "mean"}),
+    ("release.suggest_proposal", {"shape": []}),
+    ("release.Ledger.create", {"data": 124207}),
+    ("release.Ledger.create", {"location": 1e-285}),
+    ("release.Ledger.create", {"relation": -5440}),
+    ("release.Ledger.create", {"epsilon": "x"}),
+    ("release.Ledger", {"delta": 1j}),
+    ("release.Ledger.charge", {"details": 1.0}),
+    ("release.Ledger.verify", {"digest": [None]}),
+    *((f"accounting.{kind}Test.tail", {"distance": None}) for kind in KINDS),
+    *((f"accounting.{kind}Test.tail", {"distance": "x"}) for kind in KINDS),
+    *((f"accounting.{kind}Test.tail", {"distance": float("nan")}) for kind in KINDS),
+    *((f"accounting.{kind}Test.tail", {"distance": float("inf")}) for kind in KINDS),
+    *((f"accounting.{kind}Test.tail", {"distance": -1e300}) for kind in KINDS),
+    ("accounting.DiscreteGaussianTest.threshold", {"failure": Fraction(1, 3)}),
+    ("accounting.PldAccountant.compose", {"event": None}),
+    ("accounting.PldAccountant.compose", {"count": 2e181}),
+    ("accounting.PldAccountant.profile", {"epsilons": "mean"}),
+    ("accounting.RdpAccountant", {"orders": 48}),
+    ("accounting.RdpAccountant.compose", {"count": 2e181}),
+    ("accounting.Run.epsilon", {"accountant": None}),
+    ("accounting.Run.replace", {"parameter": None}),
+    ("accounting.Run.replace", {"value": "\ud800"}),
+    ("accounting.best_test", {"run": []}),
+    ("accounting.epsilon_of", {"relation": "x"}),
+    ("accounting.to_json", {"event": None}),
+    ("accounting.from_json", {"text": None}),
+    ("training.Execution", {"device": "mean"}),
+    ("training.PoissonSampler", {"device": None}),
+    ("training.PoissonSampler", {"processes": range(3)}),
+    ("training.PoissonSampler.batch", {"step": 0.7}),
+    ("training.PoissonSampler.batch", {"step": 2e177}),
+    ("training.Step", {"plan": []}),
+    ("training.fit", {"corrupt": "mean"}),
+    ("training.fit", {"evaluate": 124207}),
+    ("training.fit", {"execution": [None]}),
+    ("training.make_private", {"optimizer": []}),
+    ("training.check", {"model": "x"}),
+    ("training.gradient_norms", {"execution": "mean"}),
+    ("training.suggest_aggregation", {"norms": None}),
+    ("certify.CertifiedClassifier", {"classes": None}),
+    ("certify.CertifiedClassifier", {"classes": 10**12}),
+    ("certify.CertifiedClassifier.load", {"path": None}),
+    ("corruption.FeatureNoise.apply", {"labels": "x"}),
+    ("corruption.corrupted_mask", {"device": (1.0,)}),
+    ("corruption.parse", {"text": None}),
+    ("experiments.load", {"name": "npz:x\x00y"}),
+    ("experiments.read_weights", {"path": None}),
+    ("experiments.logistic_regression", {"shape": 48}),
+    ("experiments.tutorial_cnn", {"shape": ()}),
+    ("federated.RoundRelease", {"plan": "x"}),
+    ("federated.RoundRelease.__call__", {"updates": None}),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), FILES, ids=lambda each: str(each)[:40])
+def test_a_file_is_refused(name: str, content: bytes) -> None:
+    target = next(each for each in files.TARGETS if each.name == name)
+    target.judge(content)
+
+
+@pytest.mark.parametrize(("name", "replaced"), CALLS, ids=lambda each: str(each)[:60])
+def test_a_call_is_refused(name: str, replaced: dict[str, Any]) -> None:
+    call = next(each for each in calls.CALLS if each.name == name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call.judge(replaced)
+
+
+def test_a_damaged_file_is_named_and_not_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"PK\x03\x04 a secret")
+    with pytest.raises(DamagedFileError, match=r"Expected .*a\.npz to be an \.npz") as caught:
+        files._read_npz(path)
+    assert caught.value.path == str(path)
+    assert caught.value.__suppress_context__
+    assert "secret" not in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_one_line_of_the_census_does_not_decide_about_others(tmp_path: Path) -> None:
+    good = ", ".join(["7"] * 41 + ["- 50000."])
+    for odd in ('"' + good, "a\rb", "x" * 200_000, '"', ""):
+        (tmp_path / "census.csv").write_text(f"{good}\n{odd}\n{good}\n", newline="")
+        rows, labels = formats.read_census(tmp_path / "census.csv")
+        assert labels.tolist() == [0, -1, 0]
+        assert np.isfinite(rows[[0, 2]]).all()
+
+
+def test_a_value_is_shown_in_bounds_and_without_passwords() -> None:
+    assert len(str(ArgumentError("x", "short", got="a" * 10**6))) < 2000
+    assert "<int>" in str(ArgumentError("x", "short", got=10**5000))
+    assert "hunter" not in str(ArgumentError("x", "a path", got="postgresql://me:hunter@h/d"))
+    assert "hunter" not in str(ArgumentError("x", "a path", shown="password=hunter"))

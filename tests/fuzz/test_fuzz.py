@@ -1,0 +1,167 @@
+"""A few hundred inputs for the targets, and the proof that no public entry is missing among them.
+
+`make fuzz` runs many more: see `tests/fuzz/__main__.py`.
+"""
+
+import ast
+import importlib
+import random
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+pytest.importorskip("torch", reason="most entries are about training")
+
+from tests.fuzz import calls, commands, files
+from tests.fuzz.judging import FindingError, is_chosen, judge
+from tests.fuzz.mutation import mutated
+
+PACKAGES = ("", "release", "accounting", "training", "certify", "corruption", "federated")
+QUICK = 0.3
+"""Least weight of the targets that are tried here: the others take long."""
+
+
+def public_names() -> Iterator[str]:
+    """Every public name as `package.name`; names of prudent itself by the package they are from."""
+    for package in PACKAGES[1:]:
+        module = importlib.import_module(f"prudent.{package}")
+        yield from (f"{package}.{name}" for name in module.__all__)
+
+
+def names_of_prudent() -> Iterator[str]:
+    stub = Path(str(importlib.import_module("prudent").__file__)).with_suffix(".pyi").read_text()
+    for node in ast.parse(stub).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            package = node.module.removeprefix("prudent").strip(".")
+            yield from (f"{package}.{alias.name}" for alias in node.names)
+
+
+def test_every_public_name_is_a_target_or_excluded_with_a_reason() -> None:
+    known = {call.name for call in calls.CALLS} | set(calls.EXCLUDED)
+    own = {f"_validate.{name}" for name in calls.EXCLUDED}
+    assert {*public_names(), *names_of_prudent()} <= known | own
+    assert all(reason for reason in calls.EXCLUDED.values())
+    assert not {call.name for call in calls.CALLS} & set(calls.EXCLUDED)
+
+
+def test_every_command_is_a_target() -> None:
+    import typer
+
+    from prudent.cli import app
+
+    def words(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        inner = getattr(command, "commands", {})
+        if not inner or getattr(command, "invoke_without_command", False):
+            yield before
+        for name, each in inner.items():
+            yield from words(each, (*before, name))
+
+    every = set(words(typer.main.get_command(app))) - {()}
+    known = {command.words for command in commands.COMMANDS}
+    assert every - {("paper",)} == known | {tuple(name.split()) for name in commands.EXCLUDED}
+
+
+def test_every_file_format_of_the_sources_is_a_target() -> None:
+    """Whoever adds a reader of files finds this test, and adds a target."""
+    source = Path(str(importlib.import_module("prudent").__file__)).parent
+    readers = re.compile(
+        r"json\.loads?\(|tomllib\.|np\.load\(|torch\.load\(|load_file\(|csv\.\w*ead"
+    )
+    found = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if readers.search(path.read_text("utf-8"))
+    }
+    assert found == {
+        "_formats.py",  # npz, by datasets, classifier and features
+        "accounting/serialisation.py",  # event
+        "certify/classifier.py",  # classifier
+        "certify/features/codes.py",
+        "certify/features/network.py",
+        "certify/features/sentences.py",
+        "cli/answering.py",  # options
+        "cli/train.py",  # settings
+        "experiments/backbones.py",  # safetensors, torch weights
+        "experiments/files.py",  # arrays that prudent wrote to the user's cache
+        "experiments/formats.py",  # idx, cifar, reviews, census
+        "cli/event_report.py",  # event
+        "explore/answers.py",  # comes with the package
+        "explore/grid.py",  # comes with the package
+        "paper/report/essay.py",  # comes with the package
+        "paper/results.py",  # results
+        "paper/runs/jobs.py",  # comes with the package
+        "paper/runs/plans.py",  # written beside the results by the same run
+        "release/budget/data_binding.py",  # known ledgers
+        "release/budget/hash_chain.py",  # ledger rows
+        "release/columns/text_files.py",  # csv
+        "training/loop/checkpoint.py",  # checkpoint, paid
+        "training/loop/metrics.py",  # metrics
+        "training/loop/scheduling.py",  # reads what it wrote to memory
+    }
+
+
+@pytest.mark.parametrize("target", files.TARGETS, ids=lambda target: target.name)
+def test_files(target: files.Target) -> None:
+    seeds, chance = target.seeds(), random.Random(0)
+    assert target.judge(seeds[0]) is None, "the first seed is valid"
+    for _ in range(8 if target.weight >= QUICK else 1):
+        target.judge(mutated(seeds, chance))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [call for call in calls.CALLS if call.weight >= 0.5],
+    ids=lambda call: call.name,
+)
+def test_calls(call: calls.Call) -> None:
+    few = hypothesis.settings(max_examples=2, phases=[hypothesis.Phase.generate], database=None)
+
+    @few
+    @hypothesis.given(call.strategy())
+    def run(replaced: dict[str, Any]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call.judge(replaced)
+
+    run()
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
+def test_commands(command: commands.Command) -> None:
+    right = list(command.make())
+    command.judge(commands._replaced(right, ({0: "\x1b[2J'\""}, ())))
+
+
+def test_an_error_that_nobody_chose_is_a_finding() -> None:
+    def of_python() -> None:
+        int("x")
+
+    def of_prudent() -> None:
+        from prudent import _validate
+
+        _validate.positive(x=-1)
+
+    with pytest.raises(FindingError, match="invalid literal"):
+        judge("t", "x", of_python)
+    assert judge("t", "x", of_prudent) is not None
+    assert not is_chosen(ValueError("never raised"))
+    with pytest.raises(FindingError, match="TypeError"):
+        judge("t", "x", lambda: len(3))  # type: ignore[arg-type]
+
+
+def test_a_price_that_is_too_low_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dp_accounting as dp
+
+    from prudent.accounting import PldAccountant, to_json
+
+    text = to_json(dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 3))
+    files._price(text)
+    monkeypatch.setattr(PldAccountant, "get_epsilon", lambda self, delta: 3.0)
+    with pytest.raises(FindingError, match="priced at 3"):
+        files._price(text)
