@@ -512,7 +512,7 @@ def test_an_unsupported_event_is_named(event):
     with pytest.raises(dp.UnsupportedEventError, match=type(event).__name__):
         accountant.compose(dp.ComposedDpEvent([PTR, event]))
     assert accountant.get_epsilon(DELTA) == before
-    with pytest.raises(TypeError, match="must be `DpEvent`"):
+    with pytest.raises(ValueError, match="a DpEvent"):
         accountant.compose("ptr")
 
 

@@ -373,7 +373,7 @@ def test_groups_of_a_public_list() -> None:
         (None, "public knowledge, got None. Which values of 'city' occur depends"),
         ([], "one or more distinct values"),
         (["a", "a"], "one or more distinct values"),
-        ("ab", "one or more distinct values"),
+        ("ab", "a list"),
     ],
 )
 def test_a_private_or_empty_list_of_groups_is_refused(groups: Any, message: str) -> None:

@@ -158,6 +158,7 @@ print(peak(many) - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(
     make_table: Callable[[int], str],
     postgres_url: str,
