@@ -147,6 +147,9 @@ def fit(
         _validate.function(callbacks=each) for each in _validate.values(callbacks=callbacks)
     ]
     evaluate_at = _validate.values(evaluate_at=evaluate_at)
+    resume, progress = _validate.flag(resume=resume), _validate.flag(progress=progress)
+    tensorboard = _validate.flag(tensorboard=tensorboard)
+    private_diagnostics = _validate.flag(private_diagnostics=private_diagnostics)
     _check_covered(corrupt, delta, ledger)
     run = TrainingRun.prepare(
         plan,
