@@ -135,6 +135,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("training.Step", {"model": torch.nn.ReLU()}),
     *(("training.Plan.epsilon_after", {"steps": 2**power}) for power in (53, 64)),
     *(("training.fit", {name: np.array([])}) for name in ("progress", "resume")),
+    *(("training.fit", {"lr": each}) for each in (1.3e180, -410)),
+    ("training.fit", {"out": 176}),
     ("training.fit", {"corrupt": "mean"}),
     ("training.fit", {"evaluate": 124207}),
     ("training.fit", {"execution": [None]}),

@@ -169,7 +169,7 @@ def fit(
     every = max(1, plan.steps // 10) if evaluate_every is None else evaluate_every
     every = _validate.count(1, evaluate_every=every)
     marks = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
-    folder = None if out is None else Path(out)
+    folder = None if out is None else _validate.path(out=out)
     if ledger is not None:
         check_ledger(ledger, plan)
     speaks = processes.rank == 0
