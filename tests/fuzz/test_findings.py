@@ -100,6 +100,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.Ledger.create", {"data": 124207}),
     ("release.Ledger.create", {"location": 1e-285}),
     ("release.Ledger.create", {"relation": -5440}),
+    ("release.Ledger.create", {"location": np.array(0.5), "data": "pld"}),
     ("release.Ledger.create", {"epsilon": "x"}),
     ("release.Ledger", {"delta": 1j}),
     ("release.Ledger.charge", {"details": 1.0}),
