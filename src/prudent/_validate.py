@@ -207,10 +207,19 @@ def device(**argument: Any) -> "torch.device":
 def one_of(choices: Collection[Any], **argument: Any) -> Any:
     """One of a small set of choices."""
     name, value = _only(argument)
-    # An array is equal to many things at once, and a list cannot be looked up.
-    if not isinstance(value, Hashable) or value not in choices:
+    # An array or a tensor is equal to many things at once, and a list cannot be looked up.
+    try:
+        found = isinstance(value, Hashable) and value in choices
+    except Exception:  # whatever an object raises that cannot be compared
+        found = False
+    if not found:
         _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
     return value
+
+
+def flag(**argument: Any) -> bool:
+    """True or False."""
+    return bool(one_of((False, True), **argument))
 
 
 def path(**argument: Any) -> Path:

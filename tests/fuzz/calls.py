@@ -138,8 +138,8 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 
 
 def _never_below(given: dict[str, Any], answer: Any) -> None:
-    """An ε is a number, not negative and not NaN."""
-    if not answer >= 0:
+    """An ε is a number, not negative and not NaN; an array of δ gives one of them for each."""
+    if not np.all(np.asarray(answer) >= 0):
         raise FindingError("an ε", repr(given), f"got {answer!r}")
 
 
@@ -966,10 +966,17 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "training.Step",
-        # Model, engine and processes are those of `fit` and `make_private`, which check them.
+        # The loss and the engine are those of `fit` and `make_private`, which check them.
         lambda: (
-            functools.partial(_found("training:Step"), model=_model(), loss=_loss()),
-            {"plan": _plan(), "expected_batch": None, "corrupt": None, "key": None},
+            functools.partial(_found("training:Step"), loss=_loss()),
+            {
+                "plan": _plan(),
+                "model": _model(),
+                "expected_batch": None,
+                "corrupt": None,
+                "key": None,
+                "processes": None,
+            },
         ),
         0.3,
     ),

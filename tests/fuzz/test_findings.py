@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 pytest.importorskip("torch", reason="most entries are about training")
 
+import torch
+
 from prudent._formats import DamagedFileError
 from prudent._validate import ArgumentError
 from prudent.experiments import formats
@@ -64,6 +66,9 @@ FILES: list[tuple[str, bytes]] = [
 
 KINDS = ("Laplace", "Gaussian", "DiscreteLaplace", "DiscreteGaussian")
 AMBIGUOUS = np.array(["a", None], object)
+RAGGED = [[1.0, 2.0], [3.0]]
+UNLIKE = [np.zeros((2, 3)), np.zeros((2, 4))]  # numpy refuses it even as an array of objects
+LISTS = [(kind, each) for kind in ("Pld", "Rdp") for each in ([], (1e-20, 0.5), RAGGED, UNLIKE)]
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.quantiles", {"ps": 44}),
@@ -73,6 +78,15 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.median", {"dry_run": AMBIGUOUS}),
     ("release.open_groups", {"by": None}),
     ("release.open_groups", {"groups": 124207}),
+    ("release.open_groups", {"column": [1e-40]}),
+    ("release.open_groups", {"unit": [1e-40]}),
+    *((f"release.{name} of a table", {"column": [1e-40]}) for name in ("median", "histogram")),
+    *(("release.explain", {"statistic": each}) for each in (None, 550179)),
+    ("release.ArrayColumn", {"values": RAGGED}),
+    ("release.ArrayColumn", {"scale": RAGGED}),
+    ("release.ProposeTestReleaseMechanism", {"monotone": np.ma.masked_array([1.0, 2.0], [1, 0])}),
+    ("release.ProposeTestReleaseMechanism", {"monotone": torch.ones(2)}),
+    *(("release.Ledger", {name: np.array([])}) for name in ("adaptive", "relation")),
     ("release.ArrayColumn.of", {"values": "a"}),
     ("release.ArrayColumn.of", {"kind": AMBIGUOUS}),
     ("release.Lattice", {"high": None}),
@@ -86,6 +100,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.Ledger.create", {"data": 124207}),
     ("release.Ledger.create", {"location": 1e-285}),
     ("release.Ledger.create", {"relation": -5440}),
+    ("release.Ledger.create", {"location": np.array(0.5), "data": "pld"}),
     ("release.Ledger.create", {"epsilon": "x"}),
     ("release.Ledger", {"delta": 1j}),
     ("release.Ledger.charge", {"details": 1.0}),
@@ -98,6 +113,9 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("accounting.DiscreteGaussianTest.threshold", {"failure": Fraction(1, 3)}),
     ("accounting.PldAccountant.compose", {"event": None}),
     ("accounting.PldAccountant.compose", {"count": 2e181}),
+    *(("accounting.Adjacency", {"value": each}) for each in (np.array([]), AMBIGUOUS, [])),
+    *((f"accounting.{kind}Accountant.get_epsilon", {"target_delta": each}) for kind, each in LISTS),
+    *((f"accounting.{kind}Accountant.get_delta", {"target_epsilon": each}) for kind, each in LISTS),
     ("accounting.PldAccountant.profile", {"epsilons": "mean"}),
     ("accounting.RdpAccountant", {"orders": 48}),
     ("accounting.RdpAccountant.compose", {"count": 2e181}),
@@ -114,6 +132,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("training.PoissonSampler.batch", {"step": 0.7}),
     ("training.PoissonSampler.batch", {"step": 2e177}),
     ("training.Step", {"plan": []}),
+    *(("training.Step", {name: "x"}) for name in ("model", "processes")),
+    ("training.Step", {"model": torch.nn.ReLU()}),
+    *(("training.Plan.epsilon_after", {"steps": 2**power}) for power in (53, 64)),
+    *(("training.fit", {name: np.array([])}) for name in ("progress", "resume")),
+    *(("training.fit", {"lr": each}) for each in (1.3e180, -410)),
+    ("training.fit", {"out": 176}),
     ("training.fit", {"corrupt": "mean"}),
     ("training.fit", {"evaluate": 124207}),
     ("training.fit", {"execution": [None]}),
@@ -124,13 +148,22 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("certify.CertifiedClassifier", {"classes": None}),
     ("certify.CertifiedClassifier", {"classes": 10**12}),
     ("certify.CertifiedClassifier.load", {"path": None}),
+    *(("certify.CertifiedClassifier.load", {"features": each}) for each in (2**31, (-1.9, 5.7))),
+    ("certify.CertifiedClassifier.score", {"y": (-3.5, 1.0)}),
+    *(("certify.CertifiedClassifier.certified_accuracy", {each: RAGGED}) for each in "Xy"),
+    ("certify.CertifiedClassifier.certified_accuracy", {"X": [], "records": '"'}),
     ("corruption.FeatureNoise.apply", {"labels": "x"}),
     ("corruption.corrupted_mask", {"device": (1.0,)}),
+    *(("corruption.corrupted_mask", {"records": each}) for each in (2.3e16, 8.6e232)),
+    ("corruption.corrupted_records", {"records": 1.36e16}),
     ("corruption.parse", {"text": None}),
+    *(("experiments.Experiment", {"method": each}) for each in (None, '"', AMBIGUOUS)),
     ("experiments.load", {"name": "npz:x\x00y"}),
     ("experiments.read_weights", {"path": None}),
     ("experiments.logistic_regression", {"shape": 48}),
     ("experiments.tutorial_cnn", {"shape": ()}),
+    ("experiments.tutorial_cnn", {"shape": (10**12, 28, 28)}),
+    ("experiments.tutorial_cnn", {"classes": 1.1e260}),
     ("federated.RoundRelease", {"plan": "x"}),
     ("federated.RoundRelease.__call__", {"updates": None}),
 ]

@@ -40,7 +40,10 @@ def each(
     Every number is checked to be in [low, high]. The function gets each distinct one once.
     """
     ((name, value),) = argument.items()
-    numbers = np.asarray(value, dtype=object)
+    try:
+        numbers = np.asarray(value, dtype=object)
+    except Exception:  # whatever an object raises that is no array
+        raise _validate.ArgumentError(name, "a number or an array of numbers", got=value) from None
     checked = [_validate.between(low, high, **{name: number}) for number in numbers.flat]
     distinct, places = np.unique(np.array(checked, dtype=np.float64), return_inverse=True)
     if not len(distinct):

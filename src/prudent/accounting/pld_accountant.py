@@ -25,6 +25,7 @@ from prudent.accounting.loss_tables import Array, LossTable
 from prudent.accounting.neighbouring import check_neighbouring, refused
 from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
 
+_MOST_RUNS = 10**12  # of one event; logarithms of moments of far more would overflow
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
 
@@ -73,6 +74,7 @@ class PldAccountant(_PLDAccountant):
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
         for leaf, times in leaves(event, max(count, 1)):
+            _validate.between(0, _MOST_RUNS, count=times)
             error = None
             if not self._is_ours(leaf):
                 error = refused(leaf, self.neighboring_relation)
@@ -96,7 +98,8 @@ class PldAccountant(_PLDAccountant):
         self._composed.clear()
         for index, (known, count) in enumerate(self._entries):
             if known == leaf:
-                self._entries[index] = (known, count + times)
+                total = _validate.between(0, _MOST_RUNS, count=count + times)
+                self._entries[index] = (known, int(total))
                 return
         self._entries.append((leaf, times))
 

@@ -30,17 +30,12 @@ import attrs
 from prudent import _validate
 
 
-class Adjacency(enum.StrEnum):
+class Adjacency(_validate.Choice, enum.StrEnum):
     """How neighbouring data sets differ in one record."""
 
     ADD_REMOVE = "add-remove"
     ZERO_OUT = "zero-out"
     REPLACE_ONE = "replace-one"
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        allowed = ", ".join(repr(member.value) for member in cls)
-        raise _validate.ArgumentError("adjacency", f"one of {allowed}", got=value)
 
 
 _SENTENCES = {

@@ -185,7 +185,7 @@ class CertifiedClassifier:
         """The score of each class at each query, as whole numbers in units of 1/(2 · MOVE)."""
         if not hasattr(self, "released_"):
             raise NotFittedError("Expected a fitted classifier. Call fit first.")
-        queries = np.asarray(X)
+        queries = _array(X=X)
         if queries.ndim < 1 or queries.dtype.kind not in "biuf":
             raise ArgumentError(
                 "X", "an array of numbers, one row per query", shown=str(queries.dtype)
@@ -221,7 +221,12 @@ class CertifiedClassifier:
             records: Numbers k of inserted or removed records.
         """
         labels, radii = self.predict_with_radius(X)
-        right = labels == np.asarray(y)
+        known = _array(y=y)
+        if known.shape != labels.shape:
+            raise ArgumentError(
+                "y", "one label per query", shown=f"an array of shape {known.shape}"
+            )
+        right = np.asarray(labels == known, dtype=bool)
         return {
             _validate.count(records=k): float(np.mean(right & (radii >= k))) if len(right) else 0.0
             for k in _validate.values(records=records)
@@ -281,6 +286,15 @@ class CertifiedClassifier:
             raise ValueError(f"Expected one row of sums per class in {path}.")
         found.released_, found.noise_multiplier_ = released.astype(np.int64), noise
         return found
+
+
+def _array(**argument: Any) -> npt.NDArray[Any]:
+    """An argument as an array; it is public."""
+    ((name, value),) = argument.items()
+    try:
+        return np.asarray(value)
+    except Exception:  # whatever an object raises that is no array
+        raise ArgumentError(name, "an array", shown=type(value).__name__) from None
 
 
 def constant_of(pairing: Pairing) -> int:

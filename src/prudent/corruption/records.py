@@ -13,6 +13,8 @@ from prudent import _validate
 _RECORDS = 0
 VALUES = 1
 
+_MOST_RECORDS = 10**9  # their order must fit into memory
+
 
 def seeded_generator(seed: int, stream: int) -> torch.Generator:
     """A separate host generator for every (seed, stream)."""
@@ -42,7 +44,7 @@ def corrupted_records(records: int, ratio: float, seed: int) -> Tensor:
         ratio: the share of bad records, in [0, 0.5].
         seed: the seed of the choice.
     """
-    records = _validate.count(records=records)
+    records = _validate.count(records=_validate.between(0, _MOST_RECORDS, records=records))
     bad = math.floor(Fraction(repr(valid_ratio(ratio))) * records)
     order = torch.randperm(records, generator=seeded_generator(seed, _RECORDS))
     return order[:bad].sort().values

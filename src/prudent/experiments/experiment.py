@@ -1,6 +1,5 @@
 """Experiments: a data set, a method, a budget and a corruption as one frozen value."""
 
-import enum
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -36,7 +35,7 @@ from prudent.training import (
 )
 
 
-class Method(enum.Enum):
+class Method(_validate.Choice):
     """The training method."""
 
     PTR = "ptr"

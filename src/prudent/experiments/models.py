@@ -18,6 +18,7 @@ from torch import nn
 from prudent import _validate
 
 _WIDEST = 10**7  # entries of a layer; a matrix of the next width would fill any memory
+_MOST_CHANNELS = 2**12  # of an image
 
 
 def tutorial_cnn(
@@ -41,6 +42,9 @@ def tutorial_cnn(
         raise _validate.ArgumentError(
             "shape", "with even height and width from 20 to 4096", got=shape
         )
+    if channels > _MOST_CHANNELS:
+        raise _validate.ArgumentError("shape", f"of at most {_MOST_CHANNELS} channels", got=shape)
+    classes = _validate.count(1, classes=_validate.between(1, _WIDEST, classes=classes))
     height, width = (_side_after_convolutions(side) for side in sides)
     layers: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3)),
@@ -52,7 +56,7 @@ def tutorial_cnn(
         ("flatten", nn.Flatten()),
         ("dense1", nn.Linear(32 * height * width, 32)),
         ("relu3", nn.ReLU()),
-        ("dense2", nn.Linear(32, _validate.count(1, classes=classes))),
+        ("dense2", nn.Linear(32, classes)),
     ]
     return _initialised(nn.Sequential(OrderedDict(layers)), seed)
 

@@ -73,6 +73,7 @@ def explain(
         SourceError: if there is no such table, or its engine cannot explain queries.
         ValueError: if another argument is invalid, or the data are not in a query engine.
     """
+    _validate.function(statistic=statistic)
     _validate.count(1, records=records)
     where = {name: options.pop(name) for name in TableOptions.__optional_keys__ & options.keys()}
     own = {name: value for name, value in options.items() if name not in _UNASKED}

@@ -83,6 +83,7 @@ class ProposeTestReleaseMechanism:
         if self.fallback_sensitivity is not None:
             _validate.positive(fallback_sensitivity=self.fallback_sensitivity)
         _validate.one_of(list(Law), law=self.law)
+        _validate.fields(self, _validate.flag, "monotone")
         if self.falls_back:
             self._check_fallback()
         _ = self.lattice, self.event  # their constructors validate the remaining fields

@@ -33,6 +33,8 @@ from prudent.training.step_checks import (
     check_compilable,
     check_corrupt,
     check_parameter_types,
+    check_processes,
+    device_of,
     divisor,
 )
 from prudent.training.step_state import StepState
@@ -122,9 +124,9 @@ class Step:
         compile: bool = False,
         processes: Processes | None = None,
     ) -> None:
-        processes = Alone() if processes is None else processes
+        processes = check_processes(Alone() if processes is None else processes)
         batch = divisor(plan, expected_batch)
-        device = next(model.parameters()).device
+        device = device_of(model)
         check_corrupt(corrupt)
         if compile:
             check_compilable(processes.count, engine, corrupt, device)

@@ -6,6 +6,7 @@ from torch import nn
 from prudent._validate import ArgumentError, instance, positive
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients import Engine
+from prudent.training.parallel.processes import Processes
 from prudent.training.plan import Plan
 
 
@@ -22,6 +23,18 @@ def divisor(plan: Plan, expected_batch: float | None) -> float:
             hint="Use the sampling rate times the public number of records.",
         )
     return positive(expected_batch=batch)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's first parameter; raises an error if there is none."""
+    for parameter in instance(nn.Module, "a torch module", model=model).parameters():
+        return parameter.device
+    raise ArgumentError("model", "with parameters to train", shown=type(model).__name__)
+
+
+def check_processes(processes: Processes) -> Processes:
+    """The processes of a run; raises an error for anything else."""
+    return instance(Processes, "processes of a run", processes=processes)
 
 
 def check_parameter_types(model: nn.Module) -> None:

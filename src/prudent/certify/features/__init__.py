@@ -97,14 +97,17 @@ class Vectors:
 
 def feature_map(features: str | FeatureMap) -> FeatureMap:
     """The feature map of a name; a map is returned as it is."""
+    allowed = f"one of {', '.join(NAMES)} or a FeatureMap"
     if not isinstance(features, str):
+        if not all(hasattr(features, each) for each in ("name", "width", "records", "queries")):
+            raise ArgumentError("features", allowed, shown=type(features).__name__)
         return features
     kind, _, width = features.partition(":")
     if kind == "vectors" and width.isdecimal() and int(width) > 0:
         return Vectors(int(width))
     if features in _MADE:
         return _MADE[features]()
-    raise ArgumentError("features", f"one of {', '.join(NAMES)} or a FeatureMap", got=features)
+    raise ArgumentError("features", allowed, got=features)
 
 
 @functools.cache

@@ -27,6 +27,10 @@ def budget(
     Raises:
         ArgumentError: If only one of them is.
     """
+    if adaptive is not None:
+        _validate.flag(adaptive=adaptive)
+    if relation is not None:
+        check_relation(relation=relation)
     if epsilon is None and delta is None:
         return None
     if epsilon is None or delta is None:
@@ -35,8 +39,8 @@ def budget(
     return Budget(
         _validate.positive(epsilon=epsilon),
         _validate.between(0, 1, ends="()", delta=delta),
-        adaptive is not False,
-        ADD_REMOVE if relation is None else check_relation(relation=relation),
+        adaptive is None or bool(adaptive),
+        ADD_REMOVE if relation is None else relation,
         data=data,
     )
 

@@ -53,6 +53,7 @@ def data_name(data: str | os.PathLike[str]) -> str:
 
 def place(location: str | os.PathLike[str]) -> str:
     """The name of a ledger's place in the list: a full path, or an address without password."""
+    _validate.path(location=location)
     text = os.fspath(location)
     if "://" in text or is_postgres(text):
         return without_password(text)

@@ -130,7 +130,11 @@ class ArrayColumn:
         """Read a typed array; `scale` is None unless the numbers are in units of another type."""
         if isinstance(values, np.ma.MaskedArray):
             values = values.compressed()
-        column = np.asarray(values)
+        if scale is not None:
+            _validate.instance(Scale, "a Scale", scale=scale)
+        column = _array(values)
+        if column is None:
+            raise ArgumentError("values", "one-dimensional", shown="no array")
         if column.ndim != 1:  # the message omits the shape: the number of records is private
             raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
         self._scale = moments.scale_of(column.dtype) if scale is None else scale
@@ -317,6 +321,14 @@ def _categories(column: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
     else:
         values = _objects(map(images.category, column.tolist()))
     return values[[value is not None for value in values]] if len(values) else values
+
+
+def _array(values: Any) -> npt.NDArray[Any] | None:
+    """The values as an array; None if they are none, such as lists of several lengths."""
+    try:
+        return np.asarray(values)
+    except Exception:  # its message may quote a record
+        return None
 
 
 def _objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:

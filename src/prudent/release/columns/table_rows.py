@@ -51,6 +51,11 @@ class Asked:
     kind: Kind = "numbers"
     read_as: str | None = None
 
+    def __attrs_post_init__(self) -> None:
+        for argument in ("column", "by", "unit"):
+            if (name := getattr(self, argument)) is not None:
+                _validate.instance(str, "the name of a column", **{argument: name})
+
 
 @attrs.frozen
 class Opened:

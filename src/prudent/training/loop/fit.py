@@ -147,6 +147,9 @@ def fit(
         _validate.function(callbacks=each) for each in _validate.values(callbacks=callbacks)
     ]
     evaluate_at = _validate.values(evaluate_at=evaluate_at)
+    resume, progress = _validate.flag(resume=resume), _validate.flag(progress=progress)
+    tensorboard = _validate.flag(tensorboard=tensorboard)
+    private_diagnostics = _validate.flag(private_diagnostics=private_diagnostics)
     _check_covered(corrupt, delta, ledger)
     run = TrainingRun.prepare(
         plan,
@@ -166,7 +169,7 @@ def fit(
     every = max(1, plan.steps // 10) if evaluate_every is None else evaluate_every
     every = _validate.count(1, evaluate_every=every)
     marks = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
-    folder = None if out is None else Path(out)
+    folder = None if out is None else _validate.path(out=out)
     if ledger is not None:
         check_ledger(ledger, plan)
     speaks = processes.rank == 0

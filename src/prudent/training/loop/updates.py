@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from prudent import _validate
 from prudent.training.chunk import Chunk
 from prudent.training.loop.counters import Counters
 from prudent.training.loop.cuda_graph import CapturedStep, is_capturable
@@ -114,6 +115,8 @@ def optimizer_of(
     options: dict[str, Any],
 ) -> torch.optim.Optimizer:
     """The optimizer of the trained parameters of a model."""
+    if isinstance(rate := options.get("lr"), int | float):
+        _validate.between(0, torch.finfo(torch.float32).max, lr=rate)
     trained: Iterable[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
     try:
         return optimizer(trained, **options)
@@ -122,4 +125,8 @@ def optimizer_of(
             "Expected optimizer to be a class such as torch.optim.SGD, and its options as keyword "
             f"arguments: {error}. fit passes every keyword that is not its own to the optimizer; "
             "device, seed and precision belong in prudent.Execution."
+        ) from error
+    except ValueError as error:
+        raise _validate.ArgumentError(
+            "options", "that the optimizer takes", shown=f"{sorted(options)}: {error}"
         ) from error
