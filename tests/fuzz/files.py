@@ -589,7 +589,9 @@ def _option(text: str) -> object:
 TARGETS: tuple[Target, ...] = (
     Target("idx", _idx, _reads("a-idx3-ubyte", _read_idx)),
     Target(
-        "idx, gzipped", lambda: [gzip.compress(each) for each in _idx()], _reads("a.gz", _read_idx)
+        "idx, gzipped",
+        lambda: [gzip.compress(each, mtime=0) for each in _idx()],
+        _reads("a.gz", _read_idx),
     ),
     Target("cifar binary", lambda: [bytes(2 * 3073)], _reads("a.bin", _read_cifar)),
     Target("cifar python", _cifar_python, _reads("batch", _read_cifar)),

@@ -101,7 +101,7 @@ def poisoned(mark: Path) -> Iterator[bytes]:
     for protocol in (0, 2, 4):
         for content in (Evil(mark), {b"data": Evil(mark), b"labels": [Evil(mark)]}):
             yield pickle.dumps(content, protocol)
-            yield gzip.compress(pickle.dumps(content, protocol))
+            yield gzip.compress(pickle.dumps(content, protocol), mtime=0)
     objects = np.array([Evil(mark)], object)
     names = ("train_features", "train_labels", "test_features", "test_labels", "classes")
     names += ("released", "header", "weights", "gains", "offsets", "centre", "direction")
