@@ -5,7 +5,7 @@ import json
 import pytest
 
 from prudent import cli
-from prudent.cli.audit_train import REFUTED
+from prudent.cli.audit_report import REFUTED
 
 
 def audit(text, *, method="white-box"):

@@ -5,12 +5,11 @@ answer was lost is looked for in the history, as the message says. In the end lo
 agree.
 """
 
-import contextlib
 import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +19,7 @@ import dp_accounting as dp
 
 from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.ledger import Ledger, OverBudgetError, StorageError
+from tests.release.budget.charging import processes
 
 Answer = TypeVar("Answer")
 DELTA = 1e-6
@@ -110,7 +110,7 @@ def soak(
     chance.shuffle(faults)
     due = sorted(chance.sample(range(fits), len(faults)))
     number, killed, answered = 0, 0, Answered(log)
-    with _processes() as running:
+    with processes() as running:
         while True:
             if running and not any(process.is_alive() for process in running):
                 break
@@ -183,17 +183,6 @@ class Answered:
 def _notes(log: Path) -> dict[str, set[str]]:
     lines = [line for file in log.iterdir() for line in file.read_text().splitlines()]
     return {kind: {line[1:] for line in lines if line[0] == kind} for kind in "?+=-"}
-
-
-@contextlib.contextmanager
-def _processes() -> Iterator[list[ForkServerProcess]]:
-    started: list[ForkServerProcess] = []
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.join()
 
 
 def _start(*arguments: object) -> ForkServerProcess:

@@ -99,9 +99,14 @@ MOST_RUNS = 10**8
 def fair_coins(runs: int, seed: int | None = None) -> BoolArray:
     """Return one coin for each of 2 `runs` runs; without a seed, different ones each time."""
     runs = int(_validate.between(8, MOST_RUNS, runs=_validate.count(runs=runs)))
+    return tossed(2 * runs, seed)
+
+
+def tossed(count: int, seed: int | None = None) -> BoolArray:
+    """Return so many fair coins."""
     # Not the stream that a mechanism with the same seed draws its noise from.
     generator = np.random.default_rng(None if seed is None else [seed, _COINS])
-    return generator.random(2 * runs) < 0.5
+    return generator.random(count) < 0.5
 
 
 def judge(

@@ -1,19 +1,12 @@
 """`prudent audit`: statistical attempts to refute the (ε, δ) of a release or of a training run."""
 
-import importlib
-import importlib.util
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from prudent.cli import options
-from prudent.cli.display import echo
-
-REFUTED = 1
-"""Exit status of an audit that refutes its claim."""
+from prudent.cli import audit_train, options
+from prudent.cli.audit_report import Confidence, Plot, tell
 
 RELEASES = {
     "ptr": "Propose-Test-Release itself: a margin at the threshold, a value that moves by τ.",
@@ -76,13 +69,8 @@ def _command(name: str) -> Callable[..., None]:
         runs: Annotated[
             int, options.whole_number("Runs on each of the two data sets, on average.")
         ] = 20_000,
-        confidence: Annotated[
-            float, options.number("1 minus the false-alarm rate, in [0.5, 1).")
-        ] = 0.95,
-        plot: Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="Draw the trade-off curve, SVG or PNG by its name."),
-        ] = None,
+        confidence: Confidence = 0.95,
+        plot: Plot = None,
         seed: Annotated[
             int | None, options.whole_number("Repeatable coins and noise, for tests.")
         ] = None,
@@ -99,11 +87,7 @@ def _command(name: str) -> Callable[..., None]:
             seed=seed,
             progress=not as_json,
         )
-        if plot is not None:
-            found.plot(plot)
-        echo(json.dumps(found.plain()) if as_json else "\n".join(found.lines()))
-        if found.refuted:
-            raise typer.Exit(REFUTED)
+        tell(found, plot=plot, as_json=as_json)
 
     command.__doc__ = (
         f"{RELEASES[name]}\n\n[b]Example[/b]\n\n"
@@ -115,5 +99,4 @@ def _command(name: str) -> Callable[..., None]:
 
 for _name in RELEASES:
     app.command(_name)(_command(_name))
-if importlib.util.find_spec("prudent.cli.audit_train") is not None:
-    app.command("train")(importlib.import_module("prudent.cli.audit_train").train)
+app.command("train")(audit_train.train)

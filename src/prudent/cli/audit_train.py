@@ -1,14 +1,12 @@
 """`prudent audit train`: attempts to refute the price of a training run, through its real steps."""
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.display import echo
+from prudent.cli.audit_report import Confidence, Plot, tell
 
 if TYPE_CHECKING:
     from prudent.audit import AuditResult
@@ -16,9 +14,6 @@ if TYPE_CHECKING:
 
 MethodName = Literal["white-box", "one-run", "black-box"]
 AgainstName = Literal["point", "curve"]
-
-REFUTED = 1
-"""Exit status of an audit that refutes its claim."""
 
 _DIGITS = 200  # records of a black-box audit
 _CANARIES = 10_000
@@ -66,13 +61,8 @@ def train(
         ),
     ] = "point",
     lr: Annotated[float, options.number("Learning rate of black-box runs.")] = 0.2,
-    confidence: Annotated[
-        float, options.number("1 minus the false-alarm rate, in [0.5, 1).")
-    ] = 0.95,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the trade-off curve, SVG or PNG by its name."),
-    ] = None,
+    confidence: Confidence = 0.95,
+    plot: Plot = None,
     as_json: options.Json = False,
 ) -> None:
     r"""A training run: canaries through the real sampling, test, trim and noise.
@@ -103,11 +93,7 @@ def train(
             )
         plan = plan.calibrate(epsilon=epsilon, delta=delta)
     found = _AUDITS[method](_Claim(plan, epsilon, delta, confidence, runs, against, lr))
-    if plot is not None:
-        found.plot(plot)
-    echo(json.dumps(found.plain()) if as_json else "\n".join(found.lines()))
-    if found.refuted:
-        raise typer.Exit(REFUTED)
+    tell(found, plot=plot, as_json=as_json)
 
 
 class _Claim(NamedTuple):

@@ -102,10 +102,10 @@ class Compiled:
             try:
                 program = self._compile(arguments, recorded.draws)
             except Exception as error:  # any operation that cannot be traced or compiled
-                message = " ".join(str(error).split())[:300]
+                # Its text may come from values of the batch, so only its kind is shown.
                 warnings.warn(
-                    f"The step could not be compiled and runs as it is, which changes no number: "
-                    f"{type(error).__name__}: {message}",
+                    "The step could not be compiled and runs as it is, which changes no number "
+                    f"({type(error).__name__}).",
                     RuntimeWarning,
                     stacklevel=2,
                 )

@@ -1,8 +1,11 @@
-"""What the processes of test_ledger_processes.py do; a module of its own, so they can import it."""
+"""What the processes of test_processes.py do; a module of its own, so they can import it."""
 
 import os
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import dp_accounting as dp
@@ -10,6 +13,19 @@ import dp_accounting as dp
 from prudent.release.budget.ledger import Ledger, OverBudgetError
 
 EVENT = dp.GaussianDpEvent(48.0)
+
+
+@contextmanager
+def processes() -> Iterator[list[ForkServerProcess]]:
+    """A list to put started processes in; none of them outlives the test."""
+    started: list[ForkServerProcess] = []
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+            process.close()
 
 
 def charge_and_release(location: str, name: str, times: int, released: Path) -> None:

@@ -3,8 +3,6 @@
 import multiprocessing
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -13,21 +11,9 @@ import pytest
 from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.ledger import Ledger, OverBudgetError
 from tests.release.budget import charging
+from tests.release.budget.charging import processes
 
 DELTA = 1e-6
-
-
-@contextmanager
-def processes() -> Iterator[list[ForkServerProcess]]:
-    """A list to put started processes in; none of them outlives the test."""
-    started: list[ForkServerProcess] = []
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.join()
-            process.close()
 
 
 def start(target: object, *arguments: object) -> ForkServerProcess:

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from prudent import _validate
-from prudent.audit.auditing import CONFIDENCE
+from prudent.audit.auditing import CONFIDENCE, tossed
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 from prudent.audit.result import AuditResult
 from prudent.audit.trade_off import TradeOff
@@ -110,7 +110,7 @@ def white_box(
             "scenes", f"some of {', '.join(names)}, with enough runs for it", got=tuple(scenes)
         )
     attack, reading = _best(plan, attacks, Claim(delta, confidence))
-    coins = _fair_coins(attack.runs)
+    coins = tossed(attack.runs)
     scores = attack.score(attack.releases(plan, coins))
     bound = reading.bound(scores, coins, Claim(delta, confidence))
     return AuditResult(
@@ -228,7 +228,7 @@ def _best(plan: Plan, attacks: Sequence[Attack], claim: Claim) -> tuple[Attack, 
     found = []
     for place, attack in enumerate(attacks):
         if id(attack.scene) not in pilots:
-            coins = _fair_coins(math.ceil(_PILOT * attack.runs))
+            coins = tossed(math.ceil(_PILOT * attack.runs))
             pilots[id(attack.scene)] = coins, attack.releases(plan, coins)
         coins, seen = pilots[id(attack.scene)]
         scores = attack.score(seen)
@@ -236,10 +236,6 @@ def _best(plan: Plan, attacks: Sequence[Attack], claim: Claim) -> tuple[Attack, 
         found.append((rating, -place, attack, reading))
     best = max(found, key=lambda each: each[:2])
     return best[2], best[3]
-
-
-def _fair_coins(count: int) -> BoolArray:
-    return np.asarray(np.random.default_rng().random(count) < 0.5)
 
 
 def _trim(plan: Plan) -> int:
