@@ -133,7 +133,10 @@ def test_calls(call: calls.Call) -> None:
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
-def test_commands(command: commands.Command) -> None:
+def test_commands(
+    command: commands.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a strange name may become that of a file
     right = list(command.make())
     command.judge(commands._replaced(right, ({0: "\x1b[2J'\""}, ())))
 
