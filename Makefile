@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs bench clean
+.PHONY: venv demo test test-slow soak test-peers test-tutorials tutorials test-federated fuzz lint docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
@@ -44,6 +44,20 @@ soak: $(call has,$(TEST_EXTRAS))
 # The tests dp_accounting ships with its accountants, run against ours.
 test-peers: $(WHEEL_SITE)/.installed
 	$(pytest) -m peers
+
+# Each notebook of docs/tutorials from its first cell to its last; fails if one of them does.
+TUTORIAL_EXTRAS := dev+docs+huggingface+opacus+tables+train
+test-tutorials:
+	$(MAKE) run-tutorials TEST_EXTRAS=$(TUTORIAL_EXTRAS) TESTS=tests/test_tutorials.py
+
+.PHONY: run-tutorials
+run-tutorials: $(WHEEL_SITE)/.installed
+	$(pytest) -m tutorials
+
+# The same, and writes what they print and draw into the notebooks: TUTORIALS='median budget' names some.
+TUTORIALS ?=
+tutorials: $(call has,$(TUTORIAL_EXTRAS))
+	PATH="$(ROOT)/$(BIN):$$PATH" $(BIN)/python docs/run_tutorials.py $(TUTORIALS)
 
 # Hostile input for every public entry, command and file format; see CONTRIBUTING.md. Files are fed by
 # atheris where it is installed in $(VENV), which takes clang, and otherwise by mutation.
