@@ -7,6 +7,7 @@ depends on what lies around nor leaves anything behind.
 """
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +30,7 @@ KERNEL = (
     "--InlineBackend.figure_formats=svg",
     "--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Date': None}}",
 )
+TERMINAL = re.compile(r"\x1b\[[0-9;]*m|\r(?=\n)|[ \t]+(?=\r?\n)")  # bold, line ends, padding
 LIMIT = 300  # seconds for one cell: a hanging cell must end
 
 
@@ -56,8 +58,8 @@ def run(path: Path) -> nbformat.NotebookNode:
     notebook.metadata["language_info"] = {"name": "python"}  # the kernel adds its version
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
-            if "text" in output:  # commands run in a terminal, which ends lines in its own way
-                output.text = output.text.replace("\r\n", "\n")
+            if "text" in output:  # commands print as to a terminal
+                output.text = TERMINAL.sub("", output.text)
     return notebook
 
 
