@@ -83,7 +83,8 @@ def _printed(output: dict[str, Any]) -> str:
 
 
 def _fenced(language: str, text: str) -> str:
-    return f"```{language}\n{text.rstrip()}\n```"
+    shown = text.strip("\n").rstrip()
+    return f"```{language}\n{shown}\n```"
 
 
 def _text(value: str | list[str]) -> str:

@@ -21,16 +21,16 @@ HERE = Path(__file__).resolve().parent
 TUTORIALS = HERE / "tutorials"
 ENVIRONMENT = {
     "MATPLOTLIBRC": str(HERE / "matplotlibrc"),
-    "NO_COLOR": "1",  # the output of commands is printed on a page
-    "TERM": "dumb",
     "COLUMNS": "88",
 }
 KERNEL = (
     "--log-level=ERROR",
+    # What commands print is put on a page: no colours, no bars that overwrite themselves.
+    "--IPKernelApp.exec_lines=import os; os.environ['TERM'] = 'dumb'",
     "--InlineBackend.figure_formats=svg",
     "--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Date': None}}",
 )
-TERMINAL = re.compile(r"\x1b\[[0-9;]*m|\r(?=\n)|[ \t]+(?=\r?\n)")  # bold, line ends, padding
+LINE_END = re.compile(r"[ \t]*\r?\n")  # of a table in a terminal: padded, and with a return
 LIMIT = 300  # seconds for one cell: a hanging cell must end
 
 
@@ -59,7 +59,7 @@ def run(path: Path) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text" in output:  # commands print as to a terminal
-                output.text = TERMINAL.sub("", output.text)
+                output.text = LINE_END.sub("\n", output.text)
     return notebook
 
 
