@@ -1,6 +1,5 @@
 """`prudent demo`: the main job, small enough for a laptop."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prudent._rounding import rounded_up
-from prudent.cli import options
-from prudent.cli.display import as_text
+from prudent.cli import completion, options
+from prudent.cli.display import as_text, echo_json, manner
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +38,12 @@ def demo(
     steps: Annotated[int, options.whole_number("Steps of each training run.")] = 300,
     batch: Annotated[int, options.whole_number("Expected batch size.")] = 512,
     corrupt: Annotated[
-        str, typer.Option(metavar="KIND:RATIO", help="Which records to corrupt; see prudent train.")
+        str,
+        typer.Option(
+            metavar="KIND:RATIO",
+            help="Which records to corrupt; see prudent train.",
+            autocompletion=completion.among(*completion.CORRUPTIONS),
+        ),
     ] = "label:0.1",
     out: Annotated[Path, typer.Option(help="Folder for the table, picture and metrics.")] = Path(
         "runs/demo"
@@ -70,7 +74,7 @@ def demo(
     )
     done = run_demo(common, out)
     if as_json:
-        typer.echo(json.dumps(done.plain()))
+        echo_json(done.plain())
         return
     from rich.console import Console
 
@@ -101,8 +105,9 @@ def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> Non
         )
     console.print(table)
     console.print(f"Neighbours differ by {ZERO_OUT}.")
-    console.print(_PASSED)
-    console.print(_BAD_RECORDS)
+    if not manner().quiet:
+        console.print(_PASSED)
+        console.print(_BAD_RECORDS)
     console.print()
 
 
@@ -123,4 +128,5 @@ def show_certified(found: "Sequence[tuple[Classifier, Result]]", console: "Conso
         table.add_row(f"{k:,}", *(f"{value:.2%}" for pair in cells for value in pair))
     console.print(table)
     console.print(f"Neighbours differ by {ADD_REMOVE}.")
-    console.print(_PROVED)
+    if not manner().quiet:
+        console.print(_PROVED)

@@ -1,12 +1,12 @@
 """`prudent paper table` and `prudent paper frontier`: results of runs, and the runs themselves."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prudent.cli import options
+from prudent.cli import completion, options
+from prudent.cli.display import echo_json, remark
 
 if TYPE_CHECKING:
     from prudent.paper.results import Results
@@ -34,7 +34,12 @@ RunSeedsOption = Annotated[
     int | None,
     options.whole_number("Number of seeds to use and, with --run, to run (small: 1, full: 5)."),
 ]
-DeviceOption = Annotated[str, typer.Option(help="Where to run: cpu or cuda.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        help="Where to run: cpu or cuda.", autocompletion=completion.among(*completion.DEVICES)
+    ),
+]
 
 
 def table(
@@ -45,7 +50,11 @@ def table(
     size: SizeOption = "full",
     dataset: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only this data set of the table, such as mnist."),
+        typer.Option(
+            metavar="NAME",
+            help="Only this data set of the table, such as mnist.",
+            autocompletion=completion.among(*completion.DATASETS),
+        ),
     ] = None,
     results: ResultsOption = None,
     run: RunOption = False,
@@ -95,7 +104,7 @@ def table(
     if as_json:
         rows = cells.plain_table(found, number)
         shown = [row for row in rows if row["dataset"] in datasets]
-        typer.echo(json.dumps(shown, allow_nan=False))
+        echo_json(shown)
         return
     from prudent.paper.report import grids, terminal
 
@@ -140,13 +149,13 @@ def frontier(
     found = frontiers(_read(path, size, seeds))
     if as_json:
         rows = [row for each in found for row in each.plain()]
-        typer.echo(json.dumps(rows, allow_nan=False))
+        echo_json(rows)
         return
     from prudent.paper.report import terminal
 
     for each in found:
         terminal.show(frontier_grid(each))
-    typer.echo("Accuracy under the attacks that were tried: measured, not guaranteed.")
+    remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
 
 
 def _read(path: Path, size: str, seeds: int | None) -> "Results":

@@ -1,6 +1,6 @@
 """`prudent train`: any experiment of the library, from flags or from a file."""
 
-import json
+import contextlib
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +9,9 @@ import typer
 
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import options
-from prudent.cli.display import as_text
+from prudent.cli import completion, options
+from prudent.cli.display import as_text, echo_json, shows_progress
+from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
     from prudent.experiments.experiment import Experiment, Result
@@ -35,10 +36,16 @@ def train(
         typer.Option(
             metavar="NAME",
             help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH. \\[mnist]",
+            autocompletion=completion.among(*completion.DATASETS, "npz:"),
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="ptr, trimmed, dpsgd or sgd. \\[ptr]")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="ptr, trimmed, dpsgd or sgd. \\[ptr]",
+            autocompletion=completion.among(*completion.METHODS),
+        ),
     ] = None,
     epsilon: Annotated[float | None, options.number("Target ε. [3]")] = None,
     delta: Annotated[float | None, options.number("Target δ. [1e-5]")] = None,
@@ -68,7 +75,11 @@ def train(
     propose: Annotated[float | None, options.number("τ/R, the proposed sensitivity. [0.5]")] = None,
     test: Annotated[
         str | None,
-        typer.Option(metavar="KIND:SCALE", help=f"The test: {options.TESTS}. \\[gaussian:4]"),
+        typer.Option(
+            metavar="KIND:SCALE",
+            help=f"The test: {options.TESTS}. \\[gaussian:4]",
+            autocompletion=completion.among(*completion.TESTS[:-1]),
+        ),
     ] = None,
     failure: Annotated[float | None, options.number("δ₀ of the test. [1e-8]")] = None,
     reveals: Annotated[
@@ -103,6 +114,7 @@ def train(
             "gradient-match, backdoor, gradient, sign-flip, colluding, inner-product, reversed, "
             "loud, little or mimic, with a ratio up to 0.5 and its strength, such as "
             "gradient:0.1:variance=25. \\[none]",
+            autocompletion=completion.among(*completion.CORRUPTIONS),
         ),
     ] = None,
     seed: Annotated[
@@ -153,18 +165,21 @@ def train(
     from prudent.experiments.experiment import run
     from prudent.training.parallel.processes import is_first
 
-    result = run(
-        experiment,
-        device=_device(device),
-        out=out,
-        resume=resume,
-        progress=not as_json,
-        secret_noise=_seed_is_drawn(chosen),
-    )
+    # How fast steps go by is not shown of data that may be secret.
+    private = experiment.dataset.startswith("npz:")
+    with only_elapsed() if private else contextlib.nullcontext():
+        result = run(
+            experiment,
+            device=_device(device),
+            out=out,
+            resume=resume,
+            progress=shows_progress() and not private,
+            secret_noise=_seed_is_drawn(chosen),
+        )
     if not is_first():
         return
     if as_json:
-        typer.echo(json.dumps(result.plain()))
+        echo_json(result.plain())
     else:
         _show(result, out, seed_is_drawn=_seed_is_drawn(chosen))
 

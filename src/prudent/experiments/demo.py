@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from prudent import _progress
 from prudent._validate import ArgumentError
 from prudent.accounting import LaplaceTest
 from prudent.experiments.experiment import Experiment
@@ -102,17 +101,15 @@ def _train(entry: Entry, folder: Path) -> dict[str, Any]:
 
 
 def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -> None:
-    """Show the progress of each run, read from the metrics it writes."""
-    columns = (TextColumn("{task.description:46s}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)  # standard output is for the result
-    with Progress(*columns, console=console) as progress:
-        tasks = {e.key: progress.add_task(e.title, total=_EVALUATIONS) for e in methods}
+    """Report the progress of the runs, read from the metrics they write."""
+    seen = 0
+    with _progress.part("training runs", _EVALUATIONS * len(methods)):
         while True:
             done = all(future.done() for future in futures.values())
-            for key, task in tasks.items():
-                path = out / key / "metrics.jsonl"
-                lines = path.read_text().count("\n") if path.exists() else 0
-                progress.update(task, completed=_EVALUATIONS if futures[key].done() else lines)
+            paths = [out / entry.key / "metrics.jsonl" for entry in methods]
+            lines = sum(path.read_text().count("\n") for path in paths if path.exists())
+            _progress.advance(lines - seen)
+            seen = lines
             if done or any(f.done() and f.exception() is not None for f in futures.values()):
                 return
             time.sleep(0.5)

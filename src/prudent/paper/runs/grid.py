@@ -20,9 +20,9 @@ from pathlib import Path
 
 import attrs
 import torch
-from rich.progress import Progress
 from torch import nn
 
+from prudent import _progress
 from prudent.corruption import Backdoor, DataCorruption, GradientCorruption, parse
 from prudent.experiments.backbones import find_weights, resnet18, with_features
 from prudent.experiments.datasets import Dataset, load
@@ -70,8 +70,7 @@ def run_jobs(
     deadline = time.monotonic() + seconds
     plans = Plans(results.with_name("plans.json"), _record_counts(todo))
     left = len(missing)
-    with Progress() as progress:
-        bar = progress.add_task("runs", total=left)
+    with _progress.part("runs", left):
 
         def planned() -> Iterator[Planned]:
             for job in todo:
@@ -83,7 +82,7 @@ def run_jobs(
             nonlocal left
             append(results, readings)
             left -= 1
-            progress.advance(bar)
+            _progress.advance()
 
         for job in certified:
             if time.monotonic() < deadline:
