@@ -83,13 +83,18 @@ def test_of_private_data_only_the_clock_is_shown() -> None:
     assert "━" not in terminal.getvalue()
 
 
+def fail_inside(terminal: Terminal) -> None:
+    with _progress.part("outer", 2):
+        _progress.advance()
+        with _progress.part("inner"):
+            wait_for(terminal, "inner")
+            raise ValueError("odd")
+
+
 def test_parts_may_be_nested_and_fail() -> None:
     with shown() as terminal:
-        with pytest.raises(ValueError, match="odd"), _progress.part("outer", 2):
-            _progress.advance()
-            with _progress.part("inner"):
-                wait_for(terminal, "inner")
-                raise ValueError("odd")
+        with pytest.raises(ValueError, match="odd"):
+            fail_inside(terminal)
         terminal.truncate(0)
         wait_for(terminal, "prudent x")
 
