@@ -29,7 +29,7 @@ def scattered(images: Tensor, device: torch.device | str = "cpu") -> Tensor:
     else:
         parts = [scattering(part.to(device)) for part in torch.split(images, _AT_ONCE_ON_GPU)]
         found = torch.cat(parts)
-    return found.unflatten(2, (CELLS, CELLS))
+    return found.view(-1, CHANNELS, CELLS, CELLS)
 
 
 def group_normalised(features: Tensor, groups: int) -> Tensor:
