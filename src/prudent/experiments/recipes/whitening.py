@@ -1,6 +1,7 @@
 """Whitening of features by their second moment, released with Gaussian noise and priced."""
 
 import math
+from functools import partial
 
 import attrs
 import dp_accounting as dp
@@ -43,8 +44,8 @@ class ReleasedWhitening:
     floor: float = 0.3
 
     def __attrs_post_init__(self) -> None:
-        _validate.positive(noise_multiplier=self.noise_multiplier, floor=self.floor)
-        _validate.between(0, 1, ends="(]", power=self.power)
+        _validate.fields(self, _validate.positive, "noise_multiplier", "floor")
+        _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "power")
 
     @property
     def event(self) -> dp.DpEvent:
