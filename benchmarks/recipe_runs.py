@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("runs.json"))
     parser.add_argument("--count", type=int, default=12)
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--steps", type=int, nargs="+", default=[200, 400])
+    parser.add_argument("--steps", type=int, nargs="+", default=[300])
     parser.add_argument("--only", nargs="+", default=list(FEATURES))
     given = parser.parse_args()
     start, results = time.time(), []
@@ -206,7 +206,7 @@ def main():
 
     found = {}
     for key in given.only:
-        if time.time() - start < given.seconds:
+        if time.time() - start < 0.6 * given.seconds:
             found[key] = without_test(key)
     for key, setting in found.items():
         if time.time() - start < given.seconds:

@@ -3,10 +3,10 @@
 from types import MappingProxyType
 
 from prudent._validate import ArgumentError
-from prudent.experiments.recipes.digits import SCATTERING_LINEAR
+from prudent.experiments.recipes.digits import DIGITS
 from prudent.experiments.recipes.recipe import Recipe
 
-_ALL = (SCATTERING_LINEAR,)
+_ALL = (*DIGITS,)
 
 RECIPES = MappingProxyType({recipe.name: recipe for recipe in _ALL})
 """Every recipe, by name."""
