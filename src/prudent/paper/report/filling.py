@@ -58,8 +58,9 @@ def table_jobs(
     """The runs of a table on some data sets; at small size only for its first corruptions."""
     corruptions = list(dict.fromkeys(c.corrupt for c in published() if c.table == table))
     chosen = corruptions if size == "full" else corruptions[:_CORRUPTIONS]
-    for job in jobs.table_jobs([table], _SEEDS[size] if seeds is None else seeds):
-        if job.dataset in datasets and job.corrupt in chosen:
+    count = _SEEDS[size] if seeds is None else seeds
+    for job in jobs.table_jobs([table], count, datasets=datasets):
+        if job.corrupt in chosen:
             yield job
 
 

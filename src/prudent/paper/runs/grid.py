@@ -24,10 +24,10 @@ from rich.progress import Progress
 from torch import nn
 
 from prudent.corruption import Backdoor, DataCorruption, GradientCorruption, parse
-from prudent.experiments.backbones import find_weights, resnet18, with_features
+from prudent.experiments.backbones import find_vgg16, find_weights, resnet18, vgg16, with_features
 from prudent.experiments.datasets import Dataset, load
 from prudent.experiments.experiment import build_model
-from prudent.experiments.models import logistic_regression
+from prudent.experiments.models import CONVOLUTIONAL, logistic_regression
 from prudent.paper.results import Reading, append, read
 from prudent.paper.runs.certified import in_order, run_certified
 from prudent.paper.runs.jobs import Job, settings
@@ -36,6 +36,11 @@ from prudent.paper.runs.streams import Work, in_turns, training
 from prudent.training import Plan, accuracy
 from prudent.training.loop.metrics import Metrics
 
+BACKBONES: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors")),
+    "vgg16": lambda: vgg16(find_vgg16()),
+}
+"""The frozen networks whose features the last layer of a data set is trained on, by name."""
 Planned = tuple[Job, Plan, list[Mark]]
 Finished = Callable[[list[Reading]], None]
 
@@ -118,7 +123,7 @@ def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Da
     data = _corrupted(dataset, corrupt, seed)
     mine = settings()["datasets"][dataset]
     if "backbone" in mine:
-        network = resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors"))
+        network = BACKBONES[mine["backbone"]]()
         data = with_features(data, network, size=mine["size"], device=device)
     if mine.get("centred"):
         data = data.centred()
@@ -200,12 +205,10 @@ def _work(
     device: torch.device,
 ) -> Work:
     experiment = job.experiment
-    featured = "backbone" in settings()["datasets"][job.dataset]
-    shape = tuple(data.train_features.shape[1:])
     corruption = experiment.corruption
     return training(
         plan,
-        logistic_regression(shape, data.classes) if featured else build_model(data, job.seed),
+        _model(job, data),
         (data.train_features, data.train_labels),
         _evaluation(parse(job.corrupt), data),
         sorted({mark.step for mark in marks}),
@@ -217,6 +220,18 @@ def _work(
         average=experiment.average,
         device=device,
     )
+
+
+def _model(job: Job, data: Dataset) -> nn.Module:
+    """The network that the settings of a job name, or the usual one for its records."""
+    mine = settings()["datasets"][job.dataset]
+    shape = tuple(data.train_features.shape[1:])
+    if "backbone" in mine:
+        return logistic_regression(shape, data.classes)
+    if "network" in mine:
+        channels, height, width = shape
+        return CONVOLUTIONAL[mine["network"]]((channels, height, width), data.classes, job.seed)
+    return build_model(data, job.seed)
 
 
 def _evaluation(

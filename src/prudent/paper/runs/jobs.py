@@ -47,12 +47,14 @@ class Published:
 
 @functools.cache
 def published() -> tuple[Published, ...]:
-    """Every accuracy of the paper's four tables."""
+    """Every accuracy of the paper's four tables, each under the data set that is run for it."""
     text = resources.files("prudent.paper").joinpath("published.csv").read_text()
+    known = settings()["datasets"]
+    instead = {mine["paper"]: name for name, mine in known.items() if mine["paper"] not in known}
     return tuple(
         Published(
             int(row["table"]),
-            row["dataset"],
+            instead.get(row["dataset"], row["dataset"]),
             row["corrupt"],
             float(row["epsilon"]),
             row["method"],
@@ -62,11 +64,28 @@ def published() -> tuple[Published, ...]:
     )
 
 
+def published_for(dataset: str) -> tuple[Published, ...]:
+    """The paper's accuracies beside which the runs of a data set stand; empty if there are none."""
+    if own := tuple(cell for cell in published() if cell.dataset == dataset):
+        return own
+    like = settings()["datasets"][dataset]["paper"]
+    return tuple(attrs.evolve(c, dataset=dataset) for c in published() if c.dataset == like)
+
+
 @functools.cache
 def settings() -> dict[str, Any]:
-    """The settings of the runs."""
+    """The settings of the runs.
+
+    A data set takes what it does not say itself from the one it is `like`, and stands beside the
+    cells of the one that `paper` names, by default of that one or its own.
+    """
     text = resources.files("prudent.paper").joinpath("grid.toml").read_text()
-    return tomllib.loads(text)
+    found = tomllib.loads(text)
+    datasets: dict[str, Any] = {}
+    for name, mine in found["datasets"].items():
+        known = datasets[like] if (like := mine.pop("like", None)) else {"paper": name}
+        datasets[name] = known | mine
+    return found | {"datasets": datasets}
 
 
 @attrs.frozen
@@ -127,24 +146,30 @@ class Job:
                 trim_most=mine["trim_most"],
                 batch=mine["batch"],
                 lr=mine["lr"],
+                momentum=mine.get("momentum", 0.0),
             )
         ours = dict(settings()["ours"][self.column][self.dataset])
         test = GaussianTest(ours.pop("test_scale", 4.0))
         return Experiment(**(common | {"test": test} | ours))
 
-    @property
-    def alike(self) -> "Job":
-        """A job that is equal for all jobs with the same plan, without corruption and seed."""
-        return attrs.evolve(self, corrupt="none", seed=0)
 
+def table_jobs(
+    tables: Iterable[int],
+    seeds: int,
+    *,
+    datasets: Iterable[str] | None = None,
+    ours: bool = True,
+) -> Iterator[Job]:
+    """The runs that fill some tables, each once, ordered by seed.
 
-def table_jobs(tables: Iterable[int], seeds: int, *, ours: bool = True) -> Iterator[Job]:
-    """The runs that fill some tables, each once, ordered by seed."""
-    cells = [
-        cell
-        for cell in published()
-        if cell.table in set(tables) and cell.dataset in settings()["datasets"]
-    ]
+    Args:
+        tables: Numbers of the tables.
+        seeds: How many seeds to run.
+        datasets: Names in the settings; by default those of the tables, one for each.
+        ours: Whether to run the tuned settings too.
+    """
+    named = None if datasets is None else [c for name in datasets for c in published_for(name)]
+    cells = [cell for cell in named or published() if cell.table in set(tables)]
     wanted: dict[Job, None] = {}
     for seed in range(seeds):
         for cell in cells:
