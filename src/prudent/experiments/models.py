@@ -77,8 +77,8 @@ def opacus_cnn(
     Args:
         shape: channels, height and width of an image; sides of at least 8.
         classes: the number of outputs.
-        seed: seed of the initial weights and biases, which are uniform within 1/√(inputs of a unit),
-            as PyTorch's default.
+        seed: seed of the initial weights and biases, which are uniform within 1/√(inputs of a
+            unit), as PyTorch's default.
     """
     channels, classes = _image(shape, 8), _outputs(classes)
     layers: list[nn.Module] = []

@@ -173,7 +173,7 @@ def _is_flat(value: Any) -> bool:
 
 
 def _array(call: _Call) -> np.ndarray[Any, Any]:
-    """The array that a `_reconstruct` with its state describes, of bytes or little-endian floats."""
+    """The array that a `_reconstruct` with its state describes: bytes or little-endian floats."""
     _, shape, kind, fortran, raw = call.state
     if call.name not in _RECONSTRUCT or not isinstance(kind, _Call) or fortran:
         raise ValueError("Expected an array in the order of C.")

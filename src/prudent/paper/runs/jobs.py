@@ -15,9 +15,10 @@ from typing import Any
 import attrs
 
 from prudent.accounting import GaussianTest, LaplaceTest
-from prudent.corruption import GradientCorruption, parse
+from prudent.corruption import DataCorruption, GradientCorruption, parse
 from prudent.experiments.experiment import Experiment
-from prudent.paper.results import AIMED, RunKey
+from prudent.paper.corruptions import AIMED, corruption_of, written
+from prudent.paper.results import RunKey
 
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 """The methods that are run with the paper's settings."""
@@ -72,20 +73,34 @@ def published_for(dataset: str) -> tuple[Published, ...]:
     return tuple(attrs.evolve(c, dataset=dataset) for c in published() if c.dataset == like)
 
 
+Settings = dict[str, Any]
+"""The settings of runs, as a file of them holds them."""
+
+
 @functools.cache
-def settings() -> dict[str, Any]:
-    """The settings of the runs.
+def settings() -> Settings:
+    """The settings of the paper's runs.
 
     A data set takes what it does not say itself from the one it is `like`, and stands beside the
     cells of the one that `paper` names, by default of that one or its own.
     """
     text = resources.files("prudent.paper").joinpath("grid.toml").read_text()
     found = tomllib.loads(text)
-    datasets: dict[str, Any] = {}
-    for name, mine in found["datasets"].items():
-        known = datasets[like] if (like := mine.pop("like", None)) else {"paper": name}
-        datasets[name] = known | mine
-    return found | {"datasets": datasets}
+    return found | {"datasets": resolved(found["datasets"], {})}
+
+
+def resolved(mine: Settings, known: Settings) -> Settings:
+    """Data sets with all their settings; those that they are `like` stand above them or in `known`.
+
+    Raises:
+        KeyError: If a data set is like one that is not there.
+    """
+    found: Settings = {}
+    for name, own in mine.items():
+        like = own.get("like")
+        base = (known | found)[like] if like else {"paper": name}
+        found[name] = base | {key: value for key, value in own.items() if key != "like"}
+    return found
 
 
 @attrs.frozen
@@ -99,6 +114,7 @@ class Job:
         epsilons: The ε at which the accuracy is evaluated. Tuned settings have one and solve the
             noise for it; the paper's methods fix the noise and reach several.
         seed: Seed of everything random in the run.
+        settings: Where the data set's settings are looked up; by default those of the paper.
     """
 
     dataset: str
@@ -106,6 +122,13 @@ class Job:
     column: str
     epsilons: tuple[float, ...]
     seed: int
+    settings: Settings = attrs.field(factory=settings, eq=False, repr=False)
+
+    @property
+    def setting(self) -> Settings:
+        """The settings of the data set."""
+        found: Settings = self.settings["datasets"][self.dataset]
+        return found
 
     @property
     def target(self) -> float | None:
@@ -115,7 +138,7 @@ class Job:
     @property
     def features(self) -> str:
         """The feature map of a certified classifier; empty for a training run."""
-        return str(settings()["certified"].get(self.column, ""))
+        return str(self.settings["certified"].get(self.column, ""))
 
     @property
     def run(self) -> RunKey:
@@ -123,16 +146,27 @@ class Job:
         return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     @property
+    def _corruption(self) -> str | DataCorruption | GradientCorruption:
+        """The corruption by name, or a user's own, which takes the seed as a named one does."""
+        if not written(self.corrupt).own:
+            return self.corrupt
+        made: Any = corruption_of(self.corrupt)
+        own: DataCorruption | GradientCorruption = made
+        if hasattr(made, "seed"):
+            own = attrs.evolve(made, seed=self.seed)
+        return own
+
+    @property
     def experiment(self) -> Experiment:
         """The experiment to run; with the paper's settings, up to the largest ε."""
-        every, mine = settings(), settings()["datasets"][self.dataset]
+        every, mine = self.settings, self.setting
         common = {
             "dataset": mine["data"],
             "delta": every["delta"],
             "failure": every["failure"],
             "clip": mine["clip"],
             "propose": mine["propose"],
-            "corrupt": self.corrupt,
+            "corrupt": self._corruption,
             "seed": self.seed,
             "epsilon": max(self.epsilons),
         }
@@ -148,7 +182,7 @@ class Job:
                 lr=mine["lr"],
                 momentum=mine.get("momentum", 0.0),
             )
-        ours = dict(settings()["ours"][self.column][self.dataset])
+        ours = dict(every["ours"][self.column][self.dataset])
         test = GaussianTest(ours.pop("test_scale", 4.0))
         return Experiment(**(common | {"test": test} | ours))
 
