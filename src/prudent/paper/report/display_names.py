@@ -29,7 +29,7 @@ _DATASETS = {
     "cifar10-vgg16": "CIFAR10, last layer on VGG16 (substitute for VGG11)",
     "cifar10-opacus": "CIFAR10, network of Opacus",
     "cifar10-tanh": "CIFAR10, eight convolutions with tanh",
-    "cifar10-momentum": "CIFAR10, momentum 0.9",
+    "cifar10-momentum": "CIFAR10, tutorial network, momentum 0.9",
     "cifar10-opacus-momentum": "CIFAR10, network of Opacus, momentum 0.9",
     "cifar10-tanh-momentum": "CIFAR10, eight convolutions with tanh, momentum 0.9",
     "cifar10-resnet18": "CIFAR10, last layer on ResNet18",

@@ -16,18 +16,20 @@ from prudent.paper.results import Results
 from prudent.paper.runs.jobs import Job, settings
 
 _COMMANDS = """\
-$ prudent paper table 1 --dataset mnist --corrupt label:0.1 --method ptr --run --seeds 1
+$ prudent paper table 1 --dataset mnist --corrupt label:0.1 --method ptr --run
 $ prudent paper table 1 --dataset cifar10-momentum
 $ prudent paper grid mine.toml --run --seeds 3"""
 _GRID = """\
-[datasets.wine]               # mine.toml
-like = "mnist"                # batch, rate, clip, noise and trim of the paper's MNIST
-data = "npz:wine.npz"         # train_features, train_labels, test_features, test_labels, classes
+# mine.toml
+[datasets.wine]
+like = "mnist"           # batch, rate, clip, noise and trim of the paper's MNIST
+data = "npz:wine.npz"    # the arrays of an archive, or a name as for prudent train
 epsilons = [1.0, 3.0]
 methods = ["ptr", "dpsgd"]
 corruptions = ["none", "label:0.1", "faults.py:Swap:0.2"]"""
 _FAULTS = """\
-import attrs                  # faults.py
+# faults.py
+import attrs
 
 from prudent.corruption import corrupted_records
 
@@ -53,8 +55,8 @@ def why() -> Section:
 
 
 def networks() -> Bullets:
-    """The explanation of CIFAR10's networks."""
-    return _bullets("Which network")
+    """The explanation of what other networks and momentum give on CIFAR10."""
+    return _bullets("What differs on CIFAR10")
 
 
 def own_runs() -> Section:
