@@ -101,6 +101,12 @@ def test_what_was_not_run_is_one_line_and_no_table(results):
         "--run`)."
     )
     assert len(sections["table-2"]) == len(sections["table-3"]) == 1
+    for anchor in ("bad-records", "bad-gradients"):
+        (line,) = sections[anchor]
+        assert line.text == "Attacks: not run (`prudent paper frontier --run`)."
+    (table,) = (block for block in sections["table-1"] if isinstance(block, Grid))
+    assert [line[0].text for line in table.rows] == ["clean"]
+    assert "Not run: random labels 10%; random labels 20%; feature noise 10%" in table.note
 
 
 def test_the_tables_hold_every_cell_as_the_rows_give_it(results):

@@ -133,6 +133,12 @@ class Group:
         return found
 
     @property
+    def is_run(self) -> bool:
+        """Whether there is a result of any method."""
+        ours = [cell for line in self.lines for cell in line.ours]
+        return any(cell is not None for cell in (*ours, self.best, self.rival))
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """The methods of the table."""
         return tuple(line.paper.method for line in self.lines)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, mode
 
 from prudent.paper.report import display_names
-from prudent.paper.report.cells import EVERY, METHOD_ORDER, Choice, Line, datasets, groups
+from prudent.paper.report.cells import EVERY, METHOD_ORDER, Choice, Group, Line, datasets, groups
 from prudent.paper.report.document import Cell, Grid, Tone
 from prudent.paper.report.frontier import Frontier, Row, is_covered
 from prudent.paper.results import Estimate, Reading, Results
@@ -39,8 +39,8 @@ def table_grid(
 ) -> Grid:
     """The part of a table on one data set.
 
-    A row holds every method at one corruption and ε. Columns that nothing was run for are left
-    out, and the note says so.
+    A row holds every method at one corruption and ε. Rows and columns that nothing was run for are
+    left out, and the note says so.
 
     Args:
         results: The results to show.
@@ -50,7 +50,8 @@ def table_grid(
         standalone: Whether the note describes a substitute for the paper's data; the report
             describes it once for all tables.
     """
-    here = [group for group in groups(results, table, [dataset]) if choice.has(group)]
+    chosen = [group for group in groups(results, table, [dataset]) if choice.has(group)]
+    here = [group for group in chosen if group.is_run] or chosen
     shown = [m for m in METHOD_ORDER if choice.has_method(m) and m in here[0].methods]
     usual = _usual_seeds([cell for group in here for m in shown for cell in group.line(m).ours])
     tuned = _usual_seeds([cell for group in here for cell in (group.best, group.rival)])
@@ -75,6 +76,7 @@ def table_grid(
         _not_run_note([name for name in columns if name not in run])
         if len(run) > len(shown)
         else f"{display_names.NOT_RUN.capitalize()}.",
+        _not_run_note(_corruptions(chosen, without=here)),
         display_names.substitute_note(dataset) if standalone else None,
         display_names.SMALL_NOTE if results.small else None,
         f"Tuned setting: {here[0].setting}." if here[0].setting not in (None, "ours") else None,
@@ -110,6 +112,13 @@ def _seeds_note(usual: int | None, tuned: int | None) -> str | None:
     if tuned is not None and tuned != usual:
         parts.append(f"{tuned} in the tuned setting")
     return f"Seeds: {', '.join(parts)}, unless a cell says otherwise."
+
+
+def _corruptions(chosen: Sequence[Group], *, without: Sequence[Group]) -> list[str]:
+    """The corruptions of some groups that others do not have."""
+    known = {group.corrupt for group in without}
+    names = dict.fromkeys(group.corrupt for group in chosen if group.corrupt not in known)
+    return [display_names.corruption(name) for name in names]
 
 
 def _not_run_note(names: list[str]) -> str | None:

@@ -85,7 +85,8 @@ def _title(results: Results) -> str:
 def _lead(results: Results) -> str:
     seeds = len({reading.seed for reading in results.readings})
     made = (
-        f"{results.runs():,} runs, up to {seeds} seeds, {len(results.readings):,} rows of results"
+        f"{results.runs():,} runs, {'one seed' if seeds == 1 else f'up to {seeds} seeds'}, "
+        f"{len(results.readings):,} rows of results"
         if results.readings
         else "No run has been made yet"
     )
@@ -218,12 +219,16 @@ def _tables(results: Results) -> Iterator[Section]:
 def _table(results: Results, number: int) -> Section:
     """The parts of a table that were run; one line names the others."""
     choice = Choice(methods=("dpsgd",)) if number == 4 else EVERY
-    run = [name for name in datasets(number) if _was_run(results, number, name)]
+    run = {group.dataset for group in groups(results, number) if group.is_run}
     missing = [display_names.dataset(name) for name in datasets(number) if name not in run]
     blocks: list[Block] = []
     if run and number in _TABLE_NOTES:
         blocks.append(Paragraph(_TABLE_NOTES[number]))
-    blocks += [table_grid(results, number, name, choice=choice, standalone=False) for name in run]
+    blocks += [
+        table_grid(results, number, name, choice=choice, standalone=False)
+        for name in datasets(number)
+        if name in run
+    ]
     if missing:
         names = "; ".join(missing)
         told = (
@@ -231,13 +236,6 @@ def _table(results: Results, number: int) -> Section:
         )
         blocks.append(Paragraph(told))
     return Section(f"Table {number}: {TABLES[number]}", f"table-{number}", tuple(blocks))
-
-
-def _was_run(results: Results, table: int, dataset: str) -> bool:
-    found = groups(results, table, [dataset])
-    return any(cell for group in found for line in group.lines for cell in line.ours) or any(
-        group.best or group.rival for group in found
-    )
 
 
 def _curves(results: Results) -> Section:
