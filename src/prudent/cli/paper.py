@@ -26,6 +26,7 @@ SeedsOption = Annotated[int | None, options.whole_number("Largest number of seed
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.command()(paper_tables.table)
 app.command()(paper_tables.frontier)
+app.command()(paper_tables.grid)
 
 
 @app.callback()

@@ -235,7 +235,7 @@ def _show_recipes(*, as_json: bool) -> None:
 
     if as_json:
         found = {name: [each.summary, each.anchor] for name, each in RECIPES.items()}
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        echo_json(found)
         return
     table = Table("recipe", "what it does", "compare")
     for name, each in RECIPES.items():
