@@ -177,7 +177,7 @@ def grid(
         raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
     found = _read(path, size, seeds)
     if as_json:
-        typer.echo(json.dumps(own_grids.plain_own(found, mine), allow_nan=False))
+        echo_json(own_grids.plain_own(found, mine))
         return
     from prudent.paper.report import terminal
 
