@@ -55,9 +55,10 @@ def demo(
     First every training method on data with a tenth of the labels wrong, with
     the same (ε, δ), priced by the same accountant. This is a small run: at full
     size each method trains for thousands of steps (an hour on a laptop, a
-    minute on a GPU). Beside them a recipe on clean data. Then two classifiers, each from one private release, with
-    features made from public letters and from no data at all, and how many bad
-    records their predictions are proved to withstand.
+    minute on a GPU). Beside them a recipe on clean data, at full size. Then two
+    classifiers, each from one private release, with features made from public
+    letters and from no data at all, and how many bad records their predictions
+    are proved to withstand.
 
     [b]Example[/b]
 
