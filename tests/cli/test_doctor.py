@@ -18,6 +18,7 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(*flags: str) -> tuple[int, dict[str, dict[str, str]]]:
     answer = prudent("doctor", "--json", *flags)
+    assert answer.err == ""
     found = json.loads(answer.out)
     assert found["right"] is (answer.status == 0)
     return answer.status, {each["part"]: each for each in found["findings"]}

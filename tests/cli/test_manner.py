@@ -103,7 +103,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
 
 
 # What takes minutes; and all but one of those that one function makes or answers.
-SLOW = {("demo",), ("paper", "figure"), ("paper", "report"), ("paper", "all")} | {
+SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report"), ("paper", "all")} | {
     ("certify", "make-features"),
     *(words for words in COMMANDS if words[0] == "audit" and words[1] not in ("count", "train")),
     *(words for words in COMMANDS if words[0] == "release" and words[1] not in ("count", "mode")),
