@@ -19,6 +19,9 @@ WHEEL_SITE := build/wheel-site
 
 # One thread per worker: on a small machine two layers of parallelism only get in each other's way.
 export OMP_NUM_THREADS ?= 1
+# Compiled modules are kept: an import of torch from source takes three times as long, in each of the
+# many processes that tests start. (Where this variable is set, Python keeps none.)
+unexport PYTHONDONTWRITEBYTECODE
 # Without a folder of data sets, the one that ships: tests of a wheel run far from it.
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))

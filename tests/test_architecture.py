@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
-GROUND = {"_files", "_formats", "_lazy", "_redaction", "_rounding", "_validate"}
+GROUND = {"_files", "_formats", "_lazy", "_progress", "_redaction", "_rounding", "_validate"}
 WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "_files": set[str](),
     "_formats": {"_validate"},
     "_lazy": set[str](),
+    "_progress": set[str](),
     "_redaction": set[str](),
     "_rounding": set[str](),
     "_validate": {"_redaction"},
