@@ -143,12 +143,12 @@ def grid(
     device: DeviceOption = "cpu",
     as_json: options.Json = False,
 ) -> None:
-    """Run the paper's methods on your own data sets and corruptions.
+    r"""Run the paper's methods on your own data sets and corruptions.
 
     FILE holds a table for each data set. What it does not set is taken from
     the one it is like, of the paper's or above it in the file:
 
-        [datasets.wine]
+        \[datasets.wine]
         like = "mnist"
         data = "npz:wine.npz"
         epsilons = [1.0, 3.0]

@@ -200,6 +200,7 @@ def test_the_summary_comes_before_the_tables_and_counts(results):
     assert text.count("78 of 78") == 4  # over all data sets, by two accountants
     assert text.index("78 of 78") < text.index("14 of 14") < text.index("Table 1: MNIST")
     assert "emnist-az: A substitute" in text
+    assert "VGG16: A substitute for VGG11" in text
 
 
 def test_the_page_needs_nothing_else_and_is_the_same_again(results):

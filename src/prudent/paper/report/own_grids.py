@@ -54,7 +54,8 @@ def _cell(
     method, accountant = column
     found = results.cell(dataset, corrupt, method, epsilon, accountant)
     if found is None:
-        return Cell(display_names.NOT_RUN, Tone.MISSING)
+        run = results.has_run(dataset, corrupt, method)
+        return Cell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
     return Cell(display_names.estimate(found), detail=display_names.seeds(found))
 
 

@@ -165,6 +165,10 @@ def _substitutes() -> Iterator[str]:
         note = display_names.substitute_note(name)
         if note is not None:
             yield note
+    yield (
+        "VGG16: A substitute for VGG11, whose weights are not to be had. Results on it are not "
+        "results on VGG11; the counts above include it."
+    )
 
 
 def _exceptions(found: Summary) -> Iterator[Block]:
