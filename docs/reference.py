@@ -16,7 +16,7 @@ class Reference(griffe.Extension):
     def on_class(self, *, cls: griffe.Class, **_: object) -> None:
         """Moves an abstract class behind the rest of its module: members are ordered by line.
 
-        A module defines a base class before its subclasses; a reader wants them the other way round.
+        A module must define a base class before its subclasses; a reader wants it after them.
         """
         bases = {str(base).split("[")[0].rsplit(".", 1)[-1] for base in cls.bases}
         if bases & ABSTRACT and cls.lineno is not None:
