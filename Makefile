@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs bench clean
+.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
@@ -90,6 +90,19 @@ lint: $(call has,dev+opacus+tables+train)
 docs: $(call has,docs)
 	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The site that `make docs` built: does everything fit at 1280 px and on a phone, does the search find.
+check-site: $(call has,browser+dev+docs)
+	$(BIN)/python -m pytest tests/site -m site
+
+# One version of the site, on the branch gh-pages: VERSION=0.2.0 ALIAS=latest, or VERSION=dev; PUSH= keeps it here.
+VERSION ?= dev
+ALIAS ?=
+PUSH ?= --push
+publish-docs: $(call has,docs)
+	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
+	PATH="$(ROOT)/$(BIN):$$PATH" mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
+	$(if $(ALIAS),PATH="$(ROOT)/$(BIN):$$PATH" mike set-default $(PUSH) $(ALIAS))
 
 bench: $(call has,opacus+tables+train)
 	$(BIN)/python -m benchmarks
