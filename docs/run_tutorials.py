@@ -21,12 +21,12 @@ HERE = Path(__file__).resolve().parent
 TUTORIALS = HERE / "tutorials"
 ENVIRONMENT = {
     "MATPLOTLIBRC": str(HERE / "matplotlibrc"),
-    "COLUMNS": "88",
+    # What commands print is put on a page: no colours, no bars that overwrite themselves.
+    "TTY_COMPATIBLE": "0",
+    "COLUMNS": "96",
 }
 KERNEL = (
     "--log-level=ERROR",
-    # What commands print is put on a page: no colours, no bars that overwrite themselves.
-    "--IPKernelApp.exec_lines=import os; os.environ['TERM'] = 'dumb'",
     "--InlineBackend.figure_formats=svg",
     "--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Date': None}}",
 )
