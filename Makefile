@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow soak test-peers test-tutorials tutorials test-federated fuzz lint docs bench clean
+.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
@@ -46,11 +46,11 @@ test-peers: $(WHEEL_SITE)/.installed
 	$(pytest) -m peers
 
 # Each notebook of docs/tutorials from its first cell to its last; fails if one of them does.
+.PHONY: test-tutorials run-tutorials tutorials
 TUTORIAL_EXTRAS := dev+docs+huggingface+opacus+tables+train
 test-tutorials:
 	$(MAKE) run-tutorials TEST_EXTRAS=$(TUTORIAL_EXTRAS) TESTS=tests/test_tutorials.py
 
-.PHONY: run-tutorials
 run-tutorials: $(WHEEL_SITE)/.installed
 	$(pytest) -m tutorials
 

@@ -27,6 +27,7 @@ ENVIRONMENT = {
 }
 KERNEL = (
     "--log-level=ERROR",
+    "--IPKernelApp.capture_fd_output=False",  # its thread may outlive the loop it writes to
     "--InlineBackend.figure_formats=svg",
     "--InlineBackend.print_figure_kwargs={'bbox_inches': 'tight', 'metadata': {'Date': None}}",
 )
