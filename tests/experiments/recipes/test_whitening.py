@@ -1,6 +1,7 @@
 """The released whitening: its sensitivity, its noise, and that a plan pays for it."""
 
 import math
+from types import SimpleNamespace
 
 import attrs
 import dp_accounting as dp
@@ -14,6 +15,7 @@ from prudent.experiments.recipes.digits import linear
 from prudent.experiments.recipes.whitening import ReleasedWhitening, mapped, of_unit_length
 from prudent.experiments.setup import Setup
 from prudent.training.keystream import Key
+from prudent.training.loop.charging import charge_run
 
 KEY = Key.from_seed(3)
 EXACT = ReleasedWhitening(noise_multiplier=1e-4)
@@ -152,3 +154,28 @@ def test_a_plan_counts_what_was_released_before_it():
     assert 5.9 < solved.epsilon(1e-5) <= 6.0
     with pytest.raises(ValueError, match="before"):
         attrs.evolve(plan, before=1.0)
+
+
+class OpenLedger:
+    """A ledger that admits everything."""
+
+    def __init__(self):
+        self.charges = []
+
+    def charge(self, event, label, delta=None):
+        self.charges.append(SimpleNamespace(event=event, label=label, outcome=""))
+        return self.charges[-1]
+
+    def history(self):
+        return self.charges
+
+
+def test_a_ledger_is_charged_once_for_the_release_and_the_steps():
+    plan = Experiment(method="dpsgd", epsilon=None, noise_multiplier=2.0, steps=3).plan(
+        1000, dp.GaussianDpEvent(1.0)
+    )
+    ledger = OpenLedger()
+    for resumed in (False, True):
+        charge_run(ledger, plan, "name", delta=1e-5, resumed=resumed)
+    assert [charge.event for charge in ledger.charges] == [plan.event]
+    assert plan.event.events[0] == dp.GaussianDpEvent(1.0)

@@ -88,15 +88,16 @@ class ReleasedWhitening:
         """The symmetric matrix (M + λ)^(−power), in single precision."""
         values, axes = torch.linalg.eigh(moment.float())
         level = self.floor * self.noise_multiplier * math.sqrt(2 * len(moment))
-        scaled: Tensor = axes * (values.clamp_min(0) + level) ** -self.power
-        return scaled @ axes.T
+        scales = torch.pow(values.clamp_min(0) + level, -self.power)
+        matrix: Tensor = (axes * scales) @ axes.T
+        return matrix
 
 
 def of_unit_length(features: Tensor) -> Tensor:
     """Features scaled to length at most 1 along the last axis; zero if one is not finite."""
     finite = features.isfinite().all(-1, keepdim=True)
     clean = torch.where(finite, features, 0.0)
-    lengths: Tensor = clean.norm(dim=-1, keepdim=True).clamp_min(1e-6)  # type: ignore[no-untyped-call]
+    lengths: Tensor = clean.norm(dim=-1, keepdim=True).clamp_min(1e-6)
     return clean * (_UNIT / lengths)
 
 
