@@ -1,10 +1,11 @@
 """Contrastive pretraining of a small convolutional network on images from random processes.
 
-Two random views of an image (crop, reflection, colours, blur) should have similar codes, and views of
-different images dissimilar ones (SimCLR; Chen et al., 2020). No photograph is involved, so the network
-is public and its features of a record depend on that record alone.
+Two random views of an image (crop, reflection, colours, blur) should have similar codes, and views
+of different images dissimilar ones (SimCLR; Chen et al., 2020). No photograph is involved, so the
+network is public, and its features of a record depend on that record alone.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
@@ -21,10 +22,10 @@ SIDE = 32
 
 
 class Encoder(nn.Module):
-    """Convolutions in stages, each at half the resolution of the one before, with batch normalisation.
+    """Convolutions in stages, each at half the resolution of the one before.
 
-    Batch normalisation is for pretraining alone: in evaluation mode it uses the statistics of the random
-    images, so that a record's features do not depend on other records.
+    Batches are normalised in pretraining alone: in evaluation mode, statistics of the random images
+    are used, so that a record's features do not depend on other records.
 
     Attributes:
         widths: channels of the stem and of each stage.
@@ -46,7 +47,7 @@ class Encoder(nn.Module):
                     nn.Sequential(*_convolution(outputs, outputs)),
                 ]
             )
-            for inputs, outputs in zip(widths[:-1], widths[1:], strict=True)
+            for inputs, outputs in itertools.pairwise(widths)
         )
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -69,7 +70,7 @@ def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
 
 
 class Projector(nn.Module):
-    """The layers between the features and the codes that are compared; discarded after pretraining."""
+    """The layers between features and the codes that are compared; discarded afterwards."""
 
     def __init__(self, width: int, code: int = 128) -> None:
         super().__init__()
@@ -155,7 +156,8 @@ def views(images: Tensor, generator: torch.Generator) -> Tensor:
     angle = uniform(-0.6, 0.6).squeeze(3)
     view = torch.einsum("bkc,bcij->bkij", _rotations(angle), view)
     blurred = functional.avg_pool2d(functional.pad(view, (1, 1, 1, 1), "replicate"), 3, 1)
-    return torch.lerp(view, blurred, torch.where(uniform(0, 1) < 0.3, uniform(0, 1), 0.0)).clamp(0, 1)
+    amount = torch.where(uniform(0, 1) < 0.3, uniform(0, 1), 0.0)
+    return torch.lerp(view, blurred, amount).clamp(0, 1)
 
 
 def _rotations(angle: Tensor) -> Tensor:
@@ -176,9 +178,7 @@ def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     return functional.cross_entropy(scores, partner)
 
 
-def pool_of_images(
-    setting: Pretraining, device: torch.device | str, chunk: int = 4096
-) -> Tensor:
+def pool_of_images(setting: Pretraining, device: torch.device | str, chunk: int = 4096) -> Tensor:
     """The pool of images as bytes (images, 3, side, side)."""
     generator = torch.Generator(device).manual_seed(setting.seed)
     parts = []
@@ -213,14 +213,7 @@ def pretrain(
         encoder = Encoder(setting.widths).to(device, memory_format=torch.channels_last)
         projector = Projector(setting.widths[-1]).to(device)
     generator = torch.Generator(device).manual_seed(setting.seed + 1)
-    parameters = [*encoder.parameters(), *projector.parameters()]
-    decayed = [p for p in parameters if p.ndim > 1]
-    plain = [p for p in parameters if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": setting.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-        lr=setting.lr,
-        betas=(0.9, 0.98),
-    )
+    optimizer = _optimizer([*encoder.parameters(), *projector.parameters()], setting)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_cosine(setting.steps))
     model = transform(nn.Sequential(encoder, _Last(), projector))
     model.train()
@@ -246,6 +239,17 @@ class _Last(nn.Module):
 
     def forward(self, outputs: list[Tensor]) -> Tensor:
         return outputs[-1]
+
+
+def _optimizer(parameters: list[nn.Parameter], setting: Pretraining) -> torch.optim.Optimizer:
+    """AdamW that decays matrices and filters, but no gains and biases."""
+    decayed = [p for p in parameters if p.ndim > 1]
+    plain = [p for p in parameters if p.ndim <= 1]
+    groups = [
+        {"params": decayed, "weight_decay": setting.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=setting.lr, betas=(0.9, 0.98))
 
 
 def _warm_cosine(steps: int) -> Callable[[int], float]:

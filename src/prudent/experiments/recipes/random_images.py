@@ -3,12 +3,12 @@
 | process | what it draws |
 | --- | --- |
 | `coloured_noise` | Gaussian fields with a power-law spectrum, as natural images have |
-| `dead_leaves` | opaque ellipses, boxes and stripes that hide each other, of all sizes, with texture |
+| `dead_leaves` | opaque shapes of all sizes that hide each other, with texture |
 | `untrained_generator` | outputs of convolutional generators whose weights are random |
 
-`draw` mixes them. An image is a function of the generator's seed alone, so a network trained on them
-is public. Following Baradad et al. (2021), who learned features from such processes, and Tang et al.
-(2023), who used them as priors for private training.
+`draw` mixes them. An image is a function of the generator's seed alone, so a network trained on
+them is public. Baradad et al. (2021) learned features from such processes, and Tang et al. (2023)
+used them as priors for private training.
 """
 
 import math
@@ -41,9 +41,9 @@ def coloured_noise(count: int, side: int, generator: torch.Generator) -> Tensor:
 def dead_leaves(count: int, side: int, generator: torch.Generator) -> Tensor:
     """Leaves of random shape, size and texture, each in front of those before.
 
-    Radii have a density proportional to r⁻³, the only power for which images look alike at all scales,
-    between a smallest one, drawn per image from 3 % to 20 % of the side, and 60 %. The texture of a
-    leaf is a picture of `untrained_generator`, fainter or stronger.
+    Radii have a density proportional to r⁻³, the only power for which images look alike at all
+    scales, between a smallest one, drawn per image from 3 % to 20 % of the side, and 60 %. The
+    texture of a leaf is a picture of `untrained_generator`, fainter or stronger.
     """
     device = generator.device
     pictures = untrained_generator(-(-count // 8), side, generator)
@@ -100,8 +100,8 @@ def untrained_generator(count: int, side: int, generator: torch.Generator) -> Te
     """Outputs of generators with random weights: layers that convolve, add noise and upsample.
 
     Sixteen images share the weights of the convolutions and differ in the gains of channels (the
-    "style"), as StyleGAN's do (Karras et al., 2019), and in the noise. Filters are oriented waves and
-    activations saturate, which draws contours where independent weights and ReLU draw clouds.
+    "style"), as StyleGAN's do (Karras et al., 2019), and in the noise. Filters are oriented waves
+    and activations saturate, which draws contours; independent weights and ReLU draw clouds.
     """
     device = generator.device
     nets = -(-count // _SHARING)
@@ -130,7 +130,8 @@ def untrained_generator(count: int, side: int, generator: torch.Generator) -> Te
         values = values.view(_SHARING, nets, width, size, size).transpose(0, 1).flatten(0, 1)
         values = values + normal(images, 1, size, size) * 0.25 * normal(images, width, 1, 1)
         values = values / (values.square().mean((2, 3), keepdim=True) + 1e-6).sqrt()
-        values = (values * uniform(0.5, 5, images, width, 1, 1) + normal(images, width, 1, 1)).tanh()
+        gain, bias = uniform(0.5, 5, images, width, 1, 1), normal(images, width, 1, 1)
+        values = (values * gain + bias).tanh()
         inputs = width
     if size < side:
         values = functional.interpolate(values, (side, side), mode="bilinear")
