@@ -7,7 +7,6 @@ from typing import Any
 
 import attrs
 import torch
-from torch import nn
 
 from prudent import _validate
 from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest, MarginTest, Relation, Reveals
@@ -17,11 +16,10 @@ from prudent.accounting.relations import check_relation
 from prudent.accounting.serialisation import to_plain
 from prudent.corruption import DataCorruption, GradientCorruption, parse
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.models import multilayer_perceptron, tutorial_cnn
+from prudent.experiments.setup import Setup
 from prudent.training import (
     AdaptiveTrim,
     Aggregation,
-    Execution,
     Fallback,
     Fitted,
     FixedTrim,
@@ -286,28 +284,34 @@ def run(
     dataset: Dataset | None = None,
     plan: Plan | None = None,
     secret_noise: bool = False,
+    setup: Setup | None = None,
 ) -> Result:
     """Run an experiment. If `dataset` and `plan` are given, they are not loaded and solved again.
 
     With `secret_noise`, sampling and noise use a key from the operating system instead of the seed.
     """
+    setup = Setup() if setup is None else setup
     data = load(experiment.dataset) if dataset is None else dataset
     corruption = experiment.corruption
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
+    data = setup.prepare(data, torch.device(device))
     plan = experiment.plan(len(data.train_labels)) if plan is None else plan
     # Corruptions draw from the default generator, whose state a checkpoint saves.
     with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
         torch.manual_seed(experiment.seed)
         fitted = fit(
             plan,
-            build_model(data, experiment.seed),
-            nn.CrossEntropyLoss(reduction="none"),
+            setup.build(data, experiment.seed),
+            setup.loss,
             (data.train_features, data.train_labels),
             lr=experiment.lr,
             momentum=experiment.momentum,
             average=experiment.average,
-            execution=Execution(device=device, seed=None if secret_noise else experiment.seed),
+            scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
+            execution=attrs.evolve(
+                setup.execution, device=device, seed=None if secret_noise else experiment.seed
+            ),
             corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
             evaluate=accuracy(data.test_features, data.test_labels),
             evaluate_every=max(1, -(-plan.steps // evaluations)),
@@ -322,11 +326,3 @@ def run(
         spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return Result(experiment, fitted, final, spent)
-
-
-def build_model(data: Dataset, seed: int) -> nn.Module:
-    """The tutorial network for images, or a small perceptron for tables."""
-    shape = tuple(data.train_features.shape[1:])
-    if len(shape) == 3 and min(shape[1:]) >= 20:
-        return tutorial_cnn((shape[0], shape[1], shape[2]), data.classes, seed)
-    return multilayer_perceptron(shape, data.classes, seed=seed)

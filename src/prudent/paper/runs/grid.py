@@ -26,8 +26,8 @@ from torch import nn
 from prudent.corruption import Backdoor, DataCorruption, GradientCorruption, parse
 from prudent.experiments.backbones import find_weights, resnet18, with_features
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import build_model
 from prudent.experiments.models import logistic_regression
+from prudent.experiments.setup import build_model
 from prudent.paper.results import Reading, append, read
 from prudent.paper.runs.certified import in_order, run_certified
 from prudent.paper.runs.jobs import Job, settings
