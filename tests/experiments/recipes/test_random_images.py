@@ -36,13 +36,13 @@ def test_a_mixture_holds_the_stated_number_of_each_process(monkeypatch):
 
     stub = {name: counting(name) for name in PROCESSES}
     monkeypatch.setattr("prudent.experiments.recipes.random_images.PROCESSES", stub)
-    drawn = draw(10, 8, seeded(), {"noise": 0.24, "leaves": 0.5, "generator": 0.26})
+    drawn = draw(10, 8, seeded(), (("noise", 0.24), ("leaves", 0.5), ("generator", 0.26)))
     assert drawn.shape == (10, 3, 8, 8)
     assert counts == {"noise": 2, "leaves": 5, "generator": 3}
 
 
 def test_the_fractions_of_the_default_mixture_add_up_to_one():
-    assert sum(MIXTURE.values()) == pytest.approx(1)
+    assert sum(fraction for _, fraction in MIXTURE) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("arguments", [(0, 8), (2, 3)])

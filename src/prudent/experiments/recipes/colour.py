@@ -1,29 +1,35 @@
 """Features of colour images from a network that was pretrained on images from random processes.
 
-Outputs of several stages are averaged over a few cells of the image and over its reflection,
-centred and scaled by statistics of random images, and divided by their length. All of this is a
-public function of one record, so training on features costs what training on images would.
+Outputs of all stages are averaged over a few cells of the image and over its reflection, whitened
+by statistics of random images, and divided by their length. All of this is a public function of
+one record, so training on features costs what training on images would.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent.experiments.datasets import Dataset
 from prudent.experiments.files import cached_array
-from prudent.experiments.models import logistic_regression
 from prudent.experiments.recipes.pretraining import SIDE, Encoder, Pretraining, pretrain
 from prudent.experiments.recipes.random_images import draw
 
-_VERSION = 1  # of the random images and the pretraining: names files of the cache
-_REFERENCES = 8192  # random images whose features are centred and scaled
-_AT_ONCE = 1000
+_VERSION = 1  # of the random images and the pretraining; part of the names of cached files
+_REFERENCES = 16_384  # random images whose features define the whitening
+_AT_ONCE = 1024
+
+Cells = tuple[tuple[int, int], ...]
+"""For each stage that contributes, its number and the cells per side in which it is averaged."""
+
+CELLS: Cells = ((1, 2), (2, 2), (3, 2))
 
 
 @attrs.frozen(eq=False)
@@ -31,88 +37,132 @@ class ColourFeatures:
     """A public map from images (n, 3, 32, 32) in [0, 1] to vectors of length 1.
 
     Attributes:
-        encoder: the pretrained network, in evaluation mode.
-        cells: for each stage that contributes, its number and the cells per side it is averaged in.
-        mean: of the features of random images.
-        scale: factor of every feature: 1 / deviation over random images, stages weighted equally.
+        encoder: The pretrained network, in evaluation mode.
+        cells: Where its outputs are averaged.
+        mean: Mean of the averages over random images.
+        whitening: Matrix by which centred averages are multiplied.
     """
 
     encoder: Encoder
-    cells: tuple[tuple[int, int], ...]
+    cells: Cells
     mean: Tensor
-    scale: Tensor
+    whitening: Tensor
 
     def __call__(self, images: Tensor) -> Tensor:
         """The features of images, on the device of the encoder."""
-        rows = torch.cat(list(_pooled(self.encoder, self.cells, images)))
-        return functional.normalize((rows - self.mean) * self.scale, dim=1)
+        parts = [
+            functional.normalize((rows - self.mean) @ self.whitening, dim=1)
+            for rows in pooled(self.encoder, self.cells, images)
+        ]
+        return torch.cat(parts)
 
 
 @torch.no_grad()
-def _pooled(
-    encoder: Encoder, cells: tuple[tuple[int, int], ...], images: Tensor
-) -> Iterator[Tensor]:
-    """Averages of the stages' outputs over cells and over the two reflections, in batches."""
+def pooled(encoder: Encoder, cells: Cells, images: Tensor) -> Iterator[Tensor]:
+    """Averages of a network's outputs over cells and over the image and its reflection."""
     device = next(encoder.parameters()).device
     for batch in torch.split(images, _AT_ONCE):
-        batch = batch.to(device).contiguous(memory_format=torch.channels_last)
-        total: Tensor | float = 0.0
-        for view in (batch, batch.flip(3)):
+        placed = batch.to(device).contiguous(memory_format=torch.channels_last)
+        views = []
+        for view in (placed, placed.flip(3)):
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 outputs = encoder(view)
             parts = [
                 functional.adaptive_avg_pool2d(outputs[stage].float(), side).flatten(1)
                 for stage, side in cells
             ]
-            total = total + torch.cat(parts, 1)
-        assert isinstance(total, Tensor)
-        yield total / 2
+            views.append(torch.cat(parts, 1))
+        yield (views[0] + views[1]) / 2
 
 
+def whitening_of(rows: Tensor, sizes: list[int], floor: float = 1e-3) -> Tensor:
+    """The matrix that makes features uncorrelated and, above a floor, of equal variance.
+
+    Args:
+        rows: Centred features of random images.
+        sizes: How many features each stage has; stages get the same weight before whitening.
+        floor: Added to variances, relative to the largest: directions with less are not raised to
+            the level of the others.
+    """
+    deviation = rows.std(0)
+    # A feature that hardly varies among random images must not dominate the others.
+    parts = [(part + 0.05 * part.mean()) * len(part) ** 0.5 for part in deviation.split(sizes)]
+    scale = 1 / torch.cat(parts)
+    scaled = rows * scale
+    variances, directions = torch.linalg.eigh(scaled.T @ scaled / len(rows))
+    gains = (variances.clamp_min(0) / variances.max() + floor).rsqrt()
+    return scale[:, None] * (directions * gains) @ directions.T
+
+
+@functools.lru_cache(maxsize=2)
 def colour_features(
-    setting: Pretraining,
-    cells: tuple[tuple[int, int], ...],
-    device: torch.device | str = "cpu",
+    setting: Pretraining, device: torch.device | str = "cpu", cells: Cells = CELLS
 ) -> ColourFeatures:
     """The features of a pretrained network; it is pretrained unless the user's cache holds it."""
     encoder = pretrained(setting, device)
     generator = torch.Generator(device).manual_seed(setting.seed + 2)
-    references = draw(_REFERENCES, SIDE, generator, setting.mixture)
-    rows = torch.cat(list(_pooled(encoder, cells, references)))
-    deviation = rows.std(0)
+    rows = torch.cat(
+        [
+            row
+            for _ in range(0, _REFERENCES, _AT_ONCE)
+            for row in pooled(encoder, cells, _references(setting, generator))
+        ]
+    )
+    mean = rows.mean(0)
     sizes = [setting.widths[stage] * side * side for stage, side in cells]
-    scale, start = torch.empty_like(deviation), 0
-    for size in sizes:
-        part = deviation[start : start + size]
-        # A feature that hardly varies among random images must not dominate the others.
-        scale[start : start + size] = 1 / ((part + 0.05 * part.mean()) * size**0.5)
-        start += size
-    return ColourFeatures(encoder, cells, rows.mean(0), scale)
+    return ColourFeatures(encoder, cells, mean, whitening_of(rows - mean, sizes))
+
+
+def _references(setting: Pretraining, generator: torch.Generator) -> Tensor:
+    """Random images of the size of records."""
+    drawn = draw(_AT_ONCE, setting.side, generator, setting.mixture)
+    return functional.interpolate(drawn, (SIDE, SIDE), mode="bilinear", antialias=True)
 
 
 def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Encoder:
-    """The network of a setting, in half precision in the user's cache once it is pretrained."""
-    stated = json.dumps(attrs.asdict(setting, value_serializer=_plain), sort_keys=True)
+    """The network of a setting, kept in half precision in the user's cache."""
+    stated = json.dumps(attrs.asdict(setting), sort_keys=True)
     key = f"encoder-{_VERSION}-{hashlib.sha256(stated.encode()).hexdigest()[:32]}"
 
-    def compute() -> np.ndarray:
-        state = pretrain(setting, device).state_dict()
-        parts = [v.flatten() for v in state.values() if v.is_floating_point()]
-        return torch.cat(parts).half().cpu().numpy()
+    def compute() -> npt.NDArray[np.generic]:
+        values = _weights(pretrain(setting, device)).values()
+        array: npt.NDArray[np.generic] = (
+            torch.cat([v.flatten() for v in values]).half().cpu().numpy()
+        )
+        return array
 
     values = torch.from_numpy(np.asarray(cached_array(key, compute))).to(device).float()
     encoder = Encoder(setting.widths).to(device, memory_format=torch.channels_last)
-    state = {name: v for name, v in encoder.state_dict().items() if v.is_floating_point()}
-    pieces = values.split([v.numel() for v in state.values()])
-    loaded = {n: piece.view(v.shape) for (n, v), piece in zip(state.items(), pieces, strict=True)}
-    encoder.load_state_dict(loaded, strict=False)
+    wanted = _weights(encoder)
+    parts = values.split([tensor.numel() for tensor in wanted.values()])
+    named = zip(wanted.items(), parts, strict=True)
+    encoder.load_state_dict(
+        {name: p.view(tensor.shape) for (name, tensor), p in named}, strict=False
+    )
     return encoder.eval().requires_grad_(False)
 
 
-def _plain(instance: object, attribute: object, value: object) -> object:
-    return dict(value) if hasattr(value, "keys") else value  # type: ignore[call-overload]
+def _weights(encoder: Encoder) -> dict[str, Tensor]:
+    """The weights and statistics of a network, without its counters of batches."""
+    return {name: v for name, v in encoder.state_dict().items() if v.is_floating_point()}
 
 
-def build(data: Dataset, seed: int) -> nn.Module:
-    """One dense layer with zero initial weights."""
-    return logistic_regression(tuple(data.train_features.shape[1:]), data.classes)
+def linear_head(data: Dataset, seed: int) -> nn.Module:
+    """One dense layer with zero initial weights and no bias, which would lengthen gradients."""
+    head = nn.Linear(data.train_features.shape[1], data.classes, bias=False)
+    nn.init.zeros_(head.weight)
+    return head
+
+
+NETWORK = Pretraining(steps=3000)
+"""The network of the recipes."""
+
+
+def prepare(data: Dataset, device: torch.device) -> Dataset:
+    """The data set with its images replaced by features, on the device."""
+    features = colour_features(NETWORK, device)
+    return attrs.evolve(
+        data,
+        train_features=features(data.train_features),
+        test_features=features(data.test_features),
+    )

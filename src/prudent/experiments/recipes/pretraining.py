@@ -7,7 +7,7 @@ network is public, and its features of a record depend on that record alone.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import attrs
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
-from prudent.experiments.recipes.random_images import MIXTURE, draw
+from prudent.experiments.recipes.random_images import MIXTURE, Mixture, draw
 
 SIDE = 32
 """Height and width of the images that the network sees."""
@@ -107,7 +107,7 @@ class Pretraining:
     widths: tuple[int, ...] = (64, 128, 256, 512)
     images: int = 400_000
     side: int = 48
-    mixture: Mapping[str, float] = MIXTURE
+    mixture: Mixture = MIXTURE
     batch: int = 2048
     steps: int = 4000
     temperature: float = 0.2

@@ -203,16 +203,13 @@ PROCESSES: Mapping[str, Process] = MappingProxyType(
 )
 """The processes by name."""
 
-MIXTURE: Mapping[str, float] = MappingProxyType({"noise": 0.1, "leaves": 0.5, "generator": 0.4})
-"""The fractions of images of each process in a mixture."""
+Mixture = tuple[tuple[str, float], ...]
+"""Names of processes and their fractions."""
+
+MIXTURE: Mixture = (("noise", 0.1), ("leaves", 0.45), ("generator", 0.45))
 
 
-def draw(
-    count: int,
-    side: int,
-    generator: torch.Generator,
-    mixture: Mapping[str, float] = MIXTURE,
-) -> Tensor:
+def draw(count: int, side: int, generator: torch.Generator, mixture: Mixture = MIXTURE) -> Tensor:
     """Draw images (count, 3, side, side) in [0, 1], a fixed number of them from each process.
 
     Args:
@@ -223,11 +220,11 @@ def draw(
     """
     _validate.count(1, count=count)
     _validate.count(4, side=side)
-    parts, left = [], count
-    names = list(mixture)
-    for name in names:
-        share = left if name == names[-1] else min(left, round(mixture[name] * count))
-        if share:
-            parts.append(PROCESSES[name](share, side, generator))
-        left -= share
+    shares = [round(fraction * count) for _, fraction in mixture[:-1]]
+    shares.append(count - sum(shares))
+    parts = [
+        PROCESSES[name](share, side, generator)
+        for (name, _), share in zip(mixture, shares, strict=True)
+        if share > 0
+    ]
     return torch.cat(parts)
