@@ -12,7 +12,7 @@ from prudent.experiments.recipes.pretraining import (
     views,
 )
 
-TINY = Pretraining(widths=(4, 4, 8), images=24, side=32, batch=12, steps=2)
+TINY = Pretraining(widths=(4, 4, 8), images=24, side=32, batch=8, steps=1)
 
 
 @pytest.fixture(scope="module")

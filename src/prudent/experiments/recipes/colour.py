@@ -86,12 +86,15 @@ def whitening_of(rows: Tensor, sizes: list[int], floor: float = 1e-3) -> Tensor:
     """
     deviation = rows.std(0)
     # A feature that hardly varies among random images must not dominate the others.
-    parts = [(part + 0.05 * part.mean()) * len(part) ** 0.5 for part in deviation.split(sizes)]
+    parts = [
+        (part + 0.05 * part.mean()) * len(part) ** 0.5 for part in torch.split(deviation, sizes)
+    ]
     scale = 1 / torch.cat(parts)
     scaled = rows * scale
     variances, directions = torch.linalg.eigh(scaled.T @ scaled / len(rows))
     gains = (variances.clamp_min(0) / variances.max() + floor).rsqrt()
-    return scale[:, None] * (directions * gains) @ directions.T
+    whitening: Tensor = scale[:, None] * (directions * gains) @ directions.T
+    return whitening
 
 
 @functools.lru_cache(maxsize=2)
@@ -132,14 +135,15 @@ def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Enco
         return array
 
     values = torch.from_numpy(np.asarray(cached_array(key, compute))).to(device).float()
-    encoder = Encoder(setting.widths).to(device, memory_format=torch.channels_last)
+    encoder = Encoder(setting.widths).to(device)
     wanted = _weights(encoder)
-    parts = values.split([tensor.numel() for tensor in wanted.values()])
+    parts = torch.split(values, [tensor.numel() for tensor in wanted.values()])
     named = zip(wanted.items(), parts, strict=True)
     encoder.load_state_dict(
         {name: p.view(tensor.shape) for (name, tensor), p in named}, strict=False
     )
-    return encoder.eval().requires_grad_(False)
+    encoder.eval().requires_grad_(False)
+    return encoder
 
 
 def _weights(encoder: Encoder) -> dict[str, Tensor]:

@@ -35,30 +35,29 @@ class Encoder(nn.Module):
         super().__init__()
         self.widths = widths
         self.stem = nn.Sequential(*_convolution(3, widths[0]))
-        self.stages = nn.ModuleList(
-            nn.ModuleList(
-                [
-                    nn.Sequential(
-                        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
-                        nn.MaxPool2d(2),
-                        nn.BatchNorm2d(outputs),
-                        nn.GELU(),
-                    ),
-                    nn.Sequential(*_convolution(outputs, outputs)),
-                ]
-            )
-            for inputs, outputs in itertools.pairwise(widths)
-        )
+        self.stages = nn.ModuleList(itertools.starmap(_Stage, itertools.pairwise(widths)))
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """The outputs of the stem and of all stages, of images (n, 3, 32, 32) in [0, 1]."""
-        values = self.stem((images - 0.5) * 4)
-        outputs = [values]
-        for first, second in self.stages:  # type: ignore[misc]
-            values = first(values)
-            values = values + second(values)
-            outputs.append(values)
+        outputs = [self.stem((images - 0.5) * 4)]
+        for stage in self.stages:
+            outputs.append(stage(outputs[-1]))
         return outputs
+
+
+class _Stage(nn.Module):
+    """A convolution that halves the resolution, and one around which its input is added."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        convolution, *rest = _convolution(inputs, outputs)
+        self.first = nn.Sequential(convolution, nn.MaxPool2d(2), *rest)
+        self.second = nn.Sequential(*_convolution(outputs, outputs))
+
+    def forward(self, values: Tensor) -> Tensor:
+        halved: Tensor = self.first(values)
+        inner: Tensor = self.second(halved)
+        return halved + inner
 
 
 def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
@@ -195,7 +194,6 @@ def pretrain(
     *,
     pool: Tensor | None = None,
     notice: Callable[[int, float], object] | None = None,
-    transform: Callable[[nn.Module], nn.Module] = lambda module: module,
 ) -> Encoder:
     """Pretrain a network; on a GPU in bfloat16.
 
@@ -204,18 +202,17 @@ def pretrain(
         device: where.
         pool: the images, if they are already drawn.
         notice: called now and then with the step and the loss.
-        transform: applied to the training modules, such as `torch.compile`.
     """
     device = torch.device(device)
     pool = pool_of_images(setting, device) if pool is None else pool
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(setting.seed)
-        encoder = Encoder(setting.widths).to(device, memory_format=torch.channels_last)
+        encoder = Encoder(setting.widths).to(device)
         projector = Projector(setting.widths[-1]).to(device)
     generator = torch.Generator(device).manual_seed(setting.seed + 1)
     optimizer = _optimizer([*encoder.parameters(), *projector.parameters()], setting)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_cosine(setting.steps))
-    model = transform(nn.Sequential(encoder, _Last(), projector))
+    model = nn.Sequential(encoder, _Last(), projector)
     model.train()
     for step, rows in enumerate(_batches(len(pool), setting, generator)):
         images = pool[rows].float().div_(255)
@@ -231,7 +228,8 @@ def pretrain(
         scheduler.step()
         if notice is not None and (step % 100 == 99 or step + 1 == setting.steps):
             notice(step + 1, loss.item())
-    return encoder.eval().requires_grad_(False)
+    encoder.eval().requires_grad_(False)
+    return encoder
 
 
 class _Last(nn.Module):

@@ -47,24 +47,14 @@ def dead_leaves(count: int, side: int, generator: torch.Generator) -> Tensor:
     """
     device = generator.device
     pictures = untrained_generator(-(-count // 8), side, generator)
-    textures = pictures[torch.arange(count, device=device) % len(pictures)]
-    image = textures
-    textures = textures - 0.5
-    axis = torch.linspace(-1, 1, side, device=device)
-    rows, columns = axis.view(1, side, 1), axis.view(1, 1, side)
+    image = pictures[torch.arange(count, device=device) % len(pictures)]
+    textures = image - 0.5
 
     def draws(low: float, high: float) -> Tensor:
         drawn = torch.rand((_LEAVES, count, 1, 1), generator=generator, device=device)
         return drawn * (high - low) + low
 
-    uniform = draws(0, 1)
-    smallest = 0.06 * (torch.rand((count, 1, 1), generator=generator, device=device) * 1.9).exp()
-    radius = (uniform / smallest**2 + (1 - uniform) / 1.2**2).rsqrt()
-    order = torch.argsort(radius.flatten(2).squeeze(2), dim=0, descending=True)
-    # Large leaves come first in half of the images: otherwise little of the small ones is seen.
-    keep = torch.rand((count,), generator=generator, device=device) < 0.5
-    order = torch.where(keep, order, torch.arange(_LEAVES, device=device).view(-1, 1))
-    radius = radius.gather(0, order.view(_LEAVES, count, 1, 1))
+    radius = _radii(draws(0, 1), generator)
     y, x, angle = draws(-1.1, 1.1), draws(-1.1, 1.1), draws(0, math.pi)
     stretch, shape, softness = draws(0.35, 1), draws(0, 1), draws(0.5, 2)
     contrast, phase, waves = draws(0, 1), draws(0, 2 * math.pi), draws(2, 14)
@@ -73,27 +63,41 @@ def dead_leaves(count: int, side: int, generator: torch.Generator) -> Tensor:
     saturation = torch.rand((1, count, 1, 1, 1), generator=generator, device=device)
     colours = draws(0, 1).unsqueeze(2) + (0.7 * hues + 0.5 * palette) * saturation
     ramps = torch.randn((_LEAVES, count, 3, 1, 1), generator=generator, device=device) * 0.15
-    stripes = draws(0, 1) < 0.25
+    striped = draws(0, 1) < 0.25
+    axis = torch.linspace(-1, 1, side, device=device)
+    rows, columns = axis.view(1, side, 1), axis.view(1, 1, side)
     for leaf in range(_LEAVES):
         cosine, sine = angle[leaf].cos(), angle[leaf].sin()
         down, right = rows - y[leaf], columns - x[leaf]
         along = (right * cosine + down * sine) / radius[leaf]
         across = (down * cosine - right * sine) / (radius[leaf] * stretch[leaf])
-        ellipse = (along.square() + across.square()).sqrt()
-        box = torch.maximum(along.abs(), across.abs())
-        triangle = torch.maximum(across.abs() + 0.5 * along, -along)
-        kind = shape[leaf]
-        distance = torch.where(kind < 0.45, ellipse, torch.where(kind < 0.75, box, triangle))
-        edge = (1 - distance) * radius[leaf] * side / 2 * softness[leaf]
-        inside = (edge + 0.5).clamp(0, 1).unsqueeze(1)
-        wave = torch.where(stripes[leaf], (waves[leaf] * along + phase[leaf]).sin(), 0)
-        value = (
-            colours[leaf]
-            + ramps[leaf] * along.unsqueeze(1)
-            + (textures.roll(leaf, 0) + 0.2 * wave.unsqueeze(1)) * contrast[leaf].unsqueeze(1)
-        )
-        image = torch.lerp(image, value, inside)
+        edge = (1 - _distance(along, across, shape[leaf])) * radius[leaf] * side / 2
+        inside = (edge * softness[leaf] + 0.5).clamp(0, 1).unsqueeze(1)
+        wave = torch.where(striped[leaf], (waves[leaf] * along + phase[leaf]).sin(), 0)
+        relief = textures.roll(leaf, 0) + 0.2 * wave.unsqueeze(1)
+        shade = colours[leaf] + ramps[leaf] * along.unsqueeze(1)
+        image = torch.lerp(image, shade + relief * contrast[leaf].unsqueeze(1), inside)
     return image.clamp(0, 1)
+
+
+def _radii(uniform: Tensor, generator: torch.Generator) -> Tensor:
+    """Radii of leaves (leaves, count, 1, 1), made of uniform numbers.
+
+    In half of the images large leaves come first: otherwise little is seen of the small ones.
+    """
+    count, device = uniform.shape[1], uniform.device
+    smallest = 0.06 * (torch.rand((count, 1, 1), generator=generator, device=device) * 1.9).exp()
+    radius = (uniform / smallest**2 + (1 - uniform) / 1.2**2).rsqrt()
+    sorts = torch.rand((count, 1, 1), generator=generator, device=device) < 0.5
+    return torch.where(sorts, radius.sort(dim=0, descending=True).values, radius)
+
+
+def _distance(along: Tensor, across: Tensor, kind: Tensor) -> Tensor:
+    """Distances from the middle of an ellipse, a box or a triangle, whose edge is at 1."""
+    ellipse = (along.square() + across.square()).sqrt()
+    box = torch.maximum(along.abs(), across.abs())
+    triangle = torch.maximum(across.abs() + 0.5 * along, -along)
+    return torch.where(kind < 0.45, ellipse, torch.where(kind < 0.75, box, triangle))
 
 
 def untrained_generator(count: int, side: int, generator: torch.Generator) -> Tensor:
@@ -176,7 +180,7 @@ def _fields(count: int, side: int, generator: torch.Generator) -> Tensor:
     amplitude = (along.square() + across.square()).clamp_min(1e-6).pow(-uniform(0.4, 1.9) / 2)
     amplitude[..., 0, 0] = 0
     white = torch.randn((count, 3, side, side), generator=generator, device=device)
-    field = torch.fft.irfft2(torch.fft.rfft2(white) * amplitude, s=(side, side))
+    field: Tensor = torch.fft.irfft2(torch.fft.rfft2(white) * amplitude, s=(side, side))
     return field / (field.square().mean((2, 3), keepdim=True) + 1e-8).sqrt()
 
 
