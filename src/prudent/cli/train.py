@@ -14,6 +14,7 @@ from prudent.cli.display import as_text
 
 if TYPE_CHECKING:
     from prudent.experiments.experiment import Experiment, Result
+    from prudent.experiments.recipes import Recipe
 
 
 _NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
@@ -28,6 +29,14 @@ def train(
             help="A TOML file with the names of the flags as keys (underscores for dashes); "
             "flags take precedence.",
             show_default=False,
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Start from the settings, the features and the model of a recipe; list shows "
+            "them. Other flags change its settings.",
         ),
     ] = None,
     dataset: Annotated[
@@ -135,6 +144,8 @@ def train(
     $ prudent train --dataset mnist --method ptr --epsilon 3 --steps 2000 \
         --corrupt label:0.1
 
+    $ prudent train --recipe scattering-linear --device cuda --seed 1
+
     $ prudent train --method dpsgd --epsilon 3 --noise-multiplier 1.1 \
         --out runs/dpsgd --resume
 
@@ -142,7 +153,11 @@ def train(
         --device cuda
     """
     chosen = _from_file(settings) | _given(context)
-    experiment = _experiment(chosen)
+    if recipe == "list":
+        _show_recipes(as_json=as_json)
+        return
+    followed = _recipe(chosen.pop("recipe", None))
+    experiment = _experiment(chosen, followed)
     if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
         raise ArgumentError(
             "seed",
@@ -160,6 +175,7 @@ def train(
         resume=resume,
         progress=not as_json,
         secret_noise=_seed_is_drawn(chosen),
+        setup=None if followed is None else followed.setup,
     )
     if not is_first():
         return
@@ -187,7 +203,32 @@ def _from_file(path: Path | None) -> dict[str, Any]:
         raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({why})") from error
 
 
-def _experiment(chosen: dict[str, Any]) -> "Experiment":
+def _recipe(name: object) -> "Recipe | None":
+    """The recipe of this name, if one was given."""
+    if name is None:
+        return None
+    from prudent.experiments.recipes import recipe_named
+
+    return recipe_named(str(name))
+
+
+def _show_recipes(*, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from prudent.experiments.recipes import RECIPES
+
+    if as_json:
+        found = {name: [each.summary, each.anchor] for name, each in RECIPES.items()}
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
+    table = Table("recipe", "what it does", "compare")
+    for name, each in RECIPES.items():
+        table.add_row(name, each.summary, each.anchor)
+    Console().print(table)
+
+
+def _experiment(chosen: dict[str, Any], recipe: "Recipe | None" = None) -> "Experiment":
     import attrs
 
     from prudent.experiments.experiment import Experiment
@@ -237,7 +278,7 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
         values["relation"] = options.relation(name, 1 if records is None else records)
     if "accountant" in values:
         values["accountant"] = options.accountant_named(values["accountant"])
-    return Experiment(**values)
+    return Experiment(**values) if recipe is None else recipe.settings(**values)
 
 
 def _seed_is_drawn(chosen: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import dp_accounting as dp
 import torch
 
 from prudent import _validate
@@ -31,6 +32,7 @@ from prudent.training import (
     accuracy,
     fit,
 )
+from prudent.training.keystream import Key
 
 
 class Method(_validate.Choice):
@@ -219,8 +221,13 @@ class Experiment:
                     ),
                 )
 
-    def plan(self, records: int) -> Plan:
-        """The plan, with the missing one of noise, steps and ε solved for."""
+    def plan(self, records: int, before: dp.DpEvent | None = None) -> Plan:
+        """The plan, with the missing one of noise, steps and ε solved for.
+
+        Args:
+            records: Number of training records.
+            before: What is released about them before training; ε includes it.
+        """
         size = records if self.public_size is None else self.public_size
         known = ZERO_OUT if self.public_size is None else ADD_REMOVE
         plan = Plan(
@@ -229,6 +236,7 @@ class Experiment:
             expected_batch=self.batch,
             relation=known if self.relation is None else self.relation,
             aggregation=self.aggregation(self.noise_multiplier or 1.0),
+            before=before,
         )
         if self.method is Method.SGD or self.epsilon is None:
             return plan
@@ -295,8 +303,13 @@ def run(
     corruption = experiment.corruption
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
+    before = None if setup.release is None else setup.release.event
+    plan = experiment.plan(len(data.train_labels), before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
-    plan = experiment.plan(len(data.train_labels)) if plan is None else plan
+    if setup.release is not None:
+        _check_release(plan, before, again=resume and secret_noise)
+        key = Key.random() if secret_noise else Key.from_seed(experiment.seed)
+        data = setup.release.apply(data, key)
     # Corruptions draw from the default generator, whose state a checkpoint saves.
     with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
         torch.manual_seed(experiment.seed)
@@ -326,3 +339,18 @@ def run(
         spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return Result(experiment, fitted, final, spent)
+
+
+def _check_release(plan: Plan, event: dp.DpEvent | None, *, again: bool) -> None:
+    """Raise an error if a release before training is not part of the plan, or would be repeated."""
+    if plan.before != event:
+        raise _validate.ArgumentError(
+            "plan", "with what the setup releases as `before`", got=plan.before
+        )
+    if again:
+        raise _validate.ArgumentError(
+            "resume",
+            "False for a setup with a release and secret noise",
+            got=True,
+            why="the release would be repeated with other noise, which nothing was charged for",
+        )

@@ -1,8 +1,10 @@
 """What an experiment trains: how records are prepared, the model, the loss and the schedule."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
+import dp_accounting as dp
 import torch
 from torch import nn
 
@@ -10,6 +12,7 @@ from prudent.experiments.datasets import Dataset
 from prudent.experiments.models import multilayer_perceptron, tutorial_cnn
 from prudent.training import Execution
 from prudent.training.gradients.engine import Loss
+from prudent.training.keystream import Key
 from prudent.training.loop.scheduling import Scheduler
 
 Prepare = Callable[[Dataset, torch.device], Dataset]
@@ -17,6 +20,22 @@ Prepare = Callable[[Dataset, torch.device], Dataset]
 
 Build = Callable[[Dataset, int], nn.Module]
 """Makes the model for a prepared data set, from a seed."""
+
+
+class Release(Protocol):
+    """Something released about the prepared records before training, for use in training."""
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """What the release costs, for neighbours that differ in one record."""
+
+    def apply(self, data: Dataset, key: Key) -> Dataset:
+        """The data set mapped, record by record, by a function of what is released.
+
+        Args:
+            data: The prepared records.
+            key: The key of the noise; training draws from other positions of its keystream.
+        """
 
 
 def build_model(data: Dataset, seed: int) -> nn.Module:
@@ -39,10 +58,12 @@ class Setup:
     Guarantee:
         Training on prepared records is as private as training on the records themselves, at the
         same ε: `prepare` maps each record by a public function of that record alone, so data sets
-        that differ in one record still do so when prepared.
+        that differ in one record still do so when prepared. What `release` costs is part of the
+        plan, and so of every ε.
 
     Attributes:
         prepare: The public map of records; it may place them on the device.
+        release: What is released before training; None: nothing.
         build: Makes the model.
         loss: Loss per record, of outputs and targets.
         scheduler: Makes the learning rate schedule for a number of steps; None: a constant rate.
@@ -50,6 +71,7 @@ class Setup:
     """
 
     prepare: Prepare = unchanged
+    release: Release | None = None
     build: Build = build_model
     loss: Loss = attrs.field(factory=lambda: nn.CrossEntropyLoss(reduction="none"))
     scheduler: Callable[[int], Scheduler] | None = None
