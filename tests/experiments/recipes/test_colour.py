@@ -4,8 +4,10 @@ import attrs
 import pytest
 import torch
 
+from prudent.accounting import GaussianTest
 from prudent.experiments.datasets import Dataset
-from prudent.experiments.recipes import colour
+from prudent.experiments.experiment import run
+from prudent.experiments.recipes import colour, recipe_named
 from prudent.experiments.recipes.colour import (
     CELLS,
     colour_features,
@@ -52,13 +54,16 @@ def test_features_of_a_record_do_not_depend_on_the_records_beside_it(features, i
     odd = images.clone()
     odd[1:] = torch.nan
     odd[5] = 1e30
-    torch.testing.assert_close(features(odd)[:1], features(images)[:1], atol=1e-4, rtol=1e-3)
+    found = features(odd)
+    torch.testing.assert_close(found[:1], features(images)[:1], atol=1e-4, rtol=1e-3)
+    assert not found[1:5].any()  # an image that is not finite has no gradient
+    assert found.isfinite().all()
     torch.testing.assert_close(features(images[:1]), features(images)[:1], atol=1e-4, rtol=1e-3)
 
 
 def test_a_network_is_pretrained_once(features, cache, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
-    monkeypatch.setattr(colour, "pretrain", lambda *_: pytest.fail("pretrained again"))
+    monkeypatch.setattr(colour, "pretrain", lambda *_, **__: pytest.fail("pretrained again"))
     again = pretrained(TINY).state_dict()
     assert all(torch.equal(again[name], v) for name, v in features.encoder.state_dict().items())
     with pytest.raises(pytest.fail.Exception):  # another setting is another network
@@ -88,3 +93,35 @@ def test_a_data_set_is_prepared_with_its_labels_unchanged(features, images, monk
     head = linear_head(prepared, 0)
     assert [(name, bool(p.any())) for name, p in head.named_parameters()] == [("weight", False)]
     assert head(prepared.train_features).shape == (40, 10)
+
+
+def test_a_large_network_is_not_pretrained_on_a_cpu():
+    with pytest.raises(ValueError, match="once with --device cuda"):
+        pretrained(colour.NETWORK)
+
+
+def test_recipes_are_named_by_their_budgets():
+    for epsilon in (1, 3, 8):
+        settings = recipe_named(f"random-images-{epsilon}").settings()
+        assert (settings.epsilon, settings.delta, settings.dataset) == (epsilon, 1e-5, "cifar10")
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "ptr"])
+def test_a_recipe_trains_a_head_on_the_features(features, images, method, monkeypatch):
+    monkeypatch.setattr(colour, "colour_features", lambda *_: features)
+    recipe = recipe_named("random-images-3")
+    settings = recipe.settings(
+        method=method, steps=2, epsilon=None, noise_multiplier=1.0, test=GaussianTest(1.0)
+    )
+    labels = torch.arange(40) % 10
+    data = Dataset("toy", images, labels, images[:7], labels[:7], 10, "")
+    result = run(settings, dataset=data, setup=recipe.setup, progress=False, evaluations=1)
+    assert result.fitted.plan.sampling_rate == 1.0
+    assert result.fitted.model.weight.any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dpsgd", "ptr"])
+def test_the_price_of_a_recipe_is_what_its_name_says(method):
+    settings = recipe_named("random-images-1").settings(method=method)
+    assert 0.99 < settings.plan(50_000).epsilon(1e-5) <= 1.0

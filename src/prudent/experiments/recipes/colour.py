@@ -14,27 +14,38 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.nn import functional
 
+from prudent._validate import ArgumentError
+from prudent.accounting import GaussianTest
 from prudent.experiments.datasets import Dataset
+from prudent.experiments.experiment import Experiment, Method
 from prudent.experiments.files import cached_array
 from prudent.experiments.recipes.pretraining import SIDE, Encoder, Pretraining, pretrain
 from prudent.experiments.recipes.random_images import draw
+from prudent.experiments.recipes.recipe import Recipe
+from prudent.experiments.recipes.whitening import of_unit_length
+from prudent.experiments.setup import Setup
 
 _VERSION = 1  # of the random images and the pretraining; part of the names of cached files
 _REFERENCES = 16_384  # random images whose features define the whitening
 _AT_ONCE = 1024
+_MOST_ON_CPU = 10**5  # images seen in pretraining
 
 Cells = tuple[tuple[int, int], ...]
 """For each stage that contributes, its number and the cells per side in which it is averaged."""
 
-CELLS: Cells = ((1, 2), (2, 2), (3, 2))
+CELLS: Cells = ((1, 2), (2, 4), (3, 2))
 
 
 @attrs.frozen(eq=False)
 class ColourFeatures:
     """A public map from images (n, 3, 32, 32) in [0, 1] to vectors of length 1.
+
+    An image with a pixel that is not finite is mapped to zero, so its gradient is zero.
 
     Attributes:
         encoder: The pretrained network, in evaluation mode.
@@ -51,7 +62,7 @@ class ColourFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """The features of images, on the device of the encoder."""
         parts = [
-            functional.normalize((rows - self.mean) @ self.whitening, dim=1)
+            of_unit_length((rows - self.mean) @ self.whitening)
             for rows in pooled(self.encoder, self.cells, images)
         ]
         return torch.cat(parts)
@@ -123,27 +134,45 @@ def _references(setting: Pretraining, generator: torch.Generator) -> Tensor:
 
 
 def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Encoder:
-    """The network of a setting, kept in half precision in the user's cache."""
+    """The network of a setting, kept in half precision in the user's cache.
+
+    Raises:
+        ArgumentError: if it is not in the cache and too large to pretrain on the device.
+    """
     stated = json.dumps(attrs.asdict(setting), sort_keys=True)
     key = f"encoder-{_VERSION}-{hashlib.sha256(stated.encode()).hexdigest()[:32]}"
 
     def compute() -> npt.NDArray[np.generic]:
-        values = _weights(pretrain(setting, device)).values()
-        array: npt.NDArray[np.generic] = (
-            torch.cat([v.flatten() for v in values]).half().cpu().numpy()
-        )
-        return array
+        values = _weights(_pretrained_now(setting, torch.device(device))).values()
+        stored: npt.NDArray[np.generic]
+        stored = torch.cat([value.flatten() for value in values]).half().cpu().numpy()
+        return stored
 
     values = torch.from_numpy(np.asarray(cached_array(key, compute))).to(device).float()
     encoder = Encoder(setting.widths).to(device)
     wanted = _weights(encoder)
     parts = torch.split(values, [tensor.numel() for tensor in wanted.values()])
     named = zip(wanted.items(), parts, strict=True)
-    encoder.load_state_dict(
-        {name: p.view(tensor.shape) for (name, tensor), p in named}, strict=False
-    )
+    encoder.load_state_dict({name: p.view(t.shape) for (name, t), p in named}, strict=False)
     encoder.eval().requires_grad_(False)
     return encoder
+
+
+def _pretrained_now(setting: Pretraining, device: torch.device) -> Encoder:
+    if device.type == "cpu" and setting.steps * setting.batch > _MOST_ON_CPU:
+        raise ArgumentError(
+            "device",
+            "a GPU for the first run of this recipe",
+            got="cpu",
+            why="its network is not in the cache yet, and a CPU would pretrain it for days",
+            hint="Run it once with --device cuda; later runs read the network from the cache.",
+        )
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Pretraining on random images", total=setting.steps)
+        return pretrain(
+            setting, device, notice=lambda step, _: progress.update(task, completed=step)
+        )
 
 
 def _weights(encoder: Encoder) -> dict[str, Tensor]:
@@ -170,3 +199,34 @@ def prepare(data: Dataset, device: torch.device) -> Dataset:
         train_features=features(data.train_features),
         test_features=features(data.test_features),
     )
+
+
+def _recipe(epsilon: float, anchor: str, lr: float) -> Recipe:
+    """The recipe for a budget: a larger one allows larger steps."""
+    return Recipe(
+        name=f"random-images-{epsilon:g}",
+        summary=f"CIFAR10, ε = {epsilon:g}: a linear model on features learned from random images",
+        anchor=anchor,
+        experiment=Experiment(
+            dataset="cifar10",
+            method="dpsgd",
+            epsilon=epsilon,
+            delta=1e-5,
+            batch=50_000,
+            steps=100,
+            clip=0.25,
+            lr=lr,
+            momentum=0.9,
+            average=0.9,
+        ),
+        others={Method.PTR: {"clip": 0.5, "propose": 0.5, "test": GaussianTest(400.0)}},
+        setup=Setup(prepare=prepare, build=linear_head),
+    )
+
+
+RANDOM_IMAGES = (
+    _recipe(1.0, "72.3 % (DP-RandP; Tang et al., 2023)", lr=80.0),
+    _recipe(3.0, "69.3 % (Tramèr and Boneh, 2021)", lr=144.0),
+    _recipe(8.0, "81.4 % (De et al., 2022)", lr=288.0),
+)
+"""Recipes for CIFAR10, by budget."""
