@@ -86,7 +86,7 @@ def pooled(encoder: Encoder, cells: Cells, images: Tensor) -> Iterator[Tensor]:
         yield (views[0] + views[1]) / 2
 
 
-def whitening_of(rows: Tensor, sizes: list[int], floor: float = 1e-3) -> Tensor:
+def whitening_of(rows: Tensor, sizes: list[int], floor: float) -> Tensor:
     """The matrix that makes features uncorrelated and, above a floor, of equal variance.
 
     Args:
@@ -108,11 +108,21 @@ def whitening_of(rows: Tensor, sizes: list[int], floor: float = 1e-3) -> Tensor:
     return whitening
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=1)
 def colour_features(
-    setting: Pretraining, device: torch.device | str = "cpu", cells: Cells = CELLS
+    setting: Pretraining,
+    device: torch.device | str = "cpu",
+    cells: Cells = CELLS,
+    floor: float = 1e-3,
 ) -> ColourFeatures:
-    """The features of a pretrained network; it is pretrained unless the user's cache holds it."""
+    """The features of a pretrained network; it is pretrained unless the user's cache holds it.
+
+    Args:
+        setting: The network.
+        device: Where features are computed.
+        cells: Where outputs are averaged.
+        floor: As for `whitening_of`.
+    """
     encoder = pretrained(setting, device)
     generator = torch.Generator(device).manual_seed(setting.seed + 2)
     rows = torch.cat(
@@ -124,7 +134,7 @@ def colour_features(
     )
     mean = rows.mean(0)
     sizes = [setting.widths[stage] * side * side for stage, side in cells]
-    return ColourFeatures(encoder, cells, mean, whitening_of(rows - mean, sizes))
+    return ColourFeatures(encoder, cells, mean, whitening_of(rows - mean, sizes, floor))
 
 
 def _references(setting: Pretraining, generator: torch.Generator) -> Tensor:
