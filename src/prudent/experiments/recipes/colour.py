@@ -235,8 +235,8 @@ def _recipe(epsilon: float, anchor: str, lr: float) -> Recipe:
 
 
 RANDOM_IMAGES = (
-    _recipe(1.0, "72.3 % (DP-RandP; Tang et al., 2023)", lr=80.0),
-    _recipe(3.0, "69.3 % (Tramèr and Boneh, 2021)", lr=144.0),
-    _recipe(8.0, "81.4 % (De et al., 2022)", lr=288.0),
+    _recipe(1.0, "72.3 % at ε = 1 (DP-RandP; Tang et al., 2023)", lr=80.0),
+    _recipe(3.0, "69.3 % at ε = 3 (Tramèr and Boneh, 2021)", lr=144.0),
+    _recipe(8.0, "81.4 % at ε = 8 (De et al., 2022)", lr=288.0),
 )
 """Recipes for CIFAR10, by budget."""
