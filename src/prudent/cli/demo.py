@@ -22,8 +22,12 @@ _PASSED = (
     "trimmed sum little, and the step had half the noise. More is trimmed after a failed test and "
     "less after a passed one, in equal steps, which drives the share towards one half by design."
 )
+_RECIPE = (
+    "The recipe is a linear model on features that were made from no data, trained without bad "
+    "records: what else reaches the record at this ε is listed by prudent train --recipe list."
+)
 _BAD_RECORDS = (
-    "All four are equally private. On bad records DP-SGD is hard to beat, and the test buys back "
+    "All are equally private. On bad records DP-SGD is hard to beat, and the test buys back "
     "part of what trimming costs. What each method keeps under attack is measured, not proved: "
     "prudent paper frontier."
 )
@@ -51,9 +55,10 @@ def demo(
     First every training method on data with a tenth of the labels wrong, with
     the same (ε, δ), priced by the same accountant. This is a small run: at full
     size each method trains for thousands of steps (an hour on a laptop, a
-    minute on a GPU). Then two classifiers, each from one private release, with
-    features made from public letters and from no data at all, and how many bad
-    records their predictions are proved to withstand.
+    minute on a GPU). Beside them a recipe on clean data, at full size. Then two
+    classifiers, each from one private release, with features made from public
+    letters and from no data at all, and how many bad records their predictions
+    are proved to withstand.
 
     [b]Example[/b]
 
@@ -103,6 +108,8 @@ def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> Non
     console.print(f"Neighbours differ by {ZERO_OUT}.")
     console.print(_PASSED)
     console.print(_BAD_RECORDS)
+    if any(row["key"] == "recipe" for row in rows):
+        console.print(_RECIPE)
     console.print()
 
 

@@ -1,6 +1,7 @@
 """Experiments: a data set, a method, a budget and a corruption as one frozen value."""
 
 import math
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -307,7 +308,7 @@ def run(
     plan = experiment.plan(len(data.train_labels), before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:
-        _check_release(plan, before, again=resume and secret_noise)
+        _check_release(plan, before, once=not (secret_noise and (resume or _has_peers())))
         key = Key.random() if secret_noise else Key.from_seed(experiment.seed)
         data = setup.release.apply(data, key)
     # Corruptions draw from the default generator, whose state a checkpoint saves.
@@ -341,16 +342,21 @@ def run(
     return Result(experiment, fitted, final, spent)
 
 
-def _check_release(plan: Plan, event: dp.DpEvent | None, *, again: bool) -> None:
+def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:
     """Raise an error if a release before training is not part of the plan, or would be repeated."""
     if plan.before != event:
         raise _validate.ArgumentError(
             "plan", "with what the setup releases as `before`", got=plan.before
         )
-    if again:
+    if not once:
         raise _validate.ArgumentError(
-            "resume",
-            "False for a setup with a release and secret noise",
+            "secret_noise",
+            "False for a setup with a release, in a run that is resumed or has several processes",
             got=True,
             why="the release would be repeated with other noise, which nothing was charged for",
         )
+
+
+def _has_peers() -> bool:
+    """Whether torchrun started this process with others, each of which would make the release."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -106,19 +106,35 @@ def test_a_plan_without_the_release_is_refused():
         run(settings, setup=setup, dataset=table(), plan=settings.plan(160), progress=False)
 
 
-def test_a_release_with_secret_noise_is_never_repeated(tmp_path):
+def test_a_release_with_secret_noise_is_never_repeated(tmp_path, monkeypatch):
     setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)
     settings = Experiment(method="dpsgd", epsilon=3.0, steps=2, batch=100)
+
+    def start(**options):
+        run(settings, setup=setup, dataset=table(), secret_noise=True, progress=False, **options)
+
     with pytest.raises(ValueError, match="repeated"):
-        run(
-            settings,
-            setup=setup,
-            dataset=table(),
-            out=tmp_path,
-            resume=True,
-            secret_noise=True,
-            progress=False,
-        )
+        start(out=tmp_path, resume=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="repeated"):
+        start()
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_features_of_any_size_have_length_at_most_one(scale):
+    rows = features(20, 7) * scale
+    assert (of_unit_length(rows).norm(dim=1) <= 1).all()
+    assert (of_unit_length(rows.double()).norm(dim=1) <= 1).all()
+    assert mapped(rows, 1e20 * torch.eye(7)).isfinite().all()
+
+
+def test_the_moment_is_summed_in_double_precision():
+    """In single precision the rounding of a sum of many rows exceeds the room left for it."""
+    rows = of_unit_length(features(20_000, 4).abs())
+    exact = ReleasedWhitening(noise_multiplier=1e-9)
+    found = exact.released(rows, KEY)
+    unit = (1 - 1e-6) * rows.double() / rows.double().norm(dim=1, keepdim=True)
+    assert (as_vector(found) - as_vector(unit.T @ unit)).norm() < 1e-7
 
 
 def test_a_plan_counts_what_was_released_before_it():
