@@ -95,6 +95,13 @@ def test_a_data_set_is_prepared_with_its_labels_unchanged(features, images, monk
     assert head(prepared.train_features).shape == (40, 10)
 
 
+def test_other_images_are_refused(images):
+    labels = torch.arange(40) % 10
+    data = Dataset("grey", images[:, :1], labels, images[:7, :1], labels[:7], 10, "")
+    with pytest.raises(ValueError, match="colour images of 32 × 32 pixels, got 'grey'"):
+        colour.prepare(data, torch.device("cpu"))
+
+
 def test_a_large_network_is_not_pretrained_on_a_cpu():
     with pytest.raises(ValueError, match="once with --device cuda"):
         pretrained(colour.NETWORK)

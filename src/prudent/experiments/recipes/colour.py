@@ -203,6 +203,8 @@ NETWORK = Pretraining(steps=3000)
 
 def prepare(data: Dataset, device: torch.device) -> Dataset:
     """The data set with its images replaced by features, on the device."""
+    if tuple(data.train_features.shape[1:]) != (3, SIDE, SIDE):
+        raise ArgumentError("dataset", f"of colour images of {SIDE} × {SIDE} pixels", got=data.name)
     features = colour_features(NETWORK, device)
     return attrs.evolve(
         data,
