@@ -3,10 +3,11 @@
 from types import MappingProxyType
 
 from prudent._validate import ArgumentError
+from prudent.experiments.recipes.colour import RANDOM_IMAGES
 from prudent.experiments.recipes.digits import DIGITS
 from prudent.experiments.recipes.recipe import Recipe
 
-_ALL = (*DIGITS,)
+_ALL = (*DIGITS, *RANDOM_IMAGES)
 
 RECIPES = MappingProxyType({recipe.name: recipe for recipe in _ALL})
 """Every recipe, by name."""
