@@ -232,6 +232,8 @@ def test_pure_privacy_stays_pure() -> None:
     logarithmic = PldAccountant().compose(NegativeBinomial(50, 0.0).event(base)).get_epsilon(0.0)
     assert logarithmic <= 2 * 0.4 * (1 + 5e-3)
     assert PldAccountant().compose(Geometric(1).event(base)).get_epsilon(0.0) == pytest.approx(0.4)
+    fixed = PldAccountant().compose(Binomial(3, 1.0).event(base)).get_epsilon(0.0)
+    assert 0.8 < fixed <= 3 * 0.4 + 1e-9
     assert why_infinite(Geometric(50).event(base), 0.0) is None
 
 

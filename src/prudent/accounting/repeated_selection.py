@@ -248,7 +248,9 @@ def selected(
     for adding, base in ((False, pair), (True, pair.swapped())):
         shifts = Shifts.of(count, _trade_off(base))
         reach = candidate.reach(_TAIL, adding=adding)
-        largest = candidate.largest_loss(adding=adding) + shifts.largest
+        loss = candidate.largest_loss(adding=adding)
+        # k candidates together have a loss of at most k times that of one.
+        largest = min(loss + shifts.largest, count.most * loss)
         ways.append((base, shifts, reach + shifts.largest, largest * (1 + 1e-14)))
     reach = min(max(way[2] for way in ways), _FARTHEST)
     even = np.linspace(0.0, reach, _NODES)

@@ -40,6 +40,11 @@ class TrialCount(abc.ABC):
     def none(self) -> float:
         """Pr[K = 0] = f(0)."""
 
+    @property
+    def most(self) -> float:
+        """The largest possible number; infinite if there is none."""
+        return math.inf
+
     @abc.abstractmethod
     def log_slope(self, u: Array) -> Array:
         """The logarithm of f'(u), at ranks u in [0, 1]."""
@@ -227,6 +232,11 @@ class Binomial(TrialCount):
     @override
     def none(self) -> float:
         return float((1 - self.probability) ** self.draws)
+
+    @property
+    @override
+    def most(self) -> float:
+        return float(self.draws)
 
     def _log_base(self, u: Array) -> Array:
         with np.errstate(divide="ignore"):
