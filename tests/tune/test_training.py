@@ -27,7 +27,9 @@ from prudent.tune import (
     tune,
 )
 
-PLAN = Plan(0.5, 3, Sum(1.0, 1.0), expected_batch=20)
+PLAN = Plan(
+    sampling_rate=0.5, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0), expected_batch=20
+)
 NOISE = DiscreteLaplaceTest(2.0)
 
 
@@ -42,7 +44,7 @@ def model(setting: Any) -> nn.Module:
 
 
 def plan_of(setting: Any) -> Plan:
-    return attrs.evolve(PLAN, aggregation=Sum(setting["clip"], 1.0))
+    return attrs.evolve(PLAN, aggregation=Sum(clip=setting["clip"], noise_multiplier=1.0))
 
 
 def options(setting: Any) -> dict[str, Any]:

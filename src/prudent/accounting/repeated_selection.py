@@ -55,9 +55,9 @@ from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Dominating, Pair, TabulatedPair
 from prudent.accounting.trial_counts import TrialCount
 
-_RANKS, _REFINED = 600, 12  # ranks of the first pass, and how often those that matter are divided
-_SHIFTS = 300  # terms of the mixture
-_NODES = 900  # points of the profile of the selection
+_RANKS = 5000  # ranks at equal steps of log f'(u), and of log f'(T(u)): a step adds as much to ε
+_SHIFTS = 150  # terms of the mixture
+_NODES = 600  # points of the profile of the selection
 _SPARSE = 8  # every how many nodes another bound is evaluated
 _TAIL = 1e-22  # how far above its limit the profile of a candidate may be at the last node
 _MARGIN = 1e-12  # relative, above the rounding errors of f' and T
@@ -115,12 +115,8 @@ class Shifts:
     @classmethod
     def of(cls, count: TrialCount, curve: TradeOff) -> "Shifts":
         """The mixture of a number of candidates whose trade-off curve is given."""
-        ranks = _ranks(count, curve)
-        first, second = _lines(count, curve, ranks)
-        steepest = int(np.argmax(_ratios(first, second)))
-        ranks = _refined(ranks, [steepest, *_envelope(first, second)[2]])
-        first, second = _lines(count, curve, ranks)
-        highs, lows, _ = _envelope(first, second)
+        first, second = _lines(count, curve, _ranks(count, curve))
+        highs, lows = _envelope(first, second)
         largest = float(np.max(_ratios(first, second))) * (1 + 1e-15)
         bends = (highs[:-1] - highs[1:]) / (lows[:-1] - lows[1:])
         masses, bends = _thinned(highs, lows, bends)
@@ -141,15 +137,6 @@ def _ranks(count: TrialCount, curve: TradeOff) -> Array:
     return np.unique(np.concatenate([known, lifted]))
 
 
-def _refined(ranks: Array, cells: list[int]) -> Array:
-    """The ranks, with many more of them in the given intervals and next to these."""
-    inner = [ranks]
-    for cell in np.unique(np.clip(cells, 0, len(ranks) - 2)):
-        start, end = ranks[max(cell - 1, 0)], ranks[min(cell + 2, len(ranks) - 1)]
-        inner.append(np.linspace(start, end, 3 * _REFINED))
-    return np.unique(np.concatenate(inner))
-
-
 def _ratios(highs: Array, lows: Array) -> Array:
     """The logarithms of high/low; where f' is zero there are no candidates, and so no loss."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -163,10 +150,10 @@ def _lines(count: TrialCount, curve: TradeOff, ranks: Array) -> tuple[Array, Arr
     return np.exp(high) * (1 + _MARGIN), np.exp(low) * (1 - _MARGIN)
 
 
-def _envelope(highs: Array, lows: Array) -> tuple[Array, Array, list[int]]:
+def _envelope(highs: Array, lows: Array) -> tuple[Array, Array]:
     """The lines of x ↦ high - low x, and of zero, that are the greatest somewhere at x >= 0.
 
-    Returned in the order of increasing x, in which both numbers fall, with their indices.
+    Returned in the order of increasing x, in which both numbers fall.
     """
     highs, lows = np.append(highs, 0.0), np.append(lows, 0.0)
     order = np.lexsort((highs, lows))[::-1]  # steepest first, of equally steep the highest
@@ -185,7 +172,7 @@ def _envelope(highs: Array, lows: Array) -> tuple[Array, Array, list[int]]:
                     break
             kept.pop()
         kept.append(i)
-    return highs[kept], lows[kept], kept
+    return highs[kept], lows[kept]
 
 
 def _thinned(highs: Array, lows: Array, bends: Array) -> tuple[Array, Array]:

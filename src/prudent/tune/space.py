@@ -70,7 +70,8 @@ class Trial:
         values = list(_validate.values(options=options))
         if not values:
             raise ArgumentError("options", "with at least one entry", shown="none")
-        return self._keep(name, values[secrets.randbelow(len(values))])
+        chosen: T = values[secrets.randbelow(len(values))]
+        return self._keep(name, chosen)
 
     def _keep(self, name: str, value: T) -> T:
         _validate.instance(str, "a text", name=name)
