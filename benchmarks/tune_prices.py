@@ -3,7 +3,7 @@
     python -m benchmarks.tune_prices
 
 Base mechanisms are calibrated to (ε, δ) by themselves: a Gaussian release, and 2,000 steps of
-DP-SGD at a sampling rate of 0.01. The peer is dp_accounting's Rényi accountant, with its own default
+DP-SGD at a sampling rate of 0.01. The peer is dp_accounting's Rényi accountant, with its default
 orders and some more between and beyond them.
 """
 
