@@ -246,6 +246,13 @@ def test_pure_privacy_stays_pure() -> None:
     assert why_infinite(Geometric(50).event(base), 0.0) is None
 
 
+def test_many_candidates_are_priced_by_the_better_bound() -> None:
+    event = Poisson(1000).event(dp.LaplaceDpEvent(2.0))
+    renyi, exact = RdpAccountant().compose(event), PldAccountant().compose(event)
+    assert exact.get_epsilon(1e-6) <= renyi.get_epsilon(1e-6) < math.inf
+    assert exact.get_delta(12.0) <= renyi.get_delta(12.0)
+
+
 def test_a_single_candidate_costs_what_it_costs() -> None:
     base = dp.GaussianDpEvent(1.3)
     for count in (Geometric(1), Binomial(1, 1.0), NegativeBinomial(1, 0.0)):

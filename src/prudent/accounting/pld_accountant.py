@@ -128,7 +128,8 @@ class PldAccountant(_PLDAccountant):
             # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
             if composition.limit >= 1:
                 return np.full(len(deltas), math.inf)
-            return composition.epsilons(deltas)
+            found, renyi = composition.epsilons(deltas), self._renyi()
+            return found if renyi is None else np.minimum(found, renyi.get_epsilon(deltas))
 
         return each(epsilons, 0, 1, target_delta=target_delta)
 
@@ -160,7 +161,8 @@ class PldAccountant(_PLDAccountant):
             finite = np.isfinite(epsilons)
             if composition.limit < 1 and finite.any():
                 found[finite] = composition.deltas(epsilons[finite])
-            return found
+            renyi = self._renyi()
+            return found if renyi is None else np.minimum(found, renyi.get_delta(epsilons))
 
         return each(deltas, 0, math.inf, target_epsilon=target_epsilon)
 
@@ -195,6 +197,20 @@ class PldAccountant(_PLDAccountant):
     def laws(self) -> tuple[LossTable, LossTable]:
         """Dominating laws of the privacy loss, for removing a record and for adding one."""
         return self._composition(upper=True).plain_laws()
+
+    def _renyi(self) -> RdpAccountant | None:
+        """A Rényi accountant with the same events, if there are selections among them.
+
+        Their pairs are tabulated coarsely, and for large numbers of candidates it may be better.
+        """
+        if all(trial_count(leaf) is None for leaf, _ in self._entries):
+            return None
+        other = RdpAccountant(neighboring_relation=self.neighboring_relation)
+        if not all(other.supports(leaf) for leaf, _ in self._entries):
+            return None
+        for leaf, times in self._entries:
+            other.compose(leaf, times)
+        return other
 
     def _composition(self, *, upper: bool) -> Composition:
         """The dominating pairs of everything composed so far."""

@@ -51,6 +51,7 @@ from prudent.accounting.repeated_selection import selected_divergences
 from prudent.accounting.trial_counts import (
     Binomial,
     NegativeBinomial,
+    Poisson,
     TrialCount,
     trial_count,
 )
@@ -267,12 +268,14 @@ def _papernot_steinke(orders: Array, rdp: Array, count: TrialCount) -> Array:
         shares = (1 - 1 / orders[inside]) * rdp[inside] - math.log(count.halting) / orders[inside]
         extra = (1 + count.shape) * float(np.min(shares))
         found[inside] = rdp[inside] + extra + math.log(count.mean) / (orders[inside] - 1)
-    for index in np.flatnonzero(inside & (orders < np.inf)) if count.none > 0 else ():
+    log_none = math.log(count.none) if count.none > 0 else -math.inf
+    poisson = inside & (orders < np.inf) & isinstance(count, Poisson)
+    for index in np.flatnonzero(poisson):
         order = float(orders[index])
         accident = best_delta(orders, rdp, math.log1p(1 / (order - 1)))[0]
         log_moment = (order - 1) * (rdp[index] + count.expected * accident)
         log_moment += math.log(count.expected)
-        found[index] = np.logaddexp(log_moment, math.log(count.none)) / (order - 1)
+        found[index] = np.logaddexp(log_moment, log_none) / (order - 1)
     decreasing = np.argsort(-orders, kind="stable")  # divergences do not decrease with the order
     found[decreasing] = np.minimum.accumulate(found[decreasing])
     return found * (1 + 1e-12)

@@ -119,12 +119,13 @@ class Shifts:
         highs, lows = _envelope(first, second)
         largest = float(np.max(_ratios(first, second))) * (1 + 1e-15)
         bends = (highs[:-1] - highs[1:]) / (lows[:-1] - lows[1:])
-        masses, bends = _thinned(highs, lows, bends)
+        masses, bends = _thinned(highs, lows, bends) if len(bends) else (bends, bends)
         return cls(masses, np.log(bends), float(highs[-1]), max(largest, 0.0))
 
     def profile(self, base: Callable[[Array], Array], epsilon: Array) -> Array:
         """The bound at each ε >= 0, from the profile of a candidate at any real t."""
-        values = base((epsilon[:, None] - self.shifts).ravel()).reshape(len(epsilon), -1)
+        shape = len(epsilon), len(self.shifts)
+        values = base((epsilon[:, None] - self.shifts).ravel()).reshape(shape)
         return np.minimum(1.0, (self.constant + values @ self.masses) * (1 + 1e-11))
 
 
@@ -145,9 +146,14 @@ def _ratios(highs: Array, lows: Array) -> Array:
 
 def _lines(count: TrialCount, curve: TradeOff, ranks: Array) -> tuple[Array, Array]:
     """For each interval of ranks, the largest f'(u) and the least f'(T(u)), rounded safely."""
+    high, low = _log_lines(count, curve, ranks)
+    return np.exp(high), np.exp(low)
+
+
+def _log_lines(count: TrialCount, curve: TradeOff, ranks: Array) -> tuple[Array, Array]:
     high = count.log_slope(ranks[1:])
     low = count.log_slope(curve.least(ranks[:-1]))
-    return np.exp(high) * (1 + _MARGIN), np.exp(low) * (1 - _MARGIN)
+    return high + _MARGIN, low - _MARGIN
 
 
 def _envelope(highs: Array, lows: Array) -> tuple[Array, Array]:
@@ -278,8 +284,8 @@ def selected_divergences(count: TrialCount, orders: Array, base: Array) -> Array
     delta = np.array([best_delta(orders, base, float(loss))[0] for loss in np.unique(losses)])
     curve = TradeOff(np.unique(losses), delta, delta)
     ranks = _ranks(count, curve)
+    high, low = _log_lines(count, curve, ranks)
     with np.errstate(divide="ignore"):
-        high, low = (np.log(part) for part in _lines(count, curve, ranks))
         none = float(np.log(count.none))
     for index in np.flatnonzero(known):
         order = orders[index]
@@ -290,4 +296,6 @@ def selected_divergences(count: TrialCount, orders: Array, base: Array) -> Array
         found[index] = np.logaddexp(log_moment, none) / (order - 1)
     decreasing = np.argsort(-orders, kind="stable")
     found[decreasing] = np.minimum.accumulate(found[decreasing])
+    if math.isfinite(count.most):  # no more than if all candidates were released
+        found = np.minimum(found, count.most * base)
     return found * (1 + 1e-12)
