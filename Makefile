@@ -19,11 +19,14 @@ WHEEL_SITE := build/wheel-site
 
 # One thread per worker: on a small machine two layers of parallelism only get in each other's way.
 export OMP_NUM_THREADS ?= 1
+# Compiled modules are kept: an import of torch from source takes three times as long, in each of the
+# many processes that tests start. (Where this variable is set, Python keeps none.)
+unexport PYTHONDONTWRITEBYTECODE
 # Without a folder of data sets, the one that ships: tests of a wheel run far from it.
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs bench clean
+.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
@@ -44,6 +47,20 @@ soak: $(call has,$(TEST_EXTRAS))
 # The tests dp_accounting ships with its accountants, run against ours.
 test-peers: $(WHEEL_SITE)/.installed
 	$(pytest) -m peers
+
+# Each notebook of docs/tutorials from its first cell to its last; fails if one of them does.
+.PHONY: test-tutorials run-tutorials tutorials
+TUTORIAL_EXTRAS := dev+docs+huggingface+opacus+tables+train
+test-tutorials:
+	$(MAKE) run-tutorials TEST_EXTRAS=$(TUTORIAL_EXTRAS) TESTS=tests/test_tutorials.py
+
+run-tutorials: $(WHEEL_SITE)/.installed
+	$(pytest) -m tutorials
+
+# The same, and writes what they print and draw into the notebooks: TUTORIALS='median budget' names some.
+TUTORIALS ?=
+tutorials: $(call has,$(TUTORIAL_EXTRAS))
+	PATH="$(ROOT)/$(BIN):$$PATH" $(BIN)/python docs/run_tutorials.py $(TUTORIALS)
 
 # Hostile input for every public entry, command and file format; see CONTRIBUTING.md. Files are fed by
 # atheris where it is installed in $(VENV), which takes clang, and otherwise by mutation.
@@ -73,6 +90,19 @@ lint: $(call has,dev+opacus+tables+train)
 docs: $(call has,docs)
 	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The site that `make docs` built: does everything fit at 1280 px and on a phone, does the search find.
+check-site: $(call has,browser+dev+docs)
+	$(BIN)/python -m pytest tests/site -m site
+
+# One version of the site, on the branch gh-pages: VERSION=0.2.0 ALIAS=latest, or VERSION=dev; PUSH= keeps it here.
+VERSION ?= dev
+ALIAS ?=
+PUSH ?= --push
+publish-docs: $(call has,docs)
+	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
+	PATH="$(ROOT)/$(BIN):$$PATH" mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
+	$(if $(ALIAS),PATH="$(ROOT)/$(BIN):$$PATH" mike set-default $(PUSH) $(ALIAS))
 
 bench: $(call has,opacus+tables+train)
 	$(BIN)/python -m benchmarks

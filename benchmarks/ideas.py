@@ -36,7 +36,8 @@ from torch import Tensor, nn
 from prudent.accounting import GaussianTest
 from prudent.corruption import DataCorruption, GradientCorruption
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import Experiment, build_model
+from prudent.experiments.experiment import Experiment
+from prudent.experiments.setup import build_model
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, clip_weights, keep_smallest
 from prudent.training.loop.run import TrainingRun

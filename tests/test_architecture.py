@@ -8,7 +8,16 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
-GROUND = {"_files", "_formats", "_lazy", "_locking", "_redaction", "_rounding", "_validate"}
+GROUND = {
+    "_files",
+    "_formats",
+    "_lazy",
+    "_locking",
+    "_progress",
+    "_redaction",
+    "_rounding",
+    "_validate",
+}
 WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
@@ -17,6 +26,7 @@ MAY_IMPORT = {
     "_formats": {"_validate"},
     "_lazy": set[str](),
     "_locking": {"_validate"},
+    "_progress": set[str](),
     "_redaction": set[str](),
     "_rounding": set[str](),
     "_validate": {"_redaction"},

@@ -37,9 +37,23 @@ def public_modules() -> list[str]:
 
 
 def documented_modules() -> set[str]:
-    pages = (ROOT / "docs" / "api").glob("*.md")
+    pages = (ROOT / "docs" / "api").rglob("*.md")
     lines = (line for page in pages for line in page.read_text(encoding="utf-8").splitlines())
     return {line.removeprefix("::: ").strip() for line in lines if line.startswith("::: ")}
+
+
+def exported(room: str) -> list[str]:
+    """`__all__` of a package, from its source: federated needs Flower to be imported."""
+    stub = PACKAGE / room / "__init__.pyi"
+    if stub.exists():
+        return re.findall(r" as (\w+)$", stub.read_text(encoding="utf-8"), re.MULTILINE)
+    tree = ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))
+    (names,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    return list(ast.literal_eval(names))
 
 
 def holders(module: str) -> set[str]:
@@ -110,6 +124,25 @@ def test_public_module_has_its_place_in_the_reference(module: str) -> None:
     assert holders(module) & documented_modules(), (
         f"{module} is in no page of docs/api: add a line '::: {'.'.join(module.split('.')[:2])}'"
     )
+
+
+@pytest.mark.parametrize("room", sorted(page.stem for page in (ROOT / "docs/api").glob("[!i]*.md")))
+def test_the_page_of_a_package_lists_its_public_names(room: str) -> None:
+    """Each once, in the order in which they are used: `prudent.release.median` comes first."""
+    page = (ROOT / "docs" / "api" / f"{room}.md").read_text(encoding="utf-8")
+    listed = re.findall(rf"^::: prudent\.{room}\.(\w+)$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(exported(room))
+
+
+def test_the_reference_opens_with_what_is_called() -> None:
+    """Not with an abstract class, a protocol or an alias of a type."""
+    first = {
+        page.stem: re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)[0]
+        for page in (ROOT / "docs" / "api").glob("[!i]*.md")
+    }
+    assert first["release"] == "prudent.release.median"
+    assert first["training"] == "prudent.training.fit"
+    assert first["accounting"] == "prudent.accounting.PldAccountant"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,8 +18,10 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(*flags: str) -> tuple[int, dict[str, dict[str, str]]]:
     answer = prudent("doctor", "--json", *flags)
-    found = [json.loads(line) for line in answer.out.splitlines()]
-    return answer.status, {each["part"]: each for each in found}
+    assert answer.err == ""
+    found = json.loads(answer.out)
+    assert found["right"] is (answer.status == 0)
+    return answer.status, {each["part"]: each for each in found["findings"]}
 
 
 def test_a_healthy_installation() -> None:

@@ -95,6 +95,23 @@ def test_a_table_can_be_of_one_data_set(run: Command, results: Path) -> None:
     assert "CIFAR10" not in run(*chosen).out
 
 
+def test_a_table_can_be_of_one_cell(run: Command, results: Path) -> None:
+    one = ("--dataset", "mnist", "--corrupt", "none", "--method", "ptr", "--epsilon", "3")
+    chosen = ("paper", "table", "1", *one, "--results", str(results))
+    (cell,) = json.loads(run(*chosen, "--json").out)
+    assert (cell["method"], cell["corrupt"], cell["pld"]["mean"]) == ("ptr", "none", 92.5)
+    lines = run(*chosen).out.splitlines()
+    assert lines[2].split() == ["corruption", "ε", *("TSGD+PTR,", "paper") , *("TSGD+PTR,", "RDP"),
+                                *("TSGD+PTR,", "PLD")]  # fmt: skip
+    assert "random labels" not in "".join(lines)
+
+
+def test_a_table_can_be_of_another_network(run: Command) -> None:
+    lines = run("paper", "table", "1", "--dataset", "cifar10-momentum").out.splitlines()
+    assert lines[0].strip() == "Table 1: CIFAR10, tutorial network, momentum 0.9"
+    assert any("58.92" in line for line in lines)
+
+
 def test_a_table_of_what_is_shipped_needs_no_flag(run: Command) -> None:
     assert run("paper", "table", "4", "--json").status == 0
 
@@ -105,7 +122,11 @@ def test_a_table_of_what_is_shipped_needs_no_flag(run: Command) -> None:
         (["table", "5"], "TABLE: expected one of 1, 2, 3, 4, got 5."),
         (["table", "one"], "TABLE: expected a whole number, got 'one'."),
         (["table", "1", "--size", "tiny"], "--size: expected one of small, full, got 'tiny'."),
-        (["table", "1", "--dataset", "svhn"], "--dataset: expected one of cifar10, emnist, mnist"),
+        (["table", "1", "--dataset", "svhn"], "--dataset: expected one of cifar10, cifar10-mom"),
+        (["table", "1", "--corrupt", "label:0.3"], "--corrupt: expected one of feature:0.1, "),
+        (["table", "1", "--method", "dpsgd"], "--method: expected one of ours, ours-dpsgd, ptr"),
+        (["table", "1", "--epsilon", "4"], "--epsilon: expected one of 10.0, 2.0, 2.5"),
+        (["grid", "no.toml"], "Expected a file of settings, got 'no.toml'."),
         (["table", "1", "--seeds", "0"], "--seeds: expected a whole number >= 1, got 0."),
         (["table", "1", "--results", "no.csv"], "no.csv: no such results."),
         (["table", "1", "--results", "a.small.csv"], "--results: expected not ending in .small"),

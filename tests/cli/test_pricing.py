@@ -61,7 +61,7 @@ def test_epsilon_is_the_accountants(run: Command) -> None:
     lower, upper = PldAccountant().compose(RUN.event).epsilon_bounds(1e-5)
     assert answer.status == 0
     assert list(price) == [
-        "epsilon", "pairs_epsilon_lower", "delta", "relation", "accountant", "event",
+        "epsilon", "pairs_epsilon_lower", "delta", "relation", "accountant", "event", "infinite",
     ]  # fmt: skip
     assert (price["epsilon"], price["pairs_epsilon_lower"]) == (upper, lower)
     assert (price["delta"], price["accountant"]) == (1e-5, "pld")
@@ -162,7 +162,9 @@ def test_the_lower_bound_is_said_to_be_of_the_pairs(run: Command) -> None:
 def test_an_infinite_price_is_said_in_words_and_in_json(run: Command) -> None:
     flags = ("epsilon", "--noise-multiplier=1", "--test=none", "--delta=0")
     assert "∞" in run(*flags).out
-    assert json.loads(run(*flags, "--json").out)["epsilon"] == "inf"
+    plain = json.loads(run(*flags, "--json").out)
+    assert plain["epsilon"] is None
+    assert plain["infinite"].startswith("ε is infinite at δ = 0.")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ COMMON = Experiment(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corr
 
 
 def test_the_entries_differ_in_the_method_alone():
-    chosen = entries(COMMON)
+    *chosen, recipe = entries(COMMON)
     assert [entry.key for entry in chosen] == ["ptr", "ptr-paper", "trimmed", "dpsgd"]
     assert [entry.experiment.method for entry in chosen] == [
         Method.PTR,
@@ -29,6 +29,13 @@ def test_the_entries_differ_in_the_method_alone():
             entry.experiment, method=COMMON.method, test=COMMON.test, reveals=COMMON.reveals
         )
         assert same == COMMON
+    assert (recipe.key, recipe.recipe, recipe.experiment.corrupt) == (
+        "recipe",
+        "glyphs-linear",
+        "none",
+    )
+    tight = entries(attrs.evolve(COMMON, epsilon=1.0, noise_multiplier=None, delta=1e-6))[-1]
+    assert (tight.experiment.epsilon, tight.experiment.delta) == (1.0, 1e-6)
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import torch
 from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PldAccountant
 from prudent.corruption import GradientNoise, Mimic, RandomLabelFlip
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import Experiment, Method, build_model, run
+from prudent.experiments.experiment import Experiment, Method, run
+from prudent.experiments.setup import build_model
 from prudent.training import (
     AdaptiveTrim,
     FixedTrim,

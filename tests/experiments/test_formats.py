@@ -1,6 +1,7 @@
 import gzip
 import json
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prudent.experiments import formats
+from prudent.experiments.pickled_arrays import read_nested
 from tests.experiments import writers
 
 
@@ -153,3 +155,39 @@ def test_census_records_and_odd_lines(tmp_path, name):
     assert (rows[0, 24:] < 1 << 24).all()  # the weight of the record is left out
     assert np.isnan(rows[3, 0])
     assert np.isnan(rows[5]).all()
+
+
+class TestNested:
+    """Arrays in dictionaries within dictionaries, by their keys."""
+
+    ARRAYS: ClassVar = {
+        "a": {"b": {"c": np.arange(6, dtype="<f4").reshape(2, 3)}},
+        "d": np.ones(2, "u1"),
+    }
+
+    @pytest.mark.parametrize("protocol", [2, 3, 4])
+    def test_arrays_come_back_by_their_keys(self, protocol):
+        found = read_nested(pickle.dumps(self.ARRAYS | {"text": "left out"}, protocol))
+        assert set(found) == {"a/b/c", "d"}
+        assert (found["a/b/c"] == self.ARRAYS["a"]["b"]["c"]).all()
+        assert found["a/b/c"].dtype == np.float32
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ([1], "a pickled dictionary"),
+            ({"a": np.ones(2, ">f4")}, "little-endian"),
+            ({"a": np.ones(2)}, "little-endian"),
+            ({"a": {"b": {"c": {"d": {"e": 1}}}}}, "at most 4 levels"),
+            ({"a": pickle.Pickler}, "."),
+        ],
+    )
+    def test_other_pickles_are_refused(self, value, message):
+        with pytest.raises(ValueError, match=message):
+            read_nested(pickle.dumps(value, 3))
+
+    def test_a_dictionary_that_holds_itself_is_refused(self):
+        inner: dict[str, object] = {}
+        inner["inner"] = inner
+        with pytest.raises(ValueError, match="at most 4 levels"):
+            read_nested(pickle.dumps(inner, 3))

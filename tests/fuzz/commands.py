@@ -78,8 +78,8 @@ class Command:
             raise FindingError(self.name, repr(arguments), f"a password: {told}")
         if status != 0 and not (out + err).strip():
             raise FindingError(self.name, repr(arguments), f"no message: {told}")
-        if status == 0 and "--json" in arguments and "--help" not in arguments and out.strip():
-            json.loads(out)
+        if "--json" in arguments and not {"--help", "-h"} & set(arguments):
+            json.loads(out)  # one document, also of an error
         return None
 
 

@@ -72,25 +72,32 @@ class ExactLaw:
 def worst_delta(mechanism: ProposeTestReleaseMechanism, extra_margin: int = 0) -> float:
     """The largest hockey-stick divergence over all small neighbouring data sets."""
     lattice = mechanism.lattice
-    laws = {}
 
-    def law(counts) -> np.ndarray:
-        if counts not in laws:
-            found = quantile(
-                ArrayColumn(records(counts)),
-                lattice,
-                Fraction(1, 2),
-                propose=mechanism.steps,
-                cap=mechanism.cap,
-            )
-            laws[counts] = ExactLaw(mechanism, found.value[0], found.margin + extra_margin).masses
-        return laws[counts]
+    @functools.cache
+    def shown(counts) -> tuple[int, int]:
+        """The value and the margin, which determine the law."""
+        found = quantile(
+            ArrayColumn(records(counts)),
+            lattice,
+            Fraction(1, 2),
+            propose=mechanism.steps,
+            cap=mechanism.cap,
+        )
+        return found.value[0], found.margin + extra_margin
 
+    @functools.cache
+    def law(value: int, margin: int) -> np.ndarray:
+        return ExactLaw(mechanism, value, margin).masses
+
+    pairs = {
+        (shown(counts), shown(other))
+        for counts in data_sets(5, top=2)
+        for other in neighbours(counts)
+    }
     worst = 0.0
-    for counts in data_sets(5, top=2):
-        for other in neighbours(counts):
-            excess = law(counts) - math.exp(EPSILON) * law(other)
-            worst = max(worst, float(np.sum(excess[excess > 0])))
+    for one, other in pairs:
+        excess = law(*one) - math.exp(EPSILON) * law(*other)
+        worst = max(worst, float(np.sum(excess[excess > 0])))
     return worst
 
 

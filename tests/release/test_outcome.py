@@ -69,6 +69,15 @@ def test_a_released_number_is_a_number() -> None:
     assert "robust branch" in tested.lines()[0]
 
 
+def test_an_answer_prints_as_words_and_its_price() -> None:
+    released = statistics.median(SAMPLE, epsilon=2.0)
+    assert isinstance(released, Released)
+    assert str(released).splitlines() == [*released.lines(), "(2, 0)-DP"]
+    refused = Refused("Too close.", event=None, epsilon=0.5, delta=1e-6)
+    assert str(refused) == "Refused. Too close.\n(0.5, 1e-06)-DP"
+    assert str(Refused("Too close.", event=None)) == "Refused. Too close."
+
+
 def test_several_quantiles_have_a_line_and_an_interval_each() -> None:
     released = statistics.quantiles(SAMPLE, ps=[0.25, 0.5, 0.75], epsilon=3.0)
     assert isinstance(released, Released)

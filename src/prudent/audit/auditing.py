@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from prudent import _validate
+from prudent import _progress, _validate
 from prudent.audit import scores as learning
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, delta_of_errors
 from prudent.audit.result import AuditResult
@@ -210,10 +210,15 @@ def run_all(
     parts = np.array_split(coins, min(_PARTS, len(coins)))
     work = partial(_run_part, mechanism, data)
     outputs: list[Any] = []
-    with _mapper(work, workers) as mapped, _bar(len(coins), progress) as advance:
+    with (
+        _mapper(work, workers) as mapped,
+        _progress.part("runs", len(coins)),
+        _bar(len(coins), progress) as advance,
+    ):
         for found in mapped(work, parts):
             outputs += found
             advance(len(found))
+            _progress.advance(len(found))
     return outputs
 
 

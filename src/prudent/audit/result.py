@@ -93,6 +93,9 @@ class AuditResult:
             f"average, so the claim {verdict} at confidence {self.confidence:g}."
         )
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """The result in words, one line or more."""
         bound = rounded_down(self.lower, 4)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from rich.console import Console
 
+from prudent._progress import part
 from prudent.certify import experiment
 from prudent.certify.experiment import Part, Result
 from prudent.experiments import demo, picture
@@ -82,7 +82,7 @@ def run_demo(
     with spawn.Pool(len(work)) as aside:  # ended if training fails
         pending = aside.starmap_async(certified, work)
         rows = demo.run_demo(common, out, workers)
-        with Console(stderr=True).status("certified predictions"):
+        with part("certified predictions"):
             done = Demo(rows, list(zip(classifiers, pending.get(), strict=True)))
     draw(done, common, out / "demo.svg")
     return done

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from prudent._progress import track
 from prudent.certify.attacks import Records, RepeatedNoise, Target, best_attacks
 from prudent.certify.classifier import CertifiedClassifier, decided
 from prudent.certify.features import FeatureMap, feature_map
@@ -152,7 +153,8 @@ def run(
     target = Target(members, released, queries, images, test[1], mapped.pairing)
     labels, radii = decided(target.scores)
     right = labels == test[1]
-    attacks = {k: _attacked(target, budget, mapped, same, k) for k in records}
+    tried = track(records, "attacks")
+    attacks = {k: _attacked(target, budget, mapped, same, k) for k in tried}
     budget.released_ = released
     budget.noise_multiplier_ = least_gaussian(epsilon, delta)
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)

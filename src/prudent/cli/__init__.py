@@ -5,8 +5,9 @@ Only typer is imported while the commands are put together: whatever a command n
 it imports when it runs, so that `prudent --help` is quick and needs nothing that is optional.
 """
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -21,13 +22,15 @@ from prudent.cli import (
     doctor,
     errors,
     explore,
+    options,
     paper,
     pricing,
+    progress,
     release,
     suggest,
     train,
 )
-from prudent.cli.display import complain
+from prudent.cli.display import Manner, answering
 
 _HELP = ["-h", "--help"]
 
@@ -80,19 +83,42 @@ def _prudent(
     $ prudent epsilon --sampling-rate 0.004 --steps 5000 \
         --noise-multiplier 1.1 --test gaussian:4 --delta 1e-5
 
-    Every command shows examples of its own with --help, and answers programs
-    with --json. Exit status 0: done; 1: an audit refuted its claim; 2: bad
-    input, in one line that says what.
+    Every command shows examples of its own with --help, answers programs
+    with --json, and with --quiet prints nothing but its result. Exit status
+    0: done; 1: an audit refuted its claim; 2: bad input, in one line that
+    says what. Completion by Tab: prudent --install-completion.
     """
 
 
-def _hide_types_of_switches(command: Any) -> None:
-    """Takes the word `<bool>` out of help: a switch is given without a value."""
-    for parameter in command.get_params(typer.Context(command, help_option_names=_HELP)):
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
+@functools.cache
+def command_line() -> Any:
+    """All commands, each with the options that every command has."""
+    whole = typer.main.get_command(app)
+    for command in _commands(whole):
+        if not hasattr(command, "commands") or command.invoke_without_command:
+            command.params.append(options.quiet())
+        for parameter in command.get_params(typer.Context(command, help_option_names=_HELP)):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""  # not <bool>: a switch is given without a value
+    return whole
+
+
+def _commands(command: Any) -> Iterator[Any]:
+    """A command and all inside it."""
+    yield command
     for inner in getattr(command, "commands", {}).values():
-        _hide_types_of_switches(inner)
+        yield from _commands(inner)
+
+
+def _title(command: Any, given: Sequence[str]) -> str:
+    """The name of the command that is given, without what it is given."""
+    names = ["prudent"]
+    for name in given:
+        command = getattr(command, "commands", {}).get(name)
+        if command is None:
+            break
+        names.append(name)
+    return " ".join(names)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,12 +128,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows `prudent`; by default what this process was started with.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    command = typer.main.get_command(app)
-    _hide_types_of_switches(command)
-    try:
-        status = command(args=given, prog_name="prudent", standalone_mode=False)
-    except Exception as error:
-        return errors.report(error, command)
-    if status == errors.STOPPED:  # by the keyboard, which typer says nothing about
-        complain("Stopped.")
-    return status if isinstance(status, int) else 0
+    command = command_line()
+    asked = Manner.asked(given)
+    with answering(asked), progress.shown(_title(command, given), quiet=asked.quiet):
+        try:
+            status = command(args=given, prog_name="prudent", standalone_mode=False)
+        except Exception as error:
+            return errors.report(error, command)
+        if status == errors.STOPPED:  # by the keyboard, which typer says nothing about
+            errors.tell(errors.Fault("Stopped.", status=status))
+        return status if isinstance(status, int) else 0

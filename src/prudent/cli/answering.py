@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import functools
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -12,8 +11,11 @@ import attrs
 import typer
 
 from prudent._validate import ArgumentError
-from prudent.cli import options
-from prudent.cli.display import complain, echo, neutral
+from prudent.cli import completion, options
+from prudent.cli.completion import among
+from prudent.cli.display import echo, echo_json, neutral, note
+from prudent.cli.errors import Fault, tell
+from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
     from prudent.release.preview import Preview
@@ -88,6 +90,7 @@ class Request:
             metavar="RULE",
             help="The value of a unit with several rows: mean, median, min, max, sum, count, or a "
             "number of rows to keep of each. \\[mean]",
+            autocompletion=among(*completion.UNIT_RULES),
         ),
     ] = None
     read_as: Annotated[
@@ -96,6 +99,7 @@ class Request:
             metavar="TYPE",
             help="The type of a column of text, as in a CSV file: number, integer, decimal(2), "
             "date, timestamp or duration. \\[number]",
+            autocompletion=among(*completion.TYPES),
         ),
     ] = None
     by: Annotated[
@@ -211,18 +215,19 @@ def answer(
         _print_preview(request, ask(request.source, request.column, dry_run=True, **given))
         return
     try:
-        with _budget(request) as ledger:
+        with _budget(request) as ledger, only_elapsed():
             outcome = ask(request.source, request.column, ledger=ledger, **given)
     except OverBudgetError as error:
         if request.as_json:
-            _print_json({"status": "over budget", "value": None, "epsilon": request.epsilon})
-        complain(error)
+            over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
+            _print_json(over | {"error": str(error)})
+        tell(Fault(str(error), status=OVER_BUDGET))
         raise typer.Exit(OVER_BUDGET) from None
     _print(request, outcome)
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
-        complain("No --ledger: nobody keeps count of what releases cost.")
+        note("No --ledger: nobody keeps count of what releases cost.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
     if not any(_is_released(each) for each in outcomes):
         raise typer.Exit(REFUSED)
@@ -264,12 +269,12 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
             {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
             for each in questions
         ]
-        echo(json.dumps({"questions": plain}, allow_nan=False))
+        echo_json({"questions": plain})
         return
     for number, each in enumerate(questions, start=1):
         remarks = "\n".join(f"--   {line}".rstrip() for line in each.plan.splitlines())
         echo(f"-- {number} of {len(questions)}: {each.asks}\n{each.sql};\n{remarks}\n")
-    complain(
+    note(
         "Nothing was read or charged. Numbers in the SQL are made up; the plans hold statistics "
         "of the table and are for its owner only."
     )
@@ -296,7 +301,7 @@ def _print_preview(request: Request, preview: "Preview") -> None:
         _print_json({"status": "preview"} | facts)
     else:
         echo(str(preview))
-        complain("Nothing was read or charged.")
+        note("Nothing was read or charged.")
 
 
 def _print(request: Request, outcome: Any) -> None:
@@ -332,7 +337,7 @@ def _print_json(plain: dict[str, Any]) -> None:
     from prudent.accounting import ADD_REMOVE
 
     whole = plain | {"relation": options.plain(ADD_REMOVE)}
-    echo(json.dumps(_plain_value(whole), allow_nan=False, default=str))
+    echo_json(_plain_value(whole))
 
 
 def _plain_value(value: Any) -> Any:
@@ -343,4 +348,7 @@ def _plain_value(value: Any) -> Any:
         return [_plain_value(each) for each in value]
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
-    return value.isoformat() if isinstance(value, datetime.date) else options.plain(value)
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    plain = options.plain(value)
+    return plain if plain is None or isinstance(plain, str | int | float) else str(plain)

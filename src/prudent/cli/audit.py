@@ -85,7 +85,6 @@ def _command(name: str) -> Callable[..., None]:
             runs=runs,
             confidence=confidence,
             seed=seed,
-            progress=not as_json,
         )
         tell(found, plot=plot, as_json=as_json)
 

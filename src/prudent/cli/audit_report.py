@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prudent.cli import options
-from prudent.cli.display import echo
+from prudent.cli.display import echo, echo_json
 
 if TYPE_CHECKING:
     from prudent.audit import AuditResult
@@ -25,6 +25,9 @@ def tell(found: "AuditResult", *, plot: Path | None, as_json: bool) -> None:
     """Print a result, draw its curve, and end with status 1 if the claim is refuted."""
     if plot is not None:
         found.plot(plot)
-    echo(found.to_json() if as_json else "\n".join(found.lines()))
+    if as_json:
+        echo_json(found.plain())
+    else:
+        echo("\n".join(found.lines()))
     if found.refuted:
         raise typer.Exit(REFUTED)

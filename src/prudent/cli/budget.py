@@ -1,6 +1,5 @@
 """`prudent budget`: the privacy budget of a data set, kept in a ledger."""
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,8 @@ import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent.cli import options
-from prudent.cli.display import as_text, complain, echo
+from prudent.cli.display import as_text, echo, echo_json
+from prudent.cli.errors import Fault, tell
 
 if TYPE_CHECKING:
     from prudent.release.budget.balance import Balance
@@ -128,7 +128,7 @@ def history(
     with Ledger.open(location, dataset=dataset) as ledger:
         charges = ledger.history()
     if as_json:
-        echo(json.dumps([charge.to_plain() for charge in charges]))
+        echo_json([charge.to_plain() for charge in charges])
     else:
         rows = [_history_row(charge) for charge in charges]
         used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]
@@ -165,11 +165,11 @@ def verify(
             last = ledger.balance().digest
     except TamperedLedgerError as error:
         if as_json:
-            echo(json.dumps({"verified": False, "error": str(error)}))
-        complain(error)
+            echo_json({"verified": False, "error": str(error)})
+        tell(Fault(str(error), status=TAMPERED))
         raise typer.Exit(TAMPERED) from None
     if as_json:
-        echo(json.dumps({"verified": True, "charges": charges, "digest": last}))
+        echo_json({"verified": True, "charges": charges, "digest": last})
     else:
         echo(f"All is well. Charges: {charges}; digest: {last}.")
 
@@ -220,7 +220,7 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
     balance, offers = ledger.balance(), ledger.offers()
     if as_json:
         plain = [{"count": one.count, "epsilon": one.epsilon} for one in offers]
-        echo(json.dumps({**balance.to_plain(), "offers": plain}))
+        echo_json({**balance.to_plain(), "offers": plain})
         return
     chosen = "after earlier answers" if balance.adaptive else "in advance"
     rows = [

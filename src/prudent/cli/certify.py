@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli import certify_run, options
-from prudent.cli.display import as_text, complain, echo
+from prudent.cli import certify_run, completion, options, progress
+from prudent.cli.completion import among
+from prudent.cli.display import as_text, echo, echo_json, note, remark
 
 if TYPE_CHECKING:
     from prudent.certify.experiment import Part, Result
@@ -23,7 +24,12 @@ app.command("run")(certify_run.run)
 def certify(
     context: typer.Context,
     dataset: Annotated[
-        str, typer.Option(metavar="NAME", help="A data set of prudent train, imdb or census.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A data set of prudent train, imdb or census.",
+            autocompletion=among(*completion.CERTIFIABLE),
+        ),
     ] = "mnist",
     features: Annotated[
         str | None,
@@ -32,6 +38,7 @@ def certify(
             help="The public feature map: glyphs or scattering (no data) or letters (public "
             "letters) for images of 28 × 28, resnet18 for colour images, minilm for texts, census, "
             "vectors:D for D numbers per record. By default the one made for the data set.",
+            autocompletion=among(*completion.FEATURES),
         ),
     ] = None,
     epsilon: Annotated[float, options.number("ε of the one release.")] = 1.0,
@@ -73,13 +80,12 @@ def certify(
     features = features or experiment.MAPS.get(dataset, "scattering")
     if out is not None:
         check_writable(out)  # before anything is paid for
-    with _budget(ledger) as book:
+    public = dataset in NAMED_DATASETS
+    with _budget(ledger) as book, contextlib.nullcontext() if public else progress.only_elapsed():
         model, result = experiment.run(
             lambda: _parts(dataset),
             features=features,
-            classes=NAMED_DATASETS[dataset].classes
-            if dataset in NAMED_DATASETS
-            else _classes(dataset),
+            classes=NAMED_DATASETS[dataset].classes if public else _classes(dataset),
             epsilon=epsilon,
             delta=delta,
             ledger=book,
@@ -90,11 +96,11 @@ def certify(
         experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
         (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
     if as_json:
-        echo(json.dumps(result.plain()))
+        echo_json(result.plain())
     else:
         _show(result, out)
     if seed is not None:
-        complain(f"--seed {seed}: the noise is predictable. Leave it out for a private release.")
+        note(f"--seed {seed}: the noise is predictable. Leave it out for a private release.")
 
 
 def _budget(ledger: str | None) -> Any:
@@ -150,7 +156,7 @@ def _show(result: "Result", out: Path | None) -> None:
         balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())
         console.print(f"{result.largest:.2%} of the test records are of one class.")
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
-    console.print("Certified is proved, for any records. Attacks show what happened, not what can.")
+    remark("Certified is proved, for any records. Attacks show what happened, not what can.")
     if out is not None:
         files = f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}"
         console.print(as_text(files))
@@ -162,10 +168,18 @@ def make_features(
     features: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="The map to make: scattering, glyphs, letters or minilm."
+            metavar="NAME",
+            help="The map to make: scattering, glyphs, letters or minilm.",
+            autocompletion=among(*completion.MADE_FEATURES),
         ),
     ] = "scattering",
-    device: Annotated[str, typer.Option(help="Where to train a network: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where to train a network: cpu or cuda.",
+            autocompletion=among(*completion.DEVICES),
+        ),
+    ] = "cpu",
     steps: Annotated[
         int | None, options.whole_number("Steps of training a network, for a trial.")
     ] = None,
@@ -208,4 +222,7 @@ def make_features(
         from prudent.certify.features.codes import make
 
         story = make(out)
-    echo(json.dumps(story) if as_json else f"Wrote {out}.")
+    if as_json:
+        echo_json(story)
+    else:
+        echo(f"Wrote {out}.")

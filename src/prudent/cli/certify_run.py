@@ -1,6 +1,5 @@
 """`prudent certify run`: what bad records can leave of the accuracy of a training run."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.display import echo, neutral
+from prudent.cli.display import echo, echo_json, neutral, remark
 
 if TYPE_CHECKING:
     import dp_accounting as dp
@@ -103,7 +102,7 @@ def run(
     most = None if above is None else certifier.withstands(accuracy=expected, above=above)
     if as_json:
         plain = _plain(found, metric, len(results), entries[0], above, most)
-        typer.echo(json.dumps(plain, allow_nan=False))
+        echo_json(plain)
     else:
         _show(found, metric, entries[0], above, most)
 
@@ -177,8 +176,8 @@ def _plain(
         "expected": first.expected,
         "expected_is_assumed": first.runs is None,
         "confidence": first.confidence,
-        "epsilon": options.plain(entry.get("epsilon")),
-        "delta": options.plain(entry.get("delta")),
+        "epsilon": entry.get("epsilon"),
+        "delta": entry.get("delta"),
         "relation": first.relation.adjacency.value,
         "method": first.method.value,
         "certificates": [{"records": one.records, "at_least": one.at_least} for one in found],
@@ -205,6 +204,6 @@ def _show(
     if most is not None:
         echo(f"More than {above:g} is left by up to {most:,} bad records.")
     if first.runs is None:
-        echo(_ONE_RUN)
+        remark(_ONE_RUN)
     for condition in _CONDITIONS:
-        echo(condition)
+        remark(condition)

@@ -1,12 +1,13 @@
 """`prudent compare`: what error to expect, before anything is spent."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli import options
+from prudent.cli import completion, options
+from prudent.cli.completion import among
+from prudent.cli.display import echo_json, remark
 
 if TYPE_CHECKING:
     from prudent.release.comparison import Row, Shape
@@ -32,7 +33,11 @@ def compare(
     ] = None,
     shape: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Made-up data: normal, lognormal, ties or unbounded."),
+        typer.Option(
+            metavar="NAME",
+            help="Made-up data: normal, lognormal, ties or unbounded.",
+            autocompletion=among(*completion.SHAPES),
+        ),
     ] = "lognormal",
     column: Annotated[
         str | None, typer.Option(metavar="NAME", help="The column of the public file.")
@@ -90,7 +95,7 @@ def compare(
     if out is not None:
         _draw(rows, out, f"{public or shape}, {records:,} records")
     if as_json:
-        typer.echo(json.dumps([_plain(row) for row in rows], allow_nan=False))
+        echo_json([_plain(row) for row in rows])
     else:
         _print_table(rows)
 
@@ -133,7 +138,7 @@ def _print_table(rows: list["Row"]) -> None:
             f"{row.exponential:.4g}",
         )
     Console().print(table)
-    typer.echo(
+    remark(
         "Median errors of a private median. Propose-Test-Release was told τ; the exponential "
         "mechanism was told nothing."
     )

@@ -1,15 +1,64 @@
-"""What the command line prints: nothing from outside can move the cursor, hide text or fake a line.
+"""What the command line prints, and where.
 
-A value, a label, the name of a column and the message of an engine come from whoever wrote the
-data. Terminals obey the control characters in them, so they are printed as escapes.
+The result goes to standard output, as text or, with `--json`, as exactly one JSON document; notes
+and errors go to standard error. `--quiet` leaves the result and errors.
+
+Nothing from outside can move the cursor, hide text or fake a line: a value, a label, the name of a
+column and the message of an engine come from whoever wrote the data, and terminals obey the control
+characters in them, so they are printed as escapes.
 """
 
-from typing import TYPE_CHECKING
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import typer
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+
+@attrs.define
+class Manner:
+    """How a command answers.
+
+    Attributes:
+        json: Whether its result is one JSON document.
+        quiet: Whether it prints only that, and errors.
+        answered: Whether the document is out.
+    """
+
+    json: bool = False
+    quiet: bool = False
+    answered: bool = False
+
+    @classmethod
+    def asked(cls, arguments: Sequence[str]) -> "Manner":
+        """What a command line asks for, also one that has an error in it."""
+        return cls("--json" in arguments, bool({"--quiet", "-q"} & set(arguments)))
+
+
+_manner = Manner()
+
+
+def manner() -> Manner:
+    """How the command that runs answers."""
+    return _manner
+
+
+@contextlib.contextmanager
+def answering(asked: Manner) -> Iterator[None]:
+    """Answer in this manner inside the block."""
+    global _manner
+    before, _manner = _manner, asked
+    try:
+        yield
+    finally:
+        _manner = before
 
 
 def neutral(text: object, *, keep: str = "") -> str:
@@ -37,6 +86,49 @@ def as_text(text: object) -> "Text":
 def echo(text: object, *, err: bool = False) -> None:
     """Prints lines that may hold texts from outside."""
     typer.echo(neutral(text, keep="\n"), err=err)
+
+
+def note(message: object) -> None:
+    """Prints one line on standard error that is no part of the result; nothing if quiet."""
+    if not _manner.quiet:
+        complain(message)
+
+
+def remark(text: object) -> None:
+    """Prints lines that explain the result below it; nothing if quiet."""
+    if not _manner.quiet:
+        echo(text)
+
+
+def show_files(paths: Sequence[object], *, as_json: bool) -> None:
+    """Prints the files that a command wrote, where they are its result."""
+    if as_json:
+        echo_json({"files": [str(path) for path in paths]})
+    else:
+        for path in paths:
+            echo(neutral(path))
+
+
+def shows_progress() -> bool:
+    """Whether a library function with a display of its own may show it."""
+    return sys.stderr.isatty() and not (_manner.quiet or _manner.json)
+
+
+def echo_json(document: Any) -> None:
+    """Prints the result as one line of JSON, every number in full.
+
+    JSON has no infinity and no NaN: both are null, and the document says why.
+    """
+    _manner.answered = True
+    typer.echo(json.dumps(_finite(document), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def complain(message: object) -> None:

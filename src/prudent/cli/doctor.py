@@ -1,19 +1,19 @@
 """`prudent doctor`: what this machine has, and whether noise and prices are right on it."""
 
-import json
 import math
 import platform
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import typer
 
 import prudent
+from prudent._progress import track
 from prudent.cli import options
-from prudent.cli.display import echo
+from prudent.cli.display import echo, echo_json, manner
 
 _DRAWS = 4_000
 _UNLIKELY = 1e-9  # a right sampler is called wrong this often
@@ -30,31 +30,32 @@ class Finding(NamedTuple):
 _MARKS = {"ok": "✓", "missing": "–", "wrong": "✗"}
 
 
-def doctor(
-    as_json: options.Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what is wrong.")] = False,
-) -> None:
+def doctor(as_json: options.Json = False) -> None:
     """Check this installation: versions, extras, GPU, data, noise and prices.
 
     Exact noise is drawn and tested against its law, and against half its
     scale, which the test must reject; prices are compared with numbers that
     are known. Ends with status 1 if anything is wrong; a part that is not
-    installed is not wrong.
+    installed is not wrong. With --quiet only what is wrong is printed.
 
-    [b]Example[/b]
+    [b]Examples[/b]
 
     $ prudent doctor
+
+    $ prudent doctor --json
     """
+    shown = []
     wrong = False
-    for check in _CHECKS:
+    for check in track(_CHECKS, "checks"):
         for finding in _made(check):
             wrong |= finding.state == "wrong"
-            if quiet and finding.state != "wrong":
+            if manner().quiet and finding.state != "wrong":
                 continue
-            if as_json:
-                echo(json.dumps(finding._asdict(), ensure_ascii=False))
-            else:
+            shown.append(finding)
+            if not as_json:
                 echo(f"{_MARKS[finding.state]} {finding.part}: {finding.seen}")
+    if as_json:
+        echo_json({"right": not wrong, "findings": [each._asdict() for each in shown]})
     if wrong:
         raise typer.Exit(1)
 

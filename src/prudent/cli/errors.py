@@ -1,18 +1,21 @@
-"""Errors as one line: the flag, what is allowed, what was given. Never a traceback."""
+"""Errors as one line: the flag, what is allowed, what was given. Never a traceback.
+
+With `--json` the same as a document, `{"error": …, "flag": …, "status": …}`, on standard output.
+"""
 
 import os
 import re
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from prudent._files import advice
 from prudent._redaction import redacted
 from prudent._validate import ArgumentError
-from prudent.cli.display import complain, neutral
+from prudent.cli.display import complain, echo_json, manner, neutral
 
 USAGE = 2
 BUG = 1
@@ -42,6 +45,25 @@ _SWITCH = re.compile(r"\b(?P<name>\w+)=True")
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
 
 
+class Fault(NamedTuple):
+    """What went wrong.
+
+    Attributes:
+        text: What is expected, or what happened; empty where the answer was help.
+        flag: The flag or argument that is wrong; None where it is none of them.
+        status: The exit status.
+    """
+
+    text: str
+    flag: str | None = None
+    status: int = USAGE
+
+    @property
+    def line(self) -> str:
+        """As one line for people; a password in an address is left out."""
+        return redacted(self.text if self.flag is None else f"{self.flag}: {self.text}")
+
+
 def report(error: Exception, command: Any) -> int:
     """Prints an error and returns the exit status that goes with it.
 
@@ -49,53 +71,64 @@ def report(error: Exception, command: Any) -> int:
         error: What a command raised.
         command: The whole command line, whose options are the flags there are.
     """
-    if isinstance(error, typer.Abort):
-        line, status = "Stopped.", STOPPED
-    elif isinstance(error, COMPLAINT):
-        line, status = _usage(error), USAGE
-    elif isinstance(error, ImportError):
-        line, status = _missing(error), USAGE
-    elif isinstance(error, OSError):
-        line, status = _file(error), USAGE
-    elif isinstance(error, ValueError):
-        line, status = with_flag(error, frozenset(_options(command))), USAGE
-    else:
-        line, status = _bug(error), BUG
-    if not line:
+    fault = _fault(error, command)
+    if not fault.text:
         return 0
-    complain(redacted(line))
+    tell(fault)
     if os.environ.get("PRUDENT_TRACEBACK"):
         text = redacted("".join(traceback.format_exception(error)))
         print(neutral(text, keep="\n"), end="", file=sys.stderr)
-    return status
+    return fault.status
 
 
-def with_flag(error: ValueError, options: frozenset[str]) -> str:
+def tell(fault: Fault) -> None:
+    """Prints what went wrong: a line for people, a document for programs that wait for one."""
+    waits = manner().json and not manner().answered
+    if waits:
+        echo_json({"error": fault.line, "flag": fault.flag, "status": fault.status})
+    if not (waits and manner().quiet):
+        complain(fault.line)
+
+
+def _fault(error: Exception, command: Any) -> Fault:
+    if isinstance(error, typer.Abort):
+        return Fault("Stopped.", status=STOPPED)
+    if isinstance(error, COMPLAINT):
+        return _usage(error)
+    if isinstance(error, ImportError):
+        return Fault(_missing(error))
+    if isinstance(error, OSError):
+        return Fault(_file(error))
+    if isinstance(error, ValueError):
+        return with_flag(error, frozenset(_options(command)))
+    return Fault(_bug(error), status=BUG)
+
+
+def with_flag(error: ValueError, options: frozenset[str]) -> Fault:
     """An error of the library as the command line would say it.
 
     `Expected noise_multiplier finite and > 0, got -1.0.` becomes
     `--noise-multiplier: expected finite and > 0, got -1.0.`
     """
-    message = str(error)
+    text, flag = str(error), None
     if isinstance(error, ArgumentError):
-        message = _with_its_flag(error.argument, error.expectation, options) or message
+        flag = _flag(error.argument, options)
+        text = text if flag is None else f"expected {error.expectation}"
     elif parameter := getattr(error, "parameter", None):  # of an UnreachableTargetError
-        rest = message.removeprefix(f"No {parameter}")
-        message = f"--epsilon: no {parameter.replace('_', '-')}{rest}"
+        rest = text.removeprefix(f"No {parameter}")
+        text, flag = f"no {parameter.replace('_', '-')}{rest}", "--epsilon"
 
     def switch(match: re.Match[str]) -> str:
         flag = "--" + match["name"].replace("_", "-")
         return flag if flag in options else match[0]
 
-    return _SWITCH.sub(switch, message)
+    return Fault(_SWITCH.sub(switch, text), flag)
 
 
-def _with_its_flag(argument: str, expectation: str, options: frozenset[str]) -> str | None:
-    """What is expected of a flag; None where no flag has the name of the argument."""
+def _flag(argument: str, options: frozenset[str]) -> str | None:
+    """The flag with the name of an argument; None where there is none."""
     flag = _FLAGS.get(argument, "--" + argument.replace("_", "-"))
-    if flag in options or not flag.startswith("--"):
-        return f"{flag}: expected {expectation}"
-    return None
+    return flag if flag in options or not flag.startswith("--") else None
 
 
 def _options(command: Any) -> Iterator[str]:
@@ -106,34 +139,39 @@ def _options(command: Any) -> Iterator[str]:
         yield from _options(inner)
 
 
-def _usage(error: Any) -> str:
+def _usage(error: Any) -> Fault:
     """What the command line itself found wrong; empty where it answered with help."""
     option = getattr(error, "option_name", None)
     if option and "requires an argument" in error.message:
-        return f"{option}: expected a value, got nothing."
+        return Fault("expected a value, got nothing.", option)
     if not isinstance(error, typer.BadParameter):
-        context: Any = getattr(error, "ctx", None)
-        where = context.command_path if context else "prudent"
-        if option and context and hasattr(error, "possibilities"):
-            # The beginning of a flag is close to it, however much is missing.
-            flags = [flag for each in context.command.params for flag in each.opts]
-            begun = [flag for flag in flags if flag.startswith(option)]
-            near = " or ".join(begun or error.possibilities or ())
-            hint = f" Did you mean {near}?" if near else ""
-            return f"No such option: {option}.{hint} See {where} --help."
-        message = error.format_message()
-        end = "" if message.endswith((".", "?")) else "."
-        return f"{message}{end} See {where} --help." if message else ""
+        return Fault(_misunderstood(error, option))
     parameter: Any = error.param
     if parameter is None:
-        return error.format_message()
+        return Fault(error.format_message())
     flag = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.metavar
     if not error.message:
-        return f"{flag}: expected a value, got nothing."
+        return Fault("expected a value, got nothing.", flag)
     if choice := _NOT_A_CHOICE.search(error.message):
         choices = choice["choices"].replace("'", "")
-        return f"{flag}: expected one of {choices}, got {choice['given']}."
-    return f"{flag}: {error.message}"
+        return Fault(f"expected one of {choices}, got {choice['given']}.", flag)
+    return Fault(error.message, flag)
+
+
+def _misunderstood(error: Any, option: str | None) -> str:
+    """A flag or a command that does not exist, or too many arguments."""
+    context: Any = getattr(error, "ctx", None)
+    where = context.command_path if context else "prudent"
+    if option and context and hasattr(error, "possibilities"):
+        # The beginning of a flag is close to it, however much is missing.
+        flags = [flag for each in context.command.params for flag in each.opts]
+        begun = [flag for flag in flags if flag.startswith(option)]
+        near = " or ".join(begun or error.possibilities or ())
+        hint = f" Did you mean {near}?" if near else ""
+        return f"No such option: {option}.{hint} See {where} --help."
+    message = error.format_message()
+    end = "" if message.endswith((".", "?")) else "."
+    return f"{message}{end} See {where} --help." if message else ""
 
 
 def _missing(error: ImportError) -> str:

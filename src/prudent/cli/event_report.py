@@ -11,7 +11,7 @@ import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError, between
-from prudent.cli.display import neutral
+from prudent.cli.display import echo_json, neutral
 
 if TYPE_CHECKING:
     import dp_accounting as dp
@@ -143,8 +143,7 @@ class Report:
                 "trade_off": self._trade_off(self.attacks),
                 "attacks": [self._attack(self.attacks, prior) for prior in self.priors],
             }
-        plain: dict[str, Any] = _without_nan(found)
-        return plain
+        return found
 
     def _profile(self) -> dict[str, list[float]]:
         from prudent.accounting import PldAccountant
@@ -295,28 +294,10 @@ class Report:
 
 def show(report: Report, *, as_json: bool, plot: Path | None) -> None:
     """Print a report as text or JSON, and draw it if asked."""
-    from prudent.cli import options
-
     if plot is not None:
         report.plot(plot)
     if as_json:
-        typer.echo(json.dumps(_plain(report.plain, options.plain), allow_nan=False))
+        echo_json(report.plain)
     else:
         for line in report.lines():
             typer.echo(line)
-
-
-def _plain(value: Any, leaf: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item, leaf) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item, leaf) for item in value]
-    return leaf(value)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_nan(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

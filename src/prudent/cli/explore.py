@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from prudent.cli import options
-from prudent.cli.display import echo
+from prudent.cli.display import echo, echo_json, note
 
 
 def explore(
@@ -16,6 +16,7 @@ def explore(
         Path | None,
         typer.Option(metavar="FILE", help="Write the page as one file instead, without a server."),
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
     r"""Explore prices with sliders, in the browser.
 
@@ -37,19 +38,26 @@ def explore(
         from prudent.explore.page import page
 
         export.write_text(page(stored()), encoding="utf-8")
-        echo(f"Wrote {export}.")
+        if as_json:
+            echo_json({"file": str(export)})
+        else:
+            echo(f"Wrote {export}.")
         return
-    _serve(port, browser)
+    _serve(port, browser, as_json)
 
 
-def _serve(port: int, browser: bool) -> None:
+def _serve(port: int, browser: bool, as_json: bool) -> None:
     import webbrowser
 
     from prudent.explore.server import HOST, serve
 
     with serve(port) as server:
         address = f"http://{HOST}:{server.server_port}/"
-        echo(f"{address}  (Ctrl-C ends it)")
+        if as_json:
+            echo_json({"address": address})
+        else:
+            echo(address)
+        note("Ctrl-C ends it.")
         if browser:
             webbrowser.open(address)
         server.serve_forever()

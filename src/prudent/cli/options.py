@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from prudent._validate import ArgumentError
+from prudent.cli import completion
+from prudent.cli.completion import among
 
 if TYPE_CHECKING:
     from prudent.accounting import MarginTest, PldAccountant, RdpAccountant, Relation
@@ -65,7 +67,12 @@ Propose = Annotated[
     float, number("τ/GS: proposed sensitivity, relative to the global one; 0 if there is none.")
 ]
 Test = Annotated[
-    str, typer.Option(metavar="KIND:SCALE", help=f"The private test of the margin: {TEST_FORMS}.")
+    str,
+    typer.Option(
+        metavar="KIND:SCALE",
+        help=f"The private test of the margin: {TEST_FORMS}.",
+        autocompletion=among(*completion.TESTS),
+    ),
 ]
 Failure = Annotated[
     float, number("δ₀: largest probability with which a margin of 0 passes, in (0, 0.5).")
@@ -101,7 +108,27 @@ AccountantOption = Annotated[
         help="pld (privacy-loss distributions, tight) or rdp (Rényi divergences).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
+
+
+def quiet() -> Any:
+    """The switch `--quiet`, which the command line adds to every command and acts on itself."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def _(
+        quiet: Annotated[
+            bool,
+            typer.Option(
+                "--quiet",
+                "-q",
+                expose_value=False,
+                help="Print the result alone: no progress, no notes.",
+            ),
+        ] = False,
+    ) -> None: ...
+
+    return next(each for each in typer.main.get_command(app).params if "--quiet" in each.opts)
 
 
 def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prudent._progress import part, track
 from prudent._rounding import rounded_up
 from prudent.cli import options, paper_tables
-from prudent.cli.display import echo, neutral
+from prudent.cli.display import echo, echo_json, neutral, note, show_files
 from prudent.cli.paper_tables import TABLES, ResultsOption
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ SeedsOption = Annotated[int | None, options.whole_number("Largest number of seed
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.command()(paper_tables.table)
 app.command()(paper_tables.frontier)
+app.command()(paper_tables.grid)
 
 
 @app.callback()
@@ -41,6 +43,7 @@ def figure(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder to write to; created if missing.")
     ] = Path(),
+    as_json: options.Json = False,
 ) -> None:
     """Draw a figure of the paper, with exact curves added.
 
@@ -62,8 +65,7 @@ def figure(
     drawn = panels.figure(number)
     from prudent.paper.figures import plots
 
-    for path in plots.save(drawn, out):
-        echo(neutral(path))
+    show_files(plots.save(drawn, out), as_json=as_json)
 
 
 @app.command()
@@ -80,6 +82,7 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Also write the tables to this file, as Markdown."),
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Write all results to one self-contained HTML page.
 
@@ -95,21 +98,16 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
-    from rich.console import Console
-    from rich.progress import track
-
     from prudent.paper.figures.panels import figure
 
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=True, quiet=not figures)
-    numbers = track(FIGURES if figures else (), "figures", console=console)
+    numbers = track(FIGURES if figures else (), "figures")
     _write_page(found, out, [figure(number) for number in numbers])
-    echo(neutral(out))
     if docs is not None:
         docs.parent.mkdir(parents=True, exist_ok=True)
         _write_markdown(found, docs)
-        echo(neutral(docs))
+    show_files([out] if docs is None else [out, docs], as_json=as_json)
 
 
 @app.command("all")
@@ -119,6 +117,7 @@ def everything(
     ] = Path("paper"),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
+    as_json: options.Json = False,
 ) -> None:
     """Write every figure and table, and the report, to one folder.
 
@@ -130,9 +129,6 @@ def everything(
 
     $ prudent paper all --out paper
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from prudent.paper.figures import plots
     from prudent.paper.figures.panels import figure
     from prudent.paper.report import grids, markdown
@@ -140,25 +136,18 @@ def everything(
 
     found = _read_given(results, seeds)
     out.mkdir(parents=True, exist_ok=True)
-    with Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("figures", total=len(FIGURES) + len(TABLES) + 1)
-        drawn = []
-        for number in FIGURES:
-            drawn.append(figure(number))
-            plots.save(drawn[-1], out)
-            progress.advance(bar)
-        progress.update(bar, description="tables")
-        for number in TABLES:
-            parts = map(markdown.grid, grids.table_grids(found, number))
-            (out / f"table{number}.md").write_text("\n\n".join(parts) + "\n", "utf-8")
-            rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
-            (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
-            progress.advance(bar)
-        progress.update(bar, description="report")
+    drawn = []
+    for number in track(FIGURES, "figures"):
+        drawn.append(figure(number))
+        plots.save(drawn[-1], out)
+    for number in track(TABLES, "tables"):
+        parts = map(markdown.grid, grids.table_grids(found, number))
+        (out / f"table{number}.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+        rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
+        (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
+    with part("report"):
         _write_page(found, out / "report.html", drawn)
-        progress.advance(bar)
-    for path in sorted(out.iterdir()):
-        echo(neutral(path))
+    show_files(sorted(out.iterdir()), as_json=as_json)
 
 
 def _read_given(path: Path | None, seeds: int | None) -> "Results":
@@ -230,13 +219,13 @@ def compare(
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         for path in plots.save_comparison(prices, title, out):
-            echo(neutral(path), err=as_json)
+            (note if as_json else echo)(neutral(path))
     if as_json:
         rows = [
-            {"analysis": p.analysis, "epsilon": options.plain(p.epsilon), "note": p.note}
+            {"analysis": p.analysis, "epsilon": p.epsilon, "note": p.note or _infinite(p)}
             for p in prices
         ]
-        typer.echo(json.dumps(rows, allow_nan=False))
+        echo_json(rows)
     else:
         _print_prices(prices)
 
@@ -289,9 +278,9 @@ def convergence(
         from prudent.paper.figures import plots
 
         for path in plots.save_distances(rows, out):
-            echo(neutral(path), err=as_json)
+            (note if as_json else echo)(neutral(path))
     if as_json:
-        typer.echo(json.dumps([row.plain() for row in rows], allow_nan=False))
+        echo_json([row.plain() for row in rows])
         return
     from rich.console import Console
     from rich.table import Table
@@ -303,6 +292,11 @@ def convergence(
         printed = "–" if row.printed is None else f"{row.printed:.4g}"
         shown.add_row(f"{row.bad} of {workers}", f"{row.corrected:.4g}", printed)
     Console(highlight=False).print(shown)
+
+
+def _infinite(price: "Price") -> str:
+    """The reason for a null that stands for no missing number."""
+    return "infinite" if price.epsilon == float("inf") else ""
 
 
 def _print_prices(prices: "Sequence[Price]") -> None:

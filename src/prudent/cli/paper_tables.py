@@ -1,12 +1,12 @@
 """`prudent paper table` and `prudent paper frontier`: results of runs, and the runs themselves."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prudent.cli import options
+from prudent.cli import completion, options
+from prudent.cli.display import echo_json, remark
 
 if TYPE_CHECKING:
     from prudent.paper.results import Results
@@ -34,7 +34,12 @@ RunSeedsOption = Annotated[
     int | None,
     options.whole_number("Number of seeds to use and, with --run, to run (small: 1, full: 5)."),
 ]
-DeviceOption = Annotated[str, typer.Option(help="Where to run: cpu or cuda.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        help="Where to run: cpu or cuda.", autocompletion=completion.among(*completion.DEVICES)
+    ),
+]
 
 
 def table(
@@ -44,8 +49,24 @@ def table(
     ],
     size: SizeOption = "full",
     dataset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only this data set of the table, such as mnist."),
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this data set, such as mnist; may be repeated.",
+            autocompletion=completion.among(*completion.DATASETS),
+        ),
+    ] = None,
+    corrupt: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Only this corruption, such as label:0.1 or none."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only trimmed, dpsgd, ptr, ours or ours-dpsgd."),
+    ] = None,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(metavar="NUMBER", help="Only the rows of this ε."),
     ] = None,
     results: ResultsOption = None,
     run: RunOption = False,
@@ -67,13 +88,17 @@ def table(
 
     With --run, runs are added to runs/paper/results.csv (or to the file that
     --results names), run by run: stop it when you like, and start it again.
-    The full size needs a GPU and hours.
+    The full size needs a GPU and hours; --dataset, --corrupt and --method
+    choose some of its cells, to run and to show. Your own data sets and
+    corruptions: prudent paper grid.
 
     [b]Examples[/b]
 
     $ prudent paper table 1
 
     $ prudent paper table 1 --dataset mnist --size small --run
+
+    $ prudent paper table 1 --dataset mnist --corrupt label:0.1 --method ptr --run
 
     $ prudent paper table 4 --run --seeds 3 --device cuda
     """
@@ -85,22 +110,79 @@ def table(
     from prudent.paper.report import cells, filling
 
     datasets = cells.datasets(number)
-    if dataset is not None:
-        datasets = [_validate.one_of(datasets, dataset=dataset)]
+    if dataset:
+        every = [*datasets, *cells.variants(number)]
+        datasets = [_validate.one_of(every, dataset=name) for name in dataset]
+    choice = cells.Choice.of(
+        number, datasets, corruptions=corrupt or None, methods=method or None, epsilons=epsilon
+    )
     path = filling.results_path(size, results, running=run)
     if run:
-        jobs = filling.table_jobs(number, datasets, size, seeds)
+        jobs = filling.table_jobs(number, datasets, size, seeds, choice)
         filling.fill(jobs, path, size=size, device=device)
     found = _read(path, size, seeds)
     if as_json:
-        rows = cells.plain_table(found, number)
-        shown = [row for row in rows if row["dataset"] in datasets]
-        typer.echo(json.dumps(shown, allow_nan=False))
+        rows = cells.plain_table(found, number, datasets, choice)
+        echo_json(rows)
         return
     from prudent.paper.report import grids, terminal
 
     for name in datasets:
-        terminal.show(grids.table_grid(found, number, name))
+        terminal.show(grids.table_grid(found, number, name, choice=choice))
+
+
+def grid(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of your data sets.")],
+    size: SizeOption = "full",
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV for the results; by default runs/paper/FILE.csv."),
+    ] = None,
+    run: RunOption = False,
+    seeds: RunSeedsOption = None,
+    device: DeviceOption = "cpu",
+    as_json: options.Json = False,
+) -> None:
+    r"""Run the paper's methods on your own data sets and corruptions.
+
+    FILE holds a table for each data set. What it does not set is taken from
+    the one it is like, of the paper's or above it in the file:
+
+        \[datasets.wine]
+        like = "mnist"
+        data = "npz:wine.npz"
+        epsilons = [1.0, 3.0]
+        corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
+
+    The last corruption is your own: the function swap of faults.py, called
+    with the ratio 0.2, returns it. The columns of the table are as in
+    prudent paper table.
+
+    [b]Example[/b]
+
+    $ prudent paper grid mine.toml --run --seeds 3
+    """
+    from prudent import _validate
+
+    if seeds is not None:
+        _validate.count(1, seeds=seeds)
+    from prudent.paper.report import filling, own_grids
+    from prudent.paper.runs.own import read_settings
+
+    mine = read_settings(file)
+    path = filling.own_results_path(file, size, results)
+    if run:
+        filling.fill(filling.own_jobs(mine, size, seeds), path, size=size, device=device)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
+    found = _read(path, size, seeds)
+    if as_json:
+        echo_json(own_grids.plain_own(found, mine))
+        return
+    from prudent.paper.report import terminal
+
+    for name in mine["datasets"]:
+        terminal.show(own_grids.own_grid(found, mine, name))
 
 
 def frontier(
@@ -140,13 +222,13 @@ def frontier(
     found = frontiers(_read(path, size, seeds))
     if as_json:
         rows = [row for each in found for row in each.plain()]
-        typer.echo(json.dumps(rows, allow_nan=False))
+        echo_json(rows)
         return
     from prudent.paper.report import terminal
 
     for each in found:
         terminal.show(frontier_grid(each))
-    typer.echo("Accuracy under the attacks that were tried: measured, not guaranteed.")
+    remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
 
 
 def _read(path: Path, size: str, seeds: int | None) -> "Results":

@@ -1,6 +1,5 @@
 """`prudent epsilon` and `prudent calibrate`: what a run costs, and what a budget buys."""
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -9,7 +8,8 @@ import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import event_report, options
+from prudent.cli import completion, event_report, options
+from prudent.cli.display import echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,9 @@ def epsilon(
     test: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND:SCALE", help=f"The private test of the margin: {options.TEST_FORMS}."
+            metavar="KIND:SCALE",
+            help=f"The private test of the margin: {options.TEST_FORMS}.",
+            autocompletion=completion.among(*completion.TESTS),
         ),
     ] = None,
     event: Annotated[
@@ -133,7 +135,7 @@ def epsilon(
         return
     price = _price(run, delta, accountant)
     if as_json:
-        _print_json(price)
+        echo_json(price)
     else:
         _print_price(run, price)
 
@@ -157,6 +159,7 @@ def calibrate(
             metavar="KIND:SCALE",
             help=f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
             "give the kind alone (default: laplace).",
+            autocompletion=completion.among(*completion.TESTS),
         ),
     ] = None,
     sampling_rate: options.SamplingRate = 1.0,
@@ -218,7 +221,7 @@ def calibrate(
     price = _price(run, delta, accountant)
     value = run.test.scale if solve == "test-scale" and run.test else getattr(run, parameter)
     if as_json:
-        _print_json({parameter: value, **price})
+        echo_json({parameter: value, **price})
     else:
         typer.echo(f"{solve} = {value!r}")
         _print_price(run, price)
@@ -260,6 +263,7 @@ def _price(run: "Run", delta: float, accountant: options.AccountantName) -> dict
         "relation": to_plain(run.relation),
         "accountant": accountant,
         "event": to_plain(run.event),
+        "infinite": _why_infinite(run, delta) if math.isinf(upper) else None,
     }
 
 
@@ -281,15 +285,17 @@ def _upper_bounds(
             yield attrs.evolve(run, propose=0.0).epsilon(delta)
 
 
-def _print_json(values: dict[str, Any]) -> None:
-    plain = {name: options.plain(value) for name, value in values.items()}
-    typer.echo(json.dumps(plain, allow_nan=False))
+def _why_infinite(run: "Run", delta: float) -> str:
+    from prudent.accounting import why_infinite
+
+    found = why_infinite(run.event, delta, run.relation)
+    return "Rényi divergences prove no ε here: --accountant pld." if found is None else str(found)
 
 
 def _print_price(run: "Run", price: dict[str, Any]) -> None:
     import attrs
 
-    from prudent.accounting import describe, why_infinite
+    from prudent.accounting import describe
 
     upper, lower, delta = price["epsilon"], price["pairs_epsilon_lower"], price["delta"]
     bracket = "" if lower is None else f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
@@ -301,5 +307,5 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
         share = max(0.0, 1 - bare / upper)
         typer.echo(f"the test costs {share:.1%} of it; without a test ε ≤ {rounded_up(bare)}")
     if math.isinf(upper):
-        typer.echo(why_infinite(run.event, delta, run.relation))
+        typer.echo(price["infinite"])
     typer.echo(describe(run.event))

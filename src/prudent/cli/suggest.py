@@ -1,12 +1,12 @@
 """`prudent suggest`: which mechanism to use, and what error to expect, before anything is spent."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from prudent.cli import options
-from prudent.cli.display import echo
+from prudent.cli import completion, options
+from prudent.cli.completion import among
+from prudent.cli.display import echo, echo_json
 
 _LARGEST = 10_000_000  # records to rehearse on
 
@@ -31,7 +31,12 @@ def _read_quantiles(text: str | dict[float, float]) -> dict[float, float]:
 
 def suggest(
     statistic: Annotated[
-        str, typer.Argument(metavar="STATISTIC", help="median, quantile, iqr or mean.")
+        str,
+        typer.Argument(
+            metavar="STATISTIC",
+            help="median, quantile, iqr or mean.",
+            autocompletion=among(*completion.STATISTICS),
+        ),
     ],
     count: Annotated[
         int,
@@ -53,7 +58,11 @@ def suggest(
     ] = None,
     shape: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Instead, a shape: normal, lognormal, ties, unbounded."),
+        typer.Option(
+            metavar="NAME",
+            help="Instead, a shape: normal, lognormal, ties, unbounded.",
+            autocompletion=among(*completion.SHAPES),
+        ),
     ] = None,
     p: Annotated[str, typer.Option("--p", metavar="P", help="Of a quantile.")] = "0.5",
     trials: Annotated[int, options.whole_number("Rehearsals of each mechanism.")] = 30,
@@ -95,7 +104,7 @@ def suggest(
             for name, each in found.expected.items()
         }
         plain = {"best": found.best, "proposal": found.proposal, "expected": expected}
-        echo(json.dumps({"statistic": statistic, "epsilon": epsilon, **plain}, allow_nan=False))
+        echo_json({"statistic": statistic, "epsilon": epsilon, **plain})
         return
     for line in found.lines():
         echo(line)

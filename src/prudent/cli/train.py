@@ -1,6 +1,6 @@
 """`prudent train`: any experiment of the library, from flags or from a file."""
 
-import json
+import contextlib
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,11 +9,13 @@ import typer
 
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import options
-from prudent.cli.display import as_text
+from prudent.cli import completion, options
+from prudent.cli.display import as_text, echo_json, shows_progress
+from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
     from prudent.experiments.experiment import Experiment, Result
+    from prudent.experiments.recipes import Recipe
 
 
 _NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
@@ -30,15 +32,29 @@ def train(
             show_default=False,
         ),
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Start from the settings, the features and the model of a recipe; list shows "
+            "them. Other flags change its settings.",
+        ),
+    ] = None,
     dataset: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH. \\[mnist]",
+            autocompletion=completion.among(*completion.DATASETS, "npz:"),
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="ptr, trimmed, dpsgd or sgd. \\[ptr]")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="ptr, trimmed, dpsgd or sgd. \\[ptr]",
+            autocompletion=completion.among(*completion.METHODS),
+        ),
     ] = None,
     epsilon: Annotated[float | None, options.number("Target ε. [3]")] = None,
     delta: Annotated[float | None, options.number("Target δ. [1e-5]")] = None,
@@ -68,7 +84,11 @@ def train(
     propose: Annotated[float | None, options.number("τ/R, the proposed sensitivity. [0.5]")] = None,
     test: Annotated[
         str | None,
-        typer.Option(metavar="KIND:SCALE", help=f"The test: {options.TESTS}. \\[gaussian:4]"),
+        typer.Option(
+            metavar="KIND:SCALE",
+            help=f"The test: {options.TESTS}. \\[gaussian:4]",
+            autocompletion=completion.among(*completion.TESTS[:-1]),
+        ),
     ] = None,
     failure: Annotated[float | None, options.number("δ₀ of the test. [1e-8]")] = None,
     reveals: Annotated[
@@ -103,6 +123,7 @@ def train(
             "gradient-match, backdoor, gradient, sign-flip, colluding, inner-product, reversed, "
             "loud, little or mimic, with a ratio up to 0.5 and its strength, such as "
             "gradient:0.1:variance=25. \\[none]",
+            autocompletion=completion.among(*completion.CORRUPTIONS),
         ),
     ] = None,
     seed: Annotated[
@@ -135,6 +156,8 @@ def train(
     $ prudent train --dataset mnist --method ptr --epsilon 3 --steps 2000 \
         --corrupt label:0.1
 
+    $ prudent train --recipe scattering-linear --device cuda --seed 1
+
     $ prudent train --method dpsgd --epsilon 3 --noise-multiplier 1.1 \
         --out runs/dpsgd --resume
 
@@ -142,7 +165,11 @@ def train(
         --device cuda
     """
     chosen = _from_file(settings) | _given(context)
-    experiment = _experiment(chosen)
+    if recipe == "list":
+        _show_recipes(as_json=as_json)
+        return
+    followed = _recipe(chosen.pop("recipe", None))
+    experiment = _experiment(chosen, followed)
     if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
         raise ArgumentError(
             "seed",
@@ -153,18 +180,22 @@ def train(
     from prudent.experiments.experiment import run
     from prudent.training.parallel.processes import is_first
 
-    result = run(
-        experiment,
-        device=_device(device),
-        out=out,
-        resume=resume,
-        progress=not as_json,
-        secret_noise=_seed_is_drawn(chosen),
-    )
+    # How fast steps go by is not shown of data that may be secret.
+    private = experiment.dataset.startswith("npz:")
+    with only_elapsed() if private else contextlib.nullcontext():
+        result = run(
+            experiment,
+            device=_device(device),
+            out=out,
+            resume=resume,
+            progress=shows_progress() and not private,
+            secret_noise=_seed_is_drawn(chosen),
+            setup=None if followed is None else followed.setup,
+        )
     if not is_first():
         return
     if as_json:
-        typer.echo(json.dumps(result.plain()))
+        echo_json(result.plain())
     else:
         _show(result, out, seed_is_drawn=_seed_is_drawn(chosen))
 
@@ -187,7 +218,32 @@ def _from_file(path: Path | None) -> dict[str, Any]:
         raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({why})") from error
 
 
-def _experiment(chosen: dict[str, Any]) -> "Experiment":
+def _recipe(name: object) -> "Recipe | None":
+    """The recipe of this name, if one was given."""
+    if name is None:
+        return None
+    from prudent.experiments.recipes import recipe_named
+
+    return recipe_named(str(name))
+
+
+def _show_recipes(*, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from prudent.experiments.recipes import RECIPES
+
+    if as_json:
+        found = {name: [each.summary, each.anchor] for name, each in RECIPES.items()}
+        echo_json(found)
+        return
+    table = Table("recipe", "what it does", "compare")
+    for name, each in RECIPES.items():
+        table.add_row(name, each.summary, each.anchor)
+    Console().print(table)
+
+
+def _experiment(chosen: dict[str, Any], recipe: "Recipe | None" = None) -> "Experiment":
     import attrs
 
     from prudent.experiments.experiment import Experiment
@@ -237,7 +293,7 @@ def _experiment(chosen: dict[str, Any]) -> "Experiment":
         values["relation"] = options.relation(name, 1 if records is None else records)
     if "accountant" in values:
         values["accountant"] = options.accountant_named(values["accountant"])
-    return Experiment(**values)
+    return Experiment(**values) if recipe is None else recipe.settings(**values)
 
 
 def _seed_is_drawn(chosen: dict[str, Any]) -> bool:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from prudent import _progress
 from prudent._validate import ArgumentError
 from prudent.accounting import LaplaceTest
 from prudent.experiments.experiment import Experiment
@@ -32,15 +31,17 @@ class Entry:
         key: Name of the run and its folder.
         title: Name for display.
         experiment: The experiment to run.
+        recipe: Name of the recipe whose features and model it uses; None: the usual network.
     """
 
     key: str
     title: str
     experiment: Experiment
+    recipe: str | None = None
 
 
 def entries(common: Experiment) -> list[Entry]:
-    """The runs of the demo, all calibrated to the same (ε, δ) and number of steps."""
+    """The runs of the demo: methods with the same (ε, δ) and steps, and on MNIST a recipe."""
     return [
         Entry("ptr", "TSGD+PTR (Gaussian test, branch revealed)", common),
         Entry(
@@ -50,7 +51,18 @@ def entries(common: Experiment) -> list[Entry]:
         ),
         Entry("trimmed", "TSGD+Gaussian", attrs.evolve(common, method="trimmed")),
         Entry("dpsgd", "DP-SGD", attrs.evolve(common, method="dpsgd")),
+        *([_recipe(common)] if common.dataset == "mnist" else []),
     ]
+
+
+def _recipe(common: Experiment) -> Entry:
+    """The recipe that is small enough for a laptop, on data without bad records."""
+    from prudent.experiments.recipes import recipe_named
+
+    recipe = recipe_named("glyphs-linear")
+    budget = {} if common.epsilon is None else {"epsilon": common.epsilon, "delta": common.delta}
+    title = f"recipe {recipe.name}, no bad records"
+    return Entry("recipe", title, recipe.settings(seed=common.seed, **budget), recipe.name)
 
 
 def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[dict[str, Any]]:
@@ -74,7 +86,10 @@ def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[
     workers = max(1, min(len(methods), os.cpu_count() or 1)) if workers is None else workers
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        futures = {entry.key: pool.submit(_train, entry, out / entry.key) for entry in methods}
+        futures = {
+            entry.key: pool.submit(_train, entry, out / entry.key)
+            for entry in reversed(methods)  # the recipe takes longest, so it goes first
+        }
         _watch(methods, futures, out)
         rows = [
             {"key": entry.key, "title": entry.title} | futures[entry.key].result()
@@ -92,27 +107,32 @@ def _train(entry: Entry, folder: Path) -> dict[str, Any]:
     import torch
 
     from prudent.experiments.experiment import run
+    from prudent.experiments.recipes import recipe_named
 
     torch.set_num_threads(1)
     # True of the first steps of these settings, and not of the run; the table shows how many pass.
     warnings.filterwarnings("ignore", "The test passed in", RuntimeWarning)
-    result = run(entry.experiment, out=folder, progress=False, evaluations=_EVALUATIONS)
+    result = run(
+        entry.experiment,
+        out=folder,
+        progress=False,
+        evaluations=_EVALUATIONS,
+        setup=None if entry.recipe is None else recipe_named(entry.recipe).setup,
+    )
     curve = [(entry.epsilon, entry.evaluation["accuracy"]) for entry in result.fitted.history]
     return result.plain() | {"curve": curve}
 
 
 def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -> None:
-    """Show the progress of each run, read from the metrics it writes."""
-    columns = (TextColumn("{task.description:46s}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)  # standard output is for the result
-    with Progress(*columns, console=console) as progress:
-        tasks = {e.key: progress.add_task(e.title, total=_EVALUATIONS) for e in methods}
+    """Report the progress of the runs, read from the metrics they write."""
+    seen = 0
+    with _progress.part("training runs", _EVALUATIONS * len(methods)):
         while True:
             done = all(future.done() for future in futures.values())
-            for key, task in tasks.items():
-                path = out / key / "metrics.jsonl"
-                lines = path.read_text().count("\n") if path.exists() else 0
-                progress.update(task, completed=_EVALUATIONS if futures[key].done() else lines)
+            paths = [out / entry.key / "metrics.jsonl" for entry in methods]
+            lines = sum(path.read_text().count("\n") for path in paths if path.exists())
+            _progress.advance(lines - seen)
+            seen = lines
             if done or any(f.done() and f.exception() is not None for f in futures.values()):
                 return
             time.sleep(0.5)
@@ -120,8 +140,8 @@ def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -
 
 def draw(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:
     """Draw accuracy on clean test data against the ε spent so far."""
-    colours = ("#2F8FD0", "#7CC4EE", "#E08A00", "#8C8C8C")  # colour-blind safe
-    for row, colour, marker in zip(rows, colours, "os^D", strict=True):
+    colours = ("#2F8FD0", "#7CC4EE", "#E08A00", "#8C8C8C", "#009E73")  # colour-blind safe
+    for row, colour, marker in zip(rows, colours, "os^Dv", strict=False):
         epsilons, accuracies = zip(*row["curve"], strict=True)
         label = f"{row['title']}: {row['accuracy']:.1%}"
         axes.plot(

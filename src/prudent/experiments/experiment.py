@@ -1,13 +1,14 @@
 """Experiments: a data set, a method, a budget and a corruption as one frozen value."""
 
 import math
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import attrs
+import dp_accounting as dp
 import torch
-from torch import nn
 
 from prudent import _validate
 from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest, MarginTest, Relation, Reveals
@@ -17,11 +18,10 @@ from prudent.accounting.relations import check_relation
 from prudent.accounting.serialisation import to_plain
 from prudent.corruption import DataCorruption, GradientCorruption, parse
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.models import multilayer_perceptron, tutorial_cnn
+from prudent.experiments.setup import Setup
 from prudent.training import (
     AdaptiveTrim,
     Aggregation,
-    Execution,
     Fallback,
     Fitted,
     FixedTrim,
@@ -33,6 +33,7 @@ from prudent.training import (
     accuracy,
     fit,
 )
+from prudent.training.keystream import Key
 
 
 class Method(_validate.Choice):
@@ -221,8 +222,13 @@ class Experiment:
                     ),
                 )
 
-    def plan(self, records: int) -> Plan:
-        """The plan, with the missing one of noise, steps and ε solved for."""
+    def plan(self, records: int, before: dp.DpEvent | None = None) -> Plan:
+        """The plan, with the missing one of noise, steps and ε solved for.
+
+        Args:
+            records: Number of training records.
+            before: What is released about them before training; ε includes it.
+        """
         size = records if self.public_size is None else self.public_size
         known = ZERO_OUT if self.public_size is None else ADD_REMOVE
         plan = Plan(
@@ -231,6 +237,7 @@ class Experiment:
             expected_batch=self.batch,
             relation=known if self.relation is None else self.relation,
             aggregation=self.aggregation(self.noise_multiplier or 1.0),
+            before=before,
         )
         if self.method is Method.SGD or self.epsilon is None:
             return plan
@@ -286,28 +293,39 @@ def run(
     dataset: Dataset | None = None,
     plan: Plan | None = None,
     secret_noise: bool = False,
+    setup: Setup | None = None,
 ) -> Result:
     """Run an experiment. If `dataset` and `plan` are given, they are not loaded and solved again.
 
     With `secret_noise`, sampling and noise use a key from the operating system instead of the seed.
     """
+    setup = Setup() if setup is None else setup
     data = load(experiment.dataset) if dataset is None else dataset
     corruption = experiment.corruption
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
-    plan = experiment.plan(len(data.train_labels)) if plan is None else plan
+    before = None if setup.release is None else setup.release.event
+    plan = experiment.plan(len(data.train_labels), before) if plan is None else plan
+    data = setup.prepare(data, torch.device(device))
+    if setup.release is not None:
+        _check_release(plan, before, once=not (secret_noise and (resume or _has_peers())))
+        key = Key.random() if secret_noise else Key.from_seed(experiment.seed)
+        data = setup.release.apply(data, key)
     # Corruptions draw from the default generator, whose state a checkpoint saves.
     with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
         torch.manual_seed(experiment.seed)
         fitted = fit(
             plan,
-            build_model(data, experiment.seed),
-            nn.CrossEntropyLoss(reduction="none"),
+            setup.build(data, experiment.seed),
+            setup.loss,
             (data.train_features, data.train_labels),
             lr=experiment.lr,
             momentum=experiment.momentum,
             average=experiment.average,
-            execution=Execution(device=device, seed=None if secret_noise else experiment.seed),
+            scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
+            execution=attrs.evolve(
+                setup.execution, device=device, seed=None if secret_noise else experiment.seed
+            ),
             corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
             evaluate=accuracy(data.test_features, data.test_labels),
             evaluate_every=max(1, -(-plan.steps // evaluations)),
@@ -324,9 +342,21 @@ def run(
     return Result(experiment, fitted, final, spent)
 
 
-def build_model(data: Dataset, seed: int) -> nn.Module:
-    """The tutorial network for images, or a small perceptron for tables."""
-    shape = tuple(data.train_features.shape[1:])
-    if len(shape) == 3 and min(shape[1:]) >= 20:
-        return tutorial_cnn((shape[0], shape[1], shape[2]), data.classes, seed)
-    return multilayer_perceptron(shape, data.classes, seed=seed)
+def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:
+    """Raise an error if a release before training is not part of the plan, or would be repeated."""
+    if plan.before != event:
+        raise _validate.ArgumentError(
+            "plan", "with what the setup releases as `before`", got=plan.before
+        )
+    if not once:
+        raise _validate.ArgumentError(
+            "secret_noise",
+            "False for a setup with a release, in a run that is resumed or has several processes",
+            got=True,
+            why="the release would be repeated with other noise, which nothing was charged for",
+        )
+
+
+def _has_peers() -> bool:
+    """Whether torchrun started this process with others, each of which would make the release."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -14,9 +14,8 @@ from pathlib import Path
 import attrs
 import numpy as np
 import numpy.typing as npt
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from prudent import _validate
+from prudent import _progress, _validate
 from prudent._files import replacing
 
 _TIMEOUT_SECONDS = 30
@@ -104,20 +103,13 @@ class Download:
         with (
             urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
             path.open("wb") as file,
-            Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                transient=True,
-            ) as progress,
         ):
             size = response.headers.get("Content-Length")
-            task = progress.add_task(path.name, total=int(size) if size else None)
-            while block := response.read(_BLOCK):
-                file.write(block)
-                digest.update(block)
-                progress.advance(task, len(block))
+            with _progress.part(f"download of {path.name}", int(size) if size else None):
+                while block := response.read(_BLOCK):
+                    file.write(block)
+                    digest.update(block)
+                    _progress.advance(len(block))
         if digest.hexdigest() != expected:
             raise OSError(f"expected {self.checksum}, got {kind}:{digest.hexdigest()}")
 

@@ -8,6 +8,7 @@ A name such as `numpy.ndarray` stays a name: nothing is imported or called.
 
 import codecs
 import pickletools
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -23,6 +24,8 @@ _PLAIN = frozenset(
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MARK = object()
+_DTYPES = {b"u1": "u1", b"f4": "<f4"}
+_DEEPEST = 4
 
 
 @attrs.define(eq=False)
@@ -51,6 +54,33 @@ def read_batch(content: bytes) -> dict[Any, Any]:
         for key, value in found.items()
         if isinstance(value, _Call) or _is_flat(value)
     }
+
+
+def read_nested(content: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of pickled dictionaries within dictionaries, by their keys joined by "/".
+
+    Entries that are not arrays are left out.
+
+    Raises:
+        ValueError: As for `read_batch`, and for dictionaries nested deeper than four levels.
+    """
+    found = _Machine().run(content)
+    if not isinstance(found, dict):
+        raise ValueError("Expected a pickled dictionary.")
+    return dict(_leaves(found, "", _DEEPEST))
+
+
+def _leaves(
+    values: dict[Any, Any], prefix: str, levels: int
+) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    if not levels:  # a dictionary may also hold itself
+        raise ValueError(f"Expected dictionaries nested at most {_DEEPEST} levels deep.")
+    for key, value in values.items():
+        name = prefix + _text(key).decode("latin1")
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{name}/", levels - 1)
+        elif isinstance(value, _Call):
+            yield name, _array(value)
 
 
 @attrs.define
@@ -143,13 +173,14 @@ def _is_flat(value: Any) -> bool:
 
 
 def _array(call: _Call) -> np.ndarray[Any, Any]:
-    """The array that a `_reconstruct` with its state describes; of bytes, as images are."""
+    """The array that a `_reconstruct` with its state describes: bytes or little-endian floats."""
     _, shape, kind, fortran, raw = call.state
     if call.name not in _RECONSTRUCT or not isinstance(kind, _Call) or fortran:
         raise ValueError("Expected an array in the order of C.")
-    if kind.name != "numpy dtype" or _text(kind.arguments[0]) != b"u1":
-        raise ValueError("Expected an array of bytes.")
-    return np.frombuffer(_text(raw), np.uint8).reshape(shape)
+    dtype = _DTYPES.get(_text(kind.arguments[0])) if kind.name == "numpy dtype" else None
+    if dtype is None or (dtype != "u1" and _text(kind.state[1]) != b"<"):
+        raise ValueError("Expected an array of bytes or of little-endian 32-bit floats.")
+    return np.frombuffer(_text(raw), dtype).reshape(shape)
 
 
 def _text(value: Any) -> bytes:

@@ -17,12 +17,9 @@ import attrs
 
 from prudent import _formats, _validate
 from prudent._files import settle
-from prudent.corruption import parse
-from prudent.corruption.records import valid_ratio
+from prudent.paper.corruptions import written
 
 SMALL = ".small.csv"
-AIMED = "aimed"
-"""The attack on certified classifiers alone, by records chosen for their sums."""
 ACCOUNTANTS = ("rdp", "pld")
 _WORDS = ("dataset", "corrupt", "column", "accountant")
 _WHOLE = ("seed", "steps", "trim")
@@ -71,7 +68,7 @@ class Reading:
         return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     def __attrs_post_init__(self) -> None:
-        _check_corruption(self.corrupt)
+        _written(self.corrupt)
         _validate.one_of(ACCOUNTANTS, accountant=self.accountant)
         _validate.positive(epsilon=self.epsilon)
         _validate.between(0, 100, accuracy=self.accuracy)
@@ -79,15 +76,7 @@ class Reading:
             _validate.between(0, 1, pass_rate=self.pass_rate)
 
 
-@functools.cache  # because a file has few kinds and many rows
-def _check_corruption(corrupt: str) -> None:
-    kind, _, ratio = corrupt.partition(":")
-    if kind == AIMED:
-        valid_ratio(float(ratio))
-    else:
-        parse(corrupt)
-
-
+_written = functools.cache(written)  # because a file has few kinds and many rows
 COLUMNS = tuple(field.name for field in attrs.fields(Reading))
 
 
@@ -154,6 +143,11 @@ class Results:
     def columns(self, dataset: str) -> list[str]:
         """The columns that fill cells of a data set, in alphabetical order."""
         return sorted({key[2] for key in self._cells if key[0] == dataset})
+
+    def has_run(self, dataset: str, corrupt: str, column: str) -> bool:
+        """Whether there is any row of a method on a data set under a corruption."""
+        wanted = (dataset, corrupt, column)
+        return any((r.dataset, r.corrupt, r.column) == wanted for r in self.readings)
 
     def runs(self) -> int:
         """The number of distinct runs among the rows."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._progress import track
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import FloatArray
 from prudent.release.outcome import Released
@@ -101,7 +102,7 @@ def compare_mechanisms(
     column = ArrayColumn(values)
     truth = float(column.order_statistics((records + 1) // 2, (records + 1) // 2)[0])
     rows = []
-    for epsilon in epsilons:
+    for epsilon in track(epsilons, "releases at each ε"):
         tau = (
             propose
             if propose is not None

@@ -192,6 +192,11 @@ class Released:
     def __float__(self) -> float:
         return float(self.value)
 
+    def __str__(self) -> str:
+        """The answer in words and, if it is known, its price."""
+        price = [] if self.epsilon is None else [_price(self.epsilon, self.delta)]
+        return "\n".join([*self.lines(), *price])
+
     def lines(self) -> list[str]:
         """The answer in words, one line or more."""
         tested = self.mechanism == "propose-test-release"
@@ -237,8 +242,8 @@ class Released:
     def _repr_html_(self) -> str:
         """The answer for a notebook."""
         first, *rest = map(html.escape, self.lines())
-        price = "" if self.epsilon is None else f" ({self.epsilon:g}, {self.delta or 0:g})-DP"
-        return f"<b>{first}</b><br><small>{' '.join([*rest, price])}</small>"
+        price = [] if self.epsilon is None else [_price(self.epsilon, self.delta)]
+        return f"<b>{first}</b><br><small>{' '.join([*rest, *price])}</small>"
 
 
 @attrs.frozen
@@ -256,6 +261,11 @@ class Refused:
     event: Any = attrs.field(repr=False)
     epsilon: float | None = None
     delta: float | None = None
+
+    def __str__(self) -> str:
+        """The refusal in words and, if it is known, its price."""
+        price = [] if self.epsilon is None else [_price(self.epsilon, self.delta)]
+        return "\n".join([*self.lines(), *price])
 
     def lines(self) -> list[str]:
         """The refusal in words."""
@@ -279,6 +289,10 @@ class Refused:
 
 
 Outcome: TypeAlias = Released | Refused
+
+
+def _price(epsilon: float, delta: float | None) -> str:
+    return f"({epsilon:g}, {delta or 0:g})-DP"
 
 
 def _between(ends: tuple[Any, Any] | None, confidence: str = "") -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._progress import part, track
 from prudent.release import statistics
 from prudent.release.lattice import FloatArray
 from prudent.release.margins.quantile import rational
@@ -168,9 +169,10 @@ def suggest(
         return Suggestion(statistic, epsilon, delta, None, MappingProxyType(expected))
     expected["exponential"] = _rehearsed(ask, values, truth, trials, {}, epsilon=epsilon)
     try:
-        proposal = suggest_proposal(
-            ask, count=count, shape=believed, seed=seed, epsilon=epsilon, delta=delta
-        )
+        with part("search for a proposal that passes"):
+            proposal = suggest_proposal(
+                ask, count=count, shape=believed, seed=seed, epsilon=epsilon, delta=delta
+            )
     except ValueError:  # no proposal passes: too few records
         proposal = None
     if proposal is not None:
@@ -226,7 +228,8 @@ def _rehearsed(
     *,
     epsilon: float,
 ) -> Expectation:
-    outcomes = [ask(values, epsilon=epsilon, **options) for _ in range(trials)]
+    rehearsals = track(range(trials), "rehearsals")
+    outcomes = [ask(values, epsilon=epsilon, **options) for _ in rehearsals]
     errors = [abs(float(each) - truth) for each in outcomes if not isinstance(each, Refused)]
     return Expectation(
         error=float(np.median(errors)) if errors else None,

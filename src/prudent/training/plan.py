@@ -33,6 +33,8 @@ class Plan:
             None: `ADD_REMOVE` if `expected_batch` is given, else `ZERO_OUT`. Under `ADD_REMOVE` the
             number of records is secret, so neither `expected_batch` nor `sampling_rate` may be
             computed from it; if either is, use `ZERO_OUT`, which has the same price.
+        before: What was released about the same records before the first step, such as a
+            normalisation. Every event and every ε of the plan includes it.
     """
 
     sampling_rate: float
@@ -40,6 +42,7 @@ class Plan:
     aggregation: Aggregation
     expected_batch: float | None = None
     _relation: Relation | None = None
+    before: dp.DpEvent | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -54,6 +57,8 @@ class Plan:
             )
         if self._relation is not None:
             check_relation(relation=self._relation)
+        if self.before is not None:
+            _validate.instance(dp.DpEvent, "a DpEvent or None", before=self.before)
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
                 "expected_batch",
@@ -74,6 +79,8 @@ class Plan:
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
+        if self.before is None:
+            names.remove("before")
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
@@ -82,7 +89,11 @@ class Plan:
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> dp.DpEvent:
-        """The privacy event of the first `steps` steps."""
+        """The privacy event of the first `steps` steps, and of what was released before them."""
+        taken = self._steps_event(steps)
+        return taken if self.before is None else dp.ComposedDpEvent([self.before, taken])
+
+    def _steps_event(self, steps: int) -> dp.DpEvent:
         if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
         release = self.aggregation.event

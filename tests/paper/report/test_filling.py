@@ -6,7 +6,7 @@ import json
 import pytest
 
 from prudent.paper.report import filling, html
-from prudent.paper.report.cells import datasets
+from prudent.paper.report.cells import Choice, datasets
 from prudent.paper.report.page import document
 from prudent.paper.results import read, shipped
 from prudent.paper.runs import grid
@@ -51,6 +51,23 @@ def test_one_data_set_can_be_run_without_the_others():
     jobs = list(filling.table_jobs(1, ["mnist"], "full", 2))
     assert {job.dataset for job in jobs} == {"mnist"}
     assert {job.seed for job in jobs} == {0, 1}
+
+
+def test_one_cell_can_be_run_without_the_others():
+    def jobs(size="full", **chosen):
+        given = {"corruptions": None, "methods": None, "epsilons": None} | chosen
+        choice = Choice.of(1, ["mnist"], **given)
+        found = filling.table_jobs(1, ["mnist"], size, 1, choice)
+        return [(job.corrupt, job.column, job.target) for job in found]
+
+    assert jobs(corruptions=["label:0.1"], methods=["ptr"]) == [("label:0.1", "ptr", None)]
+    assert jobs(corruptions=["none"], methods=["ours"], epsilons=[5.0]) == [("none", "ours", 5.0)]
+    # The runs of fixed noise fill the cells of every ε.
+    assert jobs(corruptions=["none"], methods=["ptr"], epsilons=[5.0]) == [("none", "ptr", None)]
+    assert {corrupt for corrupt, *_ in jobs("small", corruptions=["feature:0.2"])} == {
+        "feature:0.2"
+    }
+    assert {column for _, column, _ in jobs()} == {"ptr", "trimmed", "ours", "ours-dpsgd"}
 
 
 @pytest.mark.slow  # test_grid.py makes a run, test_pages.py a page: this one joins them

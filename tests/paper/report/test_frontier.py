@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from prudent.paper.corruptions import AIMED
 from prudent.paper.report.document import Tone
 from prudent.paper.report.frontier import Attacker, attacker_of, frontiers, is_covered
 from prudent.paper.report.grids import UNCOVERED, frontier_grid, worst_cases_grid
-from prudent.paper.results import AIMED, read, shipped
+from prudent.paper.results import read, shipped
 from prudent.paper.runs.jobs import settings
 from tests.paper.report.conftest import cells
 

@@ -9,8 +9,9 @@ from prudent.certify import CertifiedClassifier  # noqa: E402
 from prudent.certify.features import feature_map  # noqa: E402
 from prudent.corruption import Backdoor, ClassMeanPoison, RandomLabelFlip, parse  # noqa: E402
 from prudent.experiments.datasets import Dataset  # noqa: E402
+from prudent.paper.corruptions import AIMED  # noqa: E402
 from prudent.paper.runs.certified import Known, noise_of  # noqa: E402
-from prudent.paper.runs.jobs import AIMED, frontier_jobs, settings  # noqa: E402
+from prudent.paper.runs.jobs import frontier_jobs, settings  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 
 

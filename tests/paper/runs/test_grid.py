@@ -60,7 +60,8 @@ def test_features_are_centred_where_the_settings_say_so(dataset, monkeypatch):
     pixels, labels = torch.rand(4, 3), torch.zeros(4, dtype=torch.long)
     data = Dataset(dataset, pixels, labels, pixels, labels, 1, "made here")
     monkeypatch.setattr(grid, "_corrupted", lambda *_: data)
-    seen = grid._featured(dataset, "none", 0, torch.device("cpu"))
+    records = grid._records(Job(dataset, "none", "ptr", (1.0,), 0))
+    seen = grid._featured(records, torch.device("cpu"))
     centred = settings()["datasets"][dataset].get("centred", False)
     assert seen.train_features.equal(2 * pixels - 1 if centred else pixels)
     assert centred == (dataset == "cifar10")
@@ -87,6 +88,17 @@ class TestPlans:
         monkeypatch.setattr(Plans, "_solve", None)
         other = attrs.evolve(job, corrupt="mimic:0.3", seed=7)
         assert Plans(path, self.RECORDS).of(other) == first
+
+    def test_networks_share_a_plan_and_noise_does_not(self, tmp_path, monkeypatch):
+        """Neither the network nor the momentum changes the price of a run."""
+        path, records = tmp_path / "plans.json", {"cifar10": 50_000}
+        job = Job("cifar10", "none", "dpsgd", (2.0,), 0)
+        first = Plans(path, records).of(job)
+        monkeypatch.setattr(Plans, "_solve", None)
+        for name in ("cifar10-opacus", "cifar10-tanh-momentum"):
+            assert Plans(path, records).of(attrs.evolve(job, dataset=name)) == first
+        with pytest.raises(TypeError):  # is solved anew
+            Plans(path, records).of(attrs.evolve(job, column="ptr"))
 
     def test_our_columns_end_at_their_target(self, tmp_path):
         job = Job("mnist", "none", "ours-dpsgd", (3.0,), 0)
@@ -117,5 +129,38 @@ class TestJobs:
 
     def test_the_settings_of_every_job_are_valid(self):
         every = [*table_jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]
-        for job in {job.alike for job in every if not job.features}:
+        alike = {attrs.evolve(job, corrupt="none", seed=0) for job in every if not job.features}
+        for job in alike:
             assert job.experiment.epsilon == max(job.epsilons)
+
+    def test_what_stands_in_for_a_network_fills_its_cells(self):
+        cells = [cell for cell in published() if cell.dataset == "cifar10-vgg16"]
+        assert len(cells) == 28
+        assert next(cell.accuracy for cell in cells if cell.method == "ptr") == 52.09
+        assert not any(cell.dataset == "cifar10-vgg11" for cell in published())
+        assert settings()["datasets"]["cifar10-vgg16"]["backbone"] == "vgg16"
+
+    def test_other_networks_are_run_only_when_named(self):
+        every = {job.dataset for job in table_jobs({1, 2, 3, 4}, 1)}
+        assert every == {"mnist", "cifar10", "emnist", "cifar10-vgg16", "cifar10-resnet18"}
+        named = list(table_jobs({1}, 1, datasets=["cifar10-tanh"]))
+        assert {job.dataset for job in named} == {"cifar10-tanh"}
+        assert {job.corrupt for job in named} == {
+            cell.corrupt for cell in published() if cell.dataset == "cifar10"
+        }
+
+
+def test_the_settings_choose_the_network_and_the_momentum():
+    images, labels = torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.long)
+    data = Dataset("cifar10", images, labels, images, labels, 10, "made here")
+    found = {}
+    for name in ("cifar10", "cifar10-opacus", "cifar10-tanh", "cifar10-tanh-momentum"):
+        job = Job(name, "none", "ptr", (7.0,), 0)
+        parameters = sum(p.numel() for p in grid._model(job, data).parameters())
+        found[name] = parameters, job.experiment.momentum
+    assert found == {
+        "cifar10": (37_274, 0.0),
+        "cifar10-opacus": (131_466, 0.0),
+        "cifar10-tanh": (605_226, 0.0),
+        "cifar10-tanh-momentum": (605_226, 0.9),
+    }

@@ -1,6 +1,8 @@
 """Columns in DuckDB: the same answers as an array, from any source, one value per unit."""
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -189,6 +191,25 @@ def test_a_duckdb_file(tmp_path: Path) -> None:
     assert everything(open_column(path, "x", table="s.t")) == [x + 1 for x in sorted(VALUES)]
     address = f"duckdb://{path}?read_only=True"
     assert everything(open_column(connect=address, table="t", column="x")) == sorted(VALUES)
+
+
+IN_JUPYTER = """
+import sys, types
+kernel = types.SimpleNamespace(config={"IPKernelApp": {}})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: kernel)
+sys.modules["ipywidgets"] = None  # not installed
+from prudent.release.columns.sources import open_source
+opened = open_source(sys.argv[1]).table
+shown = opened.get_backend().raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
+print(*opened.columns, *shown)
+"""
+
+
+def test_a_file_opens_in_jupyter_where_duckdb_cannot_draw_its_progress(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"x": [1.0]}), tmp_path / "one.parquet")
+    command = [sys.executable, "-c", IN_JUPYTER, str(tmp_path / "one.parquet")]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "x False\n"
 
 
 def test_an_array_needs_no_engine() -> None:

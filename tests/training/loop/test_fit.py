@@ -247,7 +247,7 @@ class TestExecution:
         execution = Execution(seed=seed)
         fitted = train(execution=execution, progress=True, out=tmp_path)
         assert fitted.predictable_noise is (seed is not None)
-        assert ("The noise is predictable" in capsys.readouterr().out) is (seed is not None)
+        assert ("The noise is predictable" in capsys.readouterr().err) is (seed is not None)
         resumed = train(execution=Execution(), out=tmp_path, resume=True)
         assert resumed.predictable_noise is fitted.predictable_noise  # the key is the old one
 

@@ -102,11 +102,11 @@ def test_tensorboard_needs_a_folder():
 def test_progress_is_shown_only_when_wanted(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     train(progress=True, delta=1e-5, evaluate=lambda _: {"accuracy": 0.98765})
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     assert "12/12" in shown
     assert "accuracy 0.9877" in shown
     train(progress=False)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
 
 
 def entry(step, **changes):

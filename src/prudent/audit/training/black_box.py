@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent import _validate
+from prudent._progress import track
 from prudent.audit.auditing import CONFIDENCE
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, clopper_pearson
 from prudent.audit.result import AuditResult
@@ -142,7 +143,7 @@ def final_scores(
         execution=Execution(distributed=False) if execution is None else execution,
     )
     scores = []
-    for number in run.steps(0, plan.steps * runs):
+    for number in track(run.steps(0, plan.steps * runs), "training runs", plan.steps * runs):
         if (number + 1) % plan.steps:
             continue
         scores.append(target.score())

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from prudent._progress import track
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 from prudent.audit.training.scenes import Linear, Scene, output_as_loss
 from prudent.training.loop.execution import Execution
@@ -52,7 +53,7 @@ def observe(plan: Plan, scene: Scene, *, present: bool, runs: int) -> Releases:
     model = Linear(records.shape[1])
     run = _prepared(plan, plan.steps * runs, model, records)
     seen: list[Tensor] = []
-    for number in run.steps(0, plan.steps * runs):
+    for number in track(run.steps(0, plan.steps * runs), "training runs", plan.steps * runs):
         outcome = run.last
         gradient = model.layer.weight.grad
         assert outcome is not None

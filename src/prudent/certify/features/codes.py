@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from prudent._files import replacing
 from prudent._formats import check_format, read_npz, reading
-from prudent.certify.features.scattering import SIDE, scattering
 from prudent.certify.features.voting import Ballot, Voting
+from prudent.experiments.scattering import SIDE, scattering
 
 FORMAT = 2
 """Format number of the files."""

@@ -11,9 +11,8 @@ from typing import Protocol
 import attrs
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.progress import Progress
 
+from prudent import _progress
 from prudent.certify.features import FeatureMap
 from prudent.certify.vectors import Pairing, in_chunks
 from prudent.experiments.files import cached_array
@@ -97,11 +96,10 @@ def computed_once(
 def _embeddings(embedding: Embedding, records: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     def compute() -> npt.NDArray[np.float32]:
         rows = []
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(f"embedding by {embedding.name}", total=len(records))
+        with _progress.part(f"embedding by {embedding.name}", len(records)):
             for _, values in in_chunks(embedding, records):
                 rows.append(values.astype(np.float32))
-                progress.advance(task, len(values))
+                _progress.advance(len(values))
         return np.concatenate(rows)
 
     return cached_array(cache_key(embedding, records), compute)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
+from prudent._progress import track
 from prudent.certify.features.network import TOP, Floats, Layer, write
 from prudent.certify.features.voting import Ballot
 
@@ -176,7 +177,7 @@ def fitted(
     )
     half = recipe.half and device.type == "cuda"
     losses = []
-    for _ in range(recipe.steps):
+    for _ in track(range(recipe.steps), "training the map"):
         rows = torch.randint(len(images), (recipe.batch,), generator=random, device=device)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             scores = model(bent(images[rows].float() / TOP, recipe.jitter, random)).float()

@@ -1,14 +1,6 @@
-"""A small convolutional network in whole numbers: the same code of a record on every machine.
+"""Weight files of the feature maps that are networks in whole numbers."""
 
-Weights are 8-bit integers and so are activations, so each sum of products is a whole number below
-2²⁴, which float32 holds exactly in any order of summation. The code of a record therefore does not
-depend on the records beside it, on the number of threads or on the processor: what the
-guarantees call "a function of the record alone" holds bit for bit. This needs numpy only.
-"""
-
-import functools
 import hashlib
-import itertools
 import json
 import os
 from importlib import resources
@@ -20,125 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._files import replacing
-from prudent._formats import check_format, read_npz, reading
+from prudent._formats import reading
 from prudent.certify.features.voting import Ballot, Voting
+from prudent.experiments.whole_network import (
+    FORMAT,
+    TOP,
+    Floats,
+    Layer,
+    Network,
+    read_network,
+)
 
-FORMAT = 2
-"""Format number of weight files."""
+__all__ = ["FORMAT", "TOP", "Floats", "Layer", "Network", "read", "shipped", "write"]
 
-SIDE = 28
-TOP = 255
-"""Largest activation."""
-
-_EXACT = 1 << 24  # float32 holds all whole numbers up to here
-
-Floats = npt.NDArray[np.float32]
-
-
-@attrs.frozen(eq=False)
-class Layer:
-    """A convolution (or, last, a dense layer), max pooling, and rounding to whole activations.
-
-    Attributes:
-        weight: int8; (inputs · size², outputs), inputs slowest.
-        gain: Factor from sums to activations, positive, per output.
-        bias: Added after the gain.
-        size: Side of the filter; 0 for a dense layer.
-        pad: Zeros around the image.
-        pool: Side of the pooled squares.
-    """
-
-    weight: npt.NDArray[np.int8]
-    gain: Floats
-    bias: Floats
-    size: int
-    pad: int = 0
-    pool: int = 1
-
-    def __attrs_post_init__(self) -> None:
-        if TOP * np.abs(self.weight.astype(np.int64)).sum(axis=0).max() >= _EXACT:
-            raise ValueError("Expected weights whose sums float32 holds exactly.")
-        if not (self.gain > 0).all():
-            raise ValueError("Expected positive gains: pooling before them assumes it.")
-
-    def sums(self, values: Floats) -> Floats:
-        """Sums of products, pooled; of images (n, height, width, inputs)."""
-        if not self.size:
-            return values.reshape(len(values), -1) @ self.weight.astype(np.float32)
-        pad, size, inputs = self.pad, self.size, values.shape[3]
-        padded = np.pad(values, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))
-        count, height, width = windows.shape[:3]
-        # Inputs go last, where they lie side by side in memory: copying windows takes most time.
-        flat = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count * height * width, -1)
-        weight = self.weight.reshape(inputs, size * size, -1).transpose(1, 0, 2)
-        sums = flat @ weight.reshape(flat.shape[1], -1).astype(np.float32)
-        return _pooled(sums.reshape(count, height, width, -1), self.pool)
-
-    def affine(self, values: Floats) -> Floats:
-        """What activations are made of, of any sign."""
-        sums = self.sums(values)
-        sums *= self.gain  # two rounded operations, never a fused one: see the module
-        sums += self.bias
-        return sums
-
-    def __call__(self, values: Floats) -> Floats:
-        """The activations of images."""
-        found = self.affine(values)
-        return np.rint(np.clip(found, 0, TOP, out=found), out=found)
-
-
-def _pooled(values: Floats, side: int) -> Floats:
-    height, width = (length // side * side for length in values.shape[1:3])
-    corners = itertools.product(range(side), repeat=2)
-    parts = (values[:, row:height:side, column:width:side] for row, column in corners)
-    return functools.reduce(np.maximum, parts)
-
-
-@attrs.frozen(eq=False)
-class Network:
-    """A code of grey images of 28 × 28 pixels: vectors of whole numbers of any sign.
-
-    Records are bytes 0 to 255 or numbers in [0, 1], as (n, 28, 28), (n, 1, 28, 28) or (n, 784).
-    Numbers outside [0, 1] are clipped; the code of an image with a pixel that is not finite is NaN.
-    """
-
-    layers: tuple[Layer, ...]
-
-    @property
-    def entries(self) -> int:
-        """The number of entries of a code."""
-        return int(self.layers[-1].weight.shape[1])
-
-    def __call__(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """The codes of images, one per row."""
-        images = records.reshape(len(records), SIDE, SIDE, 1)
-        finite = np.isfinite(images).all(axis=(1, 2, 3))
-        if images.dtype != np.uint8:
-            unit = np.clip(np.where(finite[:, None, None, None], images, 0), 0, 1)
-            images = np.rint(TOP * unit.astype(np.float64))
-        values = images.astype(np.float32)
-        for layer in self.layers[:-1]:
-            values = layer(values)
-        codes = np.rint(self.layers[-1].affine(values)).astype(np.float64)
-        codes[~finite] = np.nan
-        return codes
+_HOMES = {"glyphs": "prudent.experiments"}  # also used by recipes; others are beside this module
 
 
 def read(path: str | os.PathLike[str], name: str) -> Voting:
     """The map of a weight file."""
-    content, expected = Path(path).read_bytes(), "a file of a feature map"
-    with reading(path, expected):
-        archive = read_npz(path, expected)
-        header = json.loads(str(archive["header"]))
-        check_format(header, FORMAT, f"{path}")
-        code = Network(
-            tuple(
-                Layer(archive[f"weight{i}"], archive[f"gain{i}"], archive[f"bias{i}"], **shape)
-                for i, shape in enumerate(header["layers"])
-            )
-        )
-        digest = hashlib.sha256(content).hexdigest()
+    code, header = read_network(Path(path))
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    with reading(path, "a file of a feature map"):
         return Voting(name, digest, code, code.entries, Ballot(**header["ballot"]))
 
 
@@ -162,5 +56,6 @@ def _is_shape(attribute: "attrs.Attribute[Any]", value: Any) -> bool:
 
 def shipped(name: str) -> Voting:
     """A map whose weights come with the package."""
-    with resources.as_file(resources.files("prudent.certify.features") / f"{name}.npz") as path:
+    home = _HOMES.get(name, "prudent.certify.features")
+    with resources.as_file(resources.files(home) / f"{name}.npz") as path:
         return read(path, name)

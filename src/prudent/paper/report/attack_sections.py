@@ -24,6 +24,8 @@ _WHO = {
     ),
 }
 
+_NOT_RUN = Paragraph("Attacks: not run (`prudent paper frontier --run`).")
+
 
 def opening(found: Sequence[Frontier]) -> Section:
     """The section that says what is proved about bad records, and what only survived attacks."""
@@ -32,12 +34,7 @@ def opening(found: Sequence[Frontier]) -> Section:
         "robustness",
         (
             Bullets(tuple(essay.lines("What is proved"))),
-            Paragraph(
-                "Measured is something else. Below is what is left of each method under the worst "
-                "of the attacks that were tried, by who the attacker is. It is no guarantee: the "
-                "next attack may do more."
-            ),
-            *_worst_cases(found),
+            *(_worst_cases(found) if found else [_NOT_RUN]),
         ),
     )
 
@@ -45,14 +42,24 @@ def opening(found: Sequence[Frontier]) -> Section:
 def _worst_cases(found: Sequence[Frontier]) -> list[Block]:
     places = dict.fromkeys((each.dataset, each.epsilon) for each in found)
     return [
-        worst_cases_grid([each for each in found if (each.dataset, each.epsilon) == place])
-        for place in places
-    ] or [Paragraph(f"{display_names.NOT_RUN.capitalize()}.")]
+        Paragraph(
+            "Measured is something else. Below is what is left of each method under the worst of "
+            "the attacks that were tried, by who the attacker is. It is no guarantee: the next "
+            "attack may do more."
+        ),
+        *(
+            worst_cases_grid([each for each in found if (each.dataset, each.epsilon) == place])
+            for place in places
+        ),
+    ]
 
 
 def survived(results: Results, found: Sequence[Frontier], attacker: Attacker) -> Section:
     """The section on all attacks of one attacker."""
     here = [frontier for frontier in found if frontier.attacker == attacker]
+    title = f"{display_names.attacker(attacker)}: what survived"
+    if not here:
+        return Section(title, f"bad-{attacker}", (_NOT_RUN,))
     explained = essay.bad_records() if attacker is Attacker.RECORDS else essay.how_far(results)
     blocks: list[Block] = [
         Paragraph(_WHO[attacker]),
@@ -62,7 +69,6 @@ def survived(results: Results, found: Sequence[Frontier], attacker: Attacker) ->
             "that met every attack. None of it is a guarantee."
         ),
         *map(frontier_grid, here),
-        explained if here else Paragraph(f"{display_names.NOT_RUN.capitalize()}."),
+        explained,
     ]
-    title = f"{display_names.attacker(attacker)}: what survived"
     return Section(title, f"bad-{attacker}", tuple(blocks))

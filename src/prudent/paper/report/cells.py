@@ -1,17 +1,82 @@
 """The cells of a table: the paper's number, ours over seeds, and that of the tuned setting."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import attrs
 
+from prudent import _validate
 from prudent.paper.report import display_names
 from prudent.paper.results import Estimate, Results
-from prudent.paper.runs.jobs import PAPER_COLUMNS, Published, published
+from prudent.paper.runs.jobs import (
+    OUR_COLUMNS,
+    PAPER_COLUMNS,
+    Job,
+    Published,
+    published,
+    published_for,
+    settings,
+)
 
 METHOD_ORDER = ("trimmed", "dpsgd", "ptr")
 DPSGD = "dpsgd"
+
+
+@attrs.frozen
+class Choice:
+    """Some cells of a table: those of the named corruptions, methods and ε; None means all.
+
+    Attributes:
+        corruptions: Kinds with ratios, as the table has them.
+        methods: Columns: the paper's methods and the tuned settings.
+        epsilons: Values of ε.
+    """
+
+    corruptions: Collection[str] | None = None
+    methods: Collection[str] | None = None
+    epsilons: Collection[float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        table: int,
+        names: Collection[str],
+        *,
+        corruptions: Collection[str] | None,
+        methods: Collection[str] | None,
+        epsilons: Collection[float] | None,
+    ) -> "Choice":
+        """The choice, checked against the cells of a table on some data sets."""
+        cells = [cell for name in names for cell in published_for(name) if cell.table == table]
+        allowed: dict[str, list[Any]] = {
+            "corrupt": list(dict.fromkeys(cell.corrupt for cell in cells)),
+            "method": [*dict.fromkeys(cell.method for cell in cells), *OUR_COLUMNS],
+            "epsilon": sorted({cell.epsilon for cell in cells}),
+        }
+        given = {"corrupt": corruptions, "method": methods, "epsilon": epsilons}
+        for name, values in given.items():
+            for value in values or ():
+                _validate.one_of(allowed[name], **{name: value})
+        return cls(corruptions, methods, epsilons)
+
+    def has_method(self, name: str) -> bool:
+        """Whether a column is chosen."""
+        return self.methods is None or name in self.methods
+
+    def has(self, group: "Group") -> bool:
+        """Whether the corruption and the ε of a group are chosen."""
+        wanted = self.corruptions is None or group.corrupt in self.corruptions
+        return wanted and (self.epsilons is None or group.epsilon in self.epsilons)
+
+    def needs(self, job: Job) -> bool:
+        """Whether a run fills a chosen cell; a run of fixed noise fills those of several ε."""
+        wanted = self.corruptions is None or job.corrupt in self.corruptions
+        at = job.target is None or self.epsilons is None or job.target in self.epsilons
+        return wanted and at and self.has_method(job.column)
+
+
+EVERY = Choice()
 
 
 @attrs.frozen
@@ -68,6 +133,12 @@ class Group:
         return found
 
     @property
+    def is_run(self) -> bool:
+        """Whether there is a result of any method."""
+        ours = [cell for line in self.lines for cell in line.ours]
+        return any(cell is not None for cell in (*ours, self.best, self.rival))
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """The methods of the table."""
         return tuple(line.paper.method for line in self.lines)
@@ -78,11 +149,19 @@ def datasets(table: int) -> list[str]:
     return list(dict.fromkeys(cell.dataset for cell in published() if cell.table == table))
 
 
-def groups(results: Results, table: int) -> list[Group]:
-    """The groups of a table of the paper, in the order of the table."""
-    keys = dict.fromkeys(
-        (cell.dataset, cell.corrupt, cell.epsilon) for cell in published() if cell.table == table
-    )
+def variants(table: int) -> list[str]:
+    """The other data sets of the settings that stand beside cells of a table."""
+    return [
+        name
+        for name in settings()["datasets"]
+        if name not in datasets(table) and any(c.table == table for c in published_for(name))
+    ]
+
+
+def groups(results: Results, table: int, names: Collection[str] | None = None) -> list[Group]:
+    """The groups of a table in its order, on its own data sets or on named ones."""
+    cells = [c for name in names or datasets(table) for c in published_for(name)]
+    keys = dict.fromkeys((c.dataset, c.corrupt, c.epsilon) for c in cells if c.table == table)
     return [_group(results, table, *key) for key in keys]
 
 
@@ -100,9 +179,8 @@ def _paper_order() -> list[tuple[str, str, float]]:
 def _group(results: Results, table: int, dataset: str, corrupt: str, epsilon: float) -> Group:
     printed = {
         cell.method: cell
-        for cell in published()
-        if (cell.table, cell.dataset, cell.corrupt, cell.epsilon)
-        == (table, dataset, corrupt, epsilon)
+        for cell in published_for(dataset)
+        if (cell.table, cell.corrupt, cell.epsilon) == (table, corrupt, epsilon)
     }
     lines = tuple(
         Line(
@@ -150,7 +228,12 @@ def tuned_dpsgd(results: Results, dataset: str, setting: str) -> str:
     return own if own in results.columns(dataset) else f"ours-{DPSGD}"
 
 
-def plain_table(results: Results, table: int) -> list[dict[str, Any]]:
+def plain_table(
+    results: Results,
+    table: int,
+    names: Collection[str] | None = None,
+    choice: Choice = EVERY,
+) -> list[dict[str, Any]]:
     """A table as plain objects, one per number of the paper; None means not run."""
     return [
         {
@@ -167,8 +250,10 @@ def plain_table(results: Results, table: int) -> list[dict[str, Any]]:
             "best": _plain(group.best),
             "dpsgd_same_tuning": _plain(group.rival),
         }
-        for group in groups(results, table)
+        for group in groups(results, table, names)
+        if choice.has(group)
         for line in group.lines
+        if choice.has_method(line.paper.method)
     ]
 
 

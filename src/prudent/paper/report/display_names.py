@@ -1,11 +1,16 @@
 """Display names and number formats of the report."""
 
 from prudent.experiments.named_datasets import NAMED_DATASETS
+from prudent.paper.corruptions import written
 from prudent.paper.results import Estimate
 from prudent.paper.runs.jobs import settings
 
 NOT_RUN = "not run"
 NOT_MET = "–"
+SMALL_NOTE = (
+    "Small size: the runs end after a few steps, so their numbers compare with each other alone, "
+    "not with the paper's, and the ε in a row is that of the whole run."
+)
 NOT_REACHED = "no step within ε"
 
 _METHODS = {
@@ -21,7 +26,12 @@ _DATASETS = {
     "mnist": "MNIST",
     "emnist": "EMNIST Letters",
     "cifar10": "CIFAR10",
-    "cifar10-vgg11": "CIFAR10, last layer on VGG11",
+    "cifar10-vgg16": "CIFAR10, last layer on VGG16 (substitute for VGG11)",
+    "cifar10-opacus": "CIFAR10, network of Opacus",
+    "cifar10-tanh": "CIFAR10, eight convolutions with tanh",
+    "cifar10-momentum": "CIFAR10, tutorial network, momentum 0.9",
+    "cifar10-opacus-momentum": "CIFAR10, network of Opacus, momentum 0.9",
+    "cifar10-tanh-momentum": "CIFAR10, eight convolutions with tanh, momentum 0.9",
     "cifar10-resnet18": "CIFAR10, last layer on ResNet18",
 }
 _CORRUPTIONS = {
@@ -89,8 +99,10 @@ def attacker(name: str) -> str:
 
 def corruption(text: str) -> str:
     """The display name of a corruption with its ratio."""
-    name, colon, ratio = text.partition(":")
-    return f"{kind(name)} {float(ratio):.0%}" if colon else kind(name)
+    parts = written(text)
+    ratio = "" if parts.ratio is None else f" {parts.ratio:.0%}"
+    settings = f" ({parts.settings})" if parts.settings else ""
+    return f"{kind(parts.kind)}{ratio}{settings}"
 
 
 def accuracy(value: float) -> str:

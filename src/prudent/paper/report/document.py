@@ -48,6 +48,19 @@ class Bullets:
 
 
 @attrs.frozen
+class Listing:
+    """Lines of a file or of commands.
+
+    Attributes:
+        text: The lines.
+        language: What they are written in, such as toml.
+    """
+
+    text: str
+    language: str
+
+
+@attrs.frozen
 class Tile:
     """One highlighted number and its label."""
 
@@ -108,7 +121,7 @@ class Plots:
     wide: bool = False
 
 
-Block = Paragraph | Bullets | Tiles | Grid | Plots
+Block = Paragraph | Bullets | Listing | Tiles | Grid | Plots
 
 
 @attrs.frozen
@@ -128,8 +141,10 @@ class Document:
         title: Title of the page.
         lead: Introduction of a sentence or two.
         sections: Sections of the page.
+        caveat: What a reader must know before any number; empty for nothing.
     """
 
     title: str
     lead: str
     sections: tuple[Section, ...]
+    caveat: str = ""

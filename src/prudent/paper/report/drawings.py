@@ -63,18 +63,16 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
         lines = [line for line in lines if line.points]
         keys |= {line.key.name: line.key for line in lines}
         if lines:
-            drawings.append(
-                plots.inline(
-                    _panel(
-                        display_names.corruption(corrupt),
-                        lines,
-                        "ε",
-                        "accuracy, %",
-                        crosses=_printed(dataset, corrupt),
-                    ),
-                    f"curve-{dataset}-{len(drawings)}",
-                )
+            crosses = _printed(dataset, corrupt)
+            panel = _panel(
+                display_names.corruption(corrupt),
+                lines,
+                "ε",
+                "accuracy, %",
+                crosses=crosses,
+                limits=_limits(lines, crosses),
             )
+            drawings.append(plots.inline(panel, f"curve-{dataset}-{len(drawings)}"))
     if not drawings:
         return None
     cross = Key("× the paper's TSGD+PTR", "", "")
@@ -143,6 +141,28 @@ def _printed(dataset: str, corrupt: str) -> list[tuple[float, float]]:
             if (cell.dataset, cell.corrupt, cell.method) == (dataset, corrupt, "ptr")
         }
     )
+
+
+def _limits(
+    lines: Sequence[Line], crosses: Sequence[tuple[float, float]]
+) -> tuple[float, float] | None:
+    """The range of accuracies at the paper's ε and above, where methods differ by little.
+
+    None if nothing reaches these ε.
+    """
+    first = min(epsilon for epsilon, _ in crosses)
+    ends = [
+        cell.mean + sign * (cell.deviation or 0.0)
+        for line in lines
+        for epsilon, cell in line.points
+        for sign in (-1, 1)
+        if epsilon >= first
+    ]
+    if not ends:
+        return None
+    values = [*ends, *(accuracy for _, accuracy in crosses)]
+    middle, half = (max(values) + min(values)) / 2, max(max(values) - min(values), 1.0) / 2
+    return middle - half, middle + half
 
 
 def _curve(

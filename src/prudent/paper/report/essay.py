@@ -11,10 +11,40 @@ from collections.abc import Iterator
 from importlib import resources
 
 from prudent.paper.report import display_names
-from prudent.paper.report.document import Bullets, Cell, Grid, Paragraph, Section, Tone
+from prudent.paper.report.document import Bullets, Cell, Grid, Listing, Paragraph, Section, Tone
 from prudent.paper.results import Results
 from prudent.paper.runs.jobs import Job, settings
 
+_COMMANDS = """\
+$ prudent paper table 1 --dataset mnist --corrupt label:0.1 --method ptr --run
+$ prudent paper table 1 --dataset cifar10-momentum
+$ prudent paper grid mine.toml --run --seeds 3"""
+_GRID = """\
+# mine.toml
+[datasets.wine]
+like = "mnist"           # batch, rate, clip, noise and trim of the paper's MNIST
+data = "npz:wine.npz"    # the arrays of an archive, or a name as for prudent train
+epsilons = [1.0, 3.0]
+methods = ["ptr", "dpsgd"]
+corruptions = ["none", "label:0.1", "faults.py:Swap:0.2"]"""
+_FAULTS = """\
+# faults.py
+import attrs
+
+from prudent.corruption import corrupted_records
+
+
+@attrs.frozen
+class Swap:
+    \"\"\"Reverses the features of bad records.\"\"\"
+
+    ratio: float
+
+    def apply(self, features, labels, *, classes, seed):
+        bad = corrupted_records(len(labels), self.ratio, seed).to(features.device)
+        changed = features.clone()
+        changed[bad] = features[bad].flip(1)
+        return changed, labels"""
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
 
@@ -22,6 +52,18 @@ def why() -> Section:
     """The section that explains the exceptions of the summary."""
     title = "Why there are exceptions"
     return Section(title, "why", (_bullets(title),))
+
+
+def networks() -> Bullets:
+    """The explanation of what other networks and momentum give on CIFAR10."""
+    return _bullets("What differs on CIFAR10")
+
+
+def own_runs() -> Section:
+    """The section on running cells, data sets and corruptions of one's own."""
+    first, second, third = map(Paragraph, lines("Runs of your own"))
+    blocks = (first, Listing(_COMMANDS, "console"), second, Listing(_GRID, "toml"))
+    return Section("Runs of your own", "own", (*blocks, Listing(_FAULTS, "python"), third))
 
 
 def bad_records() -> Bullets:

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+import attrs
+
 from prudent import _validate
+from prudent.paper.report.cells import EVERY, Choice
 from prudent.paper.results import SMALL, shipped
-from prudent.paper.runs import jobs
+from prudent.paper.runs import jobs, own
 from prudent.paper.runs.grid import run_jobs
-from prudent.paper.runs.jobs import Job, published
+from prudent.paper.runs.jobs import Job, Settings, published
 
 FOLDER = Path("runs/paper")
 SIZES = ("small", "full")
@@ -46,6 +49,14 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
     return own
 
 
+def own_results_path(grid: Path, size: str, given: Path | None) -> Path:
+    """The path of the results of a user's own settings: by default named as their file."""
+    ending = SMALL if size == "small" else ".csv"
+    if given is not None:
+        return results_path(size, given, running=True)
+    return FOLDER / f"{grid.stem}{ending}"
+
+
 def fill(todo: Iterable[Job], results: Path, *, size: str, device: str) -> None:
     """Run the missing jobs and append their results; existing results are not recomputed."""
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
@@ -53,18 +64,35 @@ def fill(todo: Iterable[Job], results: Path, *, size: str, device: str) -> None:
 
 
 def table_jobs(
-    table: int, datasets: Collection[str], size: str, seeds: int | None = None
+    table: int,
+    datasets: Collection[str],
+    size: str,
+    seeds: int | None = None,
+    choice: Choice = EVERY,
 ) -> Iterator[Job]:
-    """The runs of a table on some data sets; at small size only for its first corruptions."""
+    """The runs of some cells of a table.
+
+    At small size those of its first corruptions, unless corruptions are chosen.
+    """
     corruptions = list(dict.fromkeys(c.corrupt for c in published() if c.table == table))
-    chosen = corruptions if size == "full" else corruptions[:_CORRUPTIONS]
-    for job in jobs.table_jobs([table], _SEEDS[size] if seeds is None else seeds):
-        if job.dataset in datasets and job.corrupt in chosen:
-            yield job
+    if size == "small" and choice.corruptions is None:
+        choice = attrs.evolve(choice, corruptions=corruptions[:_CORRUPTIONS])
+    yield from filter(
+        choice.needs, jobs.table_jobs([table], _count(size, seeds), datasets=datasets)
+    )
+
+
+def own_jobs(mine: Settings, size: str, seeds: int | None = None) -> Iterator[Job]:
+    """The runs of a user's own settings."""
+    yield from own.own_jobs(mine, _count(size, seeds))
+
+
+def _count(size: str, seeds: int | None) -> int:
+    return _SEEDS[size] if seeds is None else seeds
 
 
 def frontier_jobs(size: str, seeds: int | None = None) -> Iterator[Job]:
     """The runs of the frontier; at small size only clean training and three attacks."""
-    for job in jobs.frontier_jobs(_SEEDS[size] if seeds is None else seeds):
+    for job in jobs.frontier_jobs(_count(size, seeds)):
         if size == "full" or (job.corrupt in _SMALL_FRONTIER and not job.features):
             yield job

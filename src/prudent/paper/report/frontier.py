@@ -15,7 +15,8 @@ import attrs
 
 from prudent.corruption import GradientCorruption, parse
 from prudent.experiments.experiment import Experiment
-from prudent.paper.results import AIMED, Estimate, Reading, Results
+from prudent.paper.corruptions import AIMED
+from prudent.paper.results import Estimate, Reading, Results
 from prudent.paper.runs.jobs import is_met, published, settings
 
 

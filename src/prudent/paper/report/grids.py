@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, mode
 
 from prudent.paper.report import display_names
-from prudent.paper.report.cells import METHOD_ORDER, Line, datasets, groups
+from prudent.paper.report.cells import EVERY, METHOD_ORDER, Choice, Group, Line, datasets, groups
 from prudent.paper.report.document import Cell, Grid, Tone
 from prudent.paper.report.frontier import Frontier, Row, is_covered
 from prudent.paper.results import Estimate, Reading, Results
@@ -19,12 +19,12 @@ def table_grids(
     results: Results,
     table: int,
     *,
-    methods: Sequence[str] = METHOD_ORDER,
+    choice: Choice = EVERY,
     standalone: bool = True,
 ) -> list[Grid]:
     """One grid per data set of a table; see `table_grid`."""
     return [
-        table_grid(results, table, dataset, methods=methods, standalone=standalone)
+        table_grid(results, table, dataset, choice=choice, standalone=standalone)
         for dataset in datasets(table)
     ]
 
@@ -34,24 +34,25 @@ def table_grid(
     table: int,
     dataset: str,
     *,
-    methods: Sequence[str] = METHOD_ORDER,
+    choice: Choice = EVERY,
     standalone: bool = True,
 ) -> Grid:
     """The part of a table on one data set.
 
-    A row holds every method at one corruption and ε. Columns that nothing was run for are left
-    out, and the note says so.
+    A row holds every method at one corruption and ε. Rows and columns that nothing was run for are
+    left out, and the note says so.
 
     Args:
         results: The results to show.
         table: Number of the table, 1 to 4.
         dataset: Name of the data set in the settings.
-        methods: The methods to show, of those in the table.
+        choice: The cells to show.
         standalone: Whether the note describes a substitute for the paper's data; the report
             describes it once for all tables.
     """
-    here = [group for group in groups(results, table) if group.dataset == dataset]
-    shown = [m for m in METHOD_ORDER if m in methods and m in here[0].methods]
+    chosen = [group for group in groups(results, table, [dataset]) if choice.has(group)]
+    here = [group for group in chosen if group.is_run] or chosen
+    shown = [m for m in METHOD_ORDER if choice.has_method(m) and m in here[0].methods]
     usual = _usual_seeds([cell for group in here for m in shown for cell in group.line(m).ours])
     tuned = _usual_seeds([cell for group in here for cell in (group.best, group.rival)])
     columns: dict[str, list[Cell]] = {}
@@ -63,10 +64,11 @@ def table_grid(
         ]
         for accountant in ("rdp", "pld"):
             columns[f"{name}, {accountant.upper()}"] = [
-                _against(line, accountant, usual) for line in lines
+                _against(line, accountant, usual, compared=not results.small) for line in lines
             ]
-    if len(shown) > 1:
+    if choice.has_method("ours"):
         columns["tuned"] = [_estimate(group.best, usual_seeds=tuned) for group in here]
+    if choice.has_method("ours-dpsgd"):
         columns["DP-SGD, tuned"] = [_estimate(group.rival, usual_seeds=tuned) for group in here]
     run = {name: cells for name, cells in columns.items() if any(map(_is_run, cells))}
     notes = [
@@ -74,7 +76,9 @@ def table_grid(
         _not_run_note([name for name in columns if name not in run])
         if len(run) > len(shown)
         else f"{display_names.NOT_RUN.capitalize()}.",
+        _not_run_note(_corruptions(chosen, without=here)),
         display_names.substitute_note(dataset) if standalone else None,
+        display_names.SMALL_NOTE if results.small else None,
         f"Tuned setting: {here[0].setting}." if here[0].setting not in (None, "ours") else None,
     ]
     corruptions = spans([display_names.corruption(group.corrupt) for group in here])
@@ -110,6 +114,13 @@ def _seeds_note(usual: int | None, tuned: int | None) -> str | None:
     return f"Seeds: {', '.join(parts)}, unless a cell says otherwise."
 
 
+def _corruptions(chosen: Sequence[Group], *, without: Sequence[Group]) -> list[str]:
+    """The corruptions of some groups that others do not have."""
+    known = {group.corrupt for group in without}
+    names = dict.fromkeys(group.corrupt for group in chosen if group.corrupt not in known)
+    return [display_names.corruption(name) for name in names]
+
+
 def _not_run_note(names: list[str]) -> str | None:
     return f"{display_names.NOT_RUN.capitalize()}: {'; '.join(names)}." if names else None
 
@@ -118,13 +129,15 @@ def _is_run(cell: Cell) -> bool:
     return cell.text != display_names.NOT_RUN
 
 
-def _against(line: Line, accountant: str, usual_seeds: int | None) -> Cell:
-    """Our accuracy, with its difference from the paper's."""
+def _against(line: Line, accountant: str, usual_seeds: int | None, *, compared: bool) -> Cell:
+    """Our accuracy, if `compared` with its difference from the paper's."""
     ours = line.by(accountant)
     if ours is None:
         # A run has a row for each accountant unless even its first step exceeds ε.
         run = line.rdp is not None or line.pld is not None
         return Cell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
+    if not compared:
+        return _estimate(ours, usual_seeds=usual_seeds)
     difference = ours.mean - line.paper.accuracy
     detail = [display_names.difference(difference)]
     if ours.seeds != usual_seeds:

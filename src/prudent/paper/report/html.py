@@ -1,7 +1,9 @@
 """Rendering of a page as one self-contained HTML file, without scripts or network access."""
 
 import html
+import itertools
 import re
+from collections.abc import Iterator
 from importlib import resources
 
 from prudent.paper.figures.plots import page_colour
@@ -12,6 +14,7 @@ from prudent.paper.report.document import (
     Document,
     Grid,
     Key,
+    Listing,
     Paragraph,
     Plots,
     Section,
@@ -25,6 +28,7 @@ def render(page: Document, generated_by: str) -> str:
     """The page as HTML; its colours follow the reader's light or dark mode."""
     style = resources.files("prudent.paper.report").joinpath("style.css").read_text("utf-8")
     links = "\n".join(f'<a href="#{s.anchor}">{_text(s.title)}</a>' for s in page.sections)
+    caveat = f'\n<p class="caveat">{_text(page.caveat)}</p>' if page.caveat else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -37,7 +41,7 @@ def render(page: Document, generated_by: str) -> str:
 <body>
 <header>
 <h1>{_text(page.title)}</h1>
-<p>{_text(page.lead)}</p>
+<p>{_text(page.lead)}</p>{caveat}
 <nav>
 {links}
 </nav>
@@ -63,6 +67,8 @@ def _block(block: Block) -> str:
             return f"<p>{_text(text)}</p>"
         case Bullets(items=items):
             return "<ul>\n" + "\n".join(f"<li>{_text(item)}</li>" for item in items) + "\n</ul>"
+        case Listing(text=text):
+            return f'<pre tabindex="0">{html.escape(text, quote=False)}</pre>'
         case Tiles(tiles=tiles):
             return '<div class="tiles">\n' + "\n".join(map(_tile, tiles)) + "\n</div>"
         case Grid():
@@ -77,9 +83,7 @@ def _tile(tile: Tile) -> str:
 
 
 def _grid(grid: Grid) -> str:
-    head = "".join(
-        f"<th{_classes(grid, column)}>{_text(name)}</th>" for column, name in enumerate(grid.header)
-    )
+    head = "\n".join(f"<tr>{cells}</tr>" for cells in _header(grid))
     body = "\n".join(
         "<tr>" + "".join(_cell(grid, column, cell) for column, cell in enumerate(row)) + "</tr>"
         for row in grid.rows
@@ -87,9 +91,34 @@ def _grid(grid: Grid) -> str:
     title = f"<h3>{_text(grid.title)}</h3>\n" if grid.title else ""
     note = f'\n<p class="note">{_text(grid.note)}</p>' if grid.note else ""
     return (
-        f'{title}<div class="scroll" tabindex="0"><table>\n<thead><tr>{head}</tr></thead>\n'
+        f'{title}<div class="scroll" tabindex="0"><table>\n<thead>{head}</thead>\n'
         f"<tbody>\n{body}\n</tbody>\n</table></div>{note}"
     )
+
+
+def _header(grid: Grid) -> Iterator[str]:
+    """One row of names, or two where neighbours such as "PTR, RDP" and "PTR, PLD" share a word."""
+    names = [name.split(", ", 1) for name in grid.header]
+    runs = [list(same) for _, same in itertools.groupby(names, lambda name: (name[0], len(name)))]
+    if all(len(same) == 1 or len(same[0]) == 1 for same in runs):
+        cells = enumerate(grid.header)
+        yield "".join(f"<th{_classes(grid, column)}>{_text(name)}</th>" for column, name in cells)
+        return
+    upper, lower, column = [], [], 0
+    for same in runs:
+        shared = len(same) > 1
+        span = f' colspan="{len(same)}" scope="colgroup"' if shared else ' rowspan="2"'
+        title = same[0][0] if shared else ", ".join(same[0])
+        centred = ' class="over"' if shared else _classes(grid, column)
+        upper.append(f"<th{centred}{span}>{_text(title)}</th>")
+        if shared:
+            lower += [
+                f"<th{_classes(grid, column + place)}>{_text(', '.join(name[1:]))}</th>"
+                for place, name in enumerate(same)
+            ]
+        column += len(same)
+    yield "".join(upper)
+    yield "".join(lower)
 
 
 def _cell(grid: Grid, column: int, cell: Cell | None) -> str:

@@ -9,8 +9,8 @@ import attrs
 import prudent
 from prudent.experiments.experiment import Experiment
 from prudent.paper.figures.panels import Figure
-from prudent.paper.report import attack_sections, display_names, drawings, essay
-from prudent.paper.report.cells import METHOD_ORDER
+from prudent.paper.report import attack_sections, display_names, drawings, essay, networks
+from prudent.paper.report.cells import EVERY, Choice, datasets, groups
 from prudent.paper.report.document import (
     Block,
     Bullets,
@@ -25,8 +25,8 @@ from prudent.paper.report.document import (
     Tone,
 )
 from prudent.paper.report.frontier import Attacker, frontiers
-from prudent.paper.report.grids import passing_grid, spans, table_grids
-from prudent.paper.report.summary import SMALL_IMAGES, Comparison, Count, Summary, summarise
+from prudent.paper.report.grids import passing_grid, spans, table_grid
+from prudent.paper.report.summary import Comparison, Count, Summary, summarise
 from prudent.paper.results import Reading, Results
 from prudent.paper.runs.jobs import published, settings
 
@@ -37,6 +37,16 @@ TABLES = {
     4: "with DP-SGD",
 }
 _NAMES = {"rdp": "RDP", "pld": "PLD"}
+_TABLE_NOTES = {
+    2: "The paper trains the last layer of networks pretrained on ImageNet. Of ResNet18 the "
+    "weights at hand end after the third of four stages (`layer3`), so its features are those of a "
+    "shallower network. The weights of VGG11 are not to be had: VGG16, a deeper network of the "
+    "same family, stands in for it, with the average of its last convolutions as features, 512 in "
+    "place of the 4,096 that the last layer of VGG11 gets. Its numbers are not those of VGG11. Its "
+    "weights were rounded to half precision for these runs, which changes its features by 0.05 %.",
+    4: "The other methods of this table are those of Table 1.",
+}
+_MOST_NAMED = 4  # exceptions on a data set that are named one by one
 
 
 def document(results: Results, *, curves: bool = True, figures: Sequence[Figure] = ()) -> Document:
@@ -53,7 +63,7 @@ def document(results: Results, *, curves: bool = True, figures: Sequence[Figure]
         attack_sections.opening(attacked),
         _summary(results),
         *([essay.why()] if full else []),
-        *(_table(results, number) for number in TABLES),
+        *_tables(results),
         *([_curves(results)] if curves else []),
         _test(results, curves),
         *(attack_sections.survived(results, attacked, attacker) for attacker in Attacker),
@@ -61,8 +71,10 @@ def document(results: Results, *, curves: bool = True, figures: Sequence[Figure]
         *([_figures(figures)] if figures else []),
         _runs(results),
         _choices(),
+        essay.own_runs(),
     ]
-    return Document(_title(results), _lead(results), tuple(sections))
+    caveat = display_names.SMALL_NOTE if results.small else ""
+    return Document(_title(results), _lead(results), tuple(sections), caveat)
 
 
 def _title(results: Results) -> str:
@@ -73,57 +85,44 @@ def _title(results: Results) -> str:
 def _lead(results: Results) -> str:
     seeds = len({reading.seed for reading in results.readings})
     made = (
-        f"{results.runs():,} runs, up to {seeds} seeds, {len(results.readings):,} rows of results"
+        f"{results.runs():,} runs, {'one seed' if seeds == 1 else f'up to {seeds} seeds'}, "
+        f"{len(results.readings):,} rows of results"
         if results.readings
         else "No run has been made yet"
     )
-    cut = (
-        " These runs were cut short to fit a laptop: their numbers compare with each other alone, "
-        "not with the paper's."
-        if results.small
-        else ""
-    )
     return (
         f"Every number of the paper's tables beside ours: accuracy in percent on clean test data, "
-        f"mean ± standard deviation over seeds. {made}; prudent {prudent.__version__}.{cut}"
+        f"mean ± standard deviation over seeds. {made}; prudent {prudent.__version__}."
     )
 
 
 def _summary(results: Results) -> Section:
     found = summarise(results)
-    tiles = (
-        *(
-            _tile(
-                found.paper[name].on(*SMALL_IMAGES),
-                f"TSGD+PTR ≥ the paper's, MNIST and EMNIST, by {_NAMES[name]}",
-            )
-            for name in ("pld", "rdp")
-        ),
-        *(
-            _tile(found.gain[name], f"TSGD+PTR > TSGD+Gaussian, all data sets, by {_NAMES[name]}")
-            for name in ("pld", "rdp")
-        ),
-        _tile(found.best, "the tuned setting ≥ the paper's TSGD+PTR"),
-        _tile(found.rival, "the tuned setting > DP-SGD with the same tuning"),
+    notes = (
+        "Each cell of the paper counts once, though it prints some in two tables; means over "
+        "seeds are compared, unrounded.",
+        "By RDP a run stops where Rényi accounting reaches ε, by PLD where the exact accounting "
+        "does, later: the same run, read at two steps.",
+        *_substitutes(),
     )
-    return Section(
-        "Summary",
-        "summary",
-        (
-            Tiles(tiles),
-            _by_dataset(found),
-            Bullets(
-                (
-                    "Each cell of the paper counts once, though it prints some in two tables; "
-                    "means over seeds are compared, unrounded.",
-                    "By RDP a run stops where Rényi accounting reaches ε, by PLD where the exact "
-                    "accounting does, later: the same run, read at two steps.",
-                    *_substitutes(),
-                )
-            ),
-            *_exceptions(found),
-        ),
-    )
+    if results.small:
+        blocks: tuple[Block, ...] = (
+            Paragraph("Small runs are not counted against the paper's numbers."),
+        )
+    else:
+        blocks = (Tiles(tuple(_tiles(found))), _by_dataset(found))
+    exceptions = () if results.small else _exceptions(found)
+    return Section("Summary", "summary", (*blocks, Bullets(notes), *exceptions))
+
+
+def _tiles(found: Summary) -> Iterator[Tile]:
+    """The counts over all data sets."""
+    for name in ("pld", "rdp"):
+        yield _tile(found.paper[name], f"TSGD+PTR ≥ the paper's, by {_NAMES[name]}")
+    for name in ("pld", "rdp"):
+        yield _tile(found.gain[name], f"TSGD+PTR > TSGD+Gaussian, by {_NAMES[name]}")
+    yield _tile(found.best, "the tuned setting ≥ the paper's TSGD+PTR")
+    yield _tile(found.rival, "the tuned setting > DP-SGD with the same tuning")
 
 
 def _tile(count: Count, label: str) -> Tile:
@@ -166,10 +165,14 @@ def _substitutes() -> Iterator[str]:
         note = display_names.substitute_note(name)
         if note is not None:
             yield note
+    yield (
+        "VGG16: A substitute for VGG11, whose weights are not to be had. Results on it are not "
+        "results on VGG11; the counts above include it."
+    )
 
 
 def _exceptions(found: Summary) -> Iterator[Block]:
-    """The cells in which our result is lower, by data set, each with its difference."""
+    """The cells in which our result is lower, by data set, with their differences."""
     counts = {
         **{
             f"TSGD+PTR below the paper's, by {_NAMES[name]}": found.paper[name]
@@ -184,7 +187,7 @@ def _exceptions(found: Summary) -> Iterator[Block]:
     }
     lost = {title: count for title, count in counts.items() if count.lost}
     if lost:
-        yield Paragraph("Exceptions, each with its difference in points at an ε:")
+        yield Paragraph("Exceptions, with their differences in points, at an ε:")
         yield Bullets(tuple(f"{title} ({len(c.lost)}): {_lost(c)}." for title, c in lost.items()))
 
 
@@ -192,12 +195,13 @@ def _lost(count: Count) -> str:
     parts = []
     for dataset in dict.fromkeys(comparison.group.dataset for comparison in count.lost):
         here = count.on(dataset)
-        if here.won or here.made == 1:
+        if len(here.lost) <= _MOST_NAMED:
             shown = ", ".join(_by_corruption(here.lost))
         else:
             differences = [c.difference for c in here.lost if c.difference is not None]
             ends = map(display_names.difference, (max(differences), min(differences)))
-            shown = f"every cell, {' to '.join(ends)}"
+            share = f"{len(here.lost)} of {here.made} cells" if here.won else "every cell"
+            shown = f"{share}, {' to '.join(ends)}"
         parts.append(f"{display_names.short(dataset)}: {shown}")
     return "; ".join(parts)
 
@@ -208,27 +212,39 @@ def _by_corruption(lost: Sequence[Comparison]) -> Iterator[str]:
         yield f"{display_names.corruption(corrupt)} ({', '.join(at)})"
 
 
+def _tables(results: Results) -> Iterator[Section]:
+    """The tables; after the first, what other networks give in its place."""
+    for number in TABLES:
+        yield _table(results, number)
+        if number == 1 and (compared := networks.section(results)) is not None:
+            yield compared
+
+
 def _table(results: Results, number: int) -> Section:
-    notes: list[Block] = []
-    if number == 2:
-        notes.append(
-            Paragraph(
-                "The paper trains the last layer of networks pretrained on ImageNet. Of ResNet18 "
-                "the weights at hand end after the third of four stages (`layer3`), so its "
-                "features are those of a shallower network; of VGG11 there are none."
-            )
+    """The parts of a table that were run; one line names the others."""
+    choice = Choice(methods=("dpsgd",)) if number == 4 else EVERY
+    run = {group.dataset for group in groups(results, number) if group.is_run}
+    missing = [display_names.dataset(name) for name in datasets(number) if name not in run]
+    blocks: list[Block] = []
+    if run and number in _TABLE_NOTES:
+        blocks.append(Paragraph(_TABLE_NOTES[number]))
+    blocks += [
+        table_grid(results, number, name, choice=choice, standalone=False)
+        for name in datasets(number)
+        if name in run
+    ]
+    if missing:
+        names = "; ".join(missing)
+        told = (
+            f"{display_names.NOT_RUN.capitalize()}: {names} (`prudent paper table {number} --run`)."
         )
-    methods: tuple[str, ...] = METHOD_ORDER
-    if number == 4:
-        methods = ("dpsgd",)
-        notes.append(Paragraph("The other methods of this table are those of Table 1."))
-    grids = table_grids(results, number, methods=methods, standalone=False)
-    return Section(f"Table {number}: {TABLES[number]}", f"table-{number}", (*notes, *grids))
+        blocks.append(Paragraph(told))
+    return Section(f"Table {number}: {TABLES[number]}", f"table-{number}", tuple(blocks))
 
 
 def _curves(results: Results) -> Section:
-    datasets = dict.fromkeys(cell.dataset for cell in published())
-    found = (drawings.accuracy_over_epsilon(results, name) for name in datasets)
+    names = dict.fromkeys(cell.dataset for cell in published())
+    found = (drawings.accuracy_over_epsilon(results, name) for name in names)
     return Section(
         "Accuracy against ε",
         "curves",
@@ -236,7 +252,8 @@ def _curves(results: Results) -> Section:
             Paragraph(
                 "Exact accounting (PLD). The paper's settings: one run of fixed noise, read as ε "
                 "grows; ours: each point a run with its noise solved for that ε. Shaded: a "
-                "standard deviation over seeds each way."
+                "standard deviation over seeds each way. Axes span what is reached at the paper's "
+                "ε, so a curve may enter from below."
             ),
             *_or_not_run(found),
         ),
@@ -244,8 +261,8 @@ def _curves(results: Results) -> Section:
 
 
 def _test(results: Results, curves: bool) -> Section:
-    datasets = dict.fromkeys(cell.dataset for cell in published())
-    found = (drawings.passing_over_time(results, name) for name in datasets)
+    names = dict.fromkeys(cell.dataset for cell in published())
+    found = (drawings.passing_over_time(results, name) for name in names)
     return Section(
         "The private test",
         "test",
@@ -330,7 +347,13 @@ def _choices() -> Section:
                     "Letters (Errata 1, item 33).",
                 )
             ),
-            _settings_grid(every["datasets"], "The paper's settings, completed"),
+            _settings_grid(
+                {
+                    name: every["datasets"][name]
+                    for name in dict.fromkeys(c.dataset for c in published())
+                },
+                "The paper's settings, completed",
+            ),
             _settings_grid(
                 {
                     f"{column}: {name}": values

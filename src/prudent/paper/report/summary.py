@@ -7,8 +7,6 @@ import attrs
 from prudent.paper.report.cells import Group, every_group
 from prudent.paper.results import Estimate, Results
 
-SMALL_IMAGES = ("mnist", "emnist")
-
 
 @attrs.frozen
 class Comparison:

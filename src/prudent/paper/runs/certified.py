@@ -22,7 +22,8 @@ from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.vectors import Whole, in_chunks
 from prudent.corruption import Backdoor, DataCorruption, corrupted_records, parse
 from prudent.experiments.datasets import Dataset, load
-from prudent.paper.results import AIMED, Reading
+from prudent.paper.corruptions import AIMED
+from prudent.paper.results import Reading
 from prudent.paper.runs.jobs import Job, settings
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.sums.additive import least_gaussian

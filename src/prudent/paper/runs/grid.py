@@ -17,25 +17,32 @@ from concurrent.futures import (
     wait,
 )
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 import torch
-from rich.progress import Progress
 from torch import nn
 
-from prudent.corruption import Backdoor, DataCorruption, GradientCorruption, parse
-from prudent.experiments.backbones import find_weights, resnet18, with_features
+from prudent import _progress, _validate
+from prudent.corruption import Backdoor, DataCorruption, GradientCorruption
+from prudent.experiments.backbones import find_vgg16, find_weights, resnet18, vgg16, with_features
 from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import build_model
-from prudent.experiments.models import logistic_regression
+from prudent.experiments.models import CONVOLUTIONAL, logistic_regression
+from prudent.experiments.setup import build_model
+from prudent.paper.corruptions import corruption_of
 from prudent.paper.results import Reading, append, read
 from prudent.paper.runs.certified import in_order, run_certified
-from prudent.paper.runs.jobs import Job, settings
+from prudent.paper.runs.jobs import Job
 from prudent.paper.runs.plans import Mark, Plans
 from prudent.paper.runs.streams import Work, in_turns, training
 from prudent.training import Plan, accuracy
 from prudent.training.loop.metrics import Metrics
 
+BACKBONES: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors")),
+    "vgg16": lambda: vgg16(find_vgg16()),
+}
+"""The frozen networks whose features the last layer of a data set is trained on, by name."""
 Planned = tuple[Job, Plan, list[Mark]]
 Finished = Callable[[list[Reading]], None]
 
@@ -70,8 +77,7 @@ def run_jobs(
     deadline = time.monotonic() + seconds
     plans = Plans(results.with_name("plans.json"), _record_counts(todo))
     left = len(missing)
-    with Progress() as progress:
-        bar = progress.add_task("runs", total=left)
+    with _progress.part("runs", left):
 
         def planned() -> Iterator[Planned]:
             for job in todo:
@@ -83,7 +89,7 @@ def run_jobs(
             nonlocal left
             append(results, readings)
             left -= 1
-            progress.advance(bar)
+            _progress.advance()
 
         for job in certified:
             if time.monotonic() < deadline:
@@ -100,27 +106,56 @@ def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
     torch.set_num_threads(1)
     readings: list[Reading] = []
     device = torch.device("cpu")
-    data = _featured(job.dataset, *_data_corruption(job), device)
+    data = _featured(_records(job), device)
     for _ in _work(job, plan, marks, data, readings.extend, device):
         pass
     return readings
 
 
+class Records(NamedTuple):
+    """The records of a run: what it has in common with other runs on the same ones.
+
+    Attributes:
+        data: As for `load`.
+        corrupt: A corruption of data, or none.
+        seed: Seed of the corruption; 0 without one.
+        centred: Whether features run from −1 to 1.
+        backbone: Name of the frozen network whose features are taken; empty for none.
+        size: Height and width of the images that the frozen network gets.
+    """
+
+    data: str
+    corrupt: str
+    seed: int
+    centred: bool
+    backbone: str
+    size: int
+
+
+def _records(job: Job) -> Records:
+    mine = job.setting
+    is_of_data = isinstance(corruption_of(job.corrupt), DataCorruption)
+    corrupt, seed = (job.corrupt, job.seed) if is_of_data else ("none", 0)
+    backbone = _validate.one_of(("", *BACKBONES), backbone=mine.get("backbone", ""))
+    return Records(
+        mine["data"], corrupt, seed, bool(mine.get("centred")), backbone, mine.get("size", 0)
+    )
+
+
 @functools.lru_cache(maxsize=12)
-def _corrupted(dataset: str, corrupt: str, seed: int) -> Dataset:
-    """The images of a run after data corruption, on the host."""
-    data, corruption = _loaded(settings()["datasets"][dataset]["data"]), parse(corrupt)
-    return data.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else data
+def _corrupted(data: str, corrupt: str, seed: int) -> Dataset:
+    """The records after data corruption, on the host."""
+    clean, corruption = _loaded(data), corruption_of(corrupt)
+    return clean.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else clean
 
 
-def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Dataset:
-    """The data of a run on its device: images, or the features of a fixed network."""
-    data = _corrupted(dataset, corrupt, seed)
-    mine = settings()["datasets"][dataset]
-    if "backbone" in mine:
-        network = resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors"))
-        data = with_features(data, network, size=mine["size"], device=device)
-    if mine.get("centred"):
+def _featured(records: Records, device: torch.device) -> Dataset:
+    """The records on a device: as they are, or the features of a fixed network."""
+    data = _corrupted(*records[:3])
+    if records.backbone:
+        network = BACKBONES[records.backbone]()
+        data = with_features(data, network, size=records.size, device=device)
+    if records.centred:
         data = data.centred()
     return data.to(device)
 
@@ -128,12 +163,6 @@ def _featured(dataset: str, corrupt: str, seed: int, device: torch.device) -> Da
 @functools.cache
 def _loaded(name: str) -> Dataset:
     return load(name)
-
-
-def _data_corruption(job: Job) -> tuple[str, int]:
-    """The corruption and seed that the data of a job depends on; none for gradient corruptions."""
-    is_of_data = isinstance(parse(job.corrupt), DataCorruption)
-    return (job.corrupt, job.seed) if is_of_data else ("none", 0)
 
 
 def _run_on_streams(
@@ -146,7 +175,7 @@ def _run_on_streams(
 
     def works(prefetched: Iterable[Planned]) -> Iterator[Work]:
         for job, plan, marks in prefetched:
-            data = featured(job.dataset, *_data_corruption(job), device)
+            data = featured(_records(job), device)
             yield _work(job, plan, marks, data, finished, device)
 
     with ThreadPoolExecutor(4) as pool:
@@ -164,7 +193,7 @@ def _prefetched(
     waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
     for item in planned:
         job = item[0]
-        waiting.append((item, pool.submit(_corrupted, job.dataset, *_data_corruption(job))))
+        waiting.append((item, pool.submit(_corrupted, *_records(job)[:3])))
         if len(waiting) > ahead:
             yield _first(waiting)
     while waiting:
@@ -200,14 +229,12 @@ def _work(
     device: torch.device,
 ) -> Work:
     experiment = job.experiment
-    featured = "backbone" in settings()["datasets"][job.dataset]
-    shape = tuple(data.train_features.shape[1:])
     corruption = experiment.corruption
     return training(
         plan,
-        logistic_regression(shape, data.classes) if featured else build_model(data, job.seed),
+        _model(job, data),
         (data.train_features, data.train_labels),
-        _evaluation(parse(job.corrupt), data),
+        _evaluation(corruption, data),
         sorted({mark.step for mark in marks}),
         lambda history: finished(_readings(job, plan, marks, history)),
         lr=experiment.lr,
@@ -217,6 +244,19 @@ def _work(
         average=experiment.average,
         device=device,
     )
+
+
+def _model(job: Job, data: Dataset) -> nn.Module:
+    """The network that the settings of a job name, or the usual one for its records."""
+    mine = job.setting
+    shape = tuple(data.train_features.shape[1:])
+    if "backbone" in mine:
+        return logistic_regression(shape, data.classes)
+    if "network" in mine:
+        channels, height, width = shape
+        make = CONVOLUTIONAL[_validate.one_of(tuple(CONVOLUTIONAL), network=mine["network"])]
+        return make((channels, height, width), data.classes, job.seed)
+    return build_model(data, job.seed)
 
 
 def _evaluation(
@@ -263,5 +303,5 @@ def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, l
 
 
 def _record_counts(todo: Iterable[Job]) -> dict[str, int]:
-    names = {settings()["datasets"][job.dataset]["data"] for job in todo}
+    names = {job.setting["data"] for job in todo}
     return {name: len(_loaded(name).train_labels) for name in names}

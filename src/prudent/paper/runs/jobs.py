@@ -15,9 +15,10 @@ from typing import Any
 import attrs
 
 from prudent.accounting import GaussianTest, LaplaceTest
-from prudent.corruption import GradientCorruption, parse
+from prudent.corruption import DataCorruption, GradientCorruption, parse
 from prudent.experiments.experiment import Experiment
-from prudent.paper.results import AIMED, RunKey
+from prudent.paper.corruptions import AIMED, corruption_of, written
+from prudent.paper.results import RunKey
 
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 """The methods that are run with the paper's settings."""
@@ -47,12 +48,14 @@ class Published:
 
 @functools.cache
 def published() -> tuple[Published, ...]:
-    """Every accuracy of the paper's four tables."""
+    """Every accuracy of the paper's four tables, each under the data set that is run for it."""
     text = resources.files("prudent.paper").joinpath("published.csv").read_text()
+    known = settings()["datasets"]
+    instead = {mine["paper"]: name for name, mine in known.items() if mine["paper"] not in known}
     return tuple(
         Published(
             int(row["table"]),
-            row["dataset"],
+            instead.get(row["dataset"], row["dataset"]),
             row["corrupt"],
             float(row["epsilon"]),
             row["method"],
@@ -62,11 +65,42 @@ def published() -> tuple[Published, ...]:
     )
 
 
+def published_for(dataset: str) -> tuple[Published, ...]:
+    """The paper's accuracies beside which the runs of a data set stand; empty if there are none."""
+    if own := tuple(cell for cell in published() if cell.dataset == dataset):
+        return own
+    like = settings()["datasets"][dataset]["paper"]
+    return tuple(attrs.evolve(c, dataset=dataset) for c in published() if c.dataset == like)
+
+
+Settings = dict[str, Any]
+"""The settings of runs, as a file of them holds them."""
+
+
 @functools.cache
-def settings() -> dict[str, Any]:
-    """The settings of the runs."""
+def settings() -> Settings:
+    """The settings of the paper's runs.
+
+    A data set takes what it does not say itself from the one it is `like`, and stands beside the
+    cells of the one that `paper` names, by default of that one or its own.
+    """
     text = resources.files("prudent.paper").joinpath("grid.toml").read_text()
-    return tomllib.loads(text)
+    found = tomllib.loads(text)
+    return found | {"datasets": resolved(found["datasets"], {})}
+
+
+def resolved(mine: Settings, known: Settings) -> Settings:
+    """Data sets with all their settings; those that they are `like` stand above them or in `known`.
+
+    Raises:
+        KeyError: If a data set is like one that is not there.
+    """
+    found: Settings = {}
+    for name, own in mine.items():
+        like = own.get("like")
+        base = (known | found)[like] if like else {"paper": name}
+        found[name] = base | {key: value for key, value in own.items() if key != "like"}
+    return found
 
 
 @attrs.frozen
@@ -80,6 +114,7 @@ class Job:
         epsilons: The ε at which the accuracy is evaluated. Tuned settings have one and solve the
             noise for it; the paper's methods fix the noise and reach several.
         seed: Seed of everything random in the run.
+        settings: Where the data set's settings are looked up; by default those of the paper.
     """
 
     dataset: str
@@ -87,6 +122,13 @@ class Job:
     column: str
     epsilons: tuple[float, ...]
     seed: int
+    settings: Settings = attrs.field(factory=settings, eq=False, repr=False)
+
+    @property
+    def setting(self) -> Settings:
+        """The settings of the data set."""
+        found: Settings = self.settings["datasets"][self.dataset]
+        return found
 
     @property
     def target(self) -> float | None:
@@ -96,7 +138,7 @@ class Job:
     @property
     def features(self) -> str:
         """The feature map of a certified classifier; empty for a training run."""
-        return str(settings()["certified"].get(self.column, ""))
+        return str(self.settings["certified"].get(self.column, ""))
 
     @property
     def run(self) -> RunKey:
@@ -104,16 +146,27 @@ class Job:
         return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     @property
+    def _corruption(self) -> str | DataCorruption | GradientCorruption:
+        """The corruption by name, or a user's own, which takes the seed as a named one does."""
+        if not written(self.corrupt).own:
+            return self.corrupt
+        made: Any = corruption_of(self.corrupt)
+        own: DataCorruption | GradientCorruption = made
+        if hasattr(made, "seed"):
+            own = attrs.evolve(made, seed=self.seed)
+        return own
+
+    @property
     def experiment(self) -> Experiment:
         """The experiment to run; with the paper's settings, up to the largest ε."""
-        every, mine = settings(), settings()["datasets"][self.dataset]
+        every, mine = self.settings, self.setting
         common = {
             "dataset": mine["data"],
             "delta": every["delta"],
             "failure": every["failure"],
             "clip": mine["clip"],
             "propose": mine["propose"],
-            "corrupt": self.corrupt,
+            "corrupt": self._corruption,
             "seed": self.seed,
             "epsilon": max(self.epsilons),
         }
@@ -127,24 +180,30 @@ class Job:
                 trim_most=mine["trim_most"],
                 batch=mine["batch"],
                 lr=mine["lr"],
+                momentum=mine.get("momentum", 0.0),
             )
-        ours = dict(settings()["ours"][self.column][self.dataset])
+        ours = dict(every["ours"][self.column][self.dataset])
         test = GaussianTest(ours.pop("test_scale", 4.0))
         return Experiment(**(common | {"test": test} | ours))
 
-    @property
-    def alike(self) -> "Job":
-        """A job that is equal for all jobs with the same plan, without corruption and seed."""
-        return attrs.evolve(self, corrupt="none", seed=0)
 
+def table_jobs(
+    tables: Iterable[int],
+    seeds: int,
+    *,
+    datasets: Iterable[str] | None = None,
+    ours: bool = True,
+) -> Iterator[Job]:
+    """The runs that fill some tables, each once, ordered by seed.
 
-def table_jobs(tables: Iterable[int], seeds: int, *, ours: bool = True) -> Iterator[Job]:
-    """The runs that fill some tables, each once, ordered by seed."""
-    cells = [
-        cell
-        for cell in published()
-        if cell.table in set(tables) and cell.dataset in settings()["datasets"]
-    ]
+    Args:
+        tables: Numbers of the tables.
+        seeds: How many seeds to run.
+        datasets: Names in the settings; by default those of the tables, one for each.
+        ours: Whether to run the tuned settings too.
+    """
+    named = None if datasets is None else [c for name in datasets for c in published_for(name)]
+    cells = [cell for cell in named or published() if cell.table in set(tables)]
     wanted: dict[Job, None] = {}
     for seed in range(seeds):
         for cell in cells:

@@ -14,7 +14,7 @@ from prudent._files import replacing
 from prudent._rounding import rounded_up
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
-from prudent.paper.runs.jobs import Job, settings
+from prudent.paper.runs.jobs import Job
 from prudent.training import Plan
 
 ACCOUNTANTS: dict[str, Accountant] = {"rdp": RdpAccountant, "pld": PldAccountant}
@@ -50,7 +50,8 @@ class Plans:
     def of(self, job: Job) -> tuple[Plan, list[Mark]]:
         """The plan of a job and its marks, ordered by step."""
         experiment = job.experiment
-        key = repr((job.alike, attrs.evolve(experiment, corrupt="none", seed=0)))
+        alike = attrs.evolve(experiment, corrupt="none", seed=0, lr=1.0, momentum=0.0)
+        key = repr((job.epsilons, job.setting["curve"], alike))
         if key not in self._solved:
             self._solved[key] = self._solve(job)
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,8 +67,7 @@ class Plans:
         delta = experiment.delta
         if job.target is None:
             wanted = [(e, a) for e in job.epsilons for a in ACCOUNTANTS]
-            curve = settings()["datasets"][job.dataset]["curve"]
-            wanted += [(e, "pld") for e in curve if e < max(job.epsilons)]
+            wanted += [(e, "pld") for e in job.setting["curve"] if e < max(job.epsilons)]
             marks = {mark for e, a in wanted if (mark := _reached(plan, e, a, delta))}
         else:
             parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]

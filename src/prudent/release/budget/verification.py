@@ -3,6 +3,7 @@
 from typing import Any
 
 from prudent import _validate
+from prudent._progress import track
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.filters import Filter
 from prudent.release.budget.hash_chain import (
@@ -28,7 +29,7 @@ def verify(rows: list[Row], dataset: str, budget: Budget, digest: str | None) ->
         _validate.instance(str, "a text", digest=digest)
     filter_ = budget.filter()
     journal, charges, latest = Journal(dataset, filter_), 0, None
-    for row in rows:
+    for row in track(rows, "charges"):
         journal.follow([row])
         if len(journal.answered) > charges:
             charges, latest = charges + 1, row

@@ -152,7 +152,10 @@ def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> i
 def _duckdb(*arguments: Any, **options: Any) -> Any:
     """Connect to an embedded DuckDB, with the progress bar off, since it prints to stdout."""
     backend = ibis.duckdb.connect(*arguments, **options)
-    backend.raw_sql("SET enable_progress_bar = false")
+    # In Jupyter without ipywidgets the bar is off, and DuckDB refuses to have it set.
+    (shown,) = backend.raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
+    if shown:
+        backend.raw_sql("SET enable_progress_bar = false")
     return backend
 
 

@@ -91,5 +91,10 @@ def note_release(ledger: LedgerLike, charges: Sequence[Any]) -> None:
 
 def _steps(event: dp.DpEvent, plan: Plan) -> int:
     """The number of steps of a plan that an event pays for; 0 if it is of another plan."""
-    count = getattr(event, "count", 0)
+    steps = event.events[-1] if plan.before is not None and _is_composed(event) else event
+    count = getattr(steps, "count", 0)
     return count if count and event == plan.event_after(count) else 0
+
+
+def _is_composed(event: dp.DpEvent) -> bool:
+    return isinstance(event, dp.ComposedDpEvent) and bool(event.events)

@@ -13,8 +13,10 @@ from types import TracebackType
 from typing import Any
 
 import attrs
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from prudent import _progress
 from prudent._files import replacing, settle
 from prudent._rounding import rounded_up
 from prudent.training.loop.resuming import resumable
@@ -76,13 +78,16 @@ class Recorder:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[shown]}", markup=False),
+            console=Console(stderr=True),  # standard output is for results
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
+        self._reported = _progress.part("steps", steps - start)
         self._writer = _summary_writer(folder) if tensorboard else None
 
     def __enter__(self) -> "Recorder":
         self._progress.start()
+        self._reported.__enter__()
         return self
 
     def __exit__(
@@ -91,6 +96,7 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._reported.__exit__(kind, error, trace)
         self._progress.stop()
         if self._writer is not None:
             self._writer.close()
@@ -102,6 +108,7 @@ class Recorder:
     def advance(self) -> None:
         """Advance the progress bar by one step."""
         self._progress.advance(self._task)
+        _progress.advance()
 
     @resumable()
     def record(self, metrics: Metrics) -> None:

@@ -7,10 +7,14 @@ conventions are those of kymatio (Andreux et al., 2020).
 
 import functools
 import math
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 from scipy import fft
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SIDE = 28
 SCALES = 2
@@ -82,30 +86,50 @@ def _sampled_spectrum(spectrum: Real, step: int) -> Real:
     return sampled
 
 
-def _moduli(spectrum: npt.NDArray[np.complexfloating], wavelets: Floats, step: int) -> Floats:
+def _moduli(spectrum: Any, wavelets: Any, step: int, fourier: Any) -> Any:
     """|x ∗ ψ| sampled every `step` pixels, for each image and wavelet."""
     product = spectrum[:, None] * wavelets
     if step > 1:  # sampling an image folds its spectrum
         count, angles, side, _ = product.shape
         folded = product.reshape(count, angles, step, side // step, step, side // step)
         product = folded.mean(axis=(2, 4))
-    return np.abs(fft.ifft2(product)).astype(np.float32)
+    return abs(fourier.ifft2(product))
 
 
-def scattering(images: npt.NDArray[np.generic]) -> Floats:
-    """Scattering coefficients (n, 81, 49) of images (n, 28, 28) in [0, 1]."""
-    pixels = np.asarray(images, dtype=np.float32).reshape(-1, SIDE, SIDE)
-    edge = (_EDGE, _EDGE)
-    padded = np.pad(pixels, ((0, 0), edge, edge), mode="reflect")
-    count, wavelets = len(padded), _wavelets()
+@overload
+def scattering(images: npt.NDArray[np.generic]) -> Floats: ...
+@overload
+def scattering(images: "Tensor") -> "Tensor": ...
+def scattering(images: Any) -> Any:
+    """Scattering coefficients (n, 81, 49) of images (n, 28, 28) in [0, 1], as float32.
 
-    def averaged(values: Floats, step: int) -> Floats:
-        return values.reshape(count, -1, (_PADDED // step) ** 2) @ _averages(step)
+    Arrays and tensors go through the same lines; a tensor stays on its device.
+    """
+    arrays = isinstance(images, np.ndarray)
+    if arrays:
+        library: Any = np
+        fourier: Any = fft
+        pixels = images.astype(np.float32)
+    else:
+        import torch
 
-    spectrum = fft.fft2(padded)
-    fine, coarse = _moduli(spectrum, wavelets[0], 1), _moduli(spectrum, wavelets[1], 2)
+        library, fourier, pixels = torch, torch.fft, images.float()
+    mirrored = np.pad(np.arange(SIDE), _EDGE, mode="reflect")
+    padded = pixels.reshape(-1, SIDE, SIDE)[:, mirrored][:, :, mirrored]
+    count = len(padded)
+
+    def constant(values: Floats) -> Any:
+        return values if arrays else library.from_numpy(values).to(images.device)
+
+    def averaged(values: Any, step: int) -> Any:
+        return values.reshape(count, -1, (_PADDED // step) ** 2) @ constant(_averages(step))
+
+    wavelets = constant(_wavelets())
+    spectrum = fourier.fft2(padded)
+    fine = _moduli(spectrum, wavelets[0], 1, fourier)
+    coarse = _moduli(spectrum, wavelets[1], 2, fourier)
     parts = [averaged(padded, 1), averaged(fine, 1), averaged(coarse, 2)]
     for angle in range(ANGLES):  # only the fine scale has a coarser one to be analysed by
-        second = _moduli(fft.fft2(fine[:, angle]), wavelets[1], 2)
+        second = _moduli(fourier.fft2(fine[:, angle]), wavelets[1], 2, fourier)
         parts.append(averaged(second, 2))
-    return np.concatenate(parts, axis=1)
+    return library.concatenate(parts, axis=1)

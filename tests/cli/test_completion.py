@@ -1,0 +1,100 @@
+"""What Tab offers, asked of the real shells, and that it opens no file."""
+
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prudent.cli import command_line, completion
+
+TYPED = {
+    "prudent release tri": {"trimmed-mean"},
+    "prudent suggest i": {"iqr"},
+    "prudent calibrate --solve s": {"steps", "sampling-rate"},
+    "prudent audit ptr --q": {"--quiet"},
+    "prudent release median private.parquet --column ''": set(),
+}
+
+
+def test_the_lists_are_those_of_the_library() -> None:
+    pytest.importorskip("torch")
+    from prudent.certify.features import NAMES
+    from prudent.corruption.parsing import _NAMES
+    from prudent.experiments.named_datasets import NAMED_DATASETS
+    from prudent.release.comparison import SHAPES
+    from prudent.release.suggestion import STATISTICS
+
+    assert set(completion.CERTIFIABLE) == set(NAMED_DATASETS)
+    trainable = {name for name, each in NAMED_DATASETS.items() if each.trainable}
+    assert set(completion.DATASETS) == trainable
+    assert {name.rstrip(":") for name in completion.CORRUPTIONS} == {"none", *_NAMES}
+    assert {name.rstrip(":") for name in completion.FEATURES} == {
+        name.removesuffix(":D") for name in NAMES
+    }
+    assert set(completion.SHAPES) == set(SHAPES)
+    assert completion.STATISTICS == STATISTICS
+    assert set(completion.MADE_FEATURES) < set(completion.FEATURES)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a `prudent` to call, and a private file that no key press may open."""
+    home = tmp_path_factory.mktemp("home")
+    script = home / "prudent"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m prudent "$@"\n')
+    script.chmod(script.stat().st_mode | stat.S_IEXEC)
+    (home / "private.parquet").write_text("no table: opening it would fail")
+    return home
+
+
+def told(shell: str, script: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"{shell} is not installed")
+    with monkeypatch.context() as changed:
+        changed.setenv("PATH", f"{home}:/usr/bin:/bin")
+        changed.setenv("HOME", str(home))
+        flags = {"bash": ["--norc"], "fish": ["--no-config"], "zsh": ["-f"]}[shell]
+        run = [found, *flags, "-c", script]
+        answer = subprocess.run(run, capture_output=True, text=True, cwd=home, check=True)
+    return answer.stdout
+
+
+def test_bash(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        f"COMP_WORDS=({typed}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); "
+        '_prudent_completion prudent; echo "${COMPREPLY[@]}"'
+        for typed in TYPED
+    ]
+    script = "\n".join(["prudent --install-completion >/dev/null; . ~/.bashrc", *lines])
+    answers = told("bash", script, home, monkeypatch).splitlines()
+    assert [set(line.split()) for line in answers] == list(TYPED.values())
+
+
+def test_fish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "prudent --show-completion | source; complete -C 'prudent train --corrupt label'"
+    assert set(told("fish", script, home, monkeypatch).split()) == {"label:", "label-targeted:"}
+
+
+def test_zsh(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+        prudent --show-completion >prudent.zsh
+        zmodload zsh/zpty
+        zpty shell zsh -f -i
+        zpty -w shell 'autoload -Uz compinit && compinit -u && . ./prudent.zsh; echo RE""ADY'
+        zpty -r shell seen '*READY*'
+        zpty -w -n shell $'prudent release tri\\t'
+        zpty -r shell seen '*trimmed-mean*' && echo offered
+    """
+    assert "offered" in told("zsh", script, home, monkeypatch)
+
+
+def test_nothing_that_names_private_things_is_completed() -> None:
+    release = command_line().commands["release"].commands["median"]
+    silent = {"column", "by", "groups", "where", "unit", "table", "dataset", "ledger", "source"}
+    offered = {each.name for each in release.params if each._custom_shell_complete is not None}
+    assert not silent & offered
+    assert offered == {"per_unit", "read_as"}

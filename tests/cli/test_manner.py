@@ -1,0 +1,165 @@
+"""Every command alike: help teaches, `--json` is one document, `--quiet` leaves the result."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prudent.cli import command_line
+from tests.cli.conftest import prudent
+from tests.cli.test_certify_run import written
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+PRICE = ["--noise-multiplier=5", "--test=none", "--delta=1e-6"]
+ASKED = ["--column=x", "--epsilon=1"]
+LONG = pytest.mark.slow
+
+
+def leaves(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    inner = getattr(command, "commands", {})
+    if not inner or command.invoke_without_command:
+        yield before
+    for name, each in inner.items():
+        yield from leaves(each, (*before, name))
+
+
+# The front door itself only shows help.
+COMMANDS = [words for words in leaves(command_line()) if words]
+NAMED = {"ids": " ".join}
+
+
+@pytest.mark.parametrize("words", COMMANDS, **NAMED)
+def test_help_teaches_by_an_example(words: tuple[str, ...]) -> None:
+    answer = prudent(*words, "--help")
+    text = ANSI.sub("", answer.out)
+    assert answer.status == 0
+    assert f"$ prudent {' '.join(words)}" in text
+    assert "--json" in text
+    assert "--quiet" in text
+
+
+@pytest.mark.parametrize("words", COMMANDS, **NAMED)
+def test_an_error_is_a_document_too(words: tuple[str, ...]) -> None:
+    loud = prudent(*words, "--json", "--no-such-flag")
+    plain = json.loads(loud.out)
+    assert (loud.status, plain["status"], plain["flag"]) == (2, 2, None)
+    assert plain["error"].startswith("No such option: --no-such-flag.")
+    assert loud.err == plain["error"] + "\n"
+    assert prudent(*words, "--json", "--no-such-flag", "--quiet") == (2, loud.out, "")
+    assert prudent(*words, "--no-such-flag", "-q") == (2, "", loud.err)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    folder = tmp_path_factory.mktemp("manner")
+    parquet.write_table(pa.table({"x": np.arange(1000.0)}), folder / "t.parquet")
+    budget = ("--epsilon=9", "--delta=1e-6")
+    assert prudent("budget", "create", str(folder / "b.db"), *budget).status == 0
+    written(folder / "run")
+    return folder
+
+
+def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
+    """Arguments with which a command answers."""
+    table, ledger = str(folder / "t.parquet"), str(folder / "b.db")
+    given: dict[str, Sequence[str]] = {
+        "epsilon": PRICE,
+        "calibrate": ["--solve=steps", "--epsilon=2", *PRICE, "--accountant=rdp"],
+        "train": [f"--dataset=npz:{archive}", "--steps=2", "--noise-multiplier=1", "--seed=0"],
+        "demo": ["--steps=2", f"--out={folder}/demo"],
+        "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
+        "compare": ["--records=200", "--epsilons=1", "--propose=9", "--trials=1"],
+        "explore": [f"--export={folder}/page.html"],
+        "release quantile": [table, *ASKED, "--p=0.9"],
+        "release quantiles": [table, *ASKED, "--ps=0.1,0.9"],
+        "release trimmed-mean": [
+            *(table, *ASKED, "--trim=100", "--propose=50", "--delta=1e-6"),
+            "--bounds=0,1000",
+        ],
+        "release mode": [table, *ASKED, "--propose=500", "--delta=1e-6"],
+        "release certify": [table, *ASKED, "--high=900"],
+        "budget create": [f"{folder}/new.db", "--epsilon=1", "--delta=1e-6"],
+        "certify": [f"--dataset=npz:{archive}", "--features=vectors:6", "--seed=0"],
+        "certify make-features": [f"--out={folder}/f.npz"],
+        "certify run": [str(folder / "run")],
+        "paper figure": ["1", f"--out={folder}"],
+        "paper table": ["1", "--seeds=1"],
+        "paper report": ["--seeds=1", f"--out={folder}/report.html"],
+        "paper all": [f"--out={folder}/paper"],
+    }
+    name, kind = " ".join(words), words[0]
+    shared = {"release": [table, *ASKED], "budget": [ledger]}.get(kind, [])
+    if kind == "audit":
+        shared = ["--runs=20"] if words[-1] != "train" else ["--noise-multiplier=1", "--runs=20"]
+    return given.get(name, shared)
+
+
+# What takes minutes; and all but one of those that one function makes or answers.
+SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report"), ("paper", "all")} | {
+    ("certify", "make-features"),
+    *(words for words in COMMANDS if words[0] == "audit" and words[1] not in ("count", "train")),
+    *(words for words in COMMANDS if words[0] == "release" and words[1] not in ("count", "mode")),
+}
+
+
+# `paper grid` shows runs of one's own, which tests/paper makes.
+ANSWERING = [words for words in COMMANDS if words != ("paper", "grid")]
+
+
+@pytest.mark.parametrize(
+    "words", [pytest.param(c, marks=[LONG] if c in SLOW else []) for c in ANSWERING], **NAMED
+)
+def test_json_is_one_document_and_quiet_is_silent(
+    words: tuple[str, ...], folder: Path, archive: Path
+) -> None:
+    answer = prudent(*words, *right(words, folder, archive), "--json", "--quiet")
+    assert (answer.err, answer.status) in [("", 0), ("", 3)], answer  # 3: refused by the test
+    assert answer.out.count("\n") == 1
+    json.loads(answer.out, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "noted"),
+    [
+        (("release", "count"), ["t.parquet", *ASKED], "No --ledger"),
+        (("release", "count"), ["t.parquet", *ASKED, "--dry-run"], "Nothing was read"),
+    ],
+)
+def test_notes_are_left_out_if_quiet(
+    words: tuple[str, ...],
+    given: list[str],
+    noted: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    loud, quiet = prudent(*words, *given), prudent(*words, *given, "--quiet")
+    assert noted in loud.err
+    assert (quiet.status, quiet.err) == (0, "")
+    assert quiet.out.count("\n") == loud.out.count("\n")
+
+
+def test_what_fails_after_the_document_adds_no_second_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prudent.release.sums.bin_counts import Histogram
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Histogram, "plot", full)
+    answer = prudent(
+        *("release", "histogram", str(folder / "t.parquet"), *ASKED),
+        *(f"--out={folder}/h.svg", "--json"),
+    )
+    assert answer.status == 2
+    assert json.loads(answer.out)["status"] == "released"
+    assert "No space left" in answer.err
