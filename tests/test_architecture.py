@@ -8,7 +8,16 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
-GROUND = {"_files", "_formats", "_lazy", "_progress", "_redaction", "_rounding", "_validate"}
+GROUND = {
+    "_files",
+    "_formats",
+    "_lazy",
+    "_locking",
+    "_progress",
+    "_redaction",
+    "_rounding",
+    "_validate",
+}
 WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
@@ -16,6 +25,7 @@ MAY_IMPORT = {
     "_files": set[str](),
     "_formats": {"_validate"},
     "_lazy": set[str](),
+    "_locking": {"_validate"},
     "_progress": set[str](),
     "_redaction": set[str](),
     "_rounding": set[str](),
@@ -23,6 +33,7 @@ MAY_IMPORT = {
     "accounting": GROUND,
     **{room: GROUND | {"accounting"} for room in WORKERS},
     "federated": GROUND | {"accounting", "training"},
+    "tune": GROUND | {"accounting", "release", "training"},
     "experiments": GROUND | WORKERS | {"accounting"},
     "certify": GROUND | WORKERS | {"accounting", "experiments"},
     "audit": GROUND | WORKERS | {"accounting", "experiments"},
@@ -30,8 +41,8 @@ MAY_IMPORT = {
     "explore": GROUND | {"accounting", "paper", "release"},
     "cli": GROUND
     | WORKERS
-    | {"accounting", "audit", "certify", "experiments", "explore", "paper", "prudent"},
-    "__init__": GROUND | WORKERS | {"accounting", "audit"},
+    | {"accounting", "audit", "certify", "experiments", "explore", "paper", "prudent", "tune"},
+    "__init__": GROUND | WORKERS | {"accounting", "audit", "tune"},
     "__main__": {"cli"},
 }
 

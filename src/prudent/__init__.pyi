@@ -1,6 +1,7 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
 from prudent import audit as audit
+from prudent import tune as tune
 from prudent._validate import ArgumentError as ArgumentError
 from prudent.accounting import DiscreteGaussianTest as DiscreteGaussianTest
 from prudent.accounting import DiscreteLaplaceTest as DiscreteLaplaceTest

@@ -5,6 +5,7 @@ from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.cheapest_test import TestChoice, best_test
 from prudent.accounting.events import (
     ApproximateDpEvent,
+    BinomialSelectionDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
     ExponentialMechanismDpEvent,
@@ -13,6 +14,7 @@ from prudent.accounting.events import (
     MarginTest,
     ProposeTestReleaseDpEvent,
     Reveals,
+    WorstOfDpEvent,
 )
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.infinite_epsilon import InfiniteEpsilon, why_infinite
@@ -28,6 +30,13 @@ from prudent.accounting.relations import (
 from prudent.accounting.robustness import Certificate, Certifier
 from prudent.accounting.run import Run
 from prudent.accounting.serialisation import describe, from_json, to_json
+from prudent.accounting.trial_counts import (
+    Binomial,
+    Geometric,
+    NegativeBinomial,
+    Poisson,
+    TrialCount,
+)
 
 __all__ = [
     "ADD_REMOVE",
@@ -36,16 +45,21 @@ __all__ = [
     "Adjacency",
     "ApproximateDpEvent",
     "AttackBounds",
+    "Binomial",
+    "BinomialSelectionDpEvent",
     "Certificate",
     "Certifier",
     "DiscreteGaussianTest",
     "DiscreteLaplaceTest",
     "ExponentialMechanismDpEvent",
     "GaussianTest",
+    "Geometric",
     "InfiniteEpsilon",
     "LaplaceTest",
     "MarginTest",
+    "NegativeBinomial",
     "PldAccountant",
+    "Poisson",
     "Price",
     "ProposeTestReleaseDpEvent",
     "RdpAccountant",
@@ -53,7 +67,9 @@ __all__ = [
     "Reveals",
     "Run",
     "TestChoice",
+    "TrialCount",
     "UnreachableTargetError",
+    "WorstOfDpEvent",
     "best_test",
     "describe",
     "epsilon_of",

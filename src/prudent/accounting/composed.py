@@ -137,13 +137,20 @@ class Composition:
         grid = Grid(math.sqrt(self.interval / DEFAULT_INTERVAL), self.lattice)
         return [Sum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
 
-    def sampled(self, rate: float) -> Dominating:
-        """The pairs of the composition run on a Poisson sample, bounded on the same side."""
+    def sampled(self, rate: float, *, quick: bool = False) -> Dominating:
+        """The pairs of the composition run on a Poisson sample, bounded on the same side.
+
+        Args:
+            rate: The sampling rate; 1 is the composition itself.
+            quick: Use fewer laws, as in `directed_profiles`.
+        """
         match self.parts:
+            case ((Dominating() as worst, 1),) if rate == 1:
+                return worst
             case ((Dominating(sampling_rate=1.0) as worst, 1),):
                 return attrs.evolve(worst, sampling_rate=rate)
         sums = self._sums
-        forward, backward = (tuple(one.everywhere()) for one in sums)
+        forward, backward = (tuple(one.everywhere(quick=quick)) for one in sums)
         largest = (sums[0].largest_loss, sums[1].largest_loss)
         return Dominating((TabulatedPair(forward, backward, largest),), rate)
 
@@ -443,15 +450,19 @@ def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
     """
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
-    pair = _tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper)
+    pair = tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper)
     return Dominating((pair,), worst.sampling_rate)
 
 
 @lru_cache(maxsize=32)
-def _tabulated_pair(worst: Dominating, upper: bool) -> TabulatedPair:
-    """The table of unsampled pairs, which is the same for every number of runs and every rate."""
+def tabulated_pair(worst: Dominating, upper: bool, tail: float = _WHOLE_TAIL) -> TabulatedPair:
+    """A table of the worst of the pairs, an upper or a lower bound as `upper` says.
+
+    That of unsampled pairs is the same for every number of runs and every rate. Losses beyond
+    which less than `tail` lies are treated as infinite.
+    """
     removing, added = (
-        knots([worst], _WHOLE_TAIL, adding=adding, spacing=_TABLE_SPACING) for adding in _DIRECTIONS
+        knots([worst], tail, adding=adding, spacing=_TABLE_SPACING) for adding in _DIRECTIONS
     )
     forward = chords_of(worst, removing, added, adding=False, upper=upper).table
     backward = chords_of(worst, added, removing, adding=True, upper=upper).table

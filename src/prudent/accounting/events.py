@@ -1,4 +1,4 @@
-"""Privacy events of Propose-Test-Release, the tests inside it, and the exponential mechanism.
+"""Privacy events: Propose-Test-Release and its tests, the exponential mechanism, selections.
 
 An event is a frozen value that holds exactly what an accountant needs. All events here are
 `dp_accounting` events, so they compose with every other event of that library, on their own or
@@ -9,6 +9,7 @@ Adjacency is adding or removing one record throughout.
 
 import abc
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import attrs
@@ -306,3 +307,46 @@ class ApproximateDpEvent(DpEvent):
         _validate.fields(self, _validate.positive, "epsilon")
         _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
         _validate.between(0, 1, ends="[)", delta=self.delta)
+
+
+@attrs.frozen
+class BinomialSelectionDpEvent(DpEvent):
+    """Releasing the best of a binomial number of runs of one mechanism.
+
+    dp_accounting's `RepeatAndSelectDpEvent` is the same for negative binomial and Poisson numbers.
+    Each run releases its output and a score; of all runs only the one with the best score is
+    released. Ties are broken independently of the data, and the number of runs is not revealed.
+
+    Attributes:
+        event: One run, its score included.
+        draws: The largest number of runs.
+        probability: The probability with which each of them takes place.
+    """
+
+    event: DpEvent
+    draws: int
+    probability: float
+
+    def __attrs_post_init__(self) -> None:
+        _validate.instance(DpEvent, "a DpEvent", event=self.event)
+        _validate.fields(self, partial(_validate.count, 1), "draws")
+        _validate.between(0, 1, ends="(]", probability=self.probability)
+
+
+@attrs.frozen
+class WorstOfDpEvent(DpEvent):
+    """One of several mechanisms, chosen independently of the data.
+
+    Which one it was may be public. It is charged like the worst of them at every ε.
+
+    Attributes:
+        events: The mechanisms, at least one.
+    """
+
+    events: tuple[DpEvent, ...] = attrs.field(converter=tuple)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.events:
+            raise _validate.ArgumentError("events", "with at least one entry", shown="none")
+        for event in self.events:
+            _validate.instance(DpEvent, "DpEvents", events=event)

@@ -17,6 +17,7 @@ the least of these bounds, all of which hold:
 import math
 from collections.abc import Callable, Iterator
 
+import attrs
 import dp_accounting as dp
 import numpy as np
 
@@ -44,6 +45,7 @@ from prudent.accounting.pairs import BoundedRangePair, Dominating
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
+from prudent.accounting.trial_counts import trial_count
 
 _SHARES = (
     0.25,
@@ -153,6 +155,9 @@ def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None
     if rate == 1 and isinstance(inner, ExponentialMechanismDpEvent):
         reach = inner.epsilon * relation.distance
         return ExponentialMechanismDpEvent(reach) if reach <= LARGEST_EPSILON else None
+    if rate == 1 and trial_count(inner) is not None:
+        candidate = event_at_distance(inner.event, relation)
+        return None if candidate is None else attrs.evolve(inner, event=candidate)
     if dominating(inner) is None:
         return None
     return DominatedDpEvent(_sampled(_Bounds(inner), relation.records, rate, replaced=replaced))

@@ -21,9 +21,11 @@ from prudent import _validate
 from prudent.accounting.domination import Parts, additive_parts
 from prudent.accounting.events import (
     ApproximateDpEvent,
+    BinomialSelectionDpEvent,
     ExponentialMechanismDpEvent,
     MarginTest,
     ProposeTestReleaseDpEvent,
+    WorstOfDpEvent,
 )
 
 ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails
@@ -43,7 +45,12 @@ def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | N
         inner = inner.event
     ours = isinstance(
         inner,
-        MarginTest | ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent | ApproximateDpEvent,
+        MarginTest
+        | ProposeTestReleaseDpEvent
+        | ExponentialMechanismDpEvent
+        | ApproximateDpEvent
+        | BinomialSelectionDpEvent
+        | WorstOfDpEvent,
     )
     if not ours or relation is not NeighboringRelation.REPLACE_ONE:
         return None

@@ -19,11 +19,15 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from prudent import _validate
 from prudent.accounting._numeric import each
-from prudent.accounting.composed import Composition
+from prudent.accounting.composed import Composition, tabulated_pair
 from prudent.accounting.domination import check_rate, dominating, leaves
+from prudent.accounting.events import WorstOfDpEvent
 from prudent.accounting.loss_tables import Array, LossTable
 from prudent.accounting.neighbouring import check_neighbouring, refused
 from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
+from prudent.accounting.rdp_accountant import RdpAccountant
+from prudent.accounting.repeated_selection import selected
+from prudent.accounting.trial_counts import trial_count
 
 _MOST_RUNS = 10**12  # of one event; logarithms of moments of far more would overflow
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
@@ -91,8 +95,10 @@ class PldAccountant(_PLDAccountant):
             return False
         if isinstance(leaf, dp.PoissonSampledDpEvent):
             check_rate(leaf)
-            return PldAccountant()._maybe_compose(leaf.event, 1, False) is None
-        return dominating(leaf) is not None
+        elif trial_count(leaf) is None and not isinstance(leaf, WorstOfDpEvent):
+            return dominating(leaf) is not None
+        inner = leaf.events if isinstance(leaf, WorstOfDpEvent) else (leaf.event,)
+        return all(PldAccountant()._maybe_compose(event, 1, False) is None for event in inner)
 
     def _add_entry(self, leaf: dp.DpEvent, times: int) -> None:
         self._composed.clear()
@@ -122,7 +128,8 @@ class PldAccountant(_PLDAccountant):
             # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
             if composition.limit >= 1:
                 return np.full(len(deltas), math.inf)
-            return composition.epsilons(deltas)
+            found, renyi = composition.epsilons(deltas), self._renyi()
+            return found if renyi is None else np.minimum(found, renyi.get_epsilon(deltas))
 
         return each(epsilons, 0, 1, target_delta=target_delta)
 
@@ -154,7 +161,8 @@ class PldAccountant(_PLDAccountant):
             finite = np.isfinite(epsilons)
             if composition.limit < 1 and finite.any():
                 found[finite] = composition.deltas(epsilons[finite])
-            return found
+            renyi = self._renyi()
+            return found if renyi is None else np.minimum(found, renyi.get_delta(epsilons))
 
         return each(deltas, 0, math.inf, target_epsilon=target_epsilon)
 
@@ -189,6 +197,20 @@ class PldAccountant(_PLDAccountant):
     def laws(self) -> tuple[LossTable, LossTable]:
         """Dominating laws of the privacy loss, for removing a record and for adding one."""
         return self._composition(upper=True).plain_laws()
+
+    def _renyi(self) -> RdpAccountant | None:
+        """A Rényi accountant with the same events, if there are selections among them.
+
+        Their pairs are tabulated coarsely, and for large numbers of candidates it may be better.
+        """
+        if all(trial_count(leaf) is None for leaf, _ in self._entries):
+            return None
+        other = RdpAccountant(neighboring_relation=self.neighboring_relation)
+        if not all(other.supports(leaf) for leaf, _ in self._entries):
+            return None
+        for leaf, times in self._entries:
+            other.compose(leaf, times)
+        return other
 
     def _composition(self, *, upper: bool) -> Composition:
         """The dominating pairs of everything composed so far."""
@@ -251,15 +273,38 @@ class PldAccountant(_PLDAccountant):
 def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating | None, int]:
     """Return the dominating pairs of a leaf and how many times to compose them.
 
-    Gaussians are composed in closed form. The pair of a sampled composition is tabulated as an
-    upper or a lower bound, as `upper` says. The pairs are None where the lower bound omits all of
-    the leaf.
+    Gaussians are composed in closed form. The pair of an event that contains others is tabulated as
+    an upper or a lower bound, as `upper` says. The pairs are None where the lower bound omits all
+    of the leaf, and where the leaf costs nothing.
     """
     gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
     if gaussian is not None:
         return gaussian, 1
     worst = dominating(leaf)
-    if worst is None:
-        inner = PldAccountant().compose(leaf.event)._composition(upper=upper)
-        worst = inner.sampled(check_rate(leaf)) if inner.parts else None
-    return worst, times
+    return (_of_inner(leaf, upper=upper) if worst is None else worst), times
+
+
+def _of_inner(leaf: dp.DpEvent, *, upper: bool) -> Dominating | None:
+    """The pairs of an event that contains others: sampled, one of several, or the best of many."""
+    if isinstance(leaf, WorstOfDpEvent):
+        known = [_whole(event, upper=upper) for event in leaf.events]
+        pairs = tuple(tabulated_pair(one, upper) for one in known if one is not None)
+        return Dominating(pairs) if pairs else None
+    if isinstance(leaf, dp.PoissonSampledDpEvent):
+        return _whole(leaf.event, check_rate(leaf), upper=upper)
+    candidate, count = _whole(leaf.event, upper=upper), trial_count(leaf)
+    if candidate is None or count is None or not upper:  # a lower bound omits selections
+        return None
+    if candidate.limit() >= 1 or candidate.limit(adding=True) >= 1:
+        return Dominating((MixturePair.of((1.0, 1.0, 0.0)),))
+    renyi = RdpAccountant()
+    if not renyi.supports(leaf):
+        return selected(candidate, count)
+    return selected(candidate, count, renyi.compose(leaf).get_delta)
+
+
+def _whole(event: dp.DpEvent, rate: float = 1.0, *, upper: bool) -> Dominating | None:
+    """The pairs of everything inside an event, on a Poisson sample; None if that is nothing."""
+    inner = PldAccountant().compose(event)._composition(upper=upper)
+    # One pair of a sample enters many runs, so it is worth its time; the others are read once.
+    return inner.sampled(rate, quick=rate == 1) if inner.parts else None

@@ -1,5 +1,6 @@
 """dp_accounting's Rényi accountant, extended with Propose-Test-Release."""
 
+import math
 from collections.abc import Sequence
 from typing import overload
 
@@ -33,6 +34,7 @@ from prudent.accounting.events import (
     MarginTest,
     ProposeTestReleaseDpEvent,
     Reveals,
+    WorstOfDpEvent,
 )
 from prudent.accounting.loss_tables import Array
 from prudent.accounting.moments import (
@@ -45,6 +47,14 @@ from prudent.accounting.moments import (
 )
 from prudent.accounting.neighbouring import check_neighbouring, refused, with_halved_noise
 from prudent.accounting.pairs import BoundedRangePair, MixturePair, Pair
+from prudent.accounting.repeated_selection import selected_divergences
+from prudent.accounting.trial_counts import (
+    Binomial,
+    NegativeBinomial,
+    Poisson,
+    TrialCount,
+    trial_count,
+)
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     1.1,
@@ -116,11 +126,50 @@ class RdpAccountant(_RdpAccountant):
                     self._rdp = self._rdp + times * plain
                     self._split_rdp = self._split_rdp + times * split
                     self._split_delta += times * delta
-            else:
-                error = refused(leaf, self.neighboring_relation)
-                error = error or self._compose_theirs(leaf, times, do_compose)
-                if error is not None:
-                    return error
+                continue
+            error = refused(leaf, self.neighboring_relation)
+            if error is None and isinstance(leaf, WorstOfDpEvent):
+                error = self._compose_worst(leaf, times, do_compose)
+            elif error is None and trial_count(leaf) is not None:
+                error = self._compose_selection(leaf, times, do_compose)
+            elif error is None:
+                error = self._compose_theirs(leaf, times, do_compose)
+            if error is not None:
+                return error
+        return None
+
+    def _compose_worst(self, leaf: WorstOfDpEvent, times: int, do_compose: bool) -> object:
+        """Charge the largest divergence at each order, and the largest δ of accidents."""
+        books = []
+        for event in leaf.events:
+            alone = RdpAccountant(self._orders.tolist(), self.neighboring_relation)
+            error = alone._maybe_compose(event, 1, do_compose)
+            if error is not None:
+                return error
+            books.append((alone._rdp, alone._split_rdp, alone._split_delta))
+        if do_compose:
+            plain, split, deltas = zip(*books, strict=True)
+            self._rdp = self._rdp + times * np.max(plain, axis=0)
+            self._split_rdp = self._split_rdp + times * np.max(split, axis=0)
+            self._split_delta += times * max(deltas)
+        return None
+
+    def _compose_selection(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
+        """Charge the best of many runs, by the better of two bounds (see `repeated_selection`).
+
+        Accidents of tests are not charged apart.
+        """
+        candidate = RdpAccountant(self._orders.tolist(), self.neighboring_relation)
+        error = candidate._maybe_compose(leaf.event, 1, do_compose)
+        if error is not None or not do_compose:
+            return error
+        count = trial_count(leaf)
+        assert count is not None
+        added = selected_divergences(count, self._orders, candidate._rdp)
+        if not isinstance(count, Binomial):
+            known = _papernot_steinke(self._orders, candidate._rdp, count)
+            added = np.minimum(added, known)
+        self._rdp, self._split_rdp = self._rdp + times * added, self._split_rdp + times * added
         return None
 
     def _is_ours(self, leaf: dp.DpEvent) -> bool:
@@ -204,6 +253,32 @@ class RdpAccountant(_RdpAccountant):
         plain = best_delta(self._orders, self._rdp, epsilon)
         split, order = best_delta(self._orders, self._split_rdp, epsilon)
         return min(plain, (min(1.0, split + self._split_delta), order))
+
+
+def _papernot_steinke(orders: Array, rdp: Array, count: TrialCount) -> Array:
+    """The bounds of Papernot and Steinke 2022 for the best of many runs, Theorems 2 and 6.
+
+    For negative binomial numbers D(A‖A') is at most
+    D + log(E K)/(λ-1) + (1 + η) min over orders λ' of (1 - 1/λ') D' + log(1/γ)/λ', and for Poisson
+    numbers D + log(E K)/(λ-1) + E K δ(log(λ/(λ-1))), to which the probability of no run is added.
+    """
+    inside = (orders > 1) & np.isfinite(rdp)
+    found = np.full(len(orders), np.inf)
+    if isinstance(count, NegativeBinomial) and inside.any():
+        shares = (1 - 1 / orders[inside]) * rdp[inside] - math.log(count.halting) / orders[inside]
+        extra = (1 + count.shape) * float(np.min(shares))
+        found[inside] = rdp[inside] + extra + math.log(count.mean) / (orders[inside] - 1)
+    log_none = math.log(count.none) if count.none > 0 else -math.inf
+    poisson = inside & (orders < np.inf) & isinstance(count, Poisson)
+    for index in np.flatnonzero(poisson):
+        order = float(orders[index])
+        accident = best_delta(orders, rdp, math.log1p(1 / (order - 1)))[0]
+        log_moment = (order - 1) * (rdp[index] + count.expected * accident)
+        log_moment += math.log(count.expected)
+        found[index] = np.logaddexp(log_moment, log_none) / (order - 1)
+    decreasing = np.argsort(-orders, kind="stable")  # divergences do not decrease with the order
+    found[decreasing] = np.minimum.accumulate(found[decreasing])
+    return found * (1 + 1e-12)
 
 
 def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:

@@ -18,10 +18,12 @@ from prudent._validate import ArgumentError
 from prudent.accounting import events
 from prudent.accounting.events import (
     ApproximateDpEvent,
+    BinomialSelectionDpEvent,
     ExponentialMechanismDpEvent,
     MarginTest,
     ProposeTestReleaseDpEvent,
     Reveals,
+    WorstOfDpEvent,
 )
 from prudent.accounting.relations import Relation
 
@@ -116,6 +118,11 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
             return [line for inner in event.events for line in _lines(inner, indent)]
         case dp.SelfComposedDpEvent():
             return _prefixed(f"{event.count:,} × ", event.event, indent)
+        case dp_event.RepeatAndSelectDpEvent() | BinomialSelectionDpEvent():
+            return _prefixed(f"the best of {_count_words(event)} of: ", event.event, indent)
+        case WorstOfDpEvent():
+            inner = [line for one in event.events for line in _lines(one, indent + "  ")]
+            return [indent + "one of:", *inner]
         case dp.PoissonSampledDpEvent():
             rate = f"each record with probability {event.sampling_probability:.6g}: "
             return _prefixed(rate, event.event, indent)
@@ -128,6 +135,14 @@ def _prefixed(prefix: str, inner: dp.DpEvent, indent: str) -> list[str]:
     if len(lines) == 1:
         return [indent + prefix + lines[0][len(indent) :]]
     return [indent + prefix.rstrip(), *("  " + line for line in lines)]
+
+
+def _count_words(event: dp.DpEvent) -> str:
+    if isinstance(event, BinomialSelectionDpEvent):
+        return f"up to {event.draws:,} runs, each with probability {event.probability:g},"
+    names = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
+    law = names.get(float(event.shape), f"negative binomial (shape {event.shape:g})")
+    return f"about {event.mean:g} runs, their number {law},"
 
 
 def _words(event: dp.DpEvent) -> str:

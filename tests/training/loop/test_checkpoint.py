@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import prudent
+from prudent._locking import held
 from prudent.accounting import GaussianTest
 from prudent.training import (
     AdaptiveTrim,
@@ -24,7 +25,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.loop import checkpoint
-from prudent.training.loop.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
+from prudent.training.loop.checkpoint import charge, charged, load_checkpoint, save_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore:The test passed in")  # by chance, without a seed
@@ -117,7 +118,8 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch, torch._dynamo  # what every optimizer imports: here, not in each child
 torch.set_num_threads(1)
-from prudent.training.loop.checkpoint import charged, held, load_checkpoint
+from prudent._locking import held
+from prudent.training.loop.checkpoint import charged, load_checkpoint
 from tests.training.loop import test_checkpoint as suite
 
 folder, chance, kills = Path(sys.argv[1]), random.Random(int(sys.argv[2])), 0
@@ -375,7 +377,7 @@ def test_two_runs_at_once_are_refused(tmp_path, resume):
 ELSEWHERE = """
 import sys
 from pathlib import Path
-from prudent.training.loop.checkpoint import held
+from prudent._locking import held
 
 with held(Path(sys.argv[1])):
     print("held", flush=True)

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from prudent import _validate
+from prudent._locking import held
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
 from prudent.training.loop.charging import LedgerLike, charge_run, check_ledger, note_release
-from prudent.training.loop.checkpoint import charge, charged, held, load_checkpoint, save_checkpoint
+from prudent.training.loop.checkpoint import charge, charged, load_checkpoint, save_checkpoint
 from prudent.training.loop.evaluation import Evaluate, modes_kept
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics, Recorder

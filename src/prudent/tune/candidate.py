@@ -1,0 +1,111 @@
+"""What one candidate does, and what is kept of it."""
+
+import json
+import math
+import shutil
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import dp_accounting as dp
+
+from prudent import _validate
+from prudent._files import replacing
+from prudent._validate import ArgumentError
+from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
+from prudent.tune.space import Setting
+
+_SCORE, _ERROR = "score.json", "error.txt"
+
+
+@attrs.frozen
+class Scored:
+    """The output of one candidate.
+
+    Attributes:
+        score: The larger, the better. NaN counts as the worst.
+        value: Anything else that is released with it, made of numbers, strings, lists and
+            dictionaries. Files belong into the candidate's folder.
+    """
+
+    score: float
+    value: Any = None
+
+
+Run: TypeAlias = Callable[[Setting, Path], Scored | float]
+"""Runs one candidate, with its setting and a folder of its own; returns its score."""
+
+
+@attrs.frozen
+class Candidate:
+    """A mechanism with a setting to choose.
+
+    Attributes:
+        run: Runs it. What it returns and what it writes to the folder is released if it is the
+            best. After a kill it is called again with the same setting and folder.
+        event: The privacy event of one run, **including its score**: a score computed from private
+            records must be private itself, and its event is composed with that of the mechanism. A
+            score computed from public records is post-processing and costs nothing. If settings
+            change the event, this is a `WorstOfDpEvent` of all events that occur.
+        relation: The neighbouring relation that the event is priced for.
+        load: Makes the released value of the best candidate's setting and folder; None: the value
+            that `run` returned.
+        check: Raises an error for a setting whose run would not have the event. Called for all
+            settings before anything is charged.
+    """
+
+    run: Run
+    event: dp.DpEvent
+    relation: Relation = ADD_REMOVE
+    load: Callable[[Setting, Path], Any] | None = None
+    check: Callable[[Setting], object] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _validate.function(run=self.run)
+        _validate.instance(dp.DpEvent, "a DpEvent", event=self.event)
+        check_relation(relation=self.relation)
+
+
+def attempt(run: Run, setting: Setting, folder: Path) -> None:
+    """Run a candidate and keep its score and value in its folder.
+
+    A candidate that fails has the worst score, whatever the reason: one odd record must not end
+    the search, and an error may quote records. Its text is kept in the folder, which is secret.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    value, failed = None, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they may tell of a candidate that is not released
+            scored = run(setting, folder)
+        score = float(scored.score if isinstance(scored, Scored) else scored)
+        value = scored.value if isinstance(scored, Scored) else None
+        json.dumps(value, allow_nan=True)
+    except Exception:
+        (folder / _ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+        score, value, failed = -math.inf, None, True
+    if math.isnan(score):
+        score = -math.inf
+    with replacing(folder / _SCORE, owner_only=True) as file:
+        json.dump({"score": score, "value": value, "failed": failed}, file)
+
+
+def outcome(folder: Path) -> dict[str, Any] | None:
+    """The score, value and failure of a candidate; None if it has not ended."""
+    try:
+        found = json.loads((folder / _SCORE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(found, dict) or "score" not in found:
+        raise ArgumentError("out", "a folder of a tuning run", got=str(folder.parent.parent))
+    return found
+
+
+def forget_files(folder: Path) -> None:
+    """Delete what a candidate wrote, except its score: it will not be released."""
+    for path in folder.iterdir():
+        if path.name != _SCORE:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
