@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prudent.cli import command_line, completion
+from prudent.cli import command_line, completion, main
 
 TYPED = {
     "prudent release tri": {"trimmed-mean"},
@@ -17,6 +17,7 @@ TYPED = {
     "prudent audit ptr --q": {"--quiet"},
     "prudent release median private.parquet --column ''": set(),
 }
+IN_BASH = ["prudent calibrate --solve s", "prudent release median private.parquet --column ''"]
 
 
 def test_the_lists_are_those_of_the_library() -> None:
@@ -63,15 +64,32 @@ def told(shell: str, script: str, home: Path, monkeypatch: pytest.MonkeyPatch) -
     return answer.stdout
 
 
+@pytest.mark.parametrize("typed", TYPED)
+def test_what_a_shell_is_answered(
+    typed: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As the script for bash asks, in this process: the shells below ask less."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("_PRUDENT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    with pytest.raises(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == TYPED[typed]
+
+
 def test_bash(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         f"COMP_WORDS=({typed}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); "
         '_prudent_completion prudent; echo "${COMPREPLY[@]}"'
-        for typed in TYPED
+        for typed in IN_BASH
     ]
     script = "\n".join(["prudent --install-completion >/dev/null; . ~/.bashrc", *lines])
     answers = told("bash", script, home, monkeypatch).splitlines()
-    assert [set(line.split()) for line in answers] == list(TYPED.values())
+    assert [set(line.split()) for line in answers] == [TYPED[typed] for typed in IN_BASH]
 
 
 def test_fish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

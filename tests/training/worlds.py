@@ -25,6 +25,7 @@ from torch import distributed, nn
 from torch.utils.data import Dataset
 
 from prudent.accounting import GaussianTest
+from prudent.cli import main as main_of_the_command_line
 from prudent.training import (
     AdaptiveTrim,
     Chunk,
@@ -45,6 +46,8 @@ from prudent.training.keystream import Key
 from prudent.training.loop import execution
 from prudent.training.parallel.processes import Alone, Together, join
 from prudent.training.parallel.sharding import whole
+from tests.archives import save_easy_classes
+from tests.servers import free_port
 from tests.training.gradients.oracle import cross_entropy
 
 ROOT = Path(__file__).parents[2]
@@ -499,7 +502,32 @@ def meet(folder, rank, count):
     )
 
 
-def member(folder, rank, count, task):
+def named(port):
+    """What torchrun does: the environment says who a process is, and where to meet the others."""
+
+    def meet(folder, rank, count):
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+        os.environ["TORCHELASTIC_RUN_ID"] = "run"
+
+    return meet
+
+
+def command(archive, out):
+    """A run of the command line."""
+    given = ["train", "--dataset", f"npz:{archive}", "--batch", "40", "--json"]
+    given += ["--method", "trimmed", "--noise-multiplier", "2", "--steps", "12", "--seed", "0"]
+    return [*given, "--out", str(out)]
+
+
+def commanded(folder):
+    """The exit status of a command in a folder with `easy.npz`."""
+    status = main_of_the_command_line(command(folder / "easy.npz", folder / "run"))
+    sys.stdout.flush()
+    return status
+
+
+def member(folder, rank, count, task, meet):
     """One process of a group: its exit status. What it says and leaves are files of its own."""
     said = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
     os.dup2(said, 1)
@@ -516,14 +544,14 @@ def member(folder, rank, count, task):
     return 0
 
 
-def world(folder, count, task):
+def world(folder, count, task, meet=meet):
     """Exit statuses of the processes of a group, forked: what is imported is imported once."""
     folder.mkdir(parents=True, exist_ok=True)
     children = []
     for rank in range(count):
         child = os.fork()
         if child == 0:
-            os._exit(member(folder, rank, count, task))
+            os._exit(member(folder, rank, count, task, meet))
         children.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
@@ -540,6 +568,10 @@ def main():
     statuses["hungry"] = world(hungry.parent, 2, lambda: starved(hungry))
     shutil.copytree(killed, resumed)
     statuses["resumed"] = world(resumed.parent, count, lambda: resumable(resumed, resume=True))
+    told = folder / "told"
+    told.mkdir()
+    save_easy_classes(told / "easy.npz")
+    statuses["told"] = world(told, 2, lambda: commanded(told), named(free_port()))
     (folder / "statuses.json").write_text(json.dumps(statuses))
 
 
