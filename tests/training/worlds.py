@@ -53,6 +53,7 @@ from tests.training.gradients.oracle import cross_entropy
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 RECORDS, STEPS, SEED = 47, 12, 3
+FEW = 6  # steps of a run that is neither stopped nor resumed
 SCENARIOS: dict[str, Callable[[Path], dict]] = {}
 SUM = Sum(clip=1.0, noise_multiplier=0.8)
 ADAPTIVE = AdaptiveTrim(first=0.4, up=0.1, down=0.1, most=1.0)
@@ -107,7 +108,7 @@ def result(fitted, model=None):
     }
 
 
-def train(rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, **options):
+def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, **options):
     settings = {"evaluate_every": 3, "progress": False, "private_diagnostics": True, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
@@ -154,15 +155,15 @@ def louder(gradients, chunk, generator):
     return {n: g * (1 + 3 * odd.view(-1, *[1] * (g.ndim - 1))) for n, g in gradients.items()}
 
 
-simple("sum", SUM)
+simple("sum", SUM, steps=STEPS)
 simple("mean", Mean())
 simple("trimmed", TRIMMED)
 simple("passing", propose(FixedTrim(0.9), scale=0.1, clip=20.0))
 simple("failing", propose(FixedTrim(0.0), scale=0.1))
-simple("mixed", propose())
+simple("mixed", propose(), steps=STEPS)
 simple("skipping", propose(fallback=Fallback.SKIP))
 simple("ties", TRIMMED, data=same_norms)
-simple("sparse", propose(scale=0.1), rate=0.03)
+simple("sparse", propose(scale=0.1), rate=0.03, steps=STEPS)
 simple("everyone", TRIMMED, rate=1.0)
 simple("chunks", propose(), how={"physical_batch": 2})
 simple("recompute", TRIMMED, how={"physical_batch": 3, "engine": "bookkeeping", "recompute": True})
@@ -171,7 +172,7 @@ simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
 simple("averaged", SUM, average=0.8)
-simple("budget", Sum(clip=1.0, noise_multiplier=3.0), budget=0.5, delta=1e-3)
+simple("budget", Sum(clip=1.0, noise_multiplier=3.0), steps=STEPS, budget=0.5, delta=1e-3)
 
 
 @scenario
@@ -243,6 +244,7 @@ def stopped_and_resumed(folder, make_model):
         return looked_at(model)
 
     options = {"optimizer": torch.optim.Adam, "evaluate": copying, "how": {"device": "cpu"}}
+    options["steps"] = STEPS
     whole_run = result(train(propose(), model=make_model(), out=folder / "whole", **options))
     looks.extend([None] * 10)
     model = make_model()
@@ -275,7 +277,7 @@ def dropout_resumed(folder):
 def own_loop(folder):
     """What one writes around `Step`."""
     processes = join(CPU)
-    plan = Plan(sampling_rate=0.3, steps=STEPS, aggregation=propose())
+    plan = Plan(sampling_rate=0.3, steps=FEW, aggregation=propose())
     model, (inputs, targets) = network(), records()
     step = Step(
         plan,
@@ -288,7 +290,7 @@ def own_loop(folder):
     sampler = PoissonSampler(RECORDS, 0.3, key=Key.from_seed(SEED), processes=processes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     drawn = []
-    for number in range(STEPS):
+    for number in range(FEW):
         batch = sampler.batch(number)
         outcome = step(
             [
@@ -320,7 +322,7 @@ class Hungry(nn.Module):
 
 
 def resumable(folder, *, optimizer=torch.optim.Adam, resume=False, **options):
-    options |= {"out": folder, "resume": resume, "optimizer": optimizer}
+    options |= {"out": folder, "resume": resume, "optimizer": optimizer, "steps": STEPS}
     return result(train(propose(), lr=0.05, **options))
 
 
