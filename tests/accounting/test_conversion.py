@@ -32,12 +32,12 @@ def largest_epsilon(order, rdp, delta):
         )
         return math.log(special.expit(p_logit) - delta) - special.log_expit(q_logit)
 
-    grid = np.linspace(special.logit(delta) + 1e-6, 30, 100)
+    grid = np.linspace(special.logit(delta) + 1e-6, 30, 60)
     values = [epsilon(p) for p in grid]
     best = int(np.argmax(values))
     refined = optimize.minimize_scalar(
         lambda p: -epsilon(p),
-        bounds=(grid[max(best - 1, 0)], grid[min(best + 1, 99)]),
+        bounds=(grid[max(best - 1, 0)], grid[min(best + 1, 59)]),
         method="bounded",
         options={"xatol": 1e-10},
     )

@@ -1,5 +1,6 @@
 """What Tab offers, asked of the real shells, and that it opens no file."""
 
+import re
 import shutil
 import stat
 import subprocess
@@ -71,14 +72,25 @@ def test_what_a_shell_is_answered(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As the script for bash asks, in this process: the shells below ask less."""
+    """As their scripts ask, in this process: the shells below ask less."""
     monkeypatch.chdir(home)
-    monkeypatch.setenv("_PRUDENT_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", typed)
-    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
-    with pytest.raises(SystemExit):
-        main([])
-    assert set(capsys.readouterr().out.split()) == TYPED[typed]
+    last = str(len(typed.split()) - 1)
+    asked = {
+        "bash": {"COMP_WORDS": typed, "COMP_CWORD": last},
+        "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        "zsh": {"_TYPER_COMPLETE_ARGS": typed},
+    }
+    for shell, variables in asked.items():
+        with monkeypatch.context() as changed:
+            for name, value in (variables | {"_PRUDENT_COMPLETE": f"complete_{shell}"}).items():
+                changed.setenv(name, value)
+            with pytest.raises(SystemExit):
+                main([])
+        shown = capsys.readouterr().out
+        offered = set(re.findall(r"--quiet|trimmed-mean|iqr|steps|sampling-rate", shown))
+        assert offered == TYPED[typed], shown
+        if shell == "bash":
+            assert set(shown.split()) == TYPED[typed]
 
 
 def test_bash(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +104,13 @@ def test_bash(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [set(line.split()) for line in answers] == [TYPED[typed] for typed in IN_BASH]
 
 
+@pytest.mark.slow
 def test_fish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "prudent --show-completion | source; complete -C 'prudent train --corrupt label'"
     assert set(told("fish", script, home, monkeypatch).split()) == {"label:", "label-targeted:"}
 
 
+@pytest.mark.slow
 def test_zsh(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
         prudent --show-completion >prudent.zsh
