@@ -36,7 +36,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(5_000, 10, 10)
 
 
 @pytest.fixture(scope="session")
