@@ -50,7 +50,7 @@ def test_a_refusal_shows_no_less_as_spent_than_is(ledger: Ledger, multiplier: fl
         ledger.charge(dp.GaussianDpEvent(1.0))
     refusal = caught.value
     words = str(refusal).replace(",", "").split()
-    asked, spent = float(words[words.index("price") + 6]), float(words[words.index("spent.") - 2])
+    asked, spent = float(words[words.index("price") + 7]), float(words[words.index("spent.") - 2])
     assert refusal.asked <= asked < refusal.asked * 1.01
     assert refusal.spent <= spent < refusal.spent * 1.01
     spent_of_it = str(ledger.balance()).partition(" of 1 spent at δ = ")[0]
