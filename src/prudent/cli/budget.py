@@ -205,7 +205,9 @@ def _stacked(
     """The table with each mechanism below its release, so that it fits into 80 columns."""
     at = header.index("mechanism")
     both = (as_text(row[at - 1]).append("\n").append_text(as_text(row[at])) for row in rows)
-    stacked = [(*row[: at - 1], cell, *row[at + 1 :]) for row, cell in zip(rows, both, strict=True)]
+    stacked: list[tuple[str | Text, ...]] = [
+        (*row[: at - 1], cell, *row[at + 1 :]) for row, cell in zip(rows, both, strict=True)
+    ]
     return (*header[:at], *header[at + 1 :]), stacked
 
 
