@@ -88,7 +88,7 @@ def test_history_has_one_line_for_each_charge(tmp_path: Path) -> None:
     header, _, first, second = [line for line in lines if line != [""]]
     assert header[2:] == ["release", "mechanism", "groups", "unit", "ε", "δ", "outcome", "ε spent"]
     assert first[2:-1] == [
-        *("median of pay", "ptr, proposal 500.0", "2: a, b", "person"),
+        *("median of pay", "ptr, proposal 500", "2: a, b", "person"),
         *("0.1", "1e-07", "1 released, 1 refused"),
     ]
     assert second[4:-1] == ["0.1", "0", "unknown"]
@@ -165,11 +165,30 @@ def test_verify_exits_with_one_when_a_row_was_edited(ledger: Path) -> None:
     )
 
 
+def test_history_fits_into_a_terminal_of_80_columns_without_breaking_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["trimmed mean", "earned_1975", "propose-test-release", "proposal 0.903694", "released"]
+    details = {"statistic": words[0], "column": words[1], "mechanism": words[2]}
+    with Ledger(tmp_path / "b.db", epsilon=1.0, delta=1e-6) as ledger:
+        asked = {**details, "proposal": 0.9036935023808407, "epsilon": 0.2}
+        ledger.record_outcome(
+            ledger.charge(DiscreteLaplaceDpEvent(0.2, 1), details=asked), words[4]
+        )
+    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    shown = re.sub(r"\x1b\[\d*m", "", run("history", tmp_path / "b.db").stdout)
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert [word for word in words if word not in shown] == []
+
+
 @pytest.mark.parametrize("command", ["show", "history", "verify"])
 def test_a_missing_ledger_is_an_error_in_one_line(tmp_path: Path, command: str) -> None:
     answer = run(command, tmp_path / "none.db")
     assert isinstance(answer.exception, ValueError)
-    assert "does not exist; create it with `prudent budget create`" in str(answer.exception)
+    assert "does not exist; create it, for example with `prudent budget create" in str(
+        answer.exception
+    )
     assert "\n" not in str(answer.exception)
     assert not (tmp_path / "none.db").exists()
 

@@ -193,6 +193,10 @@ OPTIONS = frozenset({"--noise-multiplier", "--delta", "--resume"})
             ArgumentError("out", "an empty folder", hint="Give resume=True, or fast=True."),
             "Expected out an empty folder. Give --resume, or fast=True.",
         ),
+        (
+            ArgumentError("delta", "for a test", got=None, hint="Give delta=1e-7, or p=0.5."),
+            "--delta: expected for a test, got nothing. Give --delta 1e-7, or p=0.5.",
+        ),
         (ValueError("No luck with noise_multiplier."), "No luck with noise_multiplier."),
         (ValueError("Expected delta or noise."), "Expected delta or noise."),
     ],

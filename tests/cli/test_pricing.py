@@ -271,9 +271,9 @@ class TestEvents:
         ("content", "flags", "message"),
         [
             ("{", [], "JSON"),
-            ('{"kind": "os.system"}', [], "Expected kind"),
+            ('{"kind": "os.system"}', [], r"^--event: .*event\.json: Expected kind"),
             ("[" * 100_000, [], "JSON|nested"),
-            (None, [], "a readable file"),
+            (None, [], "a readable file .*No such file"),
             (to_json(dp.GaussianDpEvent(1.0)), ["--noise-multiplier=1"], "complete"),
             (to_json(dp.GaussianDpEvent(1.0)), ["--prior=2"], "prior"),
             (to_json(dp.GaussianDpEvent(1.0)), ["--prior=a"], "prior"),

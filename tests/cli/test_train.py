@@ -184,7 +184,7 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--resume", "--steps", "5", "--noise-multiplier", "1"], "--out: expected the folder"),
         (
             ["--method", "sgd"],
-            "--steps: expected for sgd, which has no budget to stop it, got None.",
+            "--steps: expected for sgd, which has no budget to stop it, got nothing.",
         ),
         ([], "noise_multiplier (the third is solved for), got only epsilon = 3."),
         (

@@ -39,6 +39,7 @@ def test_the_median_needs_about_the_width_of_as_many_records_as_the_margin() -> 
     propose = suggest_proposal(median, count=20_000, shape=SHAPE, rehearsals=3, **BUDGET)
     records = 20_000 * SHAPE.pdf(50.0) * propose
     assert 25 < records < 80
+    assert propose == float(f"{propose:.3g}")  # it is read, typed and kept in the history
 
 
 def test_too_few_records_are_said_to_be_too_few() -> None:

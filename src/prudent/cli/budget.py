@@ -11,6 +11,8 @@ from prudent.cli.display import as_text, echo, echo_json
 from prudent.cli.errors import Fault, tell
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from prudent.release.budget.balance import Balance
     from prudent.release.budget.charges import Charge, ChargeDetails
     from prudent.release.budget.ledger import Ledger
@@ -20,7 +22,7 @@ TAMPERED = 1
 _WIDTH_OF_A_FILE = 300  # characters
 
 _HISTORY = (
-    *("#", "time (UTC)", "release", "mechanism", "groups", "unit"),
+    *("row", "time (UTC)", "release", "mechanism", "groups", "unit"),
     *("ε", "δ", "outcome", "ε spent"),
 )
 
@@ -133,7 +135,10 @@ def history(
         rows = [_history_row(charge) for charge in charges]
         used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]
         header, *rows = [tuple(row[index] for index in used) for row in (_HISTORY, *rows)]
-        _print_table(header, rows)
+        if _terminal() and "mechanism" in header:
+            _print_table(*_stacked(header, rows))
+        else:
+            _print_table(header, rows)
 
 
 @app.command()
@@ -182,7 +187,7 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
     asked = " of ".join(filter(None, (details.statistic, details.column)))
     return (
         str(charge.sequence),
-        f"{charge.time:%Y-%m-%d %H:%M:%S}",
+        f"{charge.time:%Y-%m-%d %H:%M}",
         asked or charge.label,
         _mechanism(details) or describe(charge.event),
         _groups(details),
@@ -192,6 +197,18 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
         charge.outcome_text,
         rounded_up(charge.spent),
     )
+
+
+def _stacked(
+    header: tuple[str, ...], rows: Sequence[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[tuple["str | Text", ...]]]:
+    """The table with each mechanism below its release, so that it fits into 80 columns."""
+    at = header.index("mechanism")
+    both = (as_text(row[at - 1]).append("\n").append_text(as_text(row[at])) for row in rows)
+    stacked: list[tuple[str | Text, ...]] = [
+        (*row[: at - 1], cell, *row[at + 1 :]) for row, cell in zip(rows, both, strict=True)
+    ]
+    return (*header[:at], *header[at + 1 :]), stacked
 
 
 def _as_asked(epsilon: float) -> str:
@@ -204,7 +221,8 @@ def _mechanism(details: "ChargeDetails") -> str:
     """The mechanism, and what it was told to expect."""
     words = [details.mechanism] if details.mechanism else []
     if details.proposal is not None:
-        words.append(f"proposal {details.proposal}")
+        given = details.proposal
+        words.append(f"proposal {given:g}" if isinstance(given, float) else f"proposal {given}")
     return ", ".join(words)
 
 
@@ -254,16 +272,26 @@ def _per_record(balance: "Balance") -> list[tuple[str, str]]:
     return [("for one record", f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}")]
 
 
-def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple[str, ...]]) -> None:
+def _terminal() -> bool:
+    """Whether the result is shown to a person, in a width that there is no way around."""
+    from rich.console import Console
+
+    return Console().is_terminal
+
+
+def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Text", ...]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Column, Table
+    from rich.text import Text
 
     columns = [Column(name, overflow="fold") for name in header or ("", "")]
-    table = Table(*columns, box=box.SIMPLE_HEAD, show_header=header is not None)
+    table = Table(
+        *columns, box=box.SIMPLE_HEAD, show_header=header is not None, padding=(0, 1, 0, 0)
+    )
     for row in rows:
         # Labels are shown as they are: neither markup nor control characters are obeyed.
-        table.add_row(*map(as_text, row))
+        table.add_row(*(cell if isinstance(cell, Text) else as_text(cell) for cell in row))
     # A file or a pipe has no width: one line for each row.
-    console = Console() if Console().is_terminal else Console(width=_WIDTH_OF_A_FILE)
+    console = Console() if _terminal() else Console(width=_WIDTH_OF_A_FILE)
     console.print(table)

@@ -41,7 +41,7 @@ _FLAGS = {
     "target_delta": "--delta",
 }
 
-_SWITCH = re.compile(r"\b(?P<name>\w+)=True")
+_SETTING = re.compile(r"\b(?P<name>\w+)=(?P<value>True\b|\d[\w-]*(?:\.\d[\w-]*)?)")
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
 
 
@@ -114,15 +114,19 @@ def with_flag(error: ValueError, options: frozenset[str]) -> Fault:
     if isinstance(error, ArgumentError):
         flag = _flag(error.argument, options)
         text = text if flag is None else f"expected {error.expectation}"
+        if flag is not None and error.value is None:
+            text = text.replace(", got None", ", got nothing", 1)
     elif parameter := getattr(error, "parameter", None):  # of an UnreachableTargetError
         rest = text.removeprefix(f"No {parameter}")
         text, flag = f"no {parameter.replace('_', '-')}{rest}", "--epsilon"
 
-    def switch(match: re.Match[str]) -> str:
+    def setting(match: re.Match[str]) -> str:
         flag = "--" + match["name"].replace("_", "-")
-        return flag if flag in options else match[0]
+        if flag not in options:
+            return match[0]
+        return flag if match["value"] == "True" else f"{flag} {match['value']}"
 
-    return Fault(_SWITCH.sub(switch, text), flag)
+    return Fault(_SETTING.sub(setting, text), flag)
 
 
 def _flag(argument: str, options: frozenset[str]) -> str | None:

@@ -31,6 +31,11 @@ _WHO = (
 )
 
 
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"
+
+
 def read_event(path: Path) -> "dp.DpEvent":
     """The event in a file that `to_json` wrote, or in the `event` of what `--json` printed."""
     from prudent.accounting.serialisation import from_json
@@ -39,7 +44,7 @@ def read_event(path: Path) -> "dp.DpEvent":
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(
-            "event", "a readable file of event JSON", shown=f"{path} ({type(error).__name__})"
+            "event", "a readable file of event JSON", shown=f"{path} ({_reason(error)})"
         ) from None
     try:
         content = json.loads(text)
@@ -49,6 +54,10 @@ def read_event(path: Path) -> "dp.DpEvent":
         return from_json(text)
     except json.JSONDecodeError:
         raise ArgumentError("event", "a file of event JSON", shown=str(path)) from None
+    except ArgumentError as error:
+        raise ArgumentError(
+            "event", "a file of event JSON", shown=str(path), why=str(error).rstrip(".")
+        ) from None
     except RecursionError:
         raise ArgumentError("event", "nested less deeply", shown=str(path)) from None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from prudent.release.outcome import Released
+from prudent.release.outcome import Released, short
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +52,7 @@ class Description:
 
     def lines(self) -> list[str]:
         """The summary as a table of text."""
-        rows = [(name, _short(value), interval) for name, value, interval in self.rows()]
+        rows = [(name, short(value), interval) for name, value, interval in self.rows()]
         widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
         return [
             *(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {end}" for name, value, end in rows),
@@ -83,7 +83,7 @@ class Description:
     def _repr_html_(self) -> str:
         """The summary for a notebook."""
         cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(_short(value))}</td>"
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(short(value))}</td>"
             f"<td>{html.escape(interval)}</td></tr>"
             for name, value, interval in self.rows()
         )
@@ -92,12 +92,8 @@ class Description:
         return f"<table>{head}{cells}</table><small>{notes}</small>"
 
 
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _interval(released: Released) -> str:
     if released.spread is None:
         return ""
     low, high = released.interval()
-    return f"{_short(low)} to {_short(high)}"
+    return f"{short(low)} to {short(high)}"

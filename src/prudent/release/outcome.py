@@ -298,7 +298,7 @@ def _price(epsilon: float, delta: float | None) -> str:
 def _between(ends: tuple[Any, Any] | None, confidence: str = "") -> str:
     if ends is None:
         return ""
-    return f",{confidence} interval {_short(ends[0])} to {_short(ends[1])}"
+    return f",{confidence} interval {short(ends[0])} to {short(ends[1])}"
 
 
 class Groups(dict[Hashable, Outcome]):
@@ -327,5 +327,6 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     return {"value": value, "low": low, "high": high, "status": plain["status"]}
 
 
-def _short(number: Any) -> str:
+def short(number: Any) -> str:
+    """A number in six digits, to be read; anything else as it is written."""
     return f"{number:.6g}" if isinstance(number, float) else str(number)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._rounding import rounded_up
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.accounting.calibration import Search, solve
 from prudent.release.charging import charge
@@ -56,8 +57,8 @@ def suggest_proposal(
     """Return a proposal that passes every rehearsal on synthetic data, and is not much larger.
 
     No private data is read, so the suggestion costs nothing; it is as good as the assumed count and
-    shape. Where values repeat, arbitrarily small proposals may pass; then the result is one whose
-    noise is small compared with the least gap between two values.
+    shape. It has three digits. Where values repeat, arbitrarily small proposals may pass; then the
+    result is one whose noise is small compared with the least gap between two values.
 
     Args:
         statistic: A statistic of `prudent.release`, such as `median`, `iqr` or
@@ -87,11 +88,14 @@ def suggest_proposal(
     start = max(finest, _spread(samples[0]))
     asked: dict[str, Any] = {**budget, "fallback": False, "ledger": None}
 
+    def proposal_at(place: int) -> float:
+        return _readable(start * _STEP**place)
+
     def noise_at(place: int) -> float | None:
         """The noise at the proposal `place` steps above the start; None if it is refused."""
         asked["noise"] = ReproducibleNoise(seed)
         for sample in samples:
-            outcome = statistic(sample, propose=start * _STEP**place, **asked)
+            outcome = statistic(sample, propose=proposal_at(place), **asked)
             if not isinstance(outcome, Released):
                 return None
         return float(outcome.noise_scale)
@@ -105,7 +109,7 @@ def suggest_proposal(
                 f"{budget['epsilon']:g}, delta = {budget['delta']:g}. Spend more, expect more "
                 "records, or trim more."
             )
-    proposed = start * _STEP**high
+    proposed = proposal_at(high)
     least = max(finest, _INVISIBLE * _gap(samples[0]) / noise * proposed)
     lowest = math.ceil(math.log(least / start, _STEP))
     low = high - _STRIDE
@@ -115,7 +119,12 @@ def suggest_proposal(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if noise_at(middle) is None else (low, middle)
-    return start * _STEP**high
+    return proposal_at(high)
+
+
+def _readable(proposal: float) -> float:
+    """The proposal rounded up to three digits, to be read and typed."""
+    return float(rounded_up(proposal, 3))
 
 
 def _spread(sample: npt.NDArray[np.float64]) -> float:

@@ -50,9 +50,11 @@ def test_a_refusal_shows_no_less_as_spent_than_is(ledger: Ledger, multiplier: fl
         ledger.charge(dp.GaussianDpEvent(1.0))
     refusal = caught.value
     words = str(refusal).replace(",", "").split()
-    asked, spent = float(words[words.index("asked") + 3]), float(words[words.index("spent.") - 2])
+    asked, spent = float(words[words.index("price") + 7]), float(words[words.index("spent.") - 2])
     assert refusal.asked <= asked < refusal.asked * 1.01
     assert refusal.spent <= spent < refusal.spent * 1.01
+    spent_of_it = str(ledger.balance()).partition(" of 1 spent at δ = ")[0]
+    assert float(spent_of_it.removeprefix("'default': ε = ")) == spent
 
 
 def test_a_charge_beyond_the_budget_is_refused_and_leaves_no_trace(ledger: Ledger) -> None:
@@ -210,7 +212,7 @@ def test_bad_charges_are_named(ledger: Ledger) -> None:
         ledger.charge(SMALL, delta=math.nan)
     with pytest.raises(ValueError, match="that an accountant supports"):
         ledger.charge(dp.UnsupportedDpEvent())
-    with pytest.raises(OverBudgetError, match="asked ε = ∞"):
+    with pytest.raises(OverBudgetError, match="price of this release is ε = ∞"):
         ledger.charge(dp.NonPrivateDpEvent())
     assert ledger.history() == []
 

@@ -46,6 +46,17 @@ class Balance:
     digest: str
     data: str | None = None
 
+    def __str__(self) -> str:
+        return (
+            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {self.epsilon:g} spent at "
+            f"δ = {self.delta:g}, charges: {self.charges}; what would fit: {self.fits}{self._each}"
+        )
+
+    @property
+    def _each(self) -> str:
+        """What `fits` is counted for, where one record is not the whole relation."""
+        return "" if self.relation.distance == 1 else ", priced for one record"
+
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
         fits = {
@@ -75,11 +86,12 @@ class OverBudgetError(LedgerError):
         self.spent = balance.spent
         self.remaining = balance.remaining
         self.fits = balance.fits
-        each = "" if balance.relation.distance == 1 else ", priced for one record"
+        # The price is computed from the event: often less than the ε that was asked for.
         super().__init__(
-            f"Over budget: asked ε = {rounded_up(asked, 4)}, but of ε = {balance.epsilon:g} at "
-            f"δ = {balance.delta:g} for {balance.dataset!r} {rounded_up(balance.spent, 4)} is "
-            f"spent. What would fit: {balance.fits}{each}."
+            f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}, but "
+            f"of ε = {balance.epsilon:g} at δ = {balance.delta:g} for {balance.dataset!r} "
+            f"{rounded_up(balance.spent, 4)} is spent. What would fit: {balance.fits}"
+            f"{balance._each}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

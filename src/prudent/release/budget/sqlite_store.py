@@ -63,8 +63,9 @@ class SqliteStore(Store):
                 _publish(path)
         elif not path.exists():
             raise StorageError(
-                f"{self.location} does not exist; create it with `prudent budget create`. If it "
-                "was there before, restore it: a new one forgets what was charged."
+                f"{self.location} does not exist; create it, for example with `prudent budget "
+                f"create {self.location} --epsilon 1 --delta 1e-6`. If it was there before, "
+                "restore it: a new one forgets what was charged."
             )
         with self._translated():
             self._connection = _connect(path)

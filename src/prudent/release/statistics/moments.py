@@ -14,7 +14,7 @@ from prudent import _validate
 from prudent.release import request
 from prudent.release.columns.column import Column
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, CountSpread, NoiseSpread, Released, ScaledSpread
+from prudent.release.outcome import Branch, CountSpread, NoiseSpread, Released, ScaledSpread, short
 from prudent.release.preview import Preview
 from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
 from prudent.release.sums.additive import (
@@ -244,7 +244,8 @@ def _event(clipping: Clipping, mechanism: AdditiveMechanism) -> dp.DpEvent:
 
 
 def _notes(ends: tuple[float, float], records: Column, clipping: Clipping) -> tuple[str, ...]:
-    low, high = (records.scale.value(end) for end in ends)
+    shown = short if clipping.private else str
+    low, high = (shown(records.scale.value(end)) for end in ends)
     how = "private bounds" if clipping.private else "as given"
     return (
         f"Values were clipped to [{low}, {high}], {how}; the interval does not cover what clipping "

@@ -14,7 +14,7 @@ from prudent.release.columns.scales import Scale
 from prudent.release.description import Description
 from prudent.release.margins.quantile import HALF, rational
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, Released, ReleasedInterval, ScaledSpread
+from prudent.release.outcome import Branch, Released, ReleasedInterval, ScaledSpread, short
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
 from prudent.release.selection.measure import Measure
@@ -162,7 +162,7 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
             spread,
         )
 
-    low, high = map(records.scale.value, ends)
+    low, high = (short(records.scale.value(end)) for end in ends)
     return Description(
         count=moment("count"),
         mean=moment("mean"),

@@ -1,6 +1,7 @@
 """A released histogram, and the distribution function that follows from it."""
 
 import html
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from prudent.release.outcome import NoiseSpread
+from prudent.release.outcome import NoiseSpread, short
 
 _BAR = 40  # characters of the longest bar in text
 
@@ -67,14 +68,20 @@ class Histogram:
     def lines(self) -> list[str]:
         """The histogram in words and bars, one line per bin."""
         longest = max(1, *self.counts)
-        found = []
+        edges = [short(edge) for edge in self.edges]
+        rows = [
+            (f"{low} to {high}", each, max(0, each))
+            for (low, high), each in zip(itertools.pairwise(edges), self.counts, strict=True)
+        ]
         if self.below > 0:
-            found.append(f"below {self._short(0)}: {self.below:,}")
-        for place, each in enumerate(self.counts):
-            bar = "█" * round(_BAR * max(0, each) / longest)
-            found.append(f"{self._short(place)} to {self._short(place + 1)}: {each:>9,} {bar}")
+            rows.insert(0, (f"below {edges[0]}", self.below, 0))
         if self.above > 0:
-            found.append(f"above {self._short(-1)}: {self.above:,}")
+            rows.append((f"above {edges[-1]}", self.above, 0))
+        width = max(len(name) for name, *_ in rows) + 1
+        found = [
+            f"{name + ':':{width}} {each:>9,} {'█' * round(_BAR * drawn / longest)}".rstrip()
+            for name, each, drawn in rows
+        ]
         half = math.ceil(self.half_width())
         return [*found, f"each count ± {half:,} with probability 95 %", *self.notes]
 
@@ -128,11 +135,7 @@ class Histogram:
             axes.set(ylabel="records (bars: 95 % of the noise)")
             axes.set_ylim(bottom=0)
         ticks = np.linspace(0, len(edges) - 1, min(len(edges), 7)).round().astype(int)
-        axes.set_xticks(edges[ticks], [self._short(place) for place in ticks.tolist()])
+        axes.set_xticks(edges[ticks], [short(self.edges[place]) for place in ticks.tolist()])
         price = "" if self.epsilon is None else f"ε = {self.epsilon:g}"
         axes.set(xlabel=self.column or "", title=price)
         figure.savefig(path)
-
-    def _short(self, place: int) -> str:
-        edge = self.edges[place]
-        return f"{edge:.6g}" if isinstance(edge, float) else str(edge)
