@@ -245,7 +245,7 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         "lr": experiment.lr,
         "noise_multiplier": round(plan.aggregation.noise_multiplier, 4),  # type: ignore[attr-defined]
         "accuracy": round(100 * right, 2),
-        "pass_rate": round(training.pass_rate(plan.steps), 3),
+        "pass_rate": round(training.pass_rate(plan.steps) or 0.0, 3),
     }
 
 

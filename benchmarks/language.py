@@ -246,7 +246,7 @@ def ours(
         execution=way.execution(inputs.device.type, round(plan.sampling_rate * len(labels)), 0),
         progress=False,
     )
-    return fitted.pass_rate
+    return fitted.pass_rate or 0.0
 
 
 def opacus(

@@ -71,7 +71,7 @@ def main() -> None:
         print(
             f"{name:24s} ε={rows[0]['epsilon'] or float('nan'):.3f} T={plan.steps} "
             f"σ={rows[0]['noise_multiplier']:.3f} accuracy {statistics.mean(scores):.2f} "
-            f"± {spread:.2f} pass {rows[0]['pass_rate']:.2f} "
+            f"± {spread:.2f} pass {rows[0]['pass_rate'] or 0:.2f} "
             f"{rows[0]['milliseconds_per_step']:.2f} ms/step {rows[0]['curve']}",
             flush=True,
         )

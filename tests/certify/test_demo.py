@@ -98,3 +98,9 @@ def test_the_demo(tmp_path, capsys):
     assert certified["certified"]["100"] > 90
     assert (tmp_path / "demo" / "demo.csv").is_file()
     ElementTree.parse(tmp_path / "demo" / "demo.svg")
+
+
+def test_json_holds_percentages_in_full():
+    found = Result(2 / 3, {0: 1 / 7}, {}, {}, 1.0, [], 1.0, 1e-6, largest=1 / 3).plain()
+    shares = found["accuracy"], found["certified"]["0"], found["largest_class"]
+    assert shares == (100 * (2 / 3), 100 * (1 / 7), 100 * (1 / 3))

@@ -16,6 +16,7 @@ TYPED = {
     "prudent suggest i": {"iqr"},
     "prudent calibrate --solve s": {"steps", "sampling-rate"},
     "prudent audit ptr --q": {"--quiet"},
+    "prudent train --recipe g": {"glyphs-linear"},
     "prudent release median private.parquet --column ''": set(),
 }
 IN_BASH = ["prudent calibrate --solve s", "prudent release median private.parquet --column ''"]
@@ -26,6 +27,7 @@ def test_the_lists_are_those_of_the_library() -> None:
     from prudent.certify.features import NAMES
     from prudent.corruption.parsing import _NAMES
     from prudent.experiments.named_datasets import NAMED_DATASETS
+    from prudent.experiments.recipes import RECIPES
     from prudent.release.comparison import SHAPES
     from prudent.release.suggestion import STATISTICS
 
@@ -38,6 +40,7 @@ def test_the_lists_are_those_of_the_library() -> None:
     }
     assert set(completion.SHAPES) == set(SHAPES)
     assert completion.STATISTICS == STATISTICS
+    assert set(completion.RECIPES) == set(RECIPES)
     assert set(completion.MADE_FEATURES) < set(completion.FEATURES)
 
 

@@ -40,7 +40,7 @@ def test_noise_is_solved_for_epsilon_and_steps(capsys, archive):
     )
     assert set(result) == KEYS
     assert 3.99 < result["epsilon"] <= 4
-    assert (result["delta"], result["steps"], result["pass_rate"]) == (1e-4, 40, 0.0)
+    assert (result["delta"], result["steps"], result["pass_rate"]) == (1e-4, 40, None)
     assert result["accuracy"] > 0.8
 
 
@@ -50,7 +50,7 @@ def test_steps_are_solved_for_epsilon_and_noise(capsys, archive):
     assert result["noise_multiplier"] == 2
     assert result["epsilon"] <= 2
     assert 5 < result["steps"] < 200
-    assert result["pass_rate"] == 1.0
+    assert result["pass_rate"] is None  # trimmed, not tested
 
 
 def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
@@ -260,7 +260,7 @@ def test_a_recipe_brings_features_and_settings_that_flags_change(capsys, tmp_pat
     )
     flags = ("--recipe", "glyphs-linear", "--steps", "3", "--epsilon", "50", "--lr", "100")
     result = run(capsys, path, *flags)
-    assert (result["steps"], result["pass_rate"]) == (3, 0.0)
+    assert (result["steps"], result["pass_rate"]) == (3, None)
     assert 49 < result["epsilon"] <= 50
     assert result["accuracy"] > 0.6
 

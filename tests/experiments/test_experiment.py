@@ -110,7 +110,7 @@ def test_the_printed_numbers_are_those_of_the_plan(table):
         "relation": {"kind": "Relation", "adjacency": "zero-out", "records": 1},
         "steps": 15,
         "noise_multiplier": 1.0,
-        "pass_rate": 0.0,
+        "pass_rate": None,
     }
     assert result.fitted.history[-1].evaluation["accuracy"] == result.accuracy
 

@@ -82,10 +82,10 @@ class Result:
         """The result in percent, as JSON holds it."""
 
         def percent(values: dict[Any, float]) -> dict[str, float]:
-            return {str(name): round(100 * value, 3) for name, value in values.items()}
+            return {str(name): 100 * value for name, value in values.items()}
 
         return {
-            "accuracy": round(100 * self.accuracy, 3),
+            "accuracy": 100 * self.accuracy,
             "certified": percent(self.certified),
             "median_radius": self.median_radius,
             "epsilon": self.epsilon,
@@ -93,7 +93,7 @@ class Result:
             "attacked": percent(self.attacked),
             "attacks": {str(k): percent(found) for k, found in self.attacks.items()},
             "balanced": percent(self.balanced),
-            "largest_class": round(100 * self.largest, 3),
+            "largest_class": 100 * self.largest,
         }
 
 

@@ -19,6 +19,10 @@ CORRUPTIONS = (
     *("backdoor:", "gradient:", "sign-flip:", "colluding:", "inner-product:", "reversed:"),
     *("loud:", "little:", "mimic:"),
 )
+RECIPES = (
+    *("scattering-linear", "scattering-glyphs", "glyphs-linear", "fashion-scattering"),
+    *("random-images-1", "random-images-3", "random-images-8"),
+)
 METHODS = ("ptr", "trimmed", "dpsgd", "sgd")
 TESTS = ("laplace:", "gaussian:", "discrete-laplace:", "discrete-gaussian:", "none")
 SHAPES = ("normal", "lognormal", "ties", "unbounded")

@@ -38,6 +38,7 @@ def train(
             metavar="NAME",
             help="Start from the settings, the features and the model of a recipe; list shows "
             "them. Other flags change its settings.",
+            autocompletion=completion.among("list", *completion.RECIPES),
         ),
     ] = None,
     dataset: Annotated[
@@ -337,6 +338,8 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
             console.print(
                 f"seed          {seed}: the noise is predictable, whoever knows it can subtract it"
             )
-    console.print(f"steps         {plain['steps']:,}, test passed in {plain['pass_rate']:.0%}")
+    rate = plain["pass_rate"]
+    tested = "" if rate is None else f", test passed in {rate:.0%}"
+    console.print(f"steps         {plain['steps']:,}{tested}")
     if out is not None:
         console.print(as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt"))

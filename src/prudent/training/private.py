@@ -349,7 +349,14 @@ def _calibrated(
 ) -> Plan:
     """The plan with the least noise for (ε, δ) over this many epochs of the loader."""
     if epsilon is None or delta is None or epochs is None:
-        raise ArgumentError("epsilon", "delta and epochs, or a plan", shown="not all of them")
+        given = {"epsilon": epsilon, "delta": delta, "epochs": epochs}
+        missing = [name for name, value in given.items() if value is None]
+        raise ArgumentError(
+            missing[0],
+            "to be given",
+            got=None,
+            why="epsilon, delta and epochs are all needed, unless there is a plan",
+        )
     if aggregation is None:
         aggregation = Sum(clip=1.0 if clip is None else clip, noise_multiplier=1.0)
     elif clip is not None:

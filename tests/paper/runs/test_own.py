@@ -2,9 +2,11 @@
 
 import json
 
+import attrs
 import numpy as np
 import pytest
 
+from prudent._validate import ArgumentError
 from prudent.paper.report.own_grids import own_grid, plain_own
 from prudent.paper.results import append, read
 from prudent.paper.runs import grid
@@ -89,6 +91,15 @@ def test_runs_of_ones_own_end_in_a_table(mine):
     assert json.loads(told.out) == rows
     shown = prudent("paper", "grid", "mine.toml", "--size", "small", "--results", str(path))
     assert "faults.py:Swap 25%" in shown.out
+
+
+def test_an_epsilon_that_no_step_stays_within_is_named(mine):
+    settings = read_settings(mine / "mine.toml")
+    job = next(job for job in own_jobs(settings, 1) if job.dataset == "wine")
+    plans = Plans(mine / "plans.json", {"npz:wine.npz": 8})  # every record in every batch
+    with pytest.raises(ArgumentError, match="a batch of 8 is drawn from 8 records") as caught:
+        plans.of(attrs.evolve(job, epsilons=(0.01,)))
+    assert caught.value.argument == "datasets.wine.epsilons"
 
 
 def test_a_corruption_of_ones_own_reaches_the_records(mine):

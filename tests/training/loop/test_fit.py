@@ -264,6 +264,15 @@ class TestExecution:
         with pytest.raises(ValueError, match=message):
             Execution(**options)
 
+    def test_a_device_that_is_absent(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(ValueError, match="Expected device 'cpu', because no CUDA device is"):
+            train(execution=Execution(device="cuda"))
+
+    def test_a_model_without_trained_parameters(self):
+        with pytest.raises(ValueError, match="Expected model with a parameter that requires a gr"):
+            train(model=network().requires_grad_(False))
+
 
 class TestGuarantee:
     def test_no_steps(self, tmp_path):
@@ -271,7 +280,7 @@ class TestGuarantee:
         before = weights(model).clone()
         fitted = train(plan_of(steps=0), model=model, out=tmp_path, delta=1e-5)
         assert torch.equal(weights(fitted.model), before)
-        assert (fitted.history, fitted.pass_rate, fitted.plan.epsilon(1e-5)) == ([], 0.0, 0.0)
+        assert (fitted.history, fitted.pass_rate, fitted.plan.epsilon(1e-5)) == ([], None, 0.0)
 
     def test_a_budget_stops_the_run_before_it_is_overdrawn(self):
         plan = plan_of(steps=400)

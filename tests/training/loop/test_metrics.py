@@ -82,7 +82,8 @@ def test_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == (PUBLIC - {"step", "relation"}) | {"accuracy"}
+    numbers = PUBLIC - {"step", "relation", "pass_rate"}  # no test, no pass rate
+    assert set(events.Tags()["scalars"]) == numbers | {"accuracy"}
     assert [event.step for event in events.Scalars("epsilon")] == [5, 10, 12]
 
 
@@ -144,6 +145,23 @@ def test_lines_are_json(tmp_path):
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line) == entry(1).plain()
     assert "private" not in line
+
+
+@pytest.mark.parametrize(
+    ("pass_rate", "trim", "shown"),
+    [(0.0, 0, "pass 0% · F 0"), (None, 5, "F 5"), (None, 0, "")],
+)
+def test_the_bar_shows_a_test_only_where_there_is_one(pass_rate, trim, shown):
+    recorder = Recorder(None, 0, 1, progress=False, tensorboard=False)
+    public = {"epsilon": None, "delta": None, "noise": 1.0, "evaluation": {}}
+    recorder.record(Metrics(step=1, pass_rate=pass_rate, trim=trim, **public))
+    assert recorder._progress.tasks[0].fields["shown"] == shown
+
+
+def test_a_run_without_a_test_has_no_pass_rate():
+    fitted = train(rule=Sum(clip=1.0, noise_multiplier=1.0))
+    assert fitted.pass_rate is None
+    assert {entry.pass_rate for entry in fitted.history} == {None}
 
 
 @pytest.mark.parametrize(

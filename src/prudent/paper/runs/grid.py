@@ -283,7 +283,7 @@ def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -
             steps=mark.step,
             noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
             accuracy=round(100 * entries[mark.step].evaluation["accuracy"], 2),
-            pass_rate=round(entries[mark.step].pass_rate, 3),
+            pass_rate=_rounded(entries[mark.step].pass_rate, 3),
             trim=entries[mark.step].trim,
             success=_percent(entries[mark.step].evaluation.get("success")),
         )
@@ -292,7 +292,11 @@ def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -
 
 
 def _percent(share: float | None) -> float | None:
-    return None if share is None else round(100 * share, 2)
+    return None if share is None else _rounded(100 * share, 2)
+
+
+def _rounded(share: float | None, digits: int) -> float | None:
+    return None if share is None else round(share, digits)
 
 
 def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, list[Mark]]:

@@ -12,6 +12,7 @@ import attrs
 
 from prudent._files import replacing
 from prudent._rounding import rounded_up
+from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.paper.runs.jobs import Job
@@ -63,8 +64,17 @@ class Plans:
 
     def _solve(self, job: Job) -> dict[str, object]:
         experiment = job.experiment
-        plan = experiment.plan(self._records[experiment.dataset])
-        delta = experiment.delta
+        records, delta = self._records[experiment.dataset], experiment.delta
+        try:
+            plan = experiment.plan(records)
+        except UnreachableTargetError as error:
+            raise ArgumentError(
+                f"datasets.{job.dataset}.epsilons",
+                f"with a value that one step of {job.column} stays within",
+                got=list(job.epsilons),
+                why=f"a batch of {experiment.batch} is drawn from {records:,} records",
+                hint="Use a smaller batch, more noise or larger epsilons.",
+            ) from error
         if job.target is None:
             wanted = [(e, a) for e in job.epsilons for a in ACCOUNTANTS]
             wanted += [(e, "pld") for e in job.setting["curve"] if e < max(job.epsilons)]

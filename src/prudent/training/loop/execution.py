@@ -99,6 +99,10 @@ class Execution:
 
     def joined(self) -> tuple["Execution", Processes]:
         """The execution settings of this process, and the processes of the run."""
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise _validate.ArgumentError(
+                "device", "'cpu', because no CUDA device is available", got=str(self.device)
+            )
         if self.distributed is False:
             return self, Alone()
         processes = join(local_device(self.device))

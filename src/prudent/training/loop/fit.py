@@ -39,7 +39,7 @@ class Fitted:
         model: The given model object, trained.
         plan: The plan that was executed, with the number of steps actually taken.
         history: Metrics, one entry per evaluation since the run was started or resumed.
-        pass_rate: Fraction of the steps in which the test passed.
+        pass_rate: Fraction of the steps in which the test passed; None without a test.
         predictable_noise: Whether the run was seeded. The guarantee is void against anyone who
             knows the seed, because they can subtract the noise.
     """
@@ -47,7 +47,7 @@ class Fitted:
     model: nn.Module
     plan: Plan
     history: list[Metrics]
-    pass_rate: float
+    pass_rate: float | None
     predictable_noise: bool
 
 
@@ -121,7 +121,8 @@ def fit(
         callbacks: Functions called with the model and the public metrics after each of them is
             recorded and saved, in the first process. They see nothing private, and nothing that
             they do with it costs anything.
-        delta: δ at which ε is shown, for the plan's relation.
+        delta: δ at which ε is shown and recorded, for the plan's relation. None: the history has no
+            ε; `Fitted.plan.epsilon(delta)` gives that of the whole run.
         budget: Stop before ε at `delta` would exceed this.
         ledger: A `prudent.Ledger` that is charged for the whole run before its first step; a
             resumed run is not charged again.

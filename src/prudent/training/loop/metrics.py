@@ -31,8 +31,8 @@ class Metrics:
         epsilon: ε so far, at `delta`; None if no δ was given or the run is not private.
         delta: δ of that ε.
         relation: The neighbouring relation of that ε, in words.
-        pass_rate: Fraction of passed tests since the previous entry.
-        trim: F of the last step.
+        pass_rate: Fraction of passed tests since the previous entry; None without a test.
+        trim: F of the last step; 0 if nothing is trimmed.
         noise: Standard deviation of the noise on the last sum.
         evaluation: What the evaluation returned.
         private: Values that must not leave the data's owner; None unless requested.
@@ -41,7 +41,7 @@ class Metrics:
     step: int
     epsilon: float | None
     delta: float | None
-    pass_rate: float
+    pass_rate: float | None
     trim: int
     noise: float
     evaluation: dict[str, float]
@@ -114,9 +114,13 @@ class Recorder:
     def record(self, metrics: Metrics) -> None:
         """Show and write an entry."""
         self.history.append(metrics)
-        shown = [f"pass {metrics.pass_rate:.0%}", f"F {metrics.trim}"]
+        shown = []
         if metrics.epsilon is not None:
-            shown.insert(0, f"ε {rounded_up(metrics.epsilon, 4)}")
+            shown.append(f"ε {rounded_up(metrics.epsilon, 4)}")
+        if metrics.pass_rate is not None:
+            shown.append(f"pass {metrics.pass_rate:.0%}")
+        if metrics.pass_rate is not None or metrics.trim:
+            shown.append(f"F {metrics.trim}")
         shown += [f"{name} {value:.4g}" for name, value in metrics.evaluation.items()]
         self._progress.update(self._task, shown=" · ".join(shown))
         if self._path is not None:

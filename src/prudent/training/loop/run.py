@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
-from prudent.training.aggregation import Mean
+from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk
 from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
 from prudent.training.gradients.engine import Loss
@@ -196,8 +196,15 @@ class TrainingRun:
         """Number of passed tests so far."""
         return float(self.updates.counters.passes)
 
-    def pass_rate(self, steps: int) -> float:
-        """Fraction of passed tests so far."""
+    @property
+    def tested(self) -> bool:
+        """Whether a step has a test that can pass."""
+        return isinstance(self.plan.aggregation, ProposeTestRelease)
+
+    def pass_rate(self, steps: int) -> float | None:
+        """Fraction of passed tests so far; None without a test."""
+        if not self.tested:
+            return None
         return self.passes / steps if steps else 0.0
 
     def metrics(
@@ -218,7 +225,7 @@ class TrainingRun:
             epsilon=epsilon,
             delta=delta,
             relation=None if epsilon is None else str(self.plan.relation),
-            pass_rate=averages.pass_rate,
+            pass_rate=averages.pass_rate if self.tested else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
             evaluation=shown,

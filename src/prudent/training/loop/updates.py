@@ -118,6 +118,10 @@ def optimizer_of(
     if isinstance(rate := options.get("lr"), int | float):
         _validate.between(0, torch.finfo(torch.float32).max, lr=rate)
     trained: Iterable[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise _validate.ArgumentError(
+            "model", "with a parameter that requires a gradient", shown="none"
+        )
     try:
         return optimizer(trained, **options)
     except TypeError as error:
