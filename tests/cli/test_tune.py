@@ -15,7 +15,7 @@ from prudent.experiments.search import Range, Ranges, Search, space_of
 from prudent.tune import Geometric, price
 from tests.cli.conftest import Answer, prudent
 
-PLAN = ("--steps=3", "--noise-multiplier=2", "--batch=60", "--search=lr=0.1:1:log")
+PLAN = ("--steps=3", "--noise-multiplier=4", "--batch=540", "--search=lr=0.1:1:log")
 FIXED = ("--law=fixed", "--candidates=2", "--search=clip=0.5,1")
 
 
@@ -36,7 +36,7 @@ def test_the_price_is_printed_before_anything_is_read() -> None:
     nowhere = "--dataset=npz:nowhere.npz"
     flags = ("--candidates=5", "--dry-run", "--records=600", nowhere, "--json", "--quiet")
     shown = found(prudent("tune", *PLAN, *flags))
-    sampled = dp.PoissonSampledDpEvent(60 / 540, dp.GaussianDpEvent(2.0))
+    sampled = dp.PoissonSampledDpEvent(1.0, dp.GaussianDpEvent(4.0))
     event = WorstOfDpEvent([dp.SelfComposedDpEvent(sampled, 3), DiscreteLaplaceTest(10.0)])
     assert shown["epsilon"] == price(event, Geometric(5), 1e-5, ZERO_OUT)
     assert shown["candidate_epsilon"] < shown["epsilon"] < shown["peer_epsilon"]  # type: ignore[operator]

@@ -227,6 +227,7 @@ def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str,
 def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
     """The price of the search and of one candidate, and dp_accounting's where it has one."""
     from prudent.accounting import epsilon_of
+    from prudent.experiments.search import noise_of
     from prudent.tune import price
 
     event, delta = whole.event(plan), whole.experiment.delta
@@ -238,7 +239,7 @@ def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
         "relation": options.plain(plan.relation),
         "candidates": whole.trials.expected,
         "steps": plan.steps,
-        "noise_multiplier": plan.aggregation.noise_multiplier,  # type: ignore[union-attr]
+        "noise_multiplier": noise_of(plan),
     }
 
 
@@ -272,6 +273,8 @@ def _echo_price(found: dict[str, Any], plan: "Plan") -> None:
 
 
 def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_json: bool) -> None:
+    from prudent.experiments.search import noise_of
+
     price = {
         "epsilon": best.epsilon,
         "candidate_epsilon": best.candidate_epsilon,
@@ -279,7 +282,7 @@ def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_j
         "relation": options.plain(plan.relation),
         "candidates": whole.trials.expected,
         "steps": plan.steps,
-        "noise_multiplier": plan.aggregation.noise_multiplier,  # type: ignore[union-attr]
+        "noise_multiplier": noise_of(plan),
     }
     folder = None if best.folder is None else str(best.folder)
     if as_json:
