@@ -168,7 +168,7 @@ def test_replacing_costs_less_than_two_records_and_more_than_one():
 
 
 def test_more_records_cost_more():
-    prices = [epsilon_of(sampled(0.01, PTR, 100), 1e-6, Relation(records=k)) for k in (1, 2, 5)]
+    prices = [epsilon_of(sampled(0.01, PTR, 100), 1e-6, Relation(records=k)) for k in (1, 2, 4)]
     assert prices == sorted(prices)
     assert prices[-1] < math.inf
 

@@ -1,5 +1,6 @@
 """What Tab offers, asked of the real shells, and that it opens no file."""
 
+import re
 import shutil
 import stat
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prudent.cli import command_line, completion
+from prudent.cli import command_line, completion, main
 
 TYPED = {
     "prudent release tri": {"trimmed-mean"},
@@ -17,6 +18,7 @@ TYPED = {
     "prudent audit ptr --q": {"--quiet"},
     "prudent release median private.parquet --column ''": set(),
 }
+IN_BASH = ["prudent calibrate --solve s", "prudent release median private.parquet --column ''"]
 
 
 def test_the_lists_are_those_of_the_library() -> None:
@@ -63,22 +65,52 @@ def told(shell: str, script: str, home: Path, monkeypatch: pytest.MonkeyPatch) -
     return answer.stdout
 
 
+@pytest.mark.parametrize("typed", TYPED)
+def test_what_a_shell_is_answered(
+    typed: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As their scripts ask, in this process: the shells below ask less."""
+    monkeypatch.chdir(home)
+    last = str(len(typed.split()) - 1)
+    asked = {
+        "bash": {"COMP_WORDS": typed, "COMP_CWORD": last},
+        "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        "zsh": {"_TYPER_COMPLETE_ARGS": typed},
+    }
+    for shell, variables in asked.items():
+        with monkeypatch.context() as changed:
+            for name, value in (variables | {"_PRUDENT_COMPLETE": f"complete_{shell}"}).items():
+                changed.setenv(name, value)
+            with pytest.raises(SystemExit):
+                main([])
+        shown = capsys.readouterr().out
+        offered = set(re.findall(r"--quiet|trimmed-mean|iqr|steps|sampling-rate", shown))
+        assert offered == TYPED[typed], shown
+        if shell == "bash":
+            assert set(shown.split()) == TYPED[typed]
+
+
 def test_bash(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         f"COMP_WORDS=({typed}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); "
         '_prudent_completion prudent; echo "${COMPREPLY[@]}"'
-        for typed in TYPED
+        for typed in IN_BASH
     ]
     script = "\n".join(["prudent --install-completion >/dev/null; . ~/.bashrc", *lines])
     answers = told("bash", script, home, monkeypatch).splitlines()
-    assert [set(line.split()) for line in answers] == list(TYPED.values())
+    assert [set(line.split()) for line in answers] == [TYPED[typed] for typed in IN_BASH]
 
 
+@pytest.mark.slow
 def test_fish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "prudent --show-completion | source; complete -C 'prudent train --corrupt label'"
     assert set(told("fish", script, home, monkeypatch).split()) == {"label:", "label-targeted:"}
 
 
+@pytest.mark.slow
 def test_zsh(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
         prudent --show-completion >prudent.zsh

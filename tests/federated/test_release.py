@@ -89,7 +89,7 @@ numbers = st.one_of(
 vectors = st.tuples(numbers, numbers)
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(
     updates=st.lists(vectors, max_size=10),
     position=st.integers(0, 10),

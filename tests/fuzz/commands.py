@@ -251,6 +251,15 @@ COMMANDS: tuple[Command, ...] = (
     Command(("paper", "table"), lambda: ["1", "--seeds=1", "--json"], 0.05),
     Command(("paper", "frontier"), lambda: ["--seeds=1", "--json"], 0.05),
     Command(
+        ("paper", "grid"),
+        lambda: [
+            _seed("grid", "grid.toml"),
+            f"--results={_seed('results', 'given.csv')}",
+            "--json",
+        ],
+        0.05,
+    ),
+    Command(
         ("paper", "report"),
         lambda: ["--no-figures", "--seeds=0", f"--results={_seed('results', 'given.csv')}"],
         0.02,

@@ -96,6 +96,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "paper/report/essay.py",  # comes with the package
         "paper/results.py",  # results
         "paper/runs/jobs.py",  # comes with the package
+        "paper/runs/own.py",  # grid
         "paper/runs/plans.py",  # written beside the results by the same run
         "release/budget/data_binding.py",  # known ledgers
         "release/budget/hash_chain.py",  # ledger rows

@@ -159,7 +159,10 @@ def test_two_versions_are_published_side_by_side(browser: Any, tmp_path: Path) -
     clone, kept = tmp_path / "clone", tmp_path / "kept"
     (clone / "docs").mkdir(parents=True)
     (clone / "docs" / "index.md").write_text("# One page\n")
-    settings = f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: docs\nnav: [index.md]\nextra_css: []\n"
+    settings = (
+        f"INHERIT: {ROOT / 'mkdocs.yml'}\n"
+        "docs_dir: docs\nnav: [index.md]\nextra_css: []\nhooks: []\n"
+    )
     (clone / "mkdocs.yml").write_text(settings)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "NO_MKDOCS_2_WARNING": "1"}

@@ -91,8 +91,15 @@ def assert_same_releases(one, other, batches):
     torch.testing.assert_close(one.trim, other.trim)
 
 
-@pytest.mark.parametrize("engine", [BookKeeping, Materialised])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "engine"),
+    [
+        *(("sum", Materialised), ("gaussian", Materialised), ("discrete", BookKeeping)),
+        pytest.param("sum", BookKeeping, marks=pytest.mark.slow),
+        pytest.param("gaussian", BookKeeping, marks=pytest.mark.slow),
+        pytest.param("discrete", Materialised, marks=pytest.mark.slow),
+    ],
+)
 def test_the_traced_step_is_the_eager_one(rule, engine):
     models = network(), network()
     one, other = (

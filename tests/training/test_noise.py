@@ -23,7 +23,7 @@ from prudent.training.step_state import StepState
 
 TEST = Key.from_seed(11).stream(Purpose.TEST)
 TESTS = (LaplaceTest(1.5), GaussianTest(3.0), DiscreteLaplaceTest(1.5), DiscreteGaussianTest(3.0))
-DRAWS = 25_000
+DRAWS = 12_500
 REJECT = 4.5  # standard deviations; by chance less than once in 100,000 comparisons
 
 

@@ -25,6 +25,7 @@ from torch import distributed, nn
 from torch.utils.data import Dataset
 
 from prudent.accounting import GaussianTest
+from prudent.cli import main as main_of_the_command_line
 from prudent.training import (
     AdaptiveTrim,
     Chunk,
@@ -45,11 +46,14 @@ from prudent.training.keystream import Key
 from prudent.training.loop import execution
 from prudent.training.parallel.processes import Alone, Together, join
 from prudent.training.parallel.sharding import whole
+from tests.archives import save_easy_classes
+from tests.servers import free_port
 from tests.training.gradients.oracle import cross_entropy
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 RECORDS, STEPS, SEED = 47, 12, 3
+FEW = 6  # steps of a run that is neither stopped nor resumed
 SCENARIOS: dict[str, Callable[[Path], dict]] = {}
 SUM = Sum(clip=1.0, noise_multiplier=0.8)
 ADAPTIVE = AdaptiveTrim(first=0.4, up=0.1, down=0.1, most=1.0)
@@ -104,7 +108,7 @@ def result(fitted, model=None):
     }
 
 
-def train(rule=SUM, data=None, model=None, rate=0.3, steps=STEPS, how=None, **options):
+def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, **options):
     settings = {"evaluate_every": 3, "progress": False, "private_diagnostics": True, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
@@ -151,15 +155,15 @@ def louder(gradients, chunk, generator):
     return {n: g * (1 + 3 * odd.view(-1, *[1] * (g.ndim - 1))) for n, g in gradients.items()}
 
 
-simple("sum", SUM)
+simple("sum", SUM, steps=STEPS)
 simple("mean", Mean())
 simple("trimmed", TRIMMED)
 simple("passing", propose(FixedTrim(0.9), scale=0.1, clip=20.0))
 simple("failing", propose(FixedTrim(0.0), scale=0.1))
-simple("mixed", propose())
+simple("mixed", propose(), steps=STEPS)
 simple("skipping", propose(fallback=Fallback.SKIP))
 simple("ties", TRIMMED, data=same_norms)
-simple("sparse", propose(scale=0.1), rate=0.03)
+simple("sparse", propose(scale=0.1), rate=0.03, steps=STEPS)
 simple("everyone", TRIMMED, rate=1.0)
 simple("chunks", propose(), how={"physical_batch": 2})
 simple("recompute", TRIMMED, how={"physical_batch": 3, "engine": "bookkeeping", "recompute": True})
@@ -168,7 +172,7 @@ simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
 simple("averaged", SUM, average=0.8)
-simple("budget", Sum(clip=1.0, noise_multiplier=3.0), budget=0.5, delta=1e-3)
+simple("budget", Sum(clip=1.0, noise_multiplier=3.0), steps=STEPS, budget=0.5, delta=1e-3)
 
 
 @scenario
@@ -240,6 +244,7 @@ def stopped_and_resumed(folder, make_model):
         return looked_at(model)
 
     options = {"optimizer": torch.optim.Adam, "evaluate": copying, "how": {"device": "cpu"}}
+    options["steps"] = STEPS
     whole_run = result(train(propose(), model=make_model(), out=folder / "whole", **options))
     looks.extend([None] * 10)
     model = make_model()
@@ -272,7 +277,7 @@ def dropout_resumed(folder):
 def own_loop(folder):
     """What one writes around `Step`."""
     processes = join(CPU)
-    plan = Plan(sampling_rate=0.3, steps=STEPS, aggregation=propose())
+    plan = Plan(sampling_rate=0.3, steps=FEW, aggregation=propose())
     model, (inputs, targets) = network(), records()
     step = Step(
         plan,
@@ -285,7 +290,7 @@ def own_loop(folder):
     sampler = PoissonSampler(RECORDS, 0.3, key=Key.from_seed(SEED), processes=processes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     drawn = []
-    for number in range(STEPS):
+    for number in range(FEW):
         batch = sampler.batch(number)
         outcome = step(
             [
@@ -317,7 +322,7 @@ class Hungry(nn.Module):
 
 
 def resumable(folder, *, optimizer=torch.optim.Adam, resume=False, **options):
-    options |= {"out": folder, "resume": resume, "optimizer": optimizer}
+    options |= {"out": folder, "resume": resume, "optimizer": optimizer, "steps": STEPS}
     return result(train(propose(), lr=0.05, **options))
 
 
@@ -499,7 +504,32 @@ def meet(folder, rank, count):
     )
 
 
-def member(folder, rank, count, task):
+def named(port):
+    """What torchrun does: the environment says who a process is, and where to meet the others."""
+
+    def meet(folder, rank, count):
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+        os.environ["TORCHELASTIC_RUN_ID"] = "run"
+
+    return meet
+
+
+def command(archive, out):
+    """A run of the command line."""
+    given = ["train", "--dataset", f"npz:{archive}", "--batch", "40", "--json"]
+    given += ["--method", "trimmed", "--noise-multiplier", "2", "--steps", "12", "--seed", "0"]
+    return [*given, "--out", str(out)]
+
+
+def commanded(folder):
+    """The exit status of a command in a folder with `easy.npz`."""
+    status = main_of_the_command_line(command(folder / "easy.npz", folder / "run"))
+    sys.stdout.flush()
+    return status
+
+
+def member(folder, rank, count, task, meet):
     """One process of a group: its exit status. What it says and leaves are files of its own."""
     said = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
     os.dup2(said, 1)
@@ -516,14 +546,14 @@ def member(folder, rank, count, task):
     return 0
 
 
-def world(folder, count, task):
+def world(folder, count, task, meet=meet):
     """Exit statuses of the processes of a group, forked: what is imported is imported once."""
     folder.mkdir(parents=True, exist_ok=True)
     children = []
     for rank in range(count):
         child = os.fork()
         if child == 0:
-            os._exit(member(folder, rank, count, task))
+            os._exit(member(folder, rank, count, task, meet))
         children.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
@@ -540,6 +570,10 @@ def main():
     statuses["hungry"] = world(hungry.parent, 2, lambda: starved(hungry))
     shutil.copytree(killed, resumed)
     statuses["resumed"] = world(resumed.parent, count, lambda: resumable(resumed, resume=True))
+    told = folder / "told"
+    told.mkdir()
+    save_easy_classes(told / "easy.npz")
+    statuses["told"] = world(told, 2, lambda: commanded(told), named(free_port()))
     (folder / "statuses.json").write_text(json.dumps(statuses))
 
 

@@ -25,9 +25,9 @@ from prudent.accounting.trial_counts import (
     TrialCount,
 )
 from prudent.tune.candidate import Candidate, Scored
+from prudent.tune.fitting import HeldOut, calibrate_plan, training
 from prudent.tune.pricing import calibrate, price
 from prudent.tune.space import Trial
-from prudent.tune.training import HeldOut, calibrate_plan, training
 from prudent.tune.tuning import Tuned, tune
 
 __all__ = [

@@ -31,12 +31,12 @@ def test_lattice_mode_margins_equal_brute_force(graph: Graph) -> None:
             assert found.value == (exact_mode(records(counts)),)
 
 
-@pytest.mark.parametrize("cap", [1, 2, 4])
-def test_a_capped_margin_is_the_margin_up_to_the_cap(cap: int) -> None:
+def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
     for counts in data_sets(6):
         column = ArrayColumn(records(counts))
         full = lattice_mode(column, GRID, propose=1, cap=CAP).margin
-        assert lattice_mode(column, GRID, propose=1, cap=cap).margin == min(full, cap)
+        for cap in (1, 2, 4):
+            assert lattice_mode(column, GRID, propose=1, cap=cap).margin == min(full, cap)
 
 
 def test_a_few_full_points_on_a_wide_lattice() -> None:

@@ -41,13 +41,13 @@ def test_quantile_margins_equal_brute_force(p: Fraction) -> None:
             assert found.value == (exact_quantile(p)(records(counts)),)
 
 
-@pytest.mark.parametrize("cap", [1, 2, 3, 5])
-def test_a_capped_margin_is_the_margin_up_to_the_cap(cap: int) -> None:
+def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
     for p in PROBABILITIES[::3]:
         for counts in data_sets(6):
             column = ArrayColumn(records(counts))
             full = quantile(column, GRID, p, propose=1, cap=CAP).margin
-            assert quantile(column, GRID, p, propose=1, cap=cap).margin == min(full, cap)
+            for cap in (1, 2, 3, 5):
+                assert quantile(column, GRID, p, propose=1, cap=cap).margin == min(full, cap)
 
 
 def test_the_range_margin_is_safe_and_at_most_one_below_the_exact_one() -> None:

@@ -48,12 +48,13 @@ def test_all_trimmed_mean_margins_equal_brute_force(trim: int, default: int) -> 
     check_trimmed_mean(trim, default, (0, 1, 2, 3, 5, 6, 9, 12))
 
 
-@pytest.mark.parametrize("cap", [1, 3])
-def test_a_capped_margin_is_the_margin_up_to_the_cap(cap: int) -> None:
+def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
     for counts in data_sets(5):
         column = ArrayColumn(records(counts))
         full = trimmed_mean(column, GRID, 1, default=2, propose=1, cap=CAP).margin
-        assert trimmed_mean(column, GRID, 1, default=2, propose=1, cap=cap).margin == min(full, cap)
+        for cap in (1, 3):
+            found = trimmed_mean(column, GRID, 1, default=2, propose=1, cap=cap)
+            assert found.margin == min(full, cap)
 
 
 def test_the_mean_is_rounded_to_the_nearest_step() -> None:

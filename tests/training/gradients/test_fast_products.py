@@ -40,9 +40,9 @@ def test_two_parts_leave_out_little(short):
 def test_four_bfloat16_products_leave_out_little():
     """Of a weighted number times one truncated to TF32, as `factors` multiplies them."""
     torch.manual_seed(0)
-    steps = torch.arange(1, 2_000, 3, dtype=torch.float32)
+    steps = torch.arange(1, 2_000, 9, dtype=torch.float32)
     worst = torch.cat([1 + steps * 2.0**-17, 1 + 2.0**-8 - steps * 2.0**-23, 2 - steps * 2.0**-23])
-    random = torch.randn(1_000) * 2.0 ** torch.randint(-40, 40, (1_000,))
+    random = torch.randn(300) * 2.0 ** torch.randint(-40, 40, (300,))
     weighted, other = torch.cat([worst, random]), shortened(torch.cat([worst, random]))
     high, low = parts(weighted, torch.bfloat16)
     first, second = parts(other, torch.bfloat16)

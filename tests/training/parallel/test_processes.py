@@ -253,23 +253,35 @@ def test_a_failed_allocation_is_no_lost_process():
         raise RuntimeError("connection closed by peer")
 
 
+def check_as_one_command(shown, two, archive, one, capsys):
+    """One line of output, and one line of metrics for each evaluation: one process speaks."""
+    assert main(worlds.command(archive, one)) == 0
+    assert json.loads(shown) == json.loads(capsys.readouterr().out)
+    lines = [(run / "metrics.jsonl").read_text() for run in (one, two)]
+    assert lines[0] == lines[1]
+    models = [load_checkpoint(run, worlds.CPU)["model"] for run in (one, two)]
+    for name, value in models[0].items():
+        torch.testing.assert_close(models[1][name], value)
+
+
+def test_the_command_line_in_an_environment_as_of_torchrun(groups, archive, tmp_path, capsys):
+    group = groups(2)
+    assert group.left("told") == [0, 0]
+    assert group.said("told", 1) == ""
+    two = group.folder / "told" / "run"
+    check_as_one_command(group.said("told", 0), two, archive, tmp_path / "one", capsys)
+
+
+@pytest.mark.slow
 def test_the_command_line_under_torchrun(archive, tmp_path, capsys):
-    given = ["train", "--dataset", f"npz:{archive}", "--batch", "40", "--json"]
-    given += ["--method", "trimmed", "--noise-multiplier", "2", "--steps", "12", "--seed", "0"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", "2", "-m", "prudent"]
     done = subprocess.run(
-        [*command, "2", "-m", "prudent", *given, "--out", str(tmp_path / "two")],
+        [*command, *worlds.command(archive, tmp_path / "two")],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert main([*given, "--out", str(tmp_path / "one")]) == 0
-    # One line of output, and one line of metrics for each evaluation: one process speaks.
-    assert json.loads(done.stdout) == json.loads(capsys.readouterr().out)
-    lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("one", "two")]
-    assert lines[0] == lines[1]
-    models = [load_checkpoint(tmp_path / name, worlds.CPU)["model"] for name in ("one", "two")]
-    for name, value in models[0].items():
-        torch.testing.assert_close(models[1][name], value)
+    check_as_one_command(done.stdout, tmp_path / "two", archive, tmp_path / "one", capsys)
