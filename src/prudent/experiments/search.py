@@ -17,7 +17,7 @@ from prudent.experiments.experiment import Experiment, Method
 from prudent.experiments.setup import build_model
 from prudent.training import Execution, Plan
 from prudent.tune import Candidate, HeldOut, Trial, calibrate_plan, training
-from prudent.tune.training import training_event
+from prudent.tune.fitting import training_event
 
 if TYPE_CHECKING:
     from torch import nn
