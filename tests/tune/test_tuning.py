@@ -26,6 +26,8 @@ from prudent.tune import (
     price,
     tune,
 )
+from prudent.tune.candidate import attempt
+from prudent.tune.tuning import _prune
 
 EVENT = ApproximateDpEvent(0.1, 0.0)
 
@@ -187,6 +189,16 @@ def test_ties_go_to_the_candidate_that_was_drawn_first() -> None:
 
     best = tune(Candidate(equal, EVENT), space, trials=Binomial(6, 1.0), delta=0.0)
     assert best.value == order[0]
+
+
+def test_ties_keep_the_files_of_the_first_even_if_it_ends_last(tmp_path: Path) -> None:
+    folders = [tmp_path / str(index) for index in range(3)]
+    for folder in folders:
+        attempt(lambda *_: 1.0, {}, folder)
+        (folder / "model.txt").write_text("weights")
+    assert _prune(folders, [2, 0]) == [0]
+    assert _prune(folders, [0, 1]) == [0]
+    assert [(folder / "model.txt").exists() for folder in folders] == [True, False, False]
 
 
 def test_no_candidate_is_an_answer_too(tmp_path: Path) -> None:

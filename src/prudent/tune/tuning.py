@@ -299,21 +299,23 @@ def _charge(ledger: Any, event: dp.DpEvent, name: str, delta: float, *, resumed:
 
 def _run_all(candidate: Candidate, settings: list[Setting], place: Path, workers: int) -> None:
     folders = [place / _CANDIDATES / f"{index:06d}" for index in range(len(settings))]
-    waiting = [index for index, folder in enumerate(folders) if outcome(folder) is None]
+    over = [index for index, folder in enumerate(folders) if outcome(folder) is not None]
+    waiting = sorted(set(range(len(folders))) - set(over))
+    best = _prune(folders, over)
     if workers == 1:
         for index in waiting:
             attempt(candidate.run, settings[index], folders[index])
-            _prune(folders)
+            best = _prune(folders, [*best, index])
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        tasks = [
-            pool.submit(attempt, candidate.run, settings[index], folders[index])
+        tasks = {
+            pool.submit(attempt, candidate.run, settings[index], folders[index]): index
             for index in waiting
-        ]
+        }
         for task in as_completed(tasks):
             task.result()
-            _prune(folders)
+            best = _prune(folders, [*best, tasks[task]])
 
 
 def _best_of(folders: list[Path]) -> tuple[int, dict[str, Any]] | None:
@@ -323,12 +325,21 @@ def _best_of(folders: list[Path]) -> tuple[int, dict[str, Any]] | None:
     return max(known, key=lambda one: (one[1]["score"], -one[0]), default=None)
 
 
-def _prune(folders: list[Path]) -> None:
-    """Delete the files of candidates that are no longer the best: models are large."""
-    best = _best_of(folders)
-    for index, folder in enumerate(folders):
-        if best is not None and index != best[0] and outcome(folder) is not None:
-            forget_files(folder)
+def _prune(folders: list[Path], ended: list[int]) -> list[int]:
+    """The best of some candidates; the files of the others are deleted, because models are large.
+
+    Reading only those that may still be the best keeps a search of many candidates linear.
+    """
+    ended = sorted(
+        ended
+    )  # ties go to the one that was drawn first, not to the one that ended first
+    best = _best_of([folders[index] for index in ended])
+    if best is None:
+        return []
+    for place, index in enumerate(ended):
+        if place != best[0]:
+            forget_files(folders[index])
+    return [ended[best[0]]]
 
 
 def _keep_best(place: Path, settings: list[Setting]) -> None:
