@@ -330,9 +330,7 @@ def _prune(folders: list[Path], ended: list[int]) -> list[int]:
 
     Reading only those that may still be the best keeps a search of many candidates linear.
     """
-    ended = sorted(
-        ended
-    )  # ties go to the one that was drawn first, not to the one that ended first
+    ended = sorted(ended)  # ties go to the candidate drawn first, whichever ended first
     best = _best_of([folders[index] for index in ended])
     if best is None:
         return []
