@@ -34,7 +34,7 @@ MAY_IMPORT = {
     **{room: GROUND | {"accounting"} for room in WORKERS},
     "federated": GROUND | {"accounting", "training"},
     "tune": GROUND | {"accounting", "release", "training"},
-    "experiments": GROUND | WORKERS | {"accounting"},
+    "experiments": GROUND | WORKERS | {"accounting", "tune"},
     "certify": GROUND | WORKERS | {"accounting", "experiments"},
     "audit": GROUND | WORKERS | {"accounting", "experiments"},
     "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent"},

@@ -30,6 +30,7 @@ from prudent.accounting import (
     to_json,
     why_infinite,
 )
+from prudent.accounting.domination import DominatedDpEvent
 from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Dominating, MixturePair
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS
@@ -90,6 +91,12 @@ def test_generating_functions_are_those_of_the_laws(count: TrialCount) -> None:
     levels = count.log_slope(np.array([0.5, 0.9]))
     if levels[0] < levels[1]:
         np.testing.assert_allclose(count.ranks(levels), [0.5, 0.9])
+
+
+def test_slopes_of_a_fixed_number_are_accurate_at_low_ranks() -> None:
+    ranks = np.array([1e-15, 1e-9, 0.3])
+    found = Binomial(4, 1.0).log_slope(ranks)
+    np.testing.assert_allclose(found, math.log(4) + 3 * np.log(ranks), rtol=1e-14)
 
 
 def selection_law(masses: Array, count: TrialCount) -> Array:
@@ -154,6 +161,49 @@ def test_a_price_that_forgets_the_ranks_is_caught(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("prudent.accounting.repeated_selection.TradeOff", Careless)
     assert np.any(selected(Dominating((pair,)), count).profile(EPSILONS) < exact)
     assert np.any(Dominating((pair,)).profile(EPSILONS) < exact)  # one candidate's price alone
+
+
+@pytest.mark.parametrize("loss", [0.1, 6.0])
+def test_numbers_whose_slopes_underflow(loss: float) -> None:
+    share = 1 / (1 + math.exp(loss))
+    first = np.array([share, 1 - share])
+    pair = MixturePair(first, first[::-1].copy(), np.full(2, math.inf))
+    worst = selected(Dominating((pair,)), Poisson(1500))
+    # Both laws in closed form: the worse output alone is seen if no candidate has the better one.
+    apart = 1500 * (1 - 2 * share)
+    assert apart <= worst.largest_loss() <= 1.1 * apart + 1.1 * loss + 1500 * share
+    assert np.all(np.isfinite(worst.profile(EPSILONS)))
+    assert np.all(worst.profile(EPSILONS) <= 1)
+
+
+def exact_composition(one: Array, other: Array, mu: float, epsilon: float) -> float:
+    """The profile of a finite pair together with a Gaussian of sensitivity mu."""
+    total = 0.0
+    for a, b in zip(one.tolist(), other.tolist(), strict=True):
+        if b == 0:
+            total += a
+        elif a > 0:
+            shift = epsilon + math.log(b) - math.log(a)
+            seen = special.ndtr(mu / 2 - shift / mu)
+            total += a * seen - math.exp(epsilon) * b * special.ndtr(-mu / 2 - shift / mu)
+    return total
+
+
+@pytest.mark.parametrize(
+    "count", [Geometric(4), *(pytest.param(c, marks=pytest.mark.slow) for c in COUNTS[1:])]
+)
+def test_composition_with_a_gaussian_covers_exact_laws(count: TrialCount) -> None:
+    first, second = np.array([0.6, 0.3, 0.1]), np.array([0.5, 0.25, 0.25])
+    pair = MixturePair(second, first, np.full(3, math.inf))
+    mu = 0.6
+    event = count.event(DominatedDpEvent(Dominating((pair,))))
+    found = PldAccountant().compose(event).compose(dp.GaussianDpEvent(1 / mu))
+    one, other = selection_law(first, count), selection_law(second, count)
+    for epsilon in EPSILONS:
+        exact = max(
+            exact_composition(one, other, mu, epsilon), exact_composition(other, one, mu, epsilon)
+        )
+        assert found.get_delta(float(epsilon)) >= exact * (1 - 1e-9)
 
 
 def attained(count: TrialCount, mu: float, epsilon: float) -> float:

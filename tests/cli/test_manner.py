@@ -74,6 +74,10 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "epsilon": PRICE,
         "calibrate": ["--solve=steps", "--epsilon=2", *PRICE, "--accountant=rdp"],
         "train": [f"--dataset=npz:{archive}", "--steps=2", "--noise-multiplier=1", "--seed=0"],
+        "tune": [
+            *("--search=lr=0.1:1:log", "--steps=2", "--noise-multiplier=1", "--law=fixed"),
+            *("--candidates=1", f"--dataset=npz:{archive}"),
+        ],
         "demo": ["--steps=2", f"--out={folder}/demo"],
         "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
         "compare": ["--records=200", "--epsilons=1", "--propose=9", "--trials=1"],

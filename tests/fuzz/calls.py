@@ -230,6 +230,10 @@ def _test() -> Any:
     return GaussianTest(4.0)
 
 
+def _ptr_events() -> Any:
+    return [_ptr_event(), dp.GaussianDpEvent(2.0)]
+
+
 def _ptr_event() -> Any:
     from prudent.accounting import ProposeTestReleaseDpEvent
 
@@ -681,6 +685,20 @@ CALLS: tuple[Call, ...] = (
         )
     ),
     Call("accounting.ApproximateDpEvent", _of("accounting:ApproximateDpEvent", **COST)),
+    Call("accounting.Geometric", _of("accounting:Geometric", mean=3.0)),
+    Call("accounting.NegativeBinomial", _of("accounting:NegativeBinomial", mean=3.0, shape=0.5)),
+    Call("accounting.Poisson", _of("accounting:Poisson", mean=3.0)),
+    Call("accounting.Binomial", _of("accounting:Binomial", draws=3, probability=0.5)),
+    Call(
+        "accounting.BinomialSelectionDpEvent",
+        _of(
+            "accounting:BinomialSelectionDpEvent",
+            event=Made(_ptr_event),
+            draws=3,
+            probability=0.5,
+        ),
+    ),
+    Call("accounting.WorstOfDpEvent", _of("accounting:WorstOfDpEvent", events=Made(_ptr_events))),
     Call(
         "accounting.ExponentialMechanismDpEvent",
         _of("accounting:ExponentialMechanismDpEvent", epsilon=1.0),
@@ -1202,6 +1220,7 @@ EXCLUDED: dict[str, str] = {
     "accounting.InfiniteEpsilon": _RESULT,
     "accounting.Price": _RESULT,
     ".audit": "a package; its commands are targets",
+    ".tune": "a package; its command is a target",
     "accounting.TestChoice": _RESULT,
     "training.CheckReport": _RESULT,
     "training.Fitted": _RESULT,
@@ -1214,6 +1233,7 @@ EXCLUDED: dict[str, str] = {
     "accounting.REPLACE_ONE": "a value",
     "accounting.ZERO_OUT": "a value",
     "release.Column": _PROTOCOL,
+    "accounting.TrialCount": "abstract; its kinds are targets",
     "accounting.MarginTest": "abstract; its four kinds are targets",
     "training.Aggregation": "abstract; its kinds are targets",
     "corruption.DataCorruption": _PROTOCOL,

@@ -179,6 +179,15 @@ COMMANDS: tuple[Command, ...] = (
         ],
         0.02,
     ),
+    Command(
+        ("tune",),
+        lambda: [
+            *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--search=lr=0.1:1:log", "--steps=2"),
+            *("--noise-multiplier=1", "--candidates=1", "--law=fixed", "--held-out=0.5"),
+            *("--score-noise=1", "--batch=2", "--workers=1", "--dry-run", "--json"),
+        ],
+        0.02,
+    ),
     Command(("demo",), lambda: ["--workers=0", "--steps=-1", "--seed=0", "--json"], 0.05),
     Command(
         ("suggest",),

@@ -13,6 +13,7 @@ import json
 import lzma
 import os
 import pickle
+import shutil
 import sqlite3
 import tarfile
 import tempfile
@@ -610,6 +611,44 @@ def _option(text: str) -> object:
     return None
 
 
+def _search_event() -> Any:
+    from prudent.accounting import ApproximateDpEvent
+
+    return ApproximateDpEvent(0.1, 0.0)
+
+
+def _search_state() -> list[bytes]:
+    from prudent.accounting import to_json
+    from prudent.tune import Binomial
+
+    event = json.loads(to_json(Binomial(2, 1.0).event(_search_event())))
+    kept = {"format": 1, "name": "ab", "event": event, "settings": [{"x": 1}, {"x": 2}]}
+    return [json.dumps(kept).encode()]
+
+
+def _search_result() -> list[bytes]:
+    kept = json.loads(_search_state()[0]) | {"setting": {"x": 1}, "score": 1.0, "failed": False}
+    return [json.dumps(kept | {"value": None}).encode()]
+
+
+def _read_search(path: Path) -> object:
+    """Resume the search in a folder; nothing else may be in it."""
+    from prudent.tune import Binomial, Candidate, tune
+
+    for other in path.parent.iterdir():
+        if other != path:
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
+    candidate = Candidate(lambda setting, folder: 0.0, _search_event())
+    return tune(
+        candidate,
+        lambda trial: None,
+        trials=Binomial(2, 1.0),
+        delta=0.0,
+        out=path.parent,
+        resume=True,
+    )
+
+
 TARGETS: tuple[Target, ...] = (
     Target("idx", _idx, _reads("a-idx3-ubyte", _read_idx)),
     Target(
@@ -647,6 +686,8 @@ TARGETS: tuple[Target, ...] = (
     Target("archive", _archives, _reads("archive", _unpack)),
     Target("results", _results, _reads("results.csv", _read_results)),
     Target("grid", _grids, _reads("grid.toml", _read_grid)),
+    Target("search state", _search_state, _reads("search/secret.json", _read_search), 0.2),
+    Target("search result", _search_result, _reads("search/result.json", _read_search), 0.2),
     Target("corruption", _corruptions, _text(_corruption)),
     Target("test", _tests, _text(_test)),
     Target("options", _key_values, _text(_option)),

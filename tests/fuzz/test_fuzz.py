@@ -104,6 +104,9 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "training/loop/checkpoint.py",  # checkpoint, paid
         "training/loop/metrics.py",  # metrics
         "training/loop/scheduling.py",  # reads what it wrote to memory
+        "tune/candidate.py",  # search state, search result
+        "tune/fitting.py",  # the model of the best candidate, as torch weights
+        "tune/tuning.py",  # search state, search result
     }
 
 

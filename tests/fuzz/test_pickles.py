@@ -24,6 +24,7 @@ SHELLS = {"os.system", "os.popen"}
 OWN = {
     "audit/auditing.py": "asks whether a mechanism can be sent to another process",
     "training/parallel/processes.py": "asks whether its own error can be sent to another process",
+    "tune/tuning.py": "asks whether a candidate can be sent to another process",
 }
 """Sources that pickle what they made themselves, each with its reason."""
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import prudent.tune as tuning
 from prudent import Ledger
 from prudent.accounting import ApproximateDpEvent, PldAccountant, UnreachableTargetError
+from prudent.audit import audit
 from prudent.release.budget.ledger import OverBudgetError
 from prudent.tune import (
     Binomial,
@@ -24,6 +26,8 @@ from prudent.tune import (
     price,
     tune,
 )
+from prudent.tune.candidate import attempt
+from prudent.tune.tuning import _prune
 
 EVENT = ApproximateDpEvent(0.1, 0.0)
 
@@ -187,6 +191,16 @@ def test_ties_go_to_the_candidate_that_was_drawn_first() -> None:
     assert best.value == order[0]
 
 
+def test_ties_keep_the_files_of_the_first_even_if_it_ends_last(tmp_path: Path) -> None:
+    folders = [tmp_path / str(index) for index in range(3)]
+    for folder in folders:
+        attempt(lambda *_: 1.0, {}, folder)
+        (folder / "model.txt").write_text("weights")
+    assert _prune(folders, [2, 0]) == [0]
+    assert _prune(folders, [0, 1]) == [0]
+    assert [(folder / "model.txt").exists() for folder in folders] == [True, False, False]
+
+
 def test_no_candidate_is_an_answer_too(tmp_path: Path) -> None:
     found = [
         tune(CANDIDATE, space, trials=Binomial(1, 1e-12), delta=0.0, out=tmp_path / str(n))
@@ -222,6 +236,34 @@ def test_the_released_law_is_that_of_the_proof() -> None:
     spread = math.sqrt(expected * (1 - expected) / runs)
     assert abs(ones / runs - expected) < 5.5 * spread
     assert abs(ones / runs - chance) > 5.5 * spread
+
+
+@pytest.mark.slow
+def test_an_audit_refutes_the_price_of_one_candidate_and_not_that_of_the_search() -> None:
+    """One candidate is 1-DP: a rare good answer, a rare one that is better, and a common one."""
+    e = math.e
+    laws = {True: (0.01 * e, 0.05), False: (0.01, 0.05 * e)}  # the good answer, the better one
+    event, trials = ApproximateDpEvent(1.0, 0.0), Geometric(20)
+    chance = random.SystemRandom().random
+
+    def mechanism(present: bool) -> float:
+        good, better = laws[present]
+
+        def answer(setting: Any, folder: Path) -> float:
+            drawn = chance()
+            return 2.0 if drawn < better else 1.0 if drawn < better + good else 0.0
+
+        candidate = Candidate(answer, event)
+        return tune(candidate, lambda trial: None, trials=trials, delta=0.0).score
+
+    def told(score: float) -> float:
+        return float(score == 1.0)
+
+    whole, one = price(event, trials, 0.0), 1.0
+    found = audit(mechanism, True, False, epsilon=whole, runs=500, score=told)
+    assert not found.refuted
+    assert found.lower > one  # which a charge for the released candidate alone would claim
+    assert 2.2 < whole <= 3.0
 
 
 @pytest.mark.slow

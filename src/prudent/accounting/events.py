@@ -9,6 +9,7 @@ Adjacency is adding or removing one record throughout.
 
 import abc
 import math
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -333,6 +334,10 @@ class BinomialSelectionDpEvent(DpEvent):
         _validate.between(0, 1, ends="(]", probability=self.probability)
 
 
+def _events(events: Iterable[DpEvent]) -> tuple[DpEvent, ...]:
+    return tuple(_validate.values(events=events))
+
+
 @attrs.frozen
 class WorstOfDpEvent(DpEvent):
     """One of several mechanisms, chosen independently of the data.
@@ -343,7 +348,7 @@ class WorstOfDpEvent(DpEvent):
         events: The mechanisms, at least one.
     """
 
-    events: tuple[DpEvent, ...] = attrs.field(converter=tuple)
+    events: tuple[DpEvent, ...] = attrs.field(converter=_events)
 
     def __attrs_post_init__(self) -> None:
         if not self.events:

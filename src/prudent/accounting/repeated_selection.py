@@ -62,6 +62,7 @@ _SPARSE = 8  # every how many nodes another bound is evaluated
 _TAIL = 1e-22  # how far above its limit the profile of a candidate may be at the last node
 _MARGIN = 1e-12  # relative, above the rounding errors of f' and T
 _FARTHEST = 700.0  # exponents, without overflow
+_DEEPEST = 600.0  # f'(T(u)) below e^-600 counts as zero, so that no quotient overflows
 _LOSSES = 256  # points of a profile that is computed from Rényi divergences
 
 
@@ -115,9 +116,10 @@ class Shifts:
     @classmethod
     def of(cls, count: TrialCount, curve: TradeOff) -> "Shifts":
         """The mixture of a number of candidates whose trade-off curve is given."""
-        first, second = _lines(count, curve, _ranks(count, curve))
-        highs, lows = _envelope(first, second)
-        largest = float(np.max(_ratios(first, second))) * (1 + 1e-15)
+        first, second = _log_lines(count, curve, _ranks(count, curve))
+        seen = np.where(second < -_DEEPEST, 0.0, np.exp(second))  # less is safe
+        highs, lows = _envelope(np.exp(first), seen)
+        largest = float(np.max(first - second)) * (1 + 1e-15)
         bends = (highs[:-1] - highs[1:]) / (lows[:-1] - lows[1:])
         masses, bends = _thinned(highs, lows, bends) if len(bends) else (bends, bends)
         return cls(masses, np.log(bends), float(highs[-1]), max(largest, 0.0))
@@ -138,19 +140,11 @@ def _ranks(count: TrialCount, curve: TradeOff) -> Array:
     return np.unique(np.concatenate([known, lifted]))
 
 
-def _ratios(highs: Array, lows: Array) -> Array:
-    """The logarithms of high/low; where f' is zero there are no candidates, and so no loss."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(highs > 0, np.log(highs) - np.log(lows), -np.inf)
-
-
-def _lines(count: TrialCount, curve: TradeOff, ranks: Array) -> tuple[Array, Array]:
-    """For each interval of ranks, the largest f'(u) and the least f'(T(u)), rounded safely."""
-    high, low = _log_lines(count, curve, ranks)
-    return np.exp(high), np.exp(low)
-
-
 def _log_lines(count: TrialCount, curve: TradeOff, ranks: Array) -> tuple[Array, Array]:
+    """For each interval of ranks, the logarithms of the largest f'(u) and the least f'(T(u)).
+
+    They are rounded away from each other. No interval has a largest f'(u) of zero.
+    """
     high = count.log_slope(ranks[1:])
     low = count.log_slope(curve.least(ranks[:-1]))
     return high + _MARGIN, low - _MARGIN

@@ -239,8 +239,11 @@ class Binomial(TrialCount):
         return float(self.draws)
 
     def _log_base(self, u: Array) -> Array:
+        """The logarithm of 1 - p + p u, by whichever form is accurate: near 1, or near 0."""
+        missing = self.probability * (1 - u)
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log1p(-self.probability * (1 - u)))
+            small = np.log((1 - self.probability) + self.probability * u)
+            return np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), small)
 
     @override
     def log_slope(self, u: Array) -> Array:

@@ -29,6 +29,7 @@ from prudent.cli import (
     release,
     suggest,
     train,
+    tune,
 )
 from prudent.cli.display import Manner, answering
 
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.command()(pricing.epsilon)
 app.command()(pricing.calibrate)
 app.command()(train.train)
+app.command()(tune.tune)
 app.command()(demo.demo)
 app.command()(suggest.suggest)
 app.command()(compare.compare)

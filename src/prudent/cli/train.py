@@ -186,7 +186,7 @@ def train(
     with only_elapsed() if private else contextlib.nullcontext():
         result = run(
             experiment,
-            device=_device(device),
+            device=device_named(device),
             out=out,
             resume=resume,
             progress=shows_progress() and not private,
@@ -302,7 +302,8 @@ def _seed_is_drawn(chosen: dict[str, Any]) -> bool:
     return "seed" not in chosen and str(chosen.get("dataset")).startswith("npz:")
 
 
-def _device(name: str) -> str:
+def device_named(name: str) -> str:
+    """The device of this process that a name stands for, if it is there."""
     import torch
 
     from prudent.training.parallel.processes import local_device

@@ -5,7 +5,7 @@ import math
 import shutil
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent._files import replacing
-from prudent._validate import ArgumentError
+from prudent._formats import reading
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.tune.space import Setting
 
@@ -95,13 +95,19 @@ def attempt(run: Run, setting: Setting, folder: Path) -> None:
 
 def outcome(folder: Path) -> dict[str, Any] | None:
     """The score, value and failure of a candidate; None if it has not ended."""
+    return parsed(folder / _SCORE, {"score": (int, float), "failed": bool})
+
+
+def parsed(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The entries of a file of a search, some of which have known kinds; None without the file."""
     try:
-        found = json.loads((folder / _SCORE).read_text(encoding="utf-8"))
+        with reading(path, "a file of a search"):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not all(isinstance(found[name], kind) for name, kind in kinds.items()):
+                raise TypeError
     except FileNotFoundError:
         return None
-    if not isinstance(found, dict) or "score" not in found:
-        raise ArgumentError("out", "a folder of a tuning run", got=str(folder.parent.parent))
-    return found
+    return {"value": None, **found}
 
 
 def forget_files(folder: Path) -> None:

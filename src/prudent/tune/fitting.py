@@ -115,7 +115,7 @@ def training(
         if name in fit_options:
             raise ArgumentError(name, "to be left to the search", got=fit_options[name])
     work = _Training(plans, model, loss, train_set, score, plan_of, options, fit_options)
-    event = _event(plans, score, disjoint=_validate.flag(disjoint=disjoint))
+    event = training_event(plans, score, disjoint=_validate.flag(disjoint=disjoint))
     return Candidate(work, event, plans[0].relation, work.load, work.check)
 
 
@@ -143,7 +143,7 @@ def calibrate_plan(
         return attrs.evolve(plan, aggregation=plan.aggregation.with_noise(noise))
 
     noise = calibrate(
-        lambda sigma: _event([noisy(sigma)], score, disjoint=disjoint),
+        lambda sigma: training_event([noisy(sigma)], score, disjoint=disjoint),
         trials,
         epsilon=epsilon,
         delta=delta,
@@ -152,8 +152,8 @@ def calibrate_plan(
     return noisy(noise)
 
 
-def _event(plans: "Sequence[Plan]", score: HeldOut, *, disjoint: bool) -> dp.DpEvent:
-    """The event of one candidate: training and score."""
+def training_event(plans: "Sequence[Plan]", score: HeldOut, *, disjoint: bool) -> dp.DpEvent:
+    """The event of one candidate of `training`: training and score."""
     events = [plan.event for plan in plans]
     trained = events[0] if len(events) == 1 else WorstOfDpEvent(events)
     if score.noise is None:

@@ -7,10 +7,11 @@ import pickle
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import attrs
@@ -25,7 +26,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import to_json
 from prudent.accounting.trial_counts import TrialCount
-from prudent.tune.candidate import Candidate, attempt, forget_files, outcome
+from prudent.tune.candidate import Candidate, attempt, forget_files, outcome, parsed
 from prudent.tune.pricing import epsilon_of_json, price
 from prudent.tune.space import Setting, Space, draw_count, draw_setting
 
@@ -33,6 +34,14 @@ FORMAT = 1
 """Of the secret state of a search. A change that earlier versions would misread raises it."""
 
 _STATE, _RESULT, _BEST, _CANDIDATES = "secret.json", "result.json", "best", "candidates"
+_STATE_KINDS = {"format": int, "name": str, "event": dict, "settings": list}
+_RESULT_KINDS = {
+    "format": int,
+    "event": dict,
+    "setting": (dict, NoneType),
+    "score": (int, float),
+    "failed": bool,
+}
 
 
 @attrs.frozen
@@ -142,7 +151,8 @@ def tune(
             _run_all(candidate, state["settings"], place, workers)
             _keep_best(place, state["settings"])
         _erase(place)
-        best = json.loads((place / _RESULT).read_text(encoding="utf-8"))
+        best = _read(place / _RESULT, _RESULT_KINDS)
+        assert best is not None
         value = best["value"]
         if candidate.load is not None and best["setting"] is not None and not best["failed"]:
             value = candidate.load(best["setting"], place / _BEST)
@@ -230,7 +240,7 @@ def _opened(
     resume: bool,
 ) -> dict[str, Any]:
     """The secret state of a search: as it was kept, or drawn anew and kept."""
-    kept = _read(place / _STATE) or _read(place / _RESULT)
+    kept = _read(place / _STATE, _STATE_KINDS) or _read(place / _RESULT, _RESULT_KINDS)
     if kept is not None:
         if not resume:
             raise ArgumentError(
@@ -272,13 +282,11 @@ def _opened(
     return json.loads(text)  # type: ignore[no-any-return]  # as it will be after a kill
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    check_format(kept, FORMAT, "the state of a search")
-    return kept  # type: ignore[no-any-return]
+def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+    kept = parsed(path, kinds)
+    if kept is not None:
+        check_format(kept, FORMAT, "the state of a search")
+    return kept
 
 
 def _charge(ledger: Any, event: dp.DpEvent, name: str, delta: float, *, resumed: bool) -> None:
@@ -291,21 +299,23 @@ def _charge(ledger: Any, event: dp.DpEvent, name: str, delta: float, *, resumed:
 
 def _run_all(candidate: Candidate, settings: list[Setting], place: Path, workers: int) -> None:
     folders = [place / _CANDIDATES / f"{index:06d}" for index in range(len(settings))]
-    waiting = [index for index, folder in enumerate(folders) if outcome(folder) is None]
+    over = [index for index, folder in enumerate(folders) if outcome(folder) is not None]
+    waiting = sorted(set(range(len(folders))) - set(over))
+    best = _prune(folders, over)
     if workers == 1:
         for index in waiting:
             attempt(candidate.run, settings[index], folders[index])
-            _prune(folders)
+            best = _prune(folders, [*best, index])
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        tasks = [
-            pool.submit(attempt, candidate.run, settings[index], folders[index])
+        tasks = {
+            pool.submit(attempt, candidate.run, settings[index], folders[index]): index
             for index in waiting
-        ]
+        }
         for task in as_completed(tasks):
             task.result()
-            _prune(folders)
+            best = _prune(folders, [*best, tasks[task]])
 
 
 def _best_of(folders: list[Path]) -> tuple[int, dict[str, Any]] | None:
@@ -315,12 +325,19 @@ def _best_of(folders: list[Path]) -> tuple[int, dict[str, Any]] | None:
     return max(known, key=lambda one: (one[1]["score"], -one[0]), default=None)
 
 
-def _prune(folders: list[Path]) -> None:
-    """Delete the files of candidates that are no longer the best: models are large."""
-    best = _best_of(folders)
-    for index, folder in enumerate(folders):
-        if best is not None and index != best[0] and outcome(folder) is not None:
-            forget_files(folder)
+def _prune(folders: list[Path], ended: list[int]) -> list[int]:
+    """The best of some candidates; the files of the others are deleted, because models are large.
+
+    Reading only those that may still be the best keeps a search of many candidates linear.
+    """
+    ended = sorted(ended)  # ties go to the candidate drawn first, whichever ended first
+    best = _best_of([folders[index] for index in ended])
+    if best is None:
+        return []
+    for place, index in enumerate(ended):
+        if place != best[0]:
+            forget_files(folders[index])
+    return [ended[best[0]]]
 
 
 def _keep_best(place: Path, settings: list[Setting]) -> None:

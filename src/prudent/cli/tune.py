@@ -1,0 +1,302 @@
+"""`prudent tune`: the best of many training runs, chosen privately, at one price."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from prudent._rounding import rounded_up
+from prudent._validate import ArgumentError
+from prudent.cli import completion, options
+from prudent.cli.display import as_text, echo, echo_json, note
+from prudent.cli.progress import only_elapsed
+
+if TYPE_CHECKING:
+    from prudent.accounting import TrialCount
+    from prudent.experiments.search import Search
+    from prudent.training import Plan
+
+LawName = Literal["geometric", "logarithmic", "poisson", "fixed"]
+OVER_BUDGET = 4
+
+
+def tune(
+    search: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="A setting to try, as lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9; may be "
+            "repeated. Among lr, momentum, clip, fallback-scale, trim, trim-up, trim-down and "
+            "trim-most, which do not change the price.",
+        ),
+    ],
+    steps: options.Steps,
+    candidates: Annotated[
+        float, options.number("Expected number of candidates; with --law fixed their number.")
+    ] = 10.0,
+    law: Annotated[
+        LawName,
+        typer.Option(
+            metavar="NAME",
+            help="Law of the number of candidates: geometric, logarithmic (cheaper; often one, "
+            "sometimes very many), poisson or fixed (dearer).",
+        ),
+    ] = "geometric",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.",
+            autocompletion=completion.among(*completion.DATASETS, "npz:"),
+        ),
+    ] = "mnist",
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="dpsgd, trimmed or ptr.",
+            autocompletion=completion.among("dpsgd", "trimmed", "ptr"),
+        ),
+    ] = "dpsgd",
+    epsilon: Annotated[
+        float | None,
+        options.number("ε of the whole search, from which the noise is solved. [3]"),
+    ] = None,
+    delta: options.Delta = 1e-5,
+    noise_multiplier: Annotated[
+        float | None, options.number("σ of a candidate, instead of --epsilon.")
+    ] = None,
+    batch: Annotated[int, options.whole_number("Expected batch size.")] = 256,
+    held_out: Annotated[
+        float, options.number("Fraction of the training records that score candidates.")
+    ] = 0.1,
+    score_noise: Annotated[
+        float, options.number("Scale of the noise of a score, in records.")
+    ] = 10.0,
+    workers: Annotated[
+        int, options.whole_number("Number of processes that run candidates side by side.")
+    ] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    ledger: Annotated[
+        str | None,
+        typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the search: as secret as the data until it has ended."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the search in --out, at no further charge.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the price and the noise; train nothing.")
+    ] = False,
+    records: Annotated[
+        int | None,
+        options.whole_number("Number of training records, for --dry-run without the data."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    r"""Train a random number of candidates and release the best, at one price.
+
+    Each candidate draws its settings, trains with noise, and is scored on
+    held-out records with noise. Only the best one is released, with its
+    settings and its noisy score; how many there were stays secret. The
+    running time tells their number, so only the owner of the data may watch.
+
+    The price covers the whole search. Neighbours are by zero-out: the number
+    of records is public. A ledger needs the same relation, and is charged
+    before the first candidate.
+
+    [b]Examples[/b]
+
+    $ prudent tune --dataset mnist --method dpsgd --steps 500 --epsilon 3 \
+        --search lr=0.05:2:log --search clip=0.1:4:log --candidates 10 \
+        --ledger budget.db --out search
+
+    $ prudent tune --search lr=0.05:2:log --steps 500 --noise-multiplier 2 \
+        --candidates 30 --dry-run --records 60000
+    """
+    if epsilon is not None and noise_multiplier is not None:
+        raise ArgumentError(
+            "noise_multiplier", "to be left out with --epsilon", got=noise_multiplier
+        )
+    whole = _search(
+        search,
+        _law(law, candidates),
+        held_out,
+        score_noise,
+        {
+            "dataset": dataset,
+            "method": method,
+            "epsilon": 3.0 if epsilon is None and noise_multiplier is None else epsilon,
+            "delta": delta,
+            "steps": steps,
+            "noise_multiplier": noise_multiplier,
+            "batch": batch,
+        },
+    )
+    if records is not None and not dry_run:
+        raise ArgumentError("records", "to be left out without --dry-run", got=records)
+    if dry_run and records is not None:
+        _show_price(whole, whole.plan(records), as_json=as_json)
+        return
+    from prudent.cli.train import device_named
+    from prudent.experiments.datasets import load
+
+    place, data = device_named(device), load(dataset)
+    with only_elapsed():
+        plan = whole.plan(len(data.train_labels))
+        if dry_run:
+            _show_price(whole, plan, as_json=as_json)
+            return
+        best = _tuned(
+            whole.candidate(data, plan, device=place),
+            whole,
+            ledger,
+            {"out": out, "resume": resume, "workers": workers},
+        )
+    from prudent.training import accuracy
+
+    right = None
+    if best.setting is not None and not best.failed:
+        right = accuracy(data.test_features, data.test_labels)(best.value)["accuracy"]
+    _show(best, right, whole, plan, as_json=as_json)
+    if ledger is None:
+        note("No --ledger: nobody keeps count of what releases cost.")
+
+
+def _law(name: str, candidates: float) -> "TrialCount":
+    from prudent import _validate
+    from prudent.tune import Binomial, Geometric, NegativeBinomial, Poisson
+
+    _validate.between(1, 1e6, candidates=candidates)
+    if name == "fixed":
+        if candidates != int(candidates):
+            raise ArgumentError("candidates", "a whole number with --law fixed", got=candidates)
+        return Binomial(int(candidates), 1.0)
+    if name == "poisson":
+        return Poisson(candidates)
+    return Geometric(candidates) if name == "geometric" else NegativeBinomial(candidates, 0.0)
+
+
+def _search(
+    texts: list[str],
+    trials: "TrialCount",
+    held_out: float,
+    score_noise: float,
+    settings: dict[str, Any],
+) -> "Search":
+    from prudent.experiments.experiment import Experiment
+    from prudent.experiments.search import Search, space_of
+
+    choices = ("dpsgd", "trimmed", "ptr")
+    if settings["method"] not in choices:
+        raise ArgumentError("method", f"one of {', '.join(choices)}", got=settings["method"])
+    return Search(
+        experiment=Experiment(**settings),
+        space=space_of(texts),
+        trials=trials,
+        held_out=held_out,
+        score_noise=score_noise,
+    )
+
+
+def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str, Any]) -> Any:
+    from prudent.cli.errors import Fault, tell
+    from prudent.release.budget.ledger import Ledger, OverBudgetError
+    from prudent.tune import tune as run
+
+    opened: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
+    try:
+        with opened as budget:
+            return run(
+                candidate,
+                whole.space,
+                trials=whole.trials,
+                delta=whole.experiment.delta,
+                ledger=budget,
+                **given,
+            )
+    except OverBudgetError as error:
+        tell(Fault(str(error), status=OVER_BUDGET))
+        raise typer.Exit(OVER_BUDGET) from None
+
+
+def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
+    """The price of the search and of one candidate, and dp_accounting's where it has one."""
+    from prudent.accounting import epsilon_of
+    from prudent.experiments.search import noise_of
+    from prudent.tune import price
+
+    event, delta = whole.event(plan), whole.experiment.delta
+    return {
+        "epsilon": price(event, whole.trials, delta, plan.relation),
+        "candidate_epsilon": epsilon_of(event, delta, plan.relation),
+        "peer_epsilon": _peer(whole, plan),
+        "delta": delta,
+        "relation": options.plain(plan.relation),
+        "candidates": whole.trials.expected,
+        "steps": plan.steps,
+        "noise_multiplier": noise_of(plan),
+    }
+
+
+def _peer(whole: "Search", plan: "Plan") -> float | None:
+    """The ε of dp_accounting's Rényi accountant, of training alone; None if it has no price."""
+    from dp_accounting.rdp import RdpAccountant
+
+    event, accountant = whole.trials.event(plan.event), RdpAccountant()
+    if not accountant.supports(event):
+        return None
+    return float(accountant.compose(event).get_epsilon(whole.experiment.delta))
+
+
+def _show_price(whole: "Search", plan: "Plan", *, as_json: bool) -> None:
+    found = _price(whole, plan)
+    if as_json:
+        echo_json(found)
+        return
+    _echo_price(found, plan)
+    if found["peer_epsilon"] is not None:
+        echo(f"dp_accounting ε = {found['peer_epsilon']:.4f} for the same, by Rényi divergences")
+    note("Nothing was trained or charged.")
+
+
+def _echo_price(found: dict[str, Any], plan: "Plan") -> None:
+    total, one = (rounded_up(found[name], 4) for name in ("epsilon", "candidate_epsilon"))
+    echo(f"guarantee     ({total}, {found['delta']:g})-DP for the whole search")
+    echo(f"one candidate ({one}, {found['delta']:g})-DP")
+    echo(f"neighbours    by {plan.relation}")
+    echo(f"noise         multiplier {found['noise_multiplier']:.4f}, {plan.steps:,} steps")
+
+
+def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_json: bool) -> None:
+    from prudent.experiments.search import noise_of
+
+    price = {
+        "epsilon": best.epsilon,
+        "candidate_epsilon": best.candidate_epsilon,
+        "delta": best.delta,
+        "relation": options.plain(plan.relation),
+        "candidates": whole.trials.expected,
+        "steps": plan.steps,
+        "noise_multiplier": noise_of(plan),
+    }
+    folder = None if best.folder is None else str(best.folder)
+    if as_json:
+        setting = None if best.setting is None else dict(best.setting)
+        found = {"setting": setting, "score": best.score, "accuracy": right, "failed": best.failed}
+        echo_json(found | price | {"folder": folder})
+        return
+    if right is None:
+        echo("best          none: every candidate failed, or their number was 0")
+    else:
+        named = ", ".join(f"{name} = {value:.4g}" for name, value in best.setting.items())
+        echo(f"best          {named}")
+        echo(f"accuracy      {right:.2%} on the test part")
+        echo(f"score         {best.score:g} held-out records, with noise")
+    _echo_price(price, plan)
+    if folder is not None:
+        echo(as_text(f"saved         {folder}"))
