@@ -123,6 +123,28 @@ def test_scores_count_right_answers() -> None:
 
 
 @pytest.mark.slow
+class Touchy(nn.Module):
+    """A model that raises an error on records it does not know, as an embedding does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 2)
+        with torch.no_grad():
+            self.table.weight.copy_(torch.eye(2).repeat(2, 1))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.table(tokens)
+        return scores
+
+
+def test_an_odd_record_is_one_wrong_answer_and_ends_nothing() -> None:
+    tokens = torch.tensor([0, 1, 2, 3, 99, 0])
+    labels = torch.tensor([0, 1, 0, 1, 0, 1])
+    assert HeldOut(tokens, labels, None)(Touchy()) == 4
+    assert HeldOut(tokens[:4], labels[:4], None)(Touchy()) == 4
+    assert HeldOut(tokens[:0], labels[:0], None)(Touchy()) == 0
+
+
 def test_calibration_covers_search_and_score() -> None:
     plan = calibrate_plan(PLAN, Geometric(5), score(), epsilon=8.0, delta=1e-5)
     event = dp.ComposedDpEvent([plan.event, NOISE])

@@ -52,15 +52,16 @@ class Accuracy:
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """The fraction of correct labels, as `{"accuracy": ...}`."""
         starts = range(0, len(self.labels), self.batch)
-        right = sum(self._right(model, start, start + self.batch) for start in starts)
+        right = sum(self.right(model, start, start + self.batch) for start in starts)
         return {"accuracy": right / len(self.labels)}
 
     def rehearse(self, model: nn.Module) -> None:
         """Evaluate one record, so that errors show before anything is charged."""
-        self._right(model, 0, 1)
+        self.right(model, 0, 1)
 
     @torch.no_grad()
-    def _right(self, model: nn.Module, start: int, stop: int) -> int:
+    def right(self, model: nn.Module, start: int, stop: int) -> int:
+        """The number of correct labels among the records from `start` to before `stop`."""
         device = next(model.parameters()).device
         inputs = pytree.tree_map_only(
             Tensor, lambda leaf: leaf[start:stop].to(device), self.features
