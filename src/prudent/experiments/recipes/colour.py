@@ -14,8 +14,6 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -177,12 +175,7 @@ def _pretrained_now(setting: Pretraining, device: torch.device) -> Encoder:
             why="its network is not in the cache yet, and a CPU would pretrain it for days",
             hint="Run it once with --device cuda; later runs read the network from the cache.",
         )
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("Pretraining on random images", total=setting.steps)
-        return pretrain(
-            setting, device, notice=lambda step, _: progress.update(task, completed=step)
-        )
+    return pretrain(setting, device)
 
 
 def _weights(encoder: Encoder) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prudent import _validate
+from prudent import _progress, _validate
 from prudent.experiments.recipes.random_images import MIXTURE, Mixture, draw
 
 SIDE = 32
@@ -214,7 +214,10 @@ def pretrain(
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_cosine(setting.steps))
     model = nn.Sequential(encoder, _Last(), projector)
     model.train()
-    for step, rows in enumerate(_batches(len(pool), setting, generator)):
+    batches = _batches(len(pool), setting, generator)
+    for step, rows in enumerate(
+        _progress.track(batches, "pretraining on random images", setting.steps)
+    ):
         images = pool[rows].float().div_(255)
         pair = torch.cat([views(images, generator), views(images, generator)])
         pair = pair.contiguous(memory_format=torch.channels_last)
