@@ -157,4 +157,6 @@ def draw(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:
     kind, _, ratio = str(common.corrupt).partition(":")
     fault = f"{float(ratio):.0%} of the records bad ({kind})" if ratio else "no bad records"
     axes.set_title(f"{common.dataset.upper()}, private training, {fault}")
+    low, high = axes.get_ylim()
+    axes.set_ylim(bottom=max(0.0, low - 0.5 * (high - low)))  # room for the legend
     axes.legend(loc="lower right", fontsize=8)
