@@ -392,3 +392,11 @@ def test_events_out_of_range_are_not_supported() -> None:
         assert not accountant.supports(bad)
         with pytest.raises(ValueError, match="mean"):
             accountant.compose(bad)
+
+
+def test_more_candidates_than_ranks_can_tell_apart_have_the_bound_of_the_peer() -> None:
+    event = RepeatAndSelectDpEvent(dp.GaussianDpEvent(5.0), 1e9, 1.0)
+    theirs = PeerAccountant(DEFAULT_ORDERS).compose(event).get_epsilon(1e-6)
+    ours = RdpAccountant(DEFAULT_ORDERS).compose(event).get_epsilon(1e-6)
+    assert ours == pytest.approx(theirs, rel=0.05)
+    assert not PldAccountant().supports(event)

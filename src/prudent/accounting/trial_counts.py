@@ -268,8 +268,14 @@ class Binomial(TrialCount):
 
 
 def trial_count(event: dp.DpEvent) -> TrialCount | None:
-    """The law of the number of candidates of a selection; None for any other event."""
+    """The law of the number of candidates of a selection; None for any other event.
+
+    None also for more than `MOST` expected candidates, where ranks next to 1 cannot be told apart:
+    those have dp_accounting's bound alone.
+    """
     match event:
+        case RepeatAndSelectDpEvent() if event.mean > MOST:
+            return None
         case RepeatAndSelectDpEvent(shape=math.inf):
             return Poisson(event.mean)
         case RepeatAndSelectDpEvent():
