@@ -2,13 +2,16 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 import prudent
 from tests.archives import save_easy_classes
+from tests.browsing import CHROMIUM
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
@@ -45,3 +48,14 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "easy.npz"
     save_easy_classes(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium for the tests of a module."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -1,7 +1,6 @@
 """The page in a real browser: what is drawn, with the keyboard, in the dark, on a phone."""
 
 import contextlib
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,22 +11,11 @@ import pytest
 from prudent.explore import grid
 from prudent.explore.page import page
 from prudent.explore.server import serve
+from tests.browsing import needs_chromium
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as tools:
-        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+pytestmark = needs_chromium
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,18 +17,16 @@ from typing import Any
 
 import pytest
 
+from tests.browsing import needs_chromium
+
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
 mike = pytest.importorskip("mike", reason="needs the extra `docs`")
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "site"
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-
 pytestmark = [
     pytest.mark.site,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
+    needs_chromium,
 ]
 
 # Paragraphs are left out: the padding of code in a line may stick out by a pixel.
@@ -64,14 +61,6 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as tools:
-        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -48,9 +48,9 @@ from prudent import _validate
 from prudent._files import replacing
 from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
+from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.vectors import LENGTH, Pairing, Whole, in_chunks
-from prudent.release.charging import LedgerLike
 from prudent.release.failures import withheld
 from prudent.release.noise import Law, Noise, SecureNoise
 from prudent.release.sums.additive import least_gaussian

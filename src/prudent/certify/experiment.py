@@ -11,12 +11,12 @@ import numpy.typing as npt
 from scipy import sparse
 
 from prudent._progress import track
+from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.attacks import Records, RepeatedNoise, Target, best_attacks
 from prudent.certify.classifier import CertifiedClassifier, decided
 from prudent.certify.features import FeatureMap, feature_map
 from prudent.certify.features.embedded import computed_once
 from prudent.certify.vectors import in_chunks
-from prudent.release.charging import LedgerLike
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import least_gaussian

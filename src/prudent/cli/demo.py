@@ -23,7 +23,7 @@ _PASSED = (
 )
 _RECIPE = (
     "The recipe is a linear model on features that were made from no data, trained without bad "
-    "records: what else reaches the record at this ε is listed by prudent train --recipe list."
+    "records. prudent train --recipe list shows the others."
 )
 _BAD_RECORDS = (
     "All are equally private. On bad records DP-SGD is hard to beat, and the test buys back "

@@ -5,22 +5,13 @@ import os
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
-
-import dp_accounting as dp
+from typing import Any
 
 from prudent import _validate
 from prudent._redaction import redacted
+from prudent.accounting.chargeable import LedgerLike
 from prudent.release.outcome import Outcome, Refused
 from prudent.release.preview import Preview
-
-
-class LedgerLike(Protocol):
-    """A privacy ledger that is charged before any data is read."""
-
-    def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> object:
-        """Commit the charge, or raise and commit nothing."""
-        ...
 
 
 def charge(

@@ -24,9 +24,10 @@ import numpy as np
 
 from prudent import _validate
 from prudent.accounting import MarginTest
+from prudent.accounting.chargeable import LedgerLike
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import Certificate, DistanceRelease
-from prudent.release.charging import LedgerLike, charge
+from prudent.release.charging import charge
 from prudent.release.columns.column import ArrayColumn, Column, Kind
 from prudent.release.columns.contributions import PerUnit
 from prudent.release.failures import withheld

@@ -23,6 +23,7 @@ from prudent._formats import check_format
 from prudent._locking import held
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
+from prudent.accounting.chargeable import check_ledger
 from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import to_json
 from prudent.accounting.trial_counts import TrialCount
@@ -138,7 +139,8 @@ def tune(
     relation, event = candidate.relation, trials.event(candidate.event)
     total = price(candidate.event, trials, delta, relation)
     _check_price(total, epsilon, delta)
-    _check_ledger(ledger, relation)
+    if ledger is not None:
+        check_ledger(ledger, relation, who="the candidate")
     if workers > 1:
         _check_picklable(candidate)
     folder = None if out is None else _validate.path(out=out)
@@ -182,27 +184,6 @@ def _check_price(total: float, epsilon: float | None, delta: float) -> None:
             got=epsilon,
             hint="Give candidates more noise (prudent.tune.calibrate finds how much) or expect "
             "fewer of them.",
-        )
-
-
-def _check_ledger(ledger: Any, relation: Relation) -> None:
-    if ledger is None:
-        return
-    if not hasattr(ledger, "charge"):
-        raise ArgumentError(
-            "ledger",
-            "an open prudent.Ledger",
-            shown=type(ledger).__name__,
-            hint="Open it with prudent.Ledger(location).",
-        )
-    theirs = getattr(ledger, "relation", None)
-    if relation.size_is_public and theirs is not None and not theirs.size_is_public:
-        raise ArgumentError(
-            "ledger",
-            "with a relation under which the number of records is public",
-            shown=f"neighbours by {theirs}",
-            why=f"candidates have neighbours by {relation}",
-            hint="Create the ledger with relation=prudent.accounting.ZERO_OUT.",
         )
 
 

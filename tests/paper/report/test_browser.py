@@ -1,7 +1,5 @@
 """The report in a real browser: nothing is cut off, and lines have a readable length."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +8,11 @@ import pytest
 from prudent.paper.report import html
 from prudent.paper.report.page import document
 from prudent.paper.results import read, shipped
+from tests.browsing import needs_chromium
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+pytestmark = needs_chromium
 
 CUT_OFF = """() => [...document.querySelectorAll('body *')]
     .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible')
@@ -34,14 +29,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     page = document(read(shipped()), curves=False)
     path.write_text(html.render(page, "prudent paper report"), encoding="utf-8")
     return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as tools:
-        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 def test_nothing_is_cut_off_on_a_laptop(browser: Any, address: str) -> None:

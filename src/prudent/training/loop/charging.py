@@ -2,41 +2,12 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import dp_accounting as dp
 
-from prudent._validate import ArgumentError
+from prudent.accounting.chargeable import LedgerLike
 from prudent.training.plan import Plan
-
-
-class LedgerLike(Protocol):
-    """A budget that is charged before any step is taken, such as `prudent.Ledger`."""
-
-    def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> Any:
-        """Commit the charge, or raise and commit nothing."""
-        ...
-
-
-def check_ledger(ledger: LedgerLike, plan: Plan) -> None:
-    """Raise an error unless a ledger can be charged for a plan. Charges nothing."""
-    if not hasattr(ledger, "charge"):
-        raise ArgumentError(
-            "ledger",
-            "an open prudent.Ledger",
-            shown=type(ledger).__name__,
-            hint="Open it with prudent.Ledger(location).",
-        )
-    relation = getattr(ledger, "relation", None)
-    if plan.relation.size_is_public and relation is not None and not relation.size_is_public:
-        raise ArgumentError(
-            "ledger",
-            "with a relation under which the number of records is public",
-            shown=f"neighbours by {relation}",
-            why=f"the plan has neighbours by {plan.relation}",
-            hint="Give the plan a public expected_batch and a public sampling_rate, or create the "
-            "ledger with relation=prudent.accounting.ZERO_OUT.",
-        )
 
 
 def charge_run(

@@ -13,9 +13,10 @@ from torch import nn
 
 from prudent import _validate
 from prudent._locking import held
+from prudent.accounting.chargeable import LedgerLike, check_ledger
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
-from prudent.training.loop.charging import LedgerLike, charge_run, check_ledger, note_release
+from prudent.training.loop.charging import charge_run, note_release
 from prudent.training.loop.checkpoint import charge, charged, load_checkpoint, save_checkpoint
 from prudent.training.loop.evaluation import Evaluate, modes_kept
 from prudent.training.loop.execution import Execution
@@ -173,7 +174,12 @@ def fit(
     marks = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else _validate.path(out=out)
     if ledger is not None:
-        check_ledger(ledger, plan)
+        check_ledger(
+            ledger,
+            plan.relation,
+            who="the plan",
+            hint="Give the plan a public expected_batch and a public sampling_rate",
+        )
     speaks = processes.rank == 0
     watch = PassWatch(plan, run.step.expected_batch, said=not speaks)
     with ExitStack() as stack:
