@@ -3,7 +3,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 # Tests of what is not installed are skipped; CI installs every extra. Hugging Face would take a minute.
-TEST_EXTRAS ?= dev+opacus+tables+train
+TEST_EXTRAS ?= dev+tables+train
 TESTS ?= tests
 CONSTRAINTS ?= constraints.txt
 
@@ -51,7 +51,7 @@ test-peers: $(WHEEL_SITE)/.installed
 
 # Each notebook of docs/tutorials from its first cell to its last; fails if one of them does.
 .PHONY: test-tutorials run-tutorials tutorials
-TUTORIAL_EXTRAS := dev+docs+huggingface+opacus+tables+train
+TUTORIAL_EXTRAS := dev+docs+huggingface+peers+tables+train
 test-tutorials:
 	$(MAKE) run-tutorials TEST_EXTRAS=$(TUTORIAL_EXTRAS) TESTS=tests/test_tutorials.py
 
@@ -83,7 +83,7 @@ build/constraints-federated.txt: constraints-federated.txt constraints.txt
 	mkdir -p build
 	awk -F== 'NR == FNR { named[$$1]; print; next } !($$1 in named)' $^ >$@
 
-lint: $(call has,dev+opacus+tables+train)
+lint: $(call has,dev+tables+train)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -105,7 +105,7 @@ publish-docs: $(call has,docs)
 	PATH="$(ROOT)/$(BIN):$$PATH" mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
 	$(if $(ALIAS),PATH="$(ROOT)/$(BIN):$$PATH" mike set-default $(PUSH) $(ALIAS))
 
-bench: $(call has,opacus+tables+train)
+bench: $(call has,peers+tables+train)
 	$(BIN)/python -m benchmarks
 
 clean:

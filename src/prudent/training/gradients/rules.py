@@ -324,7 +324,14 @@ def _view(tensor: Tensor, *shape: Any, **options: Any) -> Tensor:
         return tensor.reshape(*shape, **options)
 
 
+def _pooled(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Pool a contiguous copy: torch would pool channels that come last record by record."""
+    return lambda tensor, *args, **options: pool(tensor.contiguous(), *args, **options)
+
+
 RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.adaptive_avg_pool1d: _pooled(functional.adaptive_avg_pool1d),
+    functional.adaptive_avg_pool2d: _pooled(functional.adaptive_avg_pool2d),
     functional.scaled_dot_product_attention: _attention,
     Tensor.view: _view,
     Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
