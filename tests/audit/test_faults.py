@@ -1,6 +1,7 @@
 """Planted faults: broken versions of the real code, each of which an audit must refute."""
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -11,12 +12,18 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import PldAccountant
 from prudent.accounting.pairs import Dominating
-from prudent.audit import audit, release
+from prudent.audit import CASES, audit, release
+from prudent.audit.releases import additive
 from prudent.release import mechanism as mechanisms
+from prudent.release import partitions, statistics
+from prudent.release.columns.column import ArrayColumn
+from prudent.release.lattice import Lattice
 from prudent.release.margins import trimmed
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.selection import quantile as selection
+from prudent.release.statistics import tested
 from prudent.release.sums.additive import AdditiveMechanism
+from prudent.training.noise import HostNoise
 
 HALVED = {"count": 300, "median": 800, "mode": 300}
 
@@ -91,6 +98,110 @@ def test_a_reused_seed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReproducibleNoise, "of_value", of_value)
     for name in ("count", "sum"):
         assert release(name, runs=300, seed=1).refuted
+
+
+def less_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    whole, federated = ReproducibleNoise.of_value, HostNoise.add_
+
+    def of_value(self: Any, law: Law, scale: float, size: int) -> list[int]:
+        return whole(self, law, factor * scale, size)
+
+    def add_(self: Any, total: Any, noise: Any, state: Any) -> None:
+        federated(self, total, factor * noise, state)
+
+    monkeypatch.setattr(ReproducibleNoise, "of_value", of_value)
+    monkeypatch.setattr(HostNoise, "add_", add_)
+
+
+def no_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    def total(self: Any, low: float, high: float, lattice: Lattice) -> int:
+        return sum(round(value / lattice.spacing) for value in self._checked().tolist())
+
+    def squares(self: Any, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
+        steps = (round(value / lattice.spacing) for value in self._checked().tolist())
+        return sum((step - origin) ** 2 for step in steps)
+
+    monkeypatch.setattr(ArrayColumn, "clipped_sum", total)
+    monkeypatch.setattr(ArrayColumn, "clipped_squares", squares)
+
+    def all_whole(norms: Any, valid: Any, clip: float) -> Any:
+        return valid.to(norms.dtype), norms
+
+    monkeypatch.setattr("prudent.training.aggregation.clip_weights", all_whole)
+
+
+def half_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = AdditiveMechanism.scale
+    monkeypatch.setattr(AdditiveMechanism, "scale", lambda self, steps: scale(self, steps) / 2)
+
+
+def wrong_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """δ of the noise is 0.1 where less is claimed, and so is that of every choice of groups."""
+    calibrate = tested.calibrate
+    select = partitions.PartitionSelection
+
+    def larger(options: Any, *rest: Any, **more: Any) -> Any:
+        return calibrate({**options, "delta": 0.1}, *rest, **more)
+
+    monkeypatch.setattr(tested, "calibrate", larger)
+    monkeypatch.setattr(additive, "PartitionSelection", lambda epsilon, delta: select(epsilon=epsilon, delta=0.1))
+
+
+def always_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReproducibleNoise, "of_test", lambda self, test: 10**9)
+
+
+FAULTS: dict[str, tuple[Any, dict[str, int]]] = {
+    "noise times 0.7": (
+        lambda patch: less_noise(patch, 0.7),
+        {
+            **dict.fromkeys(("count", "sum", "mean", "variance", "histogram", "certificate"), 1500),
+            **dict.fromkeys(("ptr", "trimmed-mean"), 2000),
+            **dict.fromkeys(("trimmed-sum", "federated-round"), 20_000),
+        },
+    ),
+    "no clipping": (
+        no_clipping,
+        dict.fromkeys(("sum", "mean", "variance", "federated-round"), 60),
+    ),
+    "half the sensitivity": (
+        half_the_sensitivity,
+        dict.fromkeys(("count", "sum", "mean", "variance", "histogram"), 400),
+    ),
+    "the wrong delta": (wrong_delta, {"trimmed-sum": 1500, "partitions": 600}),
+    "a skipped test": (always_pass, {"ptr-accident": 60}),
+}
+
+
+def planted() -> Iterator[Any]:
+    for fault, (_, cases) in FAULTS.items():
+        for name, runs in cases.items():
+            quick = runs <= 400 and name != "federated-round"
+            yield pytest.param(fault, name, marks=[] if quick else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("fault", "name"), list(planted()))
+def test_a_planted_fault_is_found(fault: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, cases = FAULTS[fault]
+    claim = {"epsilon": 1.0, "delta": 0.05 if name == "ptr-accident" else 1e-6}
+    claim |= {"runs": cases[name], "seed": 2}
+    assert not release(name, **claim).refuted
+    plant(monkeypatch)
+    assert release(name, **claim).refuted
+
+
+@pytest.mark.slow
+def test_a_third_of_gaussian_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    less_noise(monkeypatch, 1 / 3)
+    for name in ("trimmed-sum", "federated-round"):
+        assert release(name, epsilon=1.0, delta=1e-6, runs=1500, seed=1).refuted
+
+
+def test_every_release_has_an_audit() -> None:
+    """A new statistic needs a pair of its own."""
+    covered = {name.replace("-", "_") for name in CASES}
+    covered |= {"certify_quantile" if "certificate" in covered else ""}
+    assert set(statistics.__all__) <= covered
 
 
 def sampled_count(seed: int) -> Any:

@@ -38,8 +38,8 @@ EXACT = [
 SLOW = {"sum-private-bounds", "mean-private-bounds", "variance-private-bounds", "describe"}
 
 
-COSTLY = {"trimmed-sum", "iqr-selected", "quantiles"}
-"""Cases that take half a second to build."""
+COSTLY = {"trimmed-sum", "iqr-selected", "quantiles", "best-of-many", "federated-round"}
+"""Cases that take half a second or more to build."""
 
 
 def cheap_first(names: Iterable[str]) -> list[Any]:

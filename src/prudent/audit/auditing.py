@@ -119,7 +119,7 @@ def judge(
     confidence: float,
     scores: Sequence[Score] = (),
     learn: bool = True,
-    of_delta: bool = False,
+    delta_at: tuple[float, float] | None = None,
     exact: float | None = None,
     notes: tuple[str, ...] = (),
 ) -> AuditResult:
@@ -134,15 +134,15 @@ def judge(
         confidence: 1 minus the false-alarm rate.
         scores: Scores that were fixed before the runs.
         learn: Whether to try learned scores too; the best is chosen on held-out runs.
-        of_delta: Whether to look for a violation of δ as well, by the first of the scores and with
-            half of the false alarms.
+        delta_at: A second point (ε′, δ′) of the claim, at which δ is measured by the first of the
+            scores and with half of the false alarms; None for none.
         exact: See `AuditResult`.
         notes: See `AuditResult`.
     """
     _validate.positive(epsilon=epsilon)
     _validate.between(0, 1, ends="[)", delta=delta)
     _validate.between(0.5, 1, ends="[)", confidence=confidence)
-    each = (1 + confidence) / 2 if of_delta else confidence
+    each = (1 + confidence) / 2 if delta_at else confidence
     held_out = _HELD_OUT[not scores]
     first = math.ceil(held_out * len(outputs))
     outputs = Outputs(outputs)
@@ -163,7 +163,10 @@ def judge(
         guesses=bound.guesses,
         right=bound.right,
         exact=exact,
-        lower_delta=_delta(scores[0](outputs), present, first, epsilon, each) if of_delta else None,
+        delta_at=delta_at,
+        lower_delta=(
+            _delta(scores[0](outputs), present, first, delta_at[0], each) if delta_at else None
+        ),
         curve=TradeOff.of(found[first:], present[first:], confidence),
         notes=notes,
     )

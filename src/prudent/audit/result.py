@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
-from prudent._rounding import rounded_down
+from prudent._rounding import rounded_down, rounded_up
 from prudent.audit.trade_off import TradeOff, claimed_curve
 
 
@@ -32,7 +32,8 @@ class AuditResult:
         right: How many guesses were right.
         exact: The exact ε of the pair of data sets at δ, where it is known; an audit of this pair
             cannot find more.
-        lower_delta: The largest δ that the runs refute at the claimed ε, where that was asked.
+        delta_at: A second point (ε′, δ′) of the claim; None if only the first was tested.
+        lower_delta: The largest δ that the runs refute at ε′.
         curve: The measured trade-off curve; None if there is none.
         notes: Settings and remarks, one sentence each.
     """
@@ -46,6 +47,7 @@ class AuditResult:
     guesses: int
     right: int
     exact: float | None = None
+    delta_at: tuple[float, float] | None = None
     lower_delta: float | None = None
     curve: TradeOff | None = attrs.field(default=None, repr=False, eq=False)
     notes: tuple[str, ...] = ()
@@ -63,8 +65,13 @@ class AuditResult:
     @property
     def refuted(self) -> bool:
         """Whether the runs contradict the claim, at this confidence."""
-        beyond = self.lower_delta is not None and self.lower_delta > self.delta
-        return self.lower > self.claimed or beyond
+        return self.lower > self.claimed or self._exceeds_delta
+
+    @property
+    def _exceeds_delta(self) -> bool:
+        if self.delta_at is None or self.lower_delta is None:
+            return False
+        return self.lower_delta > self.delta_at[1]
 
     @property
     def allowed(self) -> float:
@@ -105,6 +112,11 @@ class AuditResult:
         ]
         if self.exact is not None:
             lines.append(f"the exact ε of this pair of data sets is {self.exact:.4g}")
+        if self.delta_at is not None and self.lower_delta is not None:
+            lines.append(
+                f"δ >= {rounded_down(self.lower_delta, 4)} measured at ε = {self.delta_at[0]:g}, "
+                f"{rounded_up(self.delta_at[1], 4)} claimed there"
+            )
         return [*lines, self.sentence, *self.notes]
 
     def plain(self) -> dict[str, Any]:
@@ -121,6 +133,7 @@ class AuditResult:
             "guesses": self.guesses,
             "right": self.right,
             "exact": self.exact,
+            "delta_at": None if self.delta_at is None else list(self.delta_at),
             "lower_delta": self.lower_delta,
             "sentence": self.sentence,
             "notes": list(self.notes),

@@ -34,6 +34,8 @@ RELEASES = {
     "mean-private-bounds": "The mean of values within private bounds.",
     "variance-private-bounds": "The variance of values within private bounds.",
     "describe": "A description: median, interval and moments.",
+    "best-of-many": "The best of a random number of candidates.",
+    "federated-round": "One round of federated averaging (Gaussian noise).",
 }
 """What can be audited, and what each is; the names are those of `prudent.audit.CASES`."""
 

@@ -19,6 +19,7 @@ from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
 
 _BOUNDS = (0.0, 1.0)
+_OUTSIDE = 50.0  # a record that clipping must bring back to the upper bound
 _RECORDS = 200  # enough that a noisy count is not clipped to zero
 
 
@@ -32,21 +33,21 @@ def count(epsilon: float, delta: float) -> Case:
 
 
 def sum(epsilon: float, delta: float) -> Case:
-    """The sum of values in [0, 1], and a record at 1."""
+    """The sum of values in [0, 1], and a record far above."""
 
     def release(column: Any, noise: Noise) -> Any:
         return statistics.sum(column, bounds=_BOUNDS, epsilon=epsilon, noise=noise).value  # type: ignore[union-attr]
 
-    return _laplace("sum", release, epsilon, _records(1.0))
+    return _laplace("sum", release, epsilon, _records(_OUTSIDE))
 
 
 def mean(epsilon: float, delta: float) -> Case:
-    """The mean of values in [0, 1], from two sums, one of which a record at 1 raises by 1."""
+    """The mean of values in [0, 1], from two sums, one of which a record above raises by 1."""
     return _moment("mean", statistics.mean, epsilon)
 
 
 def variance(epsilon: float, delta: float) -> Case:
-    """The variance of values in [0, 1], from three sums; a record at 1 raises one of them by 1."""
+    """The variance of values in [0, 1], from three sums; a record above raises one of them by 1."""
     return _moment("variance", statistics.variance, epsilon)
 
 
@@ -104,7 +105,7 @@ def _moment(name: str, statistic: Callable[..., Any], epsilon: float) -> Case:
         return found.spread.moments.region.centre  # the noisy sums, which are part of the answer
 
     place = 1 if name == "mean" else 2
-    return _laplace(name, release, epsilon, _records(1.0), place=place)
+    return _laplace(name, release, epsilon, _records(_OUTSIDE), place=place)
 
 
 def _laplace(

@@ -17,6 +17,12 @@ from prudent.release.noise import Noise, ReproducibleNoise, SecureNoise
 
 Run: TypeAlias = Callable[[], Any]
 
+GAUSSIAN = (
+    "Gaussian noise shows its ε only in events of probability about δ, so counts of runs reach a "
+    "small part of it at a small δ. So the claim is tested at ε = 0 as well.",
+)
+"""The note of a case with Gaussian noise."""
+
 _NEARLY = 0.97  # of the largest loss of a pair
 
 
@@ -36,7 +42,9 @@ class Case:
             mechanism that is not public by itself. The same noise gives the same answer.
         score: The exact log-likelihood ratio of an output; None if it is not known.
         exact: The exact ε of this pair at δ; None if it is not known.
-        of_delta: Whether the pair is about accidents of probability δ.
+        delta_at: A second point (ε′, δ′) of the claim, at which δ is measured; None for none. For
+            pairs about accidents of probability δ, and for Gaussian noise, whose ε at a small δ
+            shows in rare events only.
         notes: What the result should say about the case.
     """
 
@@ -49,7 +57,7 @@ class Case:
     call: Callable[[Any, Noise], Any] | None = None
     score: Callable[[Any], float] | None = None
     exact: float | None = None
-    of_delta: bool = False
+    delta_at: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
 
     def audit(
@@ -82,7 +90,7 @@ class Case:
             delta=self.delta,
             confidence=confidence,
             scores=() if self.score is None else (scores.each(self._rounded), self._extremes),
-            of_delta=self.of_delta,
+            delta_at=self.delta_at,
             exact=self.exact,
             notes=self.notes,
         )

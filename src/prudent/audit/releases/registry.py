@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE
-from prudent.audit.releases import additive, selected, tested
+from prudent.audit.releases import additive, composed, selected, tested
 from prudent.audit.releases.case import Case
 from prudent.audit.result import AuditResult
 
@@ -36,6 +36,8 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "mean-private-bounds": selected.mean,
         "variance-private-bounds": selected.variance,
         "describe": selected.describe,
+        "best-of-many": composed.best_of_many,
+        "federated-round": composed.federated_round,
     }
 )
 """A worst-case pair for each release, given the ε and δ of the claim."""

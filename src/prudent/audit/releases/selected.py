@@ -235,7 +235,7 @@ def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
         above = float(_law(mechanism(), [y] * copies, [y, y + 1])[-1])
         low, high = (y, high) if above > wanted else (low, y)
     y = low
-    pair = [float(y)] * copies + [float(_TOP)], [float(y)] * copies
+    pair = [float(y)] * copies + [4.0 * _TOP], [float(y)] * copies  # clipped to the largest
     cuts = [y, y + 1, _TOP]
     laws = [_law(mechanism(), data, cuts) for data in pair]
     losses = np.log(laws[0] / laws[1])

@@ -15,8 +15,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from prudent.accounting import PldAccountant
 from prudent.accounting.domination import branch_pair
-from prudent.audit.releases.case import Case, Run, discrete_laplace, exact_epsilon
+from prudent.audit.releases.case import (
+    GAUSSIAN,
+    Case,
+    Run,
+    discrete_laplace,
+    exact_epsilon,
+)
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.margins import mode as modes
@@ -35,6 +42,7 @@ Pairs: TypeAlias = Iterator[tuple[Any, Any]]
 _PROPOSE = 1.0
 _BOUNDS = (-1000.0, 1000.0)
 _LONGEST = 8.0  # bound on the norm of a vector
+_OUTSIDE = 50.0  # how far outside the bounds the record lies: clipping must bring it back
 _SPAN = 60.0  # scales of the noise beyond which an exact law is cut off: a mass of 1e-26
 
 
@@ -65,7 +73,7 @@ def ptr_accident(epsilon: float, delta: float) -> Case:
         prepare=_prepare(mechanism, lambda data: data),
         score=lambda output: 0.0 if output is None else float(output > 10**5 * steps),
         exact=0.0,
-        of_delta=True,
+        delta_at=(epsilon, delta),
         notes=(
             f"Both margins are 0, so the test reveals nothing, and it passes by accident with "
             f"probability {found.false_pass:.4g} <= δ: this pair is about δ, not ε.",
@@ -134,7 +142,7 @@ def trimmed_mean(epsilon: float, delta: float) -> Case:
     def pairs() -> Pairs:
         for extreme in range(trim + 1):
             fewer = [0.0] * (2 * trim - extreme) + [_BOUNDS[1]] * extreme
-            yield [*fewer, _BOUNDS[1]], fewer
+            yield [*fewer, _OUTSIDE * _BOUNDS[1]], fewer
 
     pair = _search(mechanism, measure, list(pairs())[4:12])
     call = partial(
@@ -205,11 +213,7 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
     ties = [[_PROPOSE]] * trim + [[-_PROPOSE]] * trim
     long = [[_LONGEST]] * (trim - mechanism.threshold - 1)
     fewer = np.array(long + ties)
-    more = np.array([[_LONGEST], *long, *ties])[::-1]
-    note = (
-        "Gaussian noise shows its ε only in events of probability about δ, so counts of runs "
-        "reach a small part of it at a small δ."
-    )
+    more = np.array([[_OUTSIDE * _LONGEST], *long, *ties])[::-1]
     pair = measure(more), measure(fewer)
     laws = [_gaussian_law(mechanism, each, pair) for each in pair]
     return Case(
@@ -230,7 +234,8 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         ),
         score=_score(mechanism, *pair),
         exact=exact_epsilon(laws, delta),
-        notes=(note,),
+        delta_at=(0.0, float(PldAccountant().compose(mechanism.event).get_delta(0.0))),
+        notes=GAUSSIAN,
     )
 
 
