@@ -144,7 +144,9 @@ def wrong_delta(monkeypatch: pytest.MonkeyPatch) -> None:
         return calibrate({**options, "delta": 0.1}, *rest, **more)
 
     monkeypatch.setattr(tested, "calibrate", larger)
-    monkeypatch.setattr(additive, "PartitionSelection", lambda epsilon, delta: select(epsilon=epsilon, delta=0.1))
+    monkeypatch.setattr(
+        additive, "PartitionSelection", lambda epsilon, delta: select(epsilon=epsilon, delta=0.1)
+    )
 
 
 def always_pass(monkeypatch: pytest.MonkeyPatch) -> None:
