@@ -7,7 +7,6 @@ all digits: this module is for sentences.
 """
 
 import decimal
-import math
 import numbers
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Any
@@ -79,7 +78,9 @@ def _decimal(value: Any) -> Decimal:
     """The shortest decimal number that is read back as this value."""
     if isinstance(value, Decimal):
         return value
-    return Decimal(int(value)) if isinstance(value, numbers.Integral) else Decimal(repr(float(value)))
+    if isinstance(value, numbers.Integral):
+        return Decimal(int(value))
+    return Decimal(repr(float(value)))
 
 
 def _width(low: Any, high: Any) -> Decimal:
