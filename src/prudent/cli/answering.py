@@ -270,7 +270,7 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
             {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
             for each in questions
         ]
-        echo_json({"private": PRIVATE, "questions": plain})
+        echo_json({"private": " ".join(PRIVATE), "questions": plain})
         return
     echo("".join(f"-- {line}\n" for line in PRIVATE))
     for number, each in enumerate(questions, start=1):

@@ -55,8 +55,8 @@ class PassWatch:
                 f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
                 f"largest number of trimmed gradients in batches of {self.expected_batch:g}. It "
                 f"passes with probability at most {rounded_up(chance, 1)}. Use a test of a smaller "
-                "scale, a larger batch or a larger failure; prudent.Sum costs less than a test that "
-                "fails. "
+                "scale, a larger batch or a larger failure; prudent.Sum costs less than a test "
+                "that fails. "
             )
 
     def after(self, steps: int, passes: float) -> None:
