@@ -86,11 +86,12 @@ class AuditResult:
                 f"An attacker who knows every record but one never learned enough to guess "
                 f"whether it was there; {claim} would allow {allowed} right guesses."
             )
+        right = f"{nearest(100 * self.right / self.guesses, 3)}%"
         verdict = "is refuted" if self.refuted else "stands"
         return (
             f"An attacker who knows every record but one guessed whether it was there in "
             f"{self.guesses:,} of {self.runs:,} cases and was right in "
-            f"{self.right / self.guesses:.1%} of them; {claim} allow {allowed} on "
+            f"{right} of them; {claim} allow {allowed} on "
             f"average, so the claim {verdict} at confidence {exact(self.confidence)}."
         )
 

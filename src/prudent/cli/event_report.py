@@ -228,9 +228,9 @@ class Report:
                 rounded_up(attack[name], 3) for name in ("success", "precision_at_1_percent")
             )
             lines.append(
-                f"  prior {prior:g}: right with probability at most {right} (guessing: "
-                f"{attack['guessing']:g}); a claim of membership with 1 % false positives is right "
-                f"with probability at most {claim}"
+                f"  prior {exact(prior)}: right with probability at most {right} (guessing: "
+                f"{exact(attack['guessing'])}); a claim of membership with 1 % false positives is "
+                f"right with probability at most {claim}"
             )
         return lines
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from prudent._rounding import exact, rounded_down, rounded_up
+from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, event_report, options
 from prudent.cli.display import echo_json
@@ -310,8 +310,8 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])
         )
-        share = max(0.0, 1 - bare / upper)
-        typer.echo(f"the test costs {share:.1%} of it; without a test ε ≤ {rounded_up(bare)}")
+        share = nearest(100 * max(0.0, 1 - bare / upper), 2)
+        typer.echo(f"the test costs {share}% of it; without a test ε ≤ {rounded_up(bare)}")
     if math.isinf(upper):
         typer.echo(price["infinite"])
     typer.echo(describe(run.event))

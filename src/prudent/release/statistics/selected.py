@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
-from prudent._rounding import nearest
+from prudent._rounding import rounded_up
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Noise
@@ -46,8 +46,8 @@ def prepared_quantile(
         found = mechanism.release(records, noise)
         return _released(found, records.scale, mechanism.confidence, event)
 
-    enough = nearest(mechanism.enough_records, 2)
-    few = f"With fewer than about {float(enough):,.0f} records there may be no interval."
+    enough = int(float(rounded_up(mechanism.enough_records, 2)))
+    few = f"With fewer than about {enough:,} records there may be no interval."
     preview = Preview(
         statistic=name,
         mechanism="exponential",

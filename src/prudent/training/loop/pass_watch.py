@@ -6,7 +6,7 @@ import warnings
 import attrs
 from scipy import stats
 
-from prudent._rounding import nearest, rounded_up
+from prudent._rounding import exact, nearest, rounded_up
 from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.plan import Plan
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
@@ -53,10 +53,10 @@ class PassWatch:
             self._say(
                 f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
                 f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
-                f"largest number of trimmed gradients in batches of {self.expected_batch:g}. It "
-                f"passes with probability at most {rounded_up(chance, 1)}. Use a test of a smaller "
-                "scale, a larger batch or a larger failure; prudent.Sum costs less than a test "
-                "that fails. "
+                f"largest number of trimmed gradients in batches of {exact(self.expected_batch)}. "
+                f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
+                "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
+                "test that fails. "
             )
 
     def after(self, steps: int, passes: float) -> None:
