@@ -310,7 +310,7 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])
         )
-        share = nearest(100 * max(0.0, 1 - bare / upper), 2)
+        share = nearest(100 * max(0.0, 1 - bare / upper), 3)
         typer.echo(f"the test costs {share}% of it; without a test ε ≤ {rounded_up(bare)}")
     if math.isinf(upper):
         typer.echo(price["infinite"])
