@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prudent._rounding import exact, rounded_down, rounded_up
+from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.cli import options
 from prudent.cli.display import as_text, echo, echo_json
 from prudent.cli.errors import Fault, tell
@@ -215,7 +215,9 @@ def _mechanism(details: "ChargeDetails") -> str:
     """The mechanism, and what it was told to expect."""
     words = [details.mechanism] if details.mechanism else []
     if details.proposal is not None:
-        words.append(f"proposal {exact(details.proposal)}")
+        given = details.proposal
+        shown = nearest(given, 6) if isinstance(given, float) else str(given)
+        words.append(f"proposal {shown}")
     return ", ".join(words)
 
 
