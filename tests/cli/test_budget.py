@@ -60,7 +60,7 @@ def test_what_a_budget_protects_is_shown(tmp_path: Path) -> None:
     assert json.loads(answer.stdout)["relation"] == {"adjacency": "replace-one", "records": 5}
     table = " ".join(run("show", path).stdout.split())
     assert "protects replacing up to 5 records (the number of records is public)" in table
-    assert re.search(r"for one record ε = 0\.10*, δ = 6\.12\d*e-8", table)
+    assert re.search(r"for one record ε = 0\.10*, δ = 6\.12\d*e-08", table)
     plain = " ".join(run("create", tmp_path / "records.db", *budget).stdout.split())
     assert "protects adding or removing one record" in plain
     assert "for one record" not in plain

@@ -238,12 +238,12 @@ def test_a_certificate(run: Run, files: Path) -> None:
     assert found["withstands"] == found["needed"] - 1 > 500
     assert answer["epsilon"] == 1.0
     status, out, _ = run("median", *given, "--certify", "0.5")
-    assert "records must be added or removed before it leaves [" in out
+    assert "records must be added or removed before the exact statistic of the data leaves [" in out
     status, out, _ = run("certify", *given, "--high", "51")
     assert status == 0
-    assert "before it exceeds 51" in out
+    assert "before the exact statistic of the data exceeds 51" in out
     status, out, _ = run("mode", *given, *COST[2:], "--column", "city", "--certify", "0")
-    assert "before it is no longer Oslo" in out
+    assert "of the data is no longer Oslo" in out
     status, out, err = run("certify", *given)
     assert (status, out) == (2, "")
     assert err.startswith("--low: expected at most high, and at least one of the two")
@@ -283,7 +283,7 @@ def test_dates(run: Run, tmp_path: Path) -> None:
             "median", *given, "--bounds", "2024-01-01,2024-12-31", "--certify", "2"
         )
         assert status == 0, err
-        assert "before it leaves [2024-03-" in out
+        assert "of the data leaves [2024-03-" in out
         status, out, _ = run("iqr", *given, "--json")
         assert json.loads(out)["value"] % 86400 == 0  # whole days, in seconds
     status, out, err = run("certify", *given, "--high", "never")
@@ -510,10 +510,14 @@ def test_explain_shows_the_queries_and_charges_nothing(
     status, out, err = run(*arguments)
     assert status == 0
     assert out.count("SELECT COUNT(*)") + out.count("SELECT\n  COUNT(*)") >= 1
-    assert out.startswith("-- 1 of 4: How many records there are.")
+    first, second, _, then = out.split("\n")[:4]
+    assert first.startswith("-- Do not publish: the plans are not private.")
+    assert second.startswith("-- from statistics of the table that no ε was paid for")
+    assert then == "-- 1 of 4: How many records there are."
     assert "Nothing was read or charged" in err
     status, out, err = run(*arguments, "--json")
     assert (status, err) == (0, "")
+    assert json.loads(out)["private"].startswith("Do not publish")
     questions = json.loads(out)["questions"]
     assert [sorted(each) for each in questions] == [["asks", "plan", "sql"]] * 4
     with Ledger.open(book) as ledger:

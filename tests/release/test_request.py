@@ -131,7 +131,8 @@ def test_an_answer_in_plain_words_has_its_price(name: str) -> None:
     assert plain["epsilon"] == 0.5
     assert all(isinstance(line, str) for line in outcome.lines())
     if getattr(outcome, "spread", None) is not None and isinstance(outcome, Released):
-        low, high = plain["interval"]
+        assert (plain["interval"] is None) == ("no interval" in outcome.lines()[0])
+        low, high = plain["interval"] or [plain["value"]] * 2
         assert low <= plain["value"] <= high
     assert outcome._repr_html_()
 

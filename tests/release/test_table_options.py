@@ -173,8 +173,7 @@ def test_text_in_a_csv_file_is_no_value(tmp_path: Path) -> None:
     """Its type is in its records alone, so nothing but an answer may tell: that it is nowhere."""
     pa.csv.write_csv(TABLE, tmp_path / "t.csv")
     released = statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0)
-    low, high = released.interval()  # type: ignore[union-attr]
-    assert high - low > 1e6
+    assert "no interval: too few records" in released.lines()[0]  # type: ignore[union-attr]
     with pytest.raises(ArgumentError, match="Text and truth values have no numbers"):
         statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0, read_as="text")
 

@@ -11,6 +11,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent import _validate
+from prudent._rounding import exact
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.infinite_epsilon import why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
@@ -95,7 +96,8 @@ def solve(
         low, high = sorted((search.safe, search.unsafe))
         reason = why_infinite(event_of(search.safe), delta, relation)
         raise UnreachableTargetError(
-            f"No {name} in [{low:g}, {high:g}] gives epsilon <= {epsilon:g} at delta = {delta:g}. "
+            f"No {name} in [{low:g}, {high:g}] gives epsilon <= {exact(epsilon)} at "
+            f"delta = {exact(delta)}. "
             + (f"At {name} = {search.safe:g}: {reason} " if reason else "")
             + "Raise epsilon or delta, or change another parameter.",
             parameter=name,

@@ -6,7 +6,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent import _validate
-from prudent._rounding import rounded_up
+from prudent._rounding import exact, rounded_up
 from prudent.accounting.convolution import any_infinite
 from prudent.accounting.domination import leaves
 from prudent.accounting.events import ProposeTestReleaseDpEvent
@@ -36,8 +36,8 @@ class InfiniteEpsilon:
         if self.least_delta >= 1:
             remedy = "No δ below 1 makes ε finite."
         else:
-            remedy = f"ε is finite for every δ above {_short(self.least_delta)}."
-        return " ".join([f"ε is infinite at δ = {self.delta:g}.", *self.reasons, remedy])
+            remedy = f"ε is finite for every δ above {rounded_up(self.least_delta, 3)}."
+        return " ".join([f"ε is infinite at δ = {exact(self.delta)}.", *self.reasons, remedy])
 
 
 def why_infinite(
@@ -82,20 +82,16 @@ def _reason(leaf: dp.DpEvent, times: int, limit: float) -> str:
     while isinstance(inner, dp.PoissonSampledDpEvent):
         rate *= inner.sampling_probability
         inner = inner.event
-    total = _short(any_infinite([(limit, times)]))
+    total = rounded_up(any_infinite([(limit, times)]), 3)
     if isinstance(inner, ProposeTestReleaseDpEvent):
         sampled = f" at sampling rate {rate:g}" if rate < 1 else ""
         tests = f"{times:,} tests{sampled} may each" if times > 1 else f"One test{sampled} may"
         return (
-            f"{tests} pass by accident with probability δ₀ = {inner.failure:g}, and no bound holds "
-            f"then: δ must exceed {total}."
+            f"{tests} pass by accident with probability δ₀ = {rounded_up(inner.failure)}, and no "
+            f"bound holds then: δ must exceed {total}."
         )
     number = f"{times:,} × " if times > 1 else ""
     return f"δ must exceed {total} because of {number}{what}."
-
-
-def _short(delta: float) -> str:
-    return f"{float(rounded_up(delta, 3)):g}"
 
 
 def _least_for(event: dp.DpEvent, relation: Relation, start: float) -> float:

@@ -45,7 +45,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent._rounding import rounded_down
+from prudent._rounding import exact, rounded_down, rounded_up
 from prudent.accounting.group_privacy import event_at_distance, has_exact_pairs
 from prudent.accounting.loss_tables import Array, LossTable
 from prudent.accounting.pld_accountant import PldAccountant
@@ -103,12 +103,12 @@ class Certificate:
     @property
     def sentence(self) -> str:
         """The certificate in words, with its condition."""
-        condition = f"If the expected accuracy is {self.expected:.6g}, then"
+        condition = f"If the expected accuracy is {rounded_up(self.expected, 6)}, then"
         if self.runs is not None:
             condition = (
                 f"By {self.runs:,} independent run{'s' * (self.runs > 1)} of average accuracy "
-                f"{self.accuracy:.6g}, the expected accuracy is at least "
-                f"{rounded_down(self.expected)} (confidence {self.confidence:g});"
+                f"{rounded_up(self.accuracy, 6)}, the expected accuracy is at least "
+                f"{rounded_down(self.expected)} (confidence {exact(self.confidence)});"
             )
         if self.at_least <= 0:
             return f"{condition} with {self._changes} nothing is proved."

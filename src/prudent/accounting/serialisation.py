@@ -14,6 +14,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent._formats import check_format
+from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.accounting import events
 from prudent.accounting.events import (
@@ -124,7 +125,7 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
             inner = [line for one in event.events for line in _lines(one, indent + "  ")]
             return [indent + "one of:", *inner]
         case dp.PoissonSampledDpEvent():
-            rate = f"each record with probability {event.sampling_probability:.6g}: "
+            rate = f"each record with probability {rounded_up(event.sampling_probability, 6)}: "
             return _prefixed(rate, event.event, indent)
         case _:
             return [indent + _words(event)]
@@ -139,7 +140,9 @@ def _prefixed(prefix: str, inner: dp.DpEvent, indent: str) -> list[str]:
 
 def _count_words(event: dp.DpEvent) -> str:
     if isinstance(event, BinomialSelectionDpEvent):
-        return f"up to {event.draws:,} runs, each with probability {event.probability:g},"
+        return (
+            f"up to {event.draws:,} runs, each with probability {rounded_up(event.probability, 6)},"
+        )
     names = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
     law = names.get(float(event.shape), f"negative binomial (shape {event.shape:g})")
     return f"about {event.mean:g} runs, their number {law},"
@@ -148,32 +151,33 @@ def _count_words(event: dp.DpEvent) -> str:
 def _words(event: dp.DpEvent) -> str:
     match event:
         case dp.GaussianDpEvent():
-            return f"Gaussian noise, multiplier {event.noise_multiplier:g}"
+            return f"Gaussian noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
         case dp.LaplaceDpEvent():
-            return f"Laplace noise, multiplier {event.noise_multiplier:g}"
+            return f"Laplace noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
         case MarginTest():
             return f"{_test_words(event)} of a margin"
         case DiscreteLaplaceDpEvent():
-            scale = f"scale {1 / event.noise_parameter:.4g}"
+            scale = f"scale {rounded_down(1 / event.noise_parameter)}"
             return f"discrete Laplace noise, {scale} for a sensitivity of {event.sensitivity}"
         case ProposeTestReleaseDpEvent():
             return _ptr_words(event)
         case ApproximateDpEvent():
-            return f"a mechanism of ε = {event.epsilon:g} and δ = {event.delta:g}"
+            epsilon, delta = rounded_up(event.epsilon, 6), rounded_up(event.delta, 6)
+            return f"a mechanism of ε = {epsilon} and δ = {delta}"
         case ExponentialMechanismDpEvent():
-            return f"a choice by the exponential mechanism, ε = {event.epsilon:g}"
+            return f"a choice by the exponential mechanism, ε = {rounded_up(event.epsilon, 6)}"
         case _:
             return repr(event)
 
 
 def _ptr_words(event: ProposeTestReleaseDpEvent) -> str:
-    proposal = f"proposes {event.propose:g} of the global sensitivity"
+    proposal = f"proposes {rounded_up(event.propose, 6)} of the global sensitivity"
     if event.propose == 0:
         proposal = "proposes a bound where no global one is known"
-    then = f"releases at {event.sigma_over_proposal:g} × the proposal"
+    then = f"releases at {rounded_down(event.sigma_over_proposal, 6)} × the proposal"
     if event.sigma_over_proposal >= _SILENT:
         then = "lets the next line release"
-    fallback = f"falls back to noise multiplier {event.noise_multiplier:g}"
+    fallback = f"falls back to noise multiplier {rounded_down(event.noise_multiplier, 6)}"
     if event.refuses:
         fallback = "refuses"
     shown = {
@@ -181,7 +185,7 @@ def _ptr_words(event: ProposeTestReleaseDpEvent) -> str:
         Reveals.BRANCH: "the branch",
         Reveals.MONOTONE_BRANCH: "the branch of a monotone margin",
     }[event.reveals]
-    test = f"{_test_words(event.test)} with failure {event.failure:g}"
+    test = f"{_test_words(event.test)} with failure {rounded_up(event.failure, 6)}"
     return f"Propose-Test-Release: {proposal}, {test}, {then}, else {fallback}; shows {shown}"
 
 
@@ -192,4 +196,4 @@ def _test_words(test: MarginTest) -> str:
         events.DiscreteLaplaceTest: "discrete Laplace",
         events.DiscreteGaussianTest: "discrete Gaussian",
     }[type(test)]
-    return f"{kind} test of scale {test.scale:g}"
+    return f"{kind} test of scale {rounded_down(test.scale, 6)}"

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
-from prudent._rounding import rounded_down, rounded_up
+from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.audit.trade_off import TradeOff, claimed_curve
 
 
@@ -86,18 +86,20 @@ class AuditResult:
     @property
     def sentence(self) -> str:
         """The risk in one plain sentence."""
-        claim = f"ε = {self.claimed:g} and δ = {self.delta:g}"
+        claim = f"ε = {exact(self.claimed)} and δ = {exact(self.delta)}"
+        allowed = f"{rounded_up(100 * self.allowed, 3)}%"
         if not self.guesses:
             return (
                 f"An attacker who knows every record but one never learned enough to guess "
-                f"whether it was there; {claim} would allow {self.allowed:.1%} right guesses."
+                f"whether it was there; {claim} would allow {allowed} right guesses."
             )
+        right = f"{nearest(100 * self.right / self.guesses, 3)}%"
         verdict = "is refuted" if self.refuted else "stands"
         return (
             f"An attacker who knows every record but one guessed whether it was there in "
             f"{self.guesses:,} of {self.runs:,} cases and was right in "
-            f"{self.right / self.guesses:.1%} of them; {claim} allow {self.allowed:.1%} on "
-            f"average, so the claim {verdict} at confidence {self.confidence:g}."
+            f"{right} of them; {claim} allow {allowed} on "
+            f"average, so the claim {verdict} at confidence {exact(self.confidence)}."
         )
 
     def __str__(self) -> str:
@@ -107,15 +109,16 @@ class AuditResult:
         """The result in words, one line or more."""
         bound = rounded_down(self.lower, 4)
         lines = [
-            f"{self.name}: ε >= {bound} measured, {self.claimed:g} claimed ({self.share:.1%}) at "
-            f"δ = {self.delta:g}, confidence {self.confidence:g}",
+            f"{self.name}: ε >= {bound} measured, {exact(self.claimed)} claimed "
+            f"({rounded_down(100 * self.share, 3)}%) at δ = {exact(self.delta)}, confidence "
+            f"{exact(self.confidence)}",
         ]
         if self.exact is not None:
-            lines.append(f"the exact ε of this pair of data sets is {self.exact:.4g}")
+            lines.append(f"the exact ε of this pair of data sets is {nearest(self.exact)}")
         if self.delta_at is not None and self.lower_delta is not None:
             lines.append(
-                f"δ >= {rounded_down(self.lower_delta, 4)} measured at ε = {self.delta_at[0]:g}, "
-                f"{rounded_up(self.delta_at[1], 4)} claimed there"
+                f"δ >= {rounded_down(self.lower_delta, 4)} measured at "
+                f"ε = {exact(self.delta_at[0])}, {rounded_up(self.delta_at[1], 4)} claimed there"
             )
         return [*lines, self.sentence, *self.notes]
 
@@ -159,7 +162,7 @@ class AuditResult:
         grid = np.linspace(0, 1, 1001)
         allowed = claimed_curve(grid, self.claimed, self.delta)
         axes.fill_between(grid, 0, allowed, color="#c44536", alpha=0.12, linewidth=0)
-        claim = f"claimed: ε = {self.claimed:g}, δ = {self.delta:g}"
+        claim = f"claimed: ε = {exact(self.claimed)}, δ = {exact(self.delta)}"
         axes.plot(grid, allowed, color="#c44536", label=claim)
         axes.plot(grid, 1 - grid, color="#999999", linestyle=":", label="a blind guess")
         self.curve.draw(axes)
@@ -168,7 +171,7 @@ class AuditResult:
             ylabel="false negatives: said not there, was",
             xlim=(0, 1),
             ylim=(0, 1),
-            title=f"{self.name}: ε ≥ {rounded_down(self.lower, 3)} of {self.claimed:g}",
+            title=f"{self.name}: ε ≥ {rounded_down(self.lower, 3)} of {exact(self.claimed)}",
         )
         axes.legend(loc="upper right")
         figure.savefig(path)

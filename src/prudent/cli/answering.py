@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import attrs
 import typer
 
+from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
 from prudent.cli.completion import among
@@ -261,7 +262,7 @@ def _rule(text: str | None) -> str | int | None:
 
 def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, Any]) -> None:
     """Print the questions of a release as one SQL script, the plans as remarks in it."""
-    from prudent.release.explanation import explain
+    from prudent.release.explanation import PRIVATE, explain
 
     questions = explain(statistic, request.source, request.column, **given)
     if request.as_json:
@@ -269,15 +270,13 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
             {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
             for each in questions
         ]
-        echo_json({"questions": plain})
+        echo_json({"private": " ".join(PRIVATE), "questions": plain})
         return
+    echo("".join(f"-- {line}\n" for line in PRIVATE))
     for number, each in enumerate(questions, start=1):
         remarks = "\n".join(f"--   {line}".rstrip() for line in each.plan.splitlines())
         echo(f"-- {number} of {len(questions)}: {each.asks}\n{each.sql};\n{remarks}\n")
-    note(
-        "Nothing was read or charged. Numbers in the SQL are made up; the plans hold statistics "
-        "of the table and are for its owner only."
-    )
+    note("Nothing was read or charged.")
 
 
 def _budget(request: Request) -> Any:
@@ -319,7 +318,8 @@ def _print(request: Request, outcome: Any) -> None:
     one = next(iter(outcomes.values()), None)
     if one is not None:
         unit = "record" if request.unit is None else "unit"
-        echo(f"({one.epsilon:g}, {one.delta:g})-DP for {ADD_REMOVE.sentence(unit)}")
+        price = f"({rounded_up(one.epsilon, 6)}, {rounded_up(one.delta, 6)})-DP"
+        echo(f"{price} for {ADD_REMOVE.sentence(unit)}")
 
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prudent._rounding import rounded_down, rounded_up
+from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.cli import options
 from prudent.cli.display import as_text, echo, echo_json
 from prudent.cli.errors import Fault, tell
@@ -192,8 +192,8 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
         _mechanism(details) or describe(charge.event),
         _groups(details),
         details.unit or "",
-        "" if epsilon is None else _as_asked(epsilon),
-        "" if delta is None else f"{delta:g}",
+        "" if epsilon is None else rounded_up(epsilon),
+        "" if delta is None else rounded_up(delta),
         charge.outcome_text,
         rounded_up(charge.spent),
     )
@@ -211,18 +211,13 @@ def _stacked(
     return (*header[:at], *header[at + 1 :]), stacked
 
 
-def _as_asked(epsilon: float) -> str:
-    """0.1 as it was asked for; a price of many digits rounded up."""
-    short = f"{epsilon:.5g}"
-    return short if float(short) == epsilon else rounded_up(epsilon)
-
-
 def _mechanism(details: "ChargeDetails") -> str:
     """The mechanism, and what it was told to expect."""
     words = [details.mechanism] if details.mechanism else []
     if details.proposal is not None:
         given = details.proposal
-        words.append(f"proposal {given:g}" if isinstance(given, float) else f"proposal {given}")
+        shown = nearest(given, 6) if isinstance(given, float) else str(given)
+        words.append(f"proposal {shown}")
     return ", ".join(words)
 
 
@@ -244,7 +239,7 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
     rows = [
         ("data set", balance.dataset),
         *([] if balance.data is None else [("data", balance.data)]),
-        ("budget", f"ε = {balance.epsilon:g}, δ = {balance.delta:g}"),
+        ("budget", f"ε = {exact(balance.epsilon)}, δ = {exact(balance.delta)}"),
         ("protects", str(balance.relation)),
         *_per_record(balance),
         ("releases chosen", chosen),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import typer
 
-from prudent._rounding import rounded_down, rounded_up
+from prudent._rounding import exact, rounded_down, rounded_up
 from prudent._validate import ArgumentError, between
 from prudent.cli.display import echo_json, neutral
 
@@ -186,9 +186,8 @@ class Report:
         bracket = ""
         if self.lower is not None:
             bracket = f"  (the dominating pairs: ε ≥ {rounded_down(self.lower)})"
-        lines = [
-            f"ε ≤ {rounded_up(self.epsilon)} at δ = {self.delta:g} for {self.relation}{bracket}"
-        ]
+        delta = exact(self.delta)
+        lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{bracket}"]
         lines += [self.infinite] if self.infinite else []
         lines += [
             "",
@@ -201,7 +200,7 @@ class Report:
             lines += ["", "Curves and attacks are given for one record only."]
         lines += [
             "",
-            f"Price list at δ = {self.delta:g}, for one record: ε alone, and added to the rest",
+            f"Price list at δ = {delta}, for one record: ε alone, and added to the rest",
         ]
         for price in self.prices:
             what = describe(price.event).replace("\n", "; ")
@@ -214,7 +213,7 @@ class Report:
         profile = self._profile()
         lines = ["", "Profile: δ at ε"]
         for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
-            lines.append(f"  {rounded_up(epsilon):<9} {float(rounded_up(delta, 3)):g}")
+            lines.append(f"  {rounded_up(epsilon):<9} {rounded_up(delta, 3)}")
         lines += ["", f"Attacks on one record's membership, {_WHO}:"]
         lines.append(
             "  false positives   true positives at most (best attack on the pairs: at least)"
@@ -229,9 +228,9 @@ class Report:
                 rounded_up(attack[name], 3) for name in ("success", "precision_at_1_percent")
             )
             lines.append(
-                f"  prior {prior:g}: right with probability at most {right} (guessing: "
-                f"{attack['guessing']:g}); a claim of membership with 1 % false positives is right "
-                f"with probability at most {claim}"
+                f"  prior {exact(prior)}: right with probability at most {right} (guessing: "
+                f"{exact(attack['guessing'])}); a claim of membership with 1 % false positives is "
+                f"right with probability at most {claim}"
             )
         return lines
 
@@ -247,7 +246,9 @@ class Report:
         self._draw_trade_off(axes[0, 1], self.attacks)
         self._draw_success(axes[1, 0], self.attacks)
         self._draw_prices(axes[1, 1])
-        figure.suptitle(f"ε ≤ {rounded_up(self.epsilon)} at δ = {self.delta:g}, {self.relation}")
+        figure.suptitle(
+            f"ε ≤ {rounded_up(self.epsilon)} at δ = {exact(self.delta)}, {self.relation}"
+        )
         try:
             figure.savefig(path)
         except (OSError, ValueError) as error:
@@ -297,7 +298,7 @@ class Report:
             axes.barh([place + shift for place in places], shown, 0.4, label=label)
         axes.set_yticks(list(places), names, fontsize=7)
         axes.invert_yaxis()
-        axes.set(title=f"Prices at δ = {self.delta:g}", xlabel="ε")
+        axes.set(title=f"Prices at δ = {exact(self.delta)}", xlabel="ε")
         axes.legend()
 
 

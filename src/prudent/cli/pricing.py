@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from prudent._rounding import rounded_down, rounded_up
+from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, event_report, options
 from prudent.cli.display import echo_json
@@ -21,6 +21,8 @@ _SMALL_PROPOSAL = 0.1  # below which revealing everything can be the better boun
 SolvedName = Literal[
     "noise-multiplier", "steps", "test-scale", "failure", "propose", "sampling-rate"
 ]
+
+_SAFE_ABOVE = ("noise-multiplier", "test-scale", "propose")  # others are safe when smaller
 
 
 def epsilon(
@@ -218,13 +220,17 @@ def calibrate(
         delta=delta,
         accountant=options.accountant_named(accountant),
     )
-    price = _price(run, delta, accountant)
     value = run.test.scale if solve == "test-scale" and run.test else getattr(run, parameter)
     if as_json:
-        echo_json({parameter: value, **price})
-    else:
-        typer.echo(f"{solve} = {value!r}")
-        _print_price(run, price)
+        echo_json({parameter: value, **_price(run, delta, accountant)})
+        return
+    shown = (rounded_up if solve in _SAFE_ABOVE else rounded_down)(value, 6)
+    if isinstance(value, int):
+        shown = exact(value)
+    else:  # what is printed is what is priced
+        run = run.replace(parameter, float(shown))  # type: ignore[arg-type]
+    typer.echo(f"{solve} = {shown}")
+    _print_price(run, _price(run, delta, accountant))
 
 
 def _reveals(name: options.RevealsName) -> Any:
@@ -299,13 +305,13 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
 
     upper, lower, delta = price["epsilon"], price["pairs_epsilon_lower"], price["delta"]
     bracket = "" if lower is None else f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
-    typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {delta:g} for {run.relation}{bracket}")
+    typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {exact(delta)} for {run.relation}{bracket}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])
         )
-        share = max(0.0, 1 - bare / upper)
-        typer.echo(f"the test costs {share:.1%} of it; without a test ε ≤ {rounded_up(bare)}")
+        share = nearest(100 * max(0.0, 1 - bare / upper), 3)
+        typer.echo(f"the test costs {share}% of it; without a test ε ≤ {rounded_up(bare)}")
     if math.isinf(upper):
         typer.echo(price["infinite"])
     typer.echo(describe(run.event))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent._rounding import rounded_up
+from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
 from prudent.cli.display import as_text, echo_json, shows_progress
@@ -331,9 +331,11 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
             why = "in this simulated attack bad records read others, which no accounting covers"
         console.print(f"guarantee     none: {why}")
     else:
-        console.print(f"guarantee     ({rounded_up(plain['epsilon'])}, {plain['delta']:g})-DP")
+        console.print(
+            f"guarantee     ({rounded_up(plain['epsilon'])}, {rounded_up(plain['delta'])})-DP"
+        )
         console.print(f"neighbours    by {result.fitted.plan.relation}")
-        console.print(f"noise         multiplier {plain['noise_multiplier']:.4f}")
+        console.print(f"noise         multiplier {rounded_down(plain['noise_multiplier'])}")
         if not seed_is_drawn:
             seed = result.experiment.seed
             console.print(

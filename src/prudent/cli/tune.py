@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from prudent._rounding import rounded_up
+from prudent._rounding import nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
 from prudent.cli.display import as_text, echo, echo_json, note
@@ -260,16 +260,19 @@ def _show_price(whole: "Search", plan: "Plan", *, as_json: bool) -> None:
         return
     _echo_price(found, plan)
     if found["peer_epsilon"] is not None:
-        echo(f"dp_accounting ε = {found['peer_epsilon']:.4f} for the same, by Rényi divergences")
+        peer = rounded_up(found["peer_epsilon"])
+        echo(f"dp_accounting ε = {peer} for the same, by Rényi divergences")
     note("Nothing was trained or charged.")
 
 
 def _echo_price(found: dict[str, Any], plan: "Plan") -> None:
     total, one = (rounded_up(found[name], 4) for name in ("epsilon", "candidate_epsilon"))
-    echo(f"guarantee     ({total}, {found['delta']:g})-DP for the whole search")
-    echo(f"one candidate ({one}, {found['delta']:g})-DP")
+    echo(f"guarantee     ({total}, {rounded_up(found['delta'])})-DP for the whole search")
+    echo(f"one candidate ({one}, {rounded_up(found['delta'])})-DP")
     echo(f"neighbours    by {plan.relation}")
-    echo(f"noise         multiplier {found['noise_multiplier']:.4f}, {plan.steps:,} steps")
+    echo(
+        f"noise         multiplier {rounded_down(found['noise_multiplier'])}, {plan.steps:,} steps"
+    )
 
 
 def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_json: bool) -> None:
@@ -293,7 +296,7 @@ def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_j
     if right is None:
         echo("best          none: every candidate failed, or their number was 0")
     else:
-        named = ", ".join(f"{name} = {value:.4g}" for name, value in best.setting.items())
+        named = ", ".join(f"{name} = {nearest(value)}" for name, value in best.setting.items())
         echo(f"best          {named}")
         echo(f"accuracy      {right:.2%} on the test part")
         echo(f"score         {best.score:g} held-out records, with noise")

@@ -19,6 +19,7 @@ import numpy as np
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
+from prudent._rounding import exact, outward
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.release.columns.column import Column
 from prudent.release.margins.quantile import RobustValue
@@ -77,19 +78,18 @@ class Certificate:
 
     def __str__(self) -> str:
         return (
-            f"At least {self.needed:,} records must be added or removed before it "
-            f"{self._leaves()} (confidence {self.confidence:.3g})."
+            f"At least {self.needed:,} records must be added or removed before the exact statistic "
+            f"of the data {self._leaves()} (confidence {exact(self.confidence)})."
         )
 
     def _leaves(self) -> str:
-        low, high = (
-            f"{end:.6g}" if isinstance(end, float) else str(end) for end in (self.low, self.high)
-        )
         if self.low is None:
-            return f"exceeds {high}"
+            return f"exceeds {exact(self.high)}"
         if self.high is None:
-            return f"is below {low}"
-        return f"is no longer {low}" if low == high else f"leaves [{low}, {high}]"
+            return f"is below {exact(self.low)}"
+        if self.low == self.high:
+            return f"is no longer {exact(self.low)}"
+        return "leaves [{}, {}]".format(*outward(self.low, self.high))
 
 
 @attrs.frozen(kw_only=True)

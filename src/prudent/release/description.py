@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from prudent.release.outcome import Released, short
+from prudent._rounding import outward
+from prudent.release.outcome import TOO_FEW, Released
 
 
 @attrs.frozen(kw_only=True)
@@ -44,15 +45,18 @@ class Description:
         """The quantile of probability one half."""
         return self.quantiles["0.5"]
 
-    def rows(self) -> list[tuple[str, Any, str]]:
-        """Name, value and 95 % interval of each number."""
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, value and 95 % interval of each number, in words.
+
+        A number that is too uncertain for an interval is left out.
+        """
         named = {"count": self.count, "mean": self.mean, "deviation": self.deviation}
-        named |= {f"{float(p):.6g}-quantile": each for p, each in self.quantiles.items()}
-        return [(name, each.value, _interval(each)) for name, each in named.items()]
+        named |= {f"{p}-quantile": each for p, each in self.quantiles.items()}
+        return [(name, *_value_and_interval(each)) for name, each in named.items()]
 
     def lines(self) -> list[str]:
         """The summary as a table of text."""
-        rows = [(name, short(value), interval) for name, value, interval in self.rows()]
+        rows = self.rows()
         widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
         return [
             *(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {end}" for name, value, end in rows),
@@ -70,9 +74,9 @@ class Description:
             **{name: each.value for name, each in moments.items()},
             "quantiles": {p: each.value for p, each in self.quantiles.items()},
             "intervals": {
-                name: list(each.interval())
+                name: list(each.usual_interval)
                 for name, each in {**moments, **self.quantiles}.items()
-                if each.spread is not None
+                if each.usual_interval is not None
             },
             "mechanism": self.mechanism,
             "epsilon": self.epsilon,
@@ -83,7 +87,7 @@ class Description:
     def _repr_html_(self) -> str:
         """The summary for a notebook."""
         cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(short(value))}</td>"
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td>"
             f"<td>{html.escape(interval)}</td></tr>"
             for name, value, interval in self.rows()
         )
@@ -92,8 +96,8 @@ class Description:
         return f"<table>{head}{cells}</table><small>{notes}</small>"
 
 
-def _interval(released: Released) -> str:
-    if released.spread is None:
-        return ""
-    low, high = released.interval()
-    return f"{short(low)} to {short(high)}"
+def _value_and_interval(released: Released) -> tuple[str, str]:
+    ends = released.usual_interval
+    if ends is None:
+        return "", f"({TOO_FEW})"
+    return released.shown, " to ".join(outward(*ends))

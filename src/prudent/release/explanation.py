@@ -26,6 +26,12 @@ from prudent.release.failures import SourceError
 from prudent.release.request import TableOptions, open_records
 from prudent.release.statistics import mode
 
+PRIVATE = (
+    "Do not publish: the plans are not private. Row counts in them are the engine's estimates,",
+    "from statistics of the table that no ε was paid for. Numbers in the SQL are made up.",
+)
+"""What must be said wherever a plan is shown, in lines."""
+
 _VALUES = 100  # distinct values of the synthetic records, so that a mode has few candidates
 _UNASKED = ("ledger", "noise")
 

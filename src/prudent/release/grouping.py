@@ -12,6 +12,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent import _validate
+from prudent._rounding import rounded_up
 from prudent.release import request
 from prudent.release.charging import charge
 from prudent.release.columns.column import Column, Kind
@@ -149,7 +150,7 @@ def _needed(selection: PartitionSelection) -> str:
     half, surely = selection.needed(0.5), selection.needed(0.95)
     return (
         f"A group is kept with probability 1/2 if it has {half:,} records, and with probability "
-        f"0.95 if it has {surely:,}; the choice costs ε = {selection.epsilon:.4g}."
+        f"0.95 if it has {surely:,}; the choice costs ε = {rounded_up(selection.epsilon)}."
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._rounding import rounded_up
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -100,7 +101,7 @@ class Lattice:
         if bounds is None and lattice.reach < PLAUSIBLE:
             raise _validate.ArgumentError(
                 "propose",
-                f"at least {least_proposal():.2g} without bounds",
+                f"at least {rounded_up(least_proposal(), 2)} without bounds",
                 got=propose,
                 why="values are released on a lattice of 2**53 points, which would end at "
                 f"±{lattice.reach:g}",

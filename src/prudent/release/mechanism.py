@@ -15,6 +15,7 @@ import dp_accounting as dp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
+from prudent._rounding import exact
 from prudent.accounting import (
     DiscreteLaplaceTest,
     MarginTest,
@@ -90,7 +91,7 @@ class ProposeTestReleaseMechanism:
         if self.cap > _LARGEST_CAP:
             raise ValueError(
                 f"Expected test and failure to ask for at most 2**22 records, got a test that asks "
-                f"for {self.threshold:,} at failure = {self.failure:g}. Take a smaller scale."
+                f"for {self.threshold:,} at failure = {exact(self.failure)}. Take a smaller scale."
             )
         if self.robust_noise_multiplier * self.steps > LARGEST_SCALE:
             raise _validate.ArgumentError(

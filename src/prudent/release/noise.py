@@ -29,6 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from prudent import _validate
+from prudent._rounding import nearest
 from prudent._validate import ArgumentError, Choice
 from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, MarginTest
 
@@ -78,7 +79,7 @@ class SecureNoise:
         """See `Noise`."""
         if not 0 < scale <= LARGEST_SCALE:
             raise ValueError(
-                f"Expected noise of at most 2**48 steps of the lattice, got {scale:g}. "
+                f"Expected noise of at most 2**48 steps of the lattice, got {nearest(scale)}. "
                 "Propose more, or give narrower bounds."
             )
         if law is Law.LAPLACE:

@@ -9,9 +9,13 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 
 from prudent import _validate
+from prudent._rounding import exact, nearest, outward, percent, rounded_up, supported
 from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Law
+
+TOO_FEW = "too few records for this ε"
+"""Why a number has no interval."""
 
 
 class Branch(_validate.Choice):
@@ -26,8 +30,11 @@ class Branch(_validate.Choice):
 class Spread(Protocol):
     """How far a released number may be from the statistic it stands for."""
 
-    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
-        """Return an interval that holds the statistic with at least this probability."""
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any] | None:
+        """Return an interval that holds the statistic with at least this probability.
+
+        None if what was released tells nothing: there were too few records for this ε.
+        """
         ...
 
 
@@ -83,11 +90,10 @@ class ScaledSpread:
     scale: Scale
     difference: bool = False
 
-    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any] | None:
         """See `Spread`; it follows from the number, whatever the value displays."""
-        low, high = self.spread.interval(self.number, confidence)
-        show = self.scale.difference if self.difference else self.scale.value
-        return show(low), show(high)
+        ends = self.spread.interval(self.number, confidence)
+        return None if ends is None else self.scale.ends(*ends, difference=self.difference)
 
 
 @attrs.frozen
@@ -116,28 +122,42 @@ class ReleasedInterval:
         low: Its lower end, in the unit of the scale.
         high: Its upper end.
         confidence: Probability with which it holds the statistic, at least.
+        useless: Whether it is all values or nearly so, which tells nothing.
     """
 
     low: float
     high: float
     confidence: float
+    useless: bool = False
 
-    def interval(self, value: float, confidence: float) -> tuple[float, float]:
+    def interval(self, value: float, confidence: float) -> tuple[float, float] | None:
         """See `Spread`. It is the same for every confidence up to its own."""
         _validate.between(0, 1, ends="()", confidence=confidence)
         if confidence > self.confidence:
             raise _validate.ArgumentError(
                 "confidence",
-                f"at most {self.confidence:g}, for which the interval was released",
+                f"at most {exact(self.confidence)}, for which the interval was released",
                 got=confidence,
                 hint="Ask for it with the release: confidence=0.99.",
             )
-        return self.low, self.high
+        return None if self.useless else (self.low, self.high)
+
+
+@attrs.frozen
+class UnknownSpread:
+    """The spread of a number of which nothing is known."""
+
+    def interval(self, value: Any, confidence: float) -> None:
+        """See `Spread`."""
+        _validate.between(0, 1, ends="()", confidence=confidence)
 
 
 @attrs.frozen
 class Released:
     """A released value, which may be published.
+
+    Printed, a value has the digits that its interval supports. `value`, `float`, `repr` and JSON
+    keep all of them, and `format(answer, ".2f")` and `round(answer, 2)` are those of the value.
 
     Attributes:
         value: A number, a date, a tuple of numbers, or a category.
@@ -152,7 +172,12 @@ class Released:
         delta: δ that it cost; 0 for a pure mechanism.
         notes: What was done to the records and what to keep in mind, one sentence each.
         certificate: How many bad records the statistic withstands, if `certify` asked for it.
-        intervals: Of a tuple of numbers: the interval of each, of the confidence asked for.
+        intervals: Of a tuple of numbers: the interval of each, of the confidence asked for; None
+            for one that has none.
+        about: What the interval is about, if it is not the statistic of all values as they are:
+            "the mean of the values clipped to [0, 100]".
+        clipped_share: Ends of a 95 % interval for the fraction of values that were clipped, if it
+            was released.
     """
 
     value: Any
@@ -167,6 +192,8 @@ class Released:
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     intervals: tuple[Any, ...] | None = None
+    about: str | None = None
+    clipped_share: tuple[float, float] | None = None
 
     @property
     def withstands(self) -> int | None:
@@ -177,20 +204,35 @@ class Released:
         """Return an interval that holds the true statistic with at least this probability.
 
         It follows from what was released, so it costs nothing more. The probability is over the
-        noise; it says nothing about sampling error.
+        noise; it says nothing about sampling error. If values were clipped, the statistic is that
+        of the clipped values; see `about`.
 
         Raises:
-            ValueError: if the value is a category or a vector, or the interval was released at a
-                lower confidence.
+            ValueError: if the value is a category or a vector, the interval was released at a lower
+                confidence, or there were too few records to give one.
         """
         if self.spread is None:
             raise ValueError(
                 "Expected a released number, got a category or a vector, which has no interval."
             )
-        return self.spread.interval(self.value, confidence)
+        found = self.spread.interval(self.value, confidence)
+        if found is None:
+            raise ValueError(f"This number has no interval: {TOO_FEW}.")
+        return found
+
+    @property
+    def usual_interval(self) -> tuple[Any, Any] | None:
+        """The interval that is shown, of confidence 0.95 if possible; None if there is none."""
+        return None if self.spread is None else self.spread.interval(self.value, self._confidence)
 
     def __float__(self) -> float:
         return float(self.value)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.value, digits) if digits is not None else round(self.value)
+
+    def __format__(self, specification: str) -> str:
+        return format(self.value, specification) if specification else str(self)
 
     def __str__(self) -> str:
         """The answer in words and, if it is known, its price."""
@@ -204,14 +246,23 @@ class Released:
         certified = [] if self.certificate is None else [str(self.certificate)]
         if self.intervals is not None:
             known = zip(self.value, self.intervals, strict=True)
-            each = [f"{value} ({how}{_between(ends)})" for value, ends in known]
+            each = [f"{digits(value, ends)} ({how}{_between(ends)})" for value, ends in known]
             return [*each, *self.notes]
-        error = ""
+        return [f"{self.shown} ({how}{self._error})", *certified, *self.notes]
+
+    @property
+    def shown(self) -> str:
+        """The value to the digits that its interval, or else its noise, supports."""
+        return digits(self.value, self.usual_interval, self.noise_scale)
+
+    @property
+    def _error(self) -> str:
         if self.spread is not None:
-            error = _between(self.interval(self._confidence), f" {self._confidence:.0%}")
-        elif self.noise_scale:
-            error = f", noise of standard deviation {self.noise_scale:.4g}"
-        return [f"{self.value} ({how}{error})", *certified, *self.notes]
+            about = "" if self.about is None else f" for {self.about}"
+            return _between(self.usual_interval, f" {percent(self._confidence)}", about)
+        if self.noise_scale:
+            return f", noise of standard deviation {nearest(self.noise_scale)}"
+        return ""
 
     def plain(self) -> dict[str, Any]:
         """The answer as JSON holds it."""
@@ -224,7 +275,14 @@ class Released:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "notes": list(self.notes),
-        } | ({} if self.certificate is None else {"certificate": self.certificate.plain()})
+        } | {name: each for name, each in self._extras().items() if each is not None}
+
+    def _extras(self) -> dict[str, Any]:
+        return {
+            "about": self.about,
+            "clipped_share": None if self.clipped_share is None else list(self.clipped_share),
+            "certificate": None if self.certificate is None else self.certificate.plain(),
+        }
 
     @property
     def _confidence(self) -> float:
@@ -236,8 +294,8 @@ class Released:
         if self.intervals is not None:
             intervals = [None if each is None else list(each) for each in self.intervals]
             return {"values": list(self.value), "intervals": intervals}
-        interval = None if self.spread is None else list(self.interval(self._confidence))
-        return {"value": self.value, "interval": interval}
+        interval = self.usual_interval
+        return {"value": self.value, "interval": None if interval is None else list(interval)}
 
     def _repr_html_(self) -> str:
         """The answer for a notebook."""
@@ -292,13 +350,25 @@ Outcome: TypeAlias = Released | Refused
 
 
 def _price(epsilon: float, delta: float | None) -> str:
-    return f"({epsilon:g}, {delta or 0:g})-DP"
+    return f"({rounded_up(epsilon, 6)}, {rounded_up(delta or 0.0, 6)})-DP"
 
 
-def _between(ends: tuple[Any, Any] | None, confidence: str = "") -> str:
+def _between(ends: tuple[Any, Any] | None, confidence: str = "", about: str = "") -> str:
     if ends is None:
-        return ""
-    return f",{confidence} interval {short(ends[0])} to {short(ends[1])}"
+        return f", no interval{about}: {TOO_FEW}"
+    low, high = outward(*ends)
+    return f",{confidence} interval {low} to {high}{about}"
+
+
+def digits(value: Any, interval: tuple[Any, Any] | None, noise_scale: float = 0.0) -> str:
+    """A released value to the digits that its interval, or else its noise, supports."""
+    if interval is not None:
+        return supported(value, *interval)
+    if not isinstance(value, float):
+        return exact(value)
+    if not noise_scale:
+        return nearest(value, 3)
+    return supported(value, value - noise_scale, value + noise_scale)
 
 
 class Groups(dict[Hashable, Outcome]):
@@ -325,8 +395,3 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     low, high = plain.get("interval") or (None, None)
     value = plain.get("value", plain.get("values"))
     return {"value": value, "low": low, "high": high, "status": plain["status"]}
-
-
-def short(number: Any) -> str:
-    """A number in six digits, to be read; anything else as it is written."""
-    return f"{number:.6g}" if isinstance(number, float) else str(number)

@@ -4,6 +4,8 @@ from typing import Any
 
 import attrs
 
+from prudent._rounding import nearest, rounded_up
+
 
 @attrs.frozen(kw_only=True)
 class Preview:
@@ -42,12 +44,13 @@ class Preview:
 
     def lines(self) -> list[str]:
         """The facts in words, one per line."""
-        price = "" if not self.delta else f", δ = {self.delta:g}"
-        found = [f"{self.statistic} by {self.mechanism}: ε = {self.epsilon:g}{price}"]
+        price = "" if not self.delta else f", δ = {rounded_up(self.delta, 6)}"
+        epsilon = rounded_up(self.epsilon, 6)
+        found = [f"{self.statistic} by {self.mechanism}: ε = {epsilon}{price}"]
         if self.noise_scale is not None:
-            found.append(f"noise of standard deviation {self.noise_scale:.4g}")
+            found.append(f"noise of standard deviation {nearest(self.noise_scale)}")
         if self.half_width is not None:
-            found.append(f"95 % interval: the answer ± {self.half_width:.4g}")
+            found.append(f"95 % interval: the answer ± {rounded_up(self.half_width)}")
         if self.rank_error is not None:
             found.append(
                 f"rank: within {self.rank_error:,} records of the exact one, with probability 95 %"

@@ -23,6 +23,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
+from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting.chargeable import LedgerLike
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
@@ -305,7 +306,7 @@ def check_certifiable(records: Column) -> None:
 def _with_certificate(preview: Preview, mechanism: DistanceRelease, epsilon: float) -> Preview:
     """The preview of a value and its certificate, which are charged together."""
     note = (
-        f"The certificate costs ε = {mechanism.epsilon:.4g} of it, and counts about "
+        f"The certificate costs ε = {rounded_up(mechanism.epsilon)} of it, and counts about "
         f"{mechanism.slack:,} records too few, to be on the safe side."
     )
     return attrs.evolve(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._progress import part, track
+from prudent._rounding import nearest, rounded_up
 from prudent.release import statistics
 from prudent.release.lattice import FloatArray
 from prudent.release.margins.quantile import rational
@@ -115,10 +116,10 @@ class Suggestion:
 
     def lines(self) -> list[str]:
         """The suggestion in words."""
-        found = [f"{self.statistic} at ε = {self.epsilon:g}: use {self.best}."]
+        found = [f"{self.statistic} at ε = {rounded_up(self.epsilon, 6)}: use {self.best}."]
         for name, each in self.expected.items():
-            error = "no answer" if each.error is None else f"error {each.error:.4g}"
-            asked = ", ".join(f"{key} = {value:.4g}" for key, value in each.options.items())
+            error = "no answer" if each.error is None else f"error {nearest(each.error)}"
+            asked = ", ".join(f"{key} = {nearest(value)}" for key, value in each.options.items())
             refused = f", refused in {each.refused:.0%}" if each.refused else ""
             found.append(f"{name}: {error}{refused}{' (' + asked + ')' if asked else ''}")
         return found

@@ -21,7 +21,7 @@ from prudent import _validate
 from prudent._files import check_writable, replacing
 from prudent._formats import check_format
 from prudent._locking import held
-from prudent._rounding import rounded_up
+from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import check_ledger
 from prudent.accounting.relations import Relation
@@ -78,15 +78,14 @@ class Tuned:
 
     def __str__(self) -> str:
         total, one = (rounded_up(x, 4) for x in (self.epsilon, self.candidate_epsilon))
-        cost = (
-            f"ε = {total} at δ = {self.delta:g} for {self.relation}; one candidate alone: ε = {one}"
-        )
+        price = f"ε = {total} at δ = {exact(self.delta)} for {self.relation}"
+        cost = f"{price}; one candidate alone: ε = {one}"
         if self.setting is None:
             return f"No candidate was run. {cost}"
         if self.failed:
             return f"The best candidate failed. {cost}"
         named = ", ".join(f"{name} = {value!r}" for name, value in self.setting.items())
-        return f"Best: {named or 'the only setting'}; score {self.score:g}. {cost}"
+        return f"Best: {named or 'the only setting'}; score {nearest(self.score, 6)}. {cost}"
 
 
 def tune(
@@ -180,7 +179,7 @@ def _check_price(total: float, epsilon: float | None, delta: float) -> None:
     if total > epsilon:
         raise ArgumentError(
             "epsilon",
-            f">= {rounded_up(total, 4)}, the price of the search at delta = {delta:g}",
+            f">= {rounded_up(total, 4)}, the price of the search at delta = {exact(delta)}",
             got=epsilon,
             hint="Give candidates more noise (prudent.tune.calibrate finds how much) or expect "
             "fewer of them.",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from prudent import _validate
 from prudent._progress import track
+from prudent._rounding import rounded_down, rounded_up
 from prudent.audit.auditing import CONFIDENCE
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, clopper_pearson
 from prudent.audit.result import AuditResult
@@ -188,9 +189,10 @@ def judge_scores(
         right=right,
         curve=TradeOff.of(scores[first:], coins[first:], confidence),
         notes=(
-            f"The bound is on Gaussian DP, of which the plan is an instance: μ >= {mu:.3f} of "
-            f"{claim.mu:.3f}.",
-            f"Of (ε, δ)-DP with this δ alone the same runs refute ε = {point.lower:.3f}.",
+            f"The bound is on Gaussian DP, of which the plan is an instance: μ >= "
+            f"{rounded_down(mu, 3)} of {rounded_up(claim.mu, 3)}.",
+            f"Of (ε, δ)-DP with this δ alone the same runs refute "
+            f"ε = {rounded_down(point.lower, 3)}.",
         ),
     )
 

@@ -8,6 +8,7 @@ import attrs
 
 from prudent import _validate
 from prudent._formats import check_format
+from prudent._rounding import exact
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.release.budget.adaptive_filter import AdaptiveFilter
 from prudent.release.budget.filters import ExactFilter, Filter
@@ -124,6 +125,6 @@ class Budget:
 
     def __str__(self) -> str:
         return (
-            f"epsilon={self.epsilon:g}, delta={self.delta:g}, adaptive={self.adaptive}, "
+            f"epsilon={exact(self.epsilon)}, delta={exact(self.delta)}, adaptive={self.adaptive}, "
             f"for {self.relation}"
         )

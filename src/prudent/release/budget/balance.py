@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 
-from prudent._rounding import rounded_up
+from prudent._rounding import exact, rounded_up
 from prudent.accounting import serialisation
 from prudent.accounting.relations import Relation
 from prudent.release.budget.filters import Room
@@ -48,8 +48,9 @@ class Balance:
 
     def __str__(self) -> str:
         return (
-            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {self.epsilon:g} spent at "
-            f"δ = {self.delta:g}, charges: {self.charges}; what would fit: {self.fits}{self._each}"
+            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {exact(self.epsilon)} spent at "
+            f"δ = {exact(self.delta)}, charges: {self.charges}; what would fit: "
+            f"{self.fits}{self._each}"
         )
 
     @property
@@ -89,9 +90,9 @@ class OverBudgetError(LedgerError):
         # The price is computed from the event: often less than the ε that was asked for.
         super().__init__(
             f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}, but "
-            f"of ε = {balance.epsilon:g} at δ = {balance.delta:g} for {balance.dataset!r} "
-            f"{rounded_up(balance.spent, 4)} is spent. What would fit: {balance.fits}"
-            f"{balance._each}."
+            f"of ε = {exact(balance.epsilon)} at δ = {exact(balance.delta)} for "
+            f"{balance.dataset!r} {rounded_up(balance.spent, 4)} is spent. What would fit: "
+            f"{balance.fits}{balance._each}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

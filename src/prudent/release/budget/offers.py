@@ -7,7 +7,7 @@ import attrs
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from scipy import special
 
-from prudent._rounding import rounded_down
+from prudent._rounding import exact, rounded_down
 from prudent.release.budget.filters import ExactFilter, Filter
 
 _MOST = 1024  # releases that are counted
@@ -30,7 +30,7 @@ class Offer:
 
     def __str__(self) -> str:
         many = f"{'at least ' if self.at_least else ''}{self.count}"
-        return f"{many} at ε = {self.epsilon:g}"
+        return f"{many} at ε = {exact(self.epsilon)}"
 
     @staticmethod
     def sentence(offers: list["Offer"]) -> str:
@@ -39,7 +39,7 @@ class Offer:
             return "nothing more"
         first, *others = offers
         more = "".join(f", or {offer}" for offer in others)
-        return f"{first.count} release{'s' * (first.count > 1)} at ε = {first.epsilon:g}{more}"
+        return f"{first.count} release{'s' * (first.count > 1)} at ε = {exact(first.epsilon)}{more}"
 
 
 def offers(filter_: Filter[Any], state: Any) -> list[Offer]:
@@ -48,13 +48,13 @@ def offers(filter_: Filter[Any], state: Any) -> list[Offer]:
     Each is counted by charging a copy of the state with the law of a randomised response. That is
     the most that an ε-DP release can reveal, so every pure release of that ε fits as often.
     """
-    exact = isinstance(filter_, ExactFilter)
+    by_list = isinstance(filter_, ExactFilter)
     largest = _largest(filter_, state)
     if largest == 0:
         return []
     middle = _round_number(largest / 3)
-    levels = [largest, middle] if exact else [largest, middle, float(f"{middle / 10:.1g}")]
-    most = _MOST_EXACT if exact else _MOST
+    levels = [largest, middle] if by_list else [largest, middle, float(f"{middle / 10:.1g}")]
+    most = _MOST_EXACT if by_list else _MOST
     found = [_counted(filter_, state, epsilon, most) for epsilon in levels]
     return [offer for offer in found if offer.count > 0]
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from prudent import _validate
 from prudent._progress import track
+from prudent._rounding import exact
 from prudent.release.budget.allowance import Budget
 from prudent.release.budget.filters import Filter
 from prudent.release.budget.hash_chain import (
@@ -51,6 +52,8 @@ def _check_price(row: Row, budget: Budget, filter_: Filter[Any], state: Any) -> 
         noted = float(decoded(row)["spent"])
     spent = budget.for_relation(filter_.spent(state))
     if not noted >= spent * (1 - _VERSIONS_DIFFER):
-        raise tampered(row, f"it notes ε = {noted:g} as spent, but its events cost {spent:g}")
+        raise tampered(
+            row, f"it notes ε = {exact(noted)} as spent, but its events cost {exact(spent)}"
+        )
     if not filter_.admits(state):
         raise tampered(row, "it overdraws the budget")

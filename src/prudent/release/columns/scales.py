@@ -164,6 +164,15 @@ class Scale:
             return _duration(number * (_DAY // _MICROSECOND))
         return _duration(number) if self.kind == "timestamp" else self.value(number)
 
+    def ends(self, low: float, high: float, *, difference: bool = False) -> tuple[Any, Any]:
+        """Convert the ends of a released interval; whole units are rounded outward."""
+        show = self.difference if difference else self.value
+        if self.kind in ("number", "integer"):
+            return show(low), show(high)
+        parts = _DAY // _MICROSECOND if difference and self.kind == "date" else 1
+        lower, upper = math.floor(low * parts) / parts, math.ceil(high * parts) / parts
+        return show(lower), show(upper)
+
     def record(self, value: object) -> float:
         """Convert a record of an untyped list to a number; NaN, no value, if it is of no such type.
 

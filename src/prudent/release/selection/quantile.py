@@ -56,6 +56,7 @@ INTERVAL_SHARE = 0.1
 
 _RATIO = 16, 15  # of the masses of an interval and the next narrower one
 _FAR = 1e-9  # probability of an answer that is so far off that all such values weigh the same
+_USELESS = 1e9  # width of an interval, relative to the value, from which on it says nothing
 _MOST_RECORDS = 2**20  # on each side of the target that are read
 
 
@@ -78,6 +79,14 @@ class Selected:
     interval_indices: tuple[int, int] | None = None
     whole: bool = False
 
+    @property
+    def useless(self) -> bool:
+        """Whether the interval is all values, or so wide that it may as well be."""
+        if self.whole or self.interval is None:
+            return self.whole
+        low, high = self.interval
+        return high - low > _USELESS * max(1.0, abs(self.value))
+
 
 @attrs.frozen(slots=False)
 class ExponentialQuantile:
@@ -85,7 +94,7 @@ class ExponentialQuantile:
 
     Guarantee:
         A release is ε-DP with δ = 0 for adding or removing one record, whatever the data, and has
-        the privacy of `event`. The number of queries does not depend on the data.
+        the privacy of `event`.
 
     Attributes:
         p: The probability, in (0, 1), taken as an exact fraction: 0.9 means 9/10.
@@ -166,10 +175,22 @@ class ExponentialQuantile:
         return -math.log1p(-confidence) / float(self._value_rate)
 
     @property
-    def least_count(self) -> float:
-        """The number of records below which the interval will almost surely be all values."""
-        rarer = min(self.p, 1 - self.p)
-        return self._margin / float(rarer) if self.interval_share else math.inf
+    def enough_records(self) -> float:
+        """A number of records with which the interval is hardly wider than the table.
+
+        An interval that holds all n records covers the target by n min(p, 1-p) of them, so its
+        distance, and that of every wider one, is that number less T. Together they have at most
+        16 (16/15)^m times the mass of the first interval that covers by T, m being the number of
+        intervals. So one of them is chosen with a probability of at most 5 % (1 - `confidence`)
+        from this n on. Below it, a very wide interval or all values becomes likely, the sooner the
+        narrower an interval the data deserve.
+        """
+        if not self.interval_share:
+            return math.inf
+        wider, narrower = _RATIO
+        masses = wider * (wider / narrower) ** self.measure.widths
+        needed = self._margin + self._records_for(masses / (1 - self.confidence))
+        return needed / float(min(self.p, 1 - self.p))
 
     @cached_property
     def cap(self) -> int:

@@ -122,13 +122,14 @@ class ExponentialRange:
 
     def release(
         self, column: Column, noise: Noise | None = None
-    ) -> tuple[float, tuple[float, float] | None]:
-        """Release the interquartile range, and its interval if it was asked for."""
+    ) -> tuple[float, tuple[float, float] | None, bool]:
+        """Release the range, its interval if asked for, and whether that is useless."""
         lower, upper = self.quartiles.release(column, noise)
         if lower.interval is None or upper.interval is None:
-            return upper.value - lower.value, None
+            return upper.value - lower.value, None, False
         least = max(0.0, upper.interval[0] - lower.interval[1])
-        return upper.value - lower.value, (least, upper.interval[1] - lower.interval[0])
+        ends = least, upper.interval[1] - lower.interval[0]
+        return upper.value - lower.value, ends, lower.useless or upper.useless
 
 
 def _rounded_down(exact: Fraction) -> float:

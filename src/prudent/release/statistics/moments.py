@@ -1,20 +1,30 @@
 """Private counts, sums, means and variances, by noise on exact sums of clipped values.
 
-With public bounds the values are clipped to them. Without, the bounds are two private quantiles,
-and a part of ε pays for them; see `prudent.release.sums.winsorising`. Nothing is tested, so nothing
-is refused, and with Laplace noise there is no δ.
+With public bounds the values are clipped to them. Without, the bounds are private, and a part of ε
+pays for them (see `prudent.release.sums.winsorising`) and for the share of values that they clip.
+The interval is about the clipped values. Nothing is tested, so nothing is refused, and with Laplace
+noise there is no δ.
 """
 
 from collections.abc import Mapping
 from typing import Any, Unpack
 
+import attrs
 import dp_accounting as dp
 
 from prudent import _validate
+from prudent._rounding import exact
 from prudent.release import request
 from prudent.release.columns.column import Column
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, CountSpread, NoiseSpread, Released, ScaledSpread, short
+from prudent.release.outcome import (
+    Branch,
+    CountSpread,
+    NoiseSpread,
+    Released,
+    ScaledSpread,
+    UnknownSpread,
+)
 from prudent.release.preview import Preview
 from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
 from prudent.release.sums.additive import (
@@ -23,15 +33,19 @@ from prudent.release.sums.additive import (
     AdditiveMechanism,
     shares_of,
 )
+from prudent.release.sums.clipped_share import ClippedShare
 from prudent.release.sums.clipped_total import ClippedTotal
 from prudent.release.sums.moment_sums import Moment, Moments, MomentSpread, MomentSums, fine_lattice
 from prudent.release.sums.winsorising import Clipping
 
-CENTRE_SHARE, RADIUS_SHARE = 0.45, 0.25
-"""Fractions of ε that private bounds cost, if none are given; the rest is for the noise."""
+CENTRE_SHARE, RADIUS_SHARE = 0.42, 0.25
+"""Fractions of ε that private bounds cost, if none are given."""
 
-TOTAL_SHARE = 0.5
+TOTAL_SHARE = 0.47
 """The fraction of ε that the private bound of a sum costs."""
+
+CLIPPED_SHARE = 0.05
+"""The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
 
 
 class CountOptions(Price, TableOptions, total=False):
@@ -50,7 +64,7 @@ class MomentOptions(CountOptions, total=False):
 
     Attributes:
         bounds: Public bounds (low, high); values outside are clipped to them. None: the bounds are
-            two private quantiles, and the values outside are moved to them.
+            private, and so is the share of values outside, which are moved to them.
     """
 
     bounds: tuple[Any, Any] | None
@@ -115,8 +129,8 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
             raise _validate.ArgumentError(
                 "column", "of numbers or durations", shown="dates or times", why="dates have no sum"
             )
-        clipping, mechanism = _parts(records, options, 0.0, TOTAL_SHARE)
-        event = _event(clipping, mechanism)
+        parts = _parts(records, options, 0.0, TOTAL_SHARE)
+        clipping, mechanism = parts.clipping, parts.sums
 
         def answer(records: Column, noise: Noise | None) -> Released:
             noise = SecureNoise() if noise is None else noise
@@ -124,22 +138,25 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
             total = ClippedTotal.between(ends, records.contribution.records)
             (noisy,) = mechanism.noisy([total.read(records)], total.sensitivity, noise)
             number, spread = total.lattice.value(noisy), total.spread(mechanism)
-            return Released(
+            found = Released(
                 records.scale.value(number),
                 Branch.ROBUST,
                 spread.deviation,
                 total.lattice.spacing,
-                event,
+                parts.event,
                 mechanism.law.value,
                 ScaledSpread(number, spread, records.scale),
-                notes=_notes(ends, records, clipping),
+                about=f"the sum of {clipped_values(ends, records)}",
             )
+            return parts.with_share(found, ends, records, noise)
 
         spread = None
         if clipping.given is not None:
             total = ClippedTotal.between(clipping.given, records.contribution.records)
             spread = total.spread(mechanism)
-        return Prepared(preview=_preview("sum", mechanism, options, event, spread), answer=answer)
+        notes = parts.needs(records)
+        preview = _preview("sum", mechanism, options, parts.event, spread, notes)
+        return Prepared(preview=preview, answer=answer)
 
     return request.release(prepare, data, column, options)
 
@@ -176,30 +193,32 @@ def _moment(
     which: Moment, degree: int, data: Any, column: str | None, options: MomentOptions
 ) -> Answer:
     def prepare(records: Column) -> Prepared:
-        clipping, mechanism = _parts(records, options, CENTRE_SHARE, RADIUS_SHARE)
-        event = _event(clipping, mechanism)
+        parts = _parts(records, options, CENTRE_SHARE, RADIUS_SHARE)
+        mechanism = parts.sums
 
         def answer(records: Column, noise: Noise | None) -> Released:
             noise = SecureNoise() if noise is None else noise
-            ends = clipping.ends(records, noise)
+            ends = parts.clipping.ends(records, noise)
             moments = released_moments(degree, ends, records, mechanism, noise)
             spread = MomentSpread(moments, which, records.scale)
-            return Released(
+            found = Released(
                 spread.value,
                 Branch.ROBUST,
                 spread.deviation,
                 moments.spacing,
-                event,
+                parts.event,
                 mechanism.law.value,
                 spread,
-                notes=_notes(ends, records, clipping),
+                about=f"the {which} of {clipped_values(ends, records)}",
             )
+            return parts.with_share(found, ends, records, noise)
 
         notes = (
             "The noise is inversely proportional to the number of records, so its size is known "
             "only after the release.",
+            *parts.needs(records),
         )
-        preview = _preview(which, mechanism, options, event, None, notes)
+        preview = _preview(which, mechanism, options, parts.event, None, notes)
         return Prepared(preview=preview, answer=answer)
 
     return request.release(prepare, data, column, options)
@@ -226,31 +245,69 @@ def additive(options: CountOptions, epsilon: float | None = None) -> AdditiveMec
     return AdditiveMechanism.calibrate(part, options.get("delta"), law)
 
 
-def _parts(
-    records: Column, options: MomentOptions, *shares: float
-) -> tuple[Clipping, AdditiveMechanism]:
+@attrs.frozen(kw_only=True)
+class _Parts:
+    """The mechanisms of a sum or a moment, between which ε is divided.
+
+    Attributes:
+        clipping: How values are clipped; private bounds are paid for.
+        share: Releases the share of clipped values; None if the bounds are given.
+        sums: The noise of the sums.
+    """
+
+    clipping: Clipping
+    share: AdditiveMechanism | None
+    sums: AdditiveMechanism
+
+    @property
+    def event(self) -> dp.DpEvent:
+        share = [] if self.share is None else [self.share.event]
+        events = [*self.clipping.events, *share, self.sums.event]
+        return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
+
+    def needs(self, records: Column) -> tuple[str, ...]:
+        """How many records an interval needs, if the bounds are private."""
+        if self.share is None:
+            return ()
+        enough = ClippedShare.enough_records(self.share, records.contribution.records)
+        return (f"With fewer than about {enough:,} records there may be no interval.",)
+
+    def with_share(
+        self, released: Released, ends: tuple[float, float], records: Column, noise: Noise
+    ) -> Released:
+        """The answer with the share of values that private bounds clipped.
+
+        Where there are too few records to tell the share, the bounds are arbitrary, and an interval
+        about the clipped values would mislead: there is none.
+        """
+        if self.share is None:
+            return released
+        found = ClippedShare.release(records, ends, self.share, noise)
+        spread = UnknownSpread() if found.interval is None else released.spread
+        return attrs.evolve(
+            released, spread=spread, clipped_share=found.interval, notes=(str(found),)
+        )
+
+
+def _parts(records: Column, options: MomentOptions, *shares: float) -> _Parts:
     """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
     bounds = options.get("bounds")
     if bounds is not None:
-        return Clipping.to(bounds, records.scale), additive(options)
+        clipping = Clipping.to(bounds, records.scale)
+        return _Parts(clipping=clipping, share=None, sums=additive(options))
     additive(options)  # checks ε, δ and the law
-    centre, radius, rest = shares_of(options["epsilon"], *shares)
-    return Clipping.privately(records, centre, radius), additive(options, rest)
-
-
-def _event(clipping: Clipping, mechanism: AdditiveMechanism) -> dp.DpEvent:
-    events = [*clipping.events, mechanism.event]
-    return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
-
-
-def _notes(ends: tuple[float, float], records: Column, clipping: Clipping) -> tuple[str, ...]:
-    shown = short if clipping.private else str
-    low, high = (shown(records.scale.value(end)) for end in ends)
-    how = "private bounds" if clipping.private else "as given"
-    return (
-        f"Values were clipped to [{low}, {high}], {how}; the interval does not cover what clipping "
-        "changes.",
+    centre, radius, share, rest = shares_of(options["epsilon"], *shares, CLIPPED_SHARE)
+    return _Parts(
+        clipping=Clipping.privately(records, centre, radius),
+        share=AdditiveMechanism.calibrate(share),
+        sums=additive(options, rest),
     )
+
+
+def clipped_values(ends: tuple[float, float], records: Column) -> str:
+    """The values that a statistic is about, in words."""
+    low, high = (exact(records.scale.value(end)) for end in ends)
+    return f"the values clipped to [{low}, {high}]"
 
 
 def _preview(

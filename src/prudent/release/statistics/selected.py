@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
+from prudent._rounding import rounded_up
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Noise
@@ -19,8 +20,6 @@ from prudent.release.selection.quantiles import ExponentialQuantiles, Exponentia
 from prudent.release.statistics.tested import bounds
 
 _MEANINGLESS = ("fallback", "test", "failure")
-_TOO_FEW = "The interval says little: there are too few records for this ε."
-_USELESS = 1e6  # width of an interval, relative to the value, from which on it says little
 
 _SEVERAL_SHARE = 0.25
 """Fraction of ε for the intervals of several quantiles, which each get a small part of it."""
@@ -47,7 +46,8 @@ def prepared_quantile(
         found = mechanism.release(records, noise)
         return _released(found, records.scale, mechanism.confidence, event)
 
-    few = f"With fewer than about {mechanism.least_count:,.0f} records the interval is all values."
+    enough = int(float(rounded_up(mechanism.enough_records, 2)))
+    few = f"With fewer than about {enough:,} records there may be no interval."
     preview = Preview(
         statistic=name,
         mechanism="exponential",
@@ -75,7 +75,8 @@ def prepared_quantiles(ps: Sequence[Any], options: Options, records: Column) -> 
     def answer(records: Column, noise: Noise | None) -> Released:
         scale, found = records.scale, mechanism.release(records, noise)
         intervals = tuple(
-            None if one.interval is None else tuple(map(scale.value, one.interval)) for one in found
+            None if one.useless or one.interval is None else scale.ends(*one.interval)
+            for one in found
         )
         return Released(
             tuple(scale.value(one.value) for one in found),
@@ -84,7 +85,6 @@ def prepared_quantiles(ps: Sequence[Any], options: Options, records: Column) -> 
             0.0,
             event,
             "exponential",
-            notes=(_TOO_FEW,) if any(map(_says_little, found)) else (),
             intervals=intervals,
         )
 
@@ -110,10 +110,10 @@ def prepared_range(options: Options, records: Column) -> Prepared:
     event = attrs.evolve(mechanism, epsilon=options["epsilon"]).event
 
     def answer(records: Column, noise: Noise | None) -> Released:
-        number, interval = mechanism.release(records, noise)
+        number, interval, useless = mechanism.release(records, noise)
         spread = None
         if interval is not None:
-            known = ReleasedInterval(*interval, mechanism.confidence)
+            known = ReleasedInterval(*interval, mechanism.confidence, useless)
             spread = ScaledSpread(number, known, records.scale, difference=True)
         return Released(
             records.scale.difference(number),
@@ -161,18 +161,10 @@ def _per_record(options: Options, records: Column) -> float:
     return options["epsilon"] / records.contribution.records
 
 
-def _says_little(found: Selected) -> bool:
-    """Whether the interval is all values, or so wide that it may as well be."""
-    if found.whole or found.interval is None:
-        return found.whole
-    low, high = found.interval
-    return high - low > _USELESS * max(1.0, abs(found.value))
-
-
 def _released(found: Selected, scale: Scale, confidence: float, event: Any) -> Released:
     spread = None
     if found.interval is not None:
-        known = ReleasedInterval(*found.interval, confidence)
+        known = ReleasedInterval(*found.interval, confidence, found.useless)
         spread = ScaledSpread(found.value, known, scale)
     return Released(
         scale.value(found.value),
@@ -182,5 +174,4 @@ def _released(found: Selected, scale: Scale, confidence: float, event: Any) -> R
         event,
         "exponential",
         spread,
-        notes=(_TOO_FEW,) if _says_little(found) else (),
     )

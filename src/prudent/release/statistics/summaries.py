@@ -14,14 +14,26 @@ from prudent.release.columns.scales import Scale
 from prudent.release.description import Description
 from prudent.release.margins.quantile import HALF, rational
 from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.outcome import Branch, Released, ReleasedInterval, ScaledSpread, short
+from prudent.release.outcome import (
+    Branch,
+    Released,
+    ReleasedInterval,
+    ScaledSpread,
+    UnknownSpread,
+)
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
 from prudent.release.selection.measure import Measure
 from prudent.release.selection.quantile import CONFIDENCE, ExponentialQuantile, Selected
 from prudent.release.selection.quantiles import ExponentialQuantiles
-from prudent.release.statistics.moments import CountOptions, additive, released_moments
+from prudent.release.statistics.moments import (
+    CountOptions,
+    additive,
+    clipped_values,
+    released_moments,
+)
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
+from prudent.release.sums.clipped_share import ClippedShare
 from prudent.release.sums.moment_sums import Moment, MomentSpread
 from prudent.release.sums.winsorising import (
     PrivateRadius,
@@ -34,8 +46,9 @@ from prudent.release.sums.winsorising import (
 PROBABILITIES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
 
-MEDIAN_SHARE, RADIUS_SHARE, QUANTILE_SHARE = 0.25, 0.15, 0.35
-"""Fractions of ε for the median, the interval around it, and all other quantiles.
+MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE = 0.24, 0.15, 0.03, 0.34
+"""Fractions of ε for the median, the interval around it, the share of values outside of it, and
+all other quantiles.
 
 The rest is for the noise of the sums.
 """
@@ -52,6 +65,7 @@ class Plan:
     Attributes:
         median: The mechanism of the median.
         radius: The mechanism of the radius around the median, to which values are clipped.
+        share: The mechanism of the share of values that are clipped.
         others: The mechanism of the other quantiles, before the values they may take are known;
             None if there are none.
         sums: The mechanism of the moments.
@@ -59,6 +73,7 @@ class Plan:
 
     median: ExponentialQuantile
     radius: PrivateRadius
+    share: AdditiveMechanism
     others: ExponentialQuantiles | None
     sums: AdditiveMechanism
 
@@ -72,6 +87,7 @@ class Plan:
             [
                 for_units(dp.ComposedDpEvent(chosen), self.radius.records),
                 self.radius.event,
+                self.share.event,
                 self.sums.event,
             ]
         )
@@ -87,9 +103,10 @@ def describe(
 ) -> Description | Preview:
     """Release a summary of a column: count, mean, deviation, quartiles and tails, without bounds.
 
-    First comes the median, for 25 % of ε; then an interval around it that few records lie outside
-    of, for 15 %; then the other quantiles, for 35 %, which are easily found near that interval; and
-    the sums of the values clipped to it, for 25 %, from which count, mean and deviation follow.
+    First comes the median, for 24 % of ε; then an interval around it that few records lie outside
+    of, for 15 %, and their share, for 3 %; then the other quantiles, for 34 %, which are easily
+    found near that interval; and the sums of the values clipped to it, for 24 %, from which count,
+    mean and deviation follow.
 
     Args:
         data: See `median`.
@@ -126,11 +143,12 @@ def describe(
 def _plan(records: Column, ps: Sequence[Any], options: CountOptions) -> Plan:
     units, measure = records.contribution.records, base_measure(records.scale)
     others = [p for p in ps if rational(p) != HALF]
-    shares = MEDIAN_SHARE, RADIUS_SHARE, QUANTILE_SHARE if others else 0.0
-    median, radius, rest, sums = shares_of(options["epsilon"], *shares)
+    shares = MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE if others else 0.0
+    median, radius, share, rest, sums = shares_of(options["epsilon"], *shares)
     return Plan(
         median=ExponentialQuantile(HALF, median / units, measure),
         radius=PrivateRadius(epsilon=radius, records=units, whole=records.scale.whole),
+        share=AdditiveMechanism.calibrate(share),
         others=ExponentialQuantiles(others, rest / units, measure, _INTERVAL_SHARE)
         if others
         else None,
@@ -141,17 +159,22 @@ def _plan(records: Column, ps: Sequence[Any], options: CountOptions) -> Plan:
 def _described(plan: Plan, records: Column, noise: Noise) -> Description:
     median = plan.median.release(records, noise)
     radius = plan.radius.release(records, median.value, noise)
-    ends = around(median.value, radius)
+    ends = around(median.value, radius, records.scale)
+    share = ClippedShare.release(records, ends, plan.share, noise)
     found = [(HALF, median, plan.median.measure)]
     if plan.others is not None:
-        near = measure_between(around(median.value, _WIDER * radius), records.scale)
+        wider = around(median.value, _WIDER * radius, records.scale)
+        near = measure_between(wider, records.scale)
         others = attrs.evolve(plan.others, measure=near)
         for p, each in zip(others.ps, others.release(records, noise), strict=True):
             found.append((p, each, near))
     moments = released_moments(2, ends, records, plan.sums, noise)
 
+    clipped = clipped_values(ends, records)
+
     def moment(which: Moment) -> Released:
         spread = MomentSpread(moments, which, records.scale)
+        known = which == "count" or share.interval is not None
         return Released(
             spread.value,
             Branch.ROBUST,
@@ -159,10 +182,11 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
             moments.spacing,
             plan.event,
             plan.sums.law.value,
-            spread,
+            spread if known else UnknownSpread(),
+            about=None if which == "count" else f"the {which} of {clipped}",
+            clipped_share=None if which == "count" else share.interval,
         )
 
-    low, high = (short(records.scale.value(end)) for end in ends)
     return Description(
         count=moment("count"),
         mean=moment("mean"),
@@ -171,9 +195,8 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
         event=plan.event,
         mechanism=f"exponential, {plan.sums.law.value}",
         notes=(
-            f"For the mean and the deviation, values were clipped to [{low}, {high}], a private "
-            "interval around the median; their intervals do not cover what clipping changes.",
-            "A quantile without an interval is too uncertain for one.",
+            f"The mean, the deviation and their intervals are those of {clipped}.",
+            str(share),
         ),
     )
 
@@ -198,7 +221,7 @@ def _ordered(
                 measure.low < first and last < measure.high
             ):  # beyond an end, values were moved to it
                 low, high = min(selected.interval[0], value), max(selected.interval[1], value)
-                ends = ReleasedInterval(low, high, CONFIDENCE)
+                ends = ReleasedInterval(low, high, CONFIDENCE, selected.useless)
                 spread = ScaledSpread(value, ends, scale)
         released[f"{float(p):.12g}"] = Released(
             scale.value(value), Branch.SELECTED, 0.0, 0.0, event, "exponential", spread

@@ -23,7 +23,7 @@ from prudent.release.noise import SLACK, Law, Noise
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-3, 50.0
 """Limits of the ε of a release."""
 
-_SMALLEST_PART = 1e-4  # of a release's ε; its noise still fits 64 bits
+_SMALLEST_PART = 2e-5  # of a release's ε; its noise still fits 64 bits
 _SEARCH = Search(safe=1e6, unsafe=1e-2, guess=10.0)
 
 
@@ -57,7 +57,7 @@ class AdditiveMechanism:
         """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
 
         Args:
-            epsilon: ε, at least 0.0001: it may be a part of that of a release.
+            epsilon: ε, at least 0.00002: it may be a part of that of a release.
             delta: δ of Gaussian noise; Laplace noise needs none and ignores it.
             law: The distribution of the noise.
         """

@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from prudent.release.outcome import NoiseSpread, short
+from prudent._rounding import nearest, rounded_up
+from prudent.release.outcome import NoiseSpread
 
 _BAR = 40  # characters of the longest bar in text
 
@@ -68,7 +69,7 @@ class Histogram:
     def lines(self) -> list[str]:
         """The histogram in words and bars, one line per bin."""
         longest = max(1, *self.counts)
-        edges = [short(edge) for edge in self.edges]
+        edges = list(map(_label, self.edges))
         rows = [
             (f"{low} to {high}", each, max(0, each))
             for (low, high), each in zip(itertools.pairwise(edges), self.counts, strict=True)
@@ -135,7 +136,12 @@ class Histogram:
             axes.set(ylabel="records (bars: 95 % of the noise)")
             axes.set_ylim(bottom=0)
         ticks = np.linspace(0, len(edges) - 1, min(len(edges), 7)).round().astype(int)
-        axes.set_xticks(edges[ticks], [short(self.edges[place]) for place in ticks.tolist()])
-        price = "" if self.epsilon is None else f"ε = {self.epsilon:g}"
+        axes.set_xticks(edges[ticks], [_label(self.edges[place]) for place in ticks.tolist()])
+        price = "" if self.epsilon is None else f"ε = {rounded_up(self.epsilon, 6)}"
         axes.set(xlabel=self.column or "", title=price)
         figure.savefig(path)
+
+
+def _label(edge: Any) -> str:
+    """An edge, which is public: nine digits tell edges apart that a person would choose."""
+    return nearest(edge, 9) if isinstance(edge, float) else str(edge)

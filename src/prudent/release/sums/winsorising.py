@@ -32,6 +32,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
+from prudent._rounding import outward
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
@@ -209,13 +210,18 @@ class Clipping:
             return self.given
         centre = 0.0 if self.centre is None else self.centre.release(column, noise).value
         radius = self.radius.release(column, centre, noise)
-        return around(centre, radius)
+        return around(centre, radius, column.scale)
 
 
-def around(centre: float, radius: float) -> tuple[float, float]:
-    """The ends of an interval, of at least the width that the doubles at its centre resolve."""
+def around(centre: float, radius: float, scale: Scale) -> tuple[float, float]:
+    """The ends of an interval, of at least the width that the doubles at its centre resolve.
+
+    They are rounded outward to few digits, and to whole units if the column has any: what is
+    printed as the bounds are then the bounds themselves.
+    """
     radius = max(radius, math.ldexp(abs(centre), -40))
-    return centre - radius, centre + radius
+    low, high = map(float, outward(centre - radius, centre + radius))
+    return (float(math.floor(low)), float(math.ceil(high))) if scale.whole else (low, high)
 
 
 def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:

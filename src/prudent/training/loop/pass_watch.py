@@ -6,6 +6,7 @@ import warnings
 import attrs
 from scipy import stats
 
+from prudent._rounding import exact, nearest, rounded_up
 from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.plan import Plan
 from prudent.training.trimming import AdaptiveTrim, FixedTrim
@@ -51,10 +52,11 @@ class PassWatch:
         if chance < _RARE:
             self._say(
                 f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
-                f"{rule.threshold:.3g} records, and the margin is at most {most}, the largest "
-                f"number of trimmed gradients in batches of {self.expected_batch:g}. It passes "
-                f"with probability at most {chance:.1g}. Use a test of a smaller scale, a larger "
-                "batch or a larger failure; prudent.Sum costs less than a test that fails. "
+                f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
+                f"largest number of trimmed gradients in batches of {exact(self.expected_batch)}. "
+                f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
+                "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
+                "test that fails. "
             )
 
     def after(self, steps: int, passes: float) -> None:
