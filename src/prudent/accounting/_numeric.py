@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -50,6 +51,18 @@ def each(
         return np.zeros(numbers.shape)
     found = function(distinct)[places]
     return float(found[0]) if numbers.ndim == 0 else found.reshape(numbers.shape)
+
+
+def float_above(value: Fraction | float) -> float:
+    """The least float that is not below a number."""
+    number = float(value)
+    return number if number >= value else math.nextafter(number, math.inf)
+
+
+def float_below(value: Fraction | float) -> float:
+    """The largest float that is not above a number."""
+    number = float(value)
+    return number if number <= value else math.nextafter(number, -math.inf)
 
 
 def expm1_minus(x: Array) -> Array:

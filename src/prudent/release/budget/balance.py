@@ -48,14 +48,23 @@ class Balance:
 
     def __str__(self) -> str:
         return (
-            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {self.epsilon:g} spent at "
-            f"δ = {self.delta:g}, charges: {self.charges}; what would fit: {self.fits}{self._each}"
+            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {_as_given(self.epsilon)} "
+            f"spent at δ = {_as_given(self.delta)}, charges: {self.charges}; "
+            f"what would fit: {self.fits}{self._each}"
         )
 
     @property
     def _each(self) -> str:
         """What `fits` is counted for, where one record is not the whole relation."""
         return "" if self.relation.distance == 1 else ", priced for one record"
+
+    @property
+    def _share(self) -> str:
+        """What the price of one record is to be compared with, where that is not the budget."""
+        if self.relation.distance == 1:
+            return ""
+        epsilon, delta = map(_as_given, (self.epsilon_per_record, self.delta_per_record))
+        return f" for one record, whose share is ε = {epsilon} at δ = {delta}"
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -75,7 +84,7 @@ class OverBudgetError(LedgerError):
     A refusal depends on events alone, never on data, so it tells nothing about them.
 
     Attributes:
-        asked: ε of the refused event by itself, at the budget's δ.
+        asked: ε of the refused event by itself, for one record at its share of δ.
         spent: ε of what was charged before.
         remaining: What is left of ε.
         fits: What would still fit.
@@ -88,14 +97,21 @@ class OverBudgetError(LedgerError):
         self.fits = balance.fits
         # The price is computed from the event: often less than the ε that was asked for.
         super().__init__(
-            f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}, but "
-            f"of ε = {balance.epsilon:g} at δ = {balance.delta:g} for {balance.dataset!r} "
+            f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}"
+            f"{balance._share}, but of ε = {_as_given(balance.epsilon)} at "
+            f"δ = {_as_given(balance.delta)} for {balance.dataset!r} "
             f"{rounded_up(balance.spent, 4)} is spent. What would fit: {balance.fits}"
             f"{balance._each}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (str(self), self.__dict__)
+
+
+def _as_given(value: float) -> str:
+    """A part of a budget, to all of its digits: a rounded δ is that of another budget."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _unpickled(message: str, fields: dict[str, Any]) -> OverBudgetError:
