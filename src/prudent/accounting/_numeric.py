@@ -65,6 +65,14 @@ def float_below(value: Fraction | float) -> float:
     return number if number <= value else math.nextafter(number, -math.inf)
 
 
+def float_share(value: float, parts: int) -> float:
+    """A share of a number, of which `parts` are not above it, however they are rounded and added.
+
+    The share falls short of an equal one by a few units of rounding, unless it is the whole.
+    """
+    return value if parts == 1 else float_below(Fraction(value) * (1 - Fraction(1, 2**50)) / parts)
+
+
 def expm1_minus(x: Array) -> Array:
     """Compute exp(x) - 1 - x to full relative precision, also near zero."""
     small = np.abs(x) < 0.5

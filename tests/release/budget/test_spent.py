@@ -128,3 +128,23 @@ def test_nothing_is_known_of_a_group_beyond_the_share_of_a_record() -> None:
     budget = Budget(1.0, 1e-6, relation=Relation(records=4))
     assert budget.for_relation(0.2) == pytest.approx(0.8)
     assert budget.for_relation(0.3) == math.inf
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp.GaussianDpEvent(1000.0),
+        ApproximateDpEvent(0.01, 0.01),
+        dp.PoissonSampledDpEvent(1e-3, dp.GaussianDpEvent(10.0)),
+        dp.ComposedDpEvent([dp.GaussianDpEvent(1000.0), dp.LaplaceDpEvent(1000.0)]),
+    ],
+    ids=str,
+)
+def test_a_delta_beyond_all_that_an_event_reveals_may_be_told(
+    tmp_path: Path, event: dp.DpEvent
+) -> None:
+    """At that δ its ε is 0."""
+    with Ledger(tmp_path / "budget.db", epsilon=1.0, delta=0.1) as ledger:
+        for told in (0.0, 1e-9, 0.04, 0.5, 0.9):
+            ledger.fits(event, delta=told)
+        assert ledger.charge(event, delta=0.04).spent <= 1.0

@@ -291,8 +291,8 @@ def epsilon_at(event: dp.DpEvent, accountant: PldAccountant, accident: float) ->
     match [(leaf, count) for leaf, count, pure in parts if pure == math.inf]:
         case [(leaf, 1)] if worst := dominating(leaf):
             pure = sum((pure * count for _, count, pure in parts if pure < math.inf), Fraction(0))
-            added = _closed_epsilon(worst, accident) + float(pure)
-            return math.nextafter(math.nextafter(added, math.inf), math.inf)
+            closed = _closed_epsilon(worst, accident)
+            return closed if pure == 0 else math.nextafter(closed + float_above(pure), math.inf)
     return accountant.get_epsilon(accident)
 
 
