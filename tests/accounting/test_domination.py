@@ -187,7 +187,7 @@ def test_few_losses_stand_for_all_of_a_wide_discrete_margin(scale, sigma):
     masses = (np.exp(-0.5 * ((values - m) / scale) ** 2) / test.normaliser for m in (0, 1))
     exact = MixturePair(*masses, np.full(len(values), sigma))
     pair = margin_pair(test, sigma)
-    assert len(pair.present) <= min(256, len(values))
+    assert len(pair.present) <= min(256, len(values)) + 2  # and what is beyond, on either side
     both = math.hypot(1 / scale, 1 / sigma)
     epsilon = np.array([0.0, 0.5, 1.0, 2.0, 4.0]) * both + both**2 / 2
     for found, true in ((pair, exact), (pair.swapped(), exact.swapped())):
@@ -198,7 +198,7 @@ def test_few_losses_stand_for_all_of_a_wide_discrete_margin(scale, sigma):
 
 def test_a_margin_that_the_noise_hides_needs_few_losses():
     assert len(margin_pair(DiscreteGaussianTest(1000.0), 1.1).present) < 20
-    assert len(margin_pair(DiscreteGaussianTest(1000.0), math.inf).present) == 256
+    assert len(margin_pair(DiscreteGaussianTest(1000.0), math.inf).present) == 258
 
 
 @pytest.mark.parametrize(

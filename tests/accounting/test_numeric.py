@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import mpmath
 import numpy as np
 import pytest
@@ -32,3 +34,15 @@ def test_smallest_rounds_up_and_keeps_a_lower_end_that_holds():
 def test_orders_must_exceed_one(order):
     with pytest.raises(ValueError, match="Expected order in"):
         _numeric.orders(order)
+
+
+@pytest.mark.parametrize("parts", [1, 3, 7, 49, 1000])
+@pytest.mark.parametrize("value", [1.0, 0.1, 0.3, 0.7, 1 / 3, 1e-9, 5.0])
+def test_shares_do_not_add_up_to_more(value, parts):
+    """Also if each is divided again, and what it is multiplied to is rounded up."""
+    share = _numeric.float_share(value, parts)
+    assert Fraction(share) * parts <= Fraction(value)
+    assert share >= value / parts * (1 - 1e-14)
+    halves = [share * 0.3, share - share * 0.3]
+    whole = [_numeric.float_above(Fraction(half) * parts) for half in halves]
+    assert parts == 1 or sum(map(Fraction, whole)) <= Fraction(value)

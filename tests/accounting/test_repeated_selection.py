@@ -400,3 +400,63 @@ def test_more_candidates_than_ranks_can_tell_apart_have_the_bound_of_the_peer() 
     ours = RdpAccountant(DEFAULT_ORDERS).compose(event).get_epsilon(1e-6)
     assert ours == pytest.approx(theirs, rel=0.05)
     assert not PldAccountant().supports(event)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0])
+@pytest.mark.parametrize(
+    ("mean", "shape"), [(3.0, 0.5), (1e3, 0.0), (1e4, 0.5), (1e6, 1.0), (1e5, 2.0)]
+)
+def test_pure_candidates_cost_no_more_than_two_and_the_shape(
+    epsilon: float, mean: float, shape: float
+) -> None:
+    """(2 + η)ε, the bound of Papernot and Steinke (2022, Corollary 3), whatever the mean."""
+    event = RepeatAndSelectDpEvent(dp.LaplaceDpEvent(1 / epsilon), mean, shape)
+    accountant = PldAccountant().compose(event)
+    for delta in (0.0, 1e-12, 1e-6):
+        assert accountant.get_epsilon(delta) <= (2 + shape) * epsilon * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=str)
+def test_the_largest_shift_covers_all_ranks_of_pure_candidates(count: TrialCount) -> None:
+    """log f'(u)/f'(v), over a grid of ranks that two ε-DP laws can have, of unequal ε."""
+    for forward, backward in [(0.3, 0.3), (1.0, 0.2), (0.1, 2.0)]:
+        u, v = np.meshgrid(np.linspace(0, 1, 201)[1:-1], np.linspace(0, 1, 2001)[1:-1])
+        possible = (
+            (u <= np.exp(forward) * v)
+            & (1 - u <= np.exp(forward) * (1 - v))
+            & (v <= np.exp(backward) * u)
+            & (1 - v <= np.exp(backward) * (1 - u))
+        )
+        shifts = (count.log_slope(u) - count.log_slope(v))[possible]
+        bound = count.largest_shift(forward, backward)
+        assert shifts.max() <= bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 5, 20])
+@pytest.mark.parametrize("event", [dp.GaussianDpEvent(10.0), dp.LaplaceDpEvent(2.0)], ids=str)
+def test_the_best_of_all_costs_no_more_than_all(event: dp.DpEvent, draws: int) -> None:
+    best = PldAccountant().compose(BinomialSelectionDpEvent(event, draws, 1.0))
+    every = PldAccountant().compose(event, draws)
+    assert best.get_epsilon(1e-6) <= every.get_epsilon(1e-6)
+    assert best.get_delta(0.3) <= every.get_delta(0.3)
+    beside = [PldAccountant().compose(dp.GaussianDpEvent(5.0)) for _ in range(2)]
+    beside[0].compose(BinomialSelectionDpEvent(event, draws, 1.0), 2)
+    beside[1].compose(event, 2 * draws)
+    assert beside[0].get_epsilon(1e-6) <= beside[1].get_epsilon(1e-6)
+
+
+@pytest.mark.parametrize("more", [2.3e-16, 1e-15, 1e-13, 1e-11, 1e-6])
+@pytest.mark.parametrize("shape", [0.0, 0.5, 2.0, 1e3])
+def test_a_mean_next_to_one_costs_next_to_one_candidate(more: float, shape: float) -> None:
+    count = NegativeBinomial(1 + more, shape)
+    with mp.workdps(40):
+        gamma, eta = mp.mpf(count.halting), mp.mpf(shape)
+        mean = (
+            (1 / gamma - 1) / (-mp.log(gamma) if shape == 0 else (1 - gamma**eta) / eta)
+            if gamma < 1
+            else mp.mpf(1)
+        )
+        assert abs(mean - mp.mpf(count.mean)) < 1e-13 * (1 + shape)
+    one = PldAccountant().compose(dp.LaplaceDpEvent(2.0)).get_epsilon(0.0)
+    found = PldAccountant().compose(count.event(dp.LaplaceDpEvent(2.0))).get_epsilon(0.0)
+    assert one <= found <= one * (1 + 1e-3) + 10 * more * (1 + shape)

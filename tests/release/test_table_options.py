@@ -1,6 +1,7 @@
 """Units, conditions and types of a table: what is protected, what is refused, at what price."""
 
 import functools
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pyarrow.csv  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from prudent._validate import ArgumentError  # noqa: E402
-from prudent.accounting import PldAccountant  # noqa: E402
+from prudent.accounting import ExponentialMechanismDpEvent, PldAccountant  # noqa: E402
+from prudent.accounting.domination import leaves  # noqa: E402
 from prudent.release import statistics  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from tests.release.recording import Book  # noqa: E402
@@ -56,7 +58,7 @@ def test_several_rows_of_a_unit_share_its_epsilon(name: str) -> None:
     ask, units = NUMERIC[name], {"unit": "who", "per_unit": 4}
     of_units = ask(TABLE, "x", **units, epsilon=2.0, noise=ReproducibleNoise(3))
     of_rows = ask(SAMPLE, epsilon=0.5, noise=ReproducibleNoise(3))
-    assert of_units.value == of_rows.value
+    assert of_units.value == pytest.approx(of_rows.value, rel=1e-12)  # ε is rounded down
     assert (of_units.epsilon, of_units.delta) == (2.0, 0.0)
     assert PldAccountant().compose(of_units.event).get_epsilon(1e-12) <= 2 * (1 + 1e-6)
     preview = ask(TABLE, "x", **units, epsilon=2.0, dry_run=True)
@@ -190,3 +192,15 @@ def test_a_condition_may_be_text() -> None:
         TABLE, "x", where=lambda t: (t.city == "Oslo") & (t.x < 60), epsilon=1.0, noise=noise(1)
     )
     assert text == function
+
+
+@pytest.mark.parametrize("k", [3, 7, 49])
+@pytest.mark.parametrize("name", ["median", "quantile", "quantiles", "iqr", "mean", "describe"])
+def test_the_records_of_a_unit_together_cost_no_more_than_was_asked(name: str, k: int) -> None:
+    asked = Fraction(0.3)
+    shown = NUMERIC[name](TABLE, "x", unit="who", per_unit=k, epsilon=0.3, dry_run=True)
+    choices = [
+        leaf for leaf, _ in leaves(shown.event) if isinstance(leaf, ExponentialMechanismDpEvent)
+    ]
+    assert choices
+    assert sum(Fraction(each.epsilon) for each in choices) <= asked

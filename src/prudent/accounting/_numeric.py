@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -50,6 +51,26 @@ def each(
         return np.zeros(numbers.shape)
     found = function(distinct)[places]
     return float(found[0]) if numbers.ndim == 0 else found.reshape(numbers.shape)
+
+
+def float_above(value: Fraction | float) -> float:
+    """The least float that is not below a number."""
+    number = float(value)
+    return number if number >= value else math.nextafter(number, math.inf)
+
+
+def float_below(value: Fraction | float) -> float:
+    """The largest float that is not above a number."""
+    number = float(value)
+    return number if number <= value else math.nextafter(number, -math.inf)
+
+
+def float_share(value: float, parts: int) -> float:
+    """A share of a number, of which `parts` are not above it, however they are rounded and added.
+
+    The share falls short of an equal one by a few units of rounding, unless it is the whole.
+    """
+    return value if parts == 1 else float_below(Fraction(value) * (1 - Fraction(1, 2**50)) / parts)
 
 
 def expm1_minus(x: Array) -> Array:

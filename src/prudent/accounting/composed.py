@@ -192,10 +192,11 @@ class Single:
 
     def profile(self, epsilon: Array, *, quick: bool = False) -> Array:
         """δ(ε), rounded up (`upper`) or down by its evaluation error; always quick."""
-        width = 0.01  # width of the chord that bounds the slope; any positive value is valid
+        # Widths of the chords that bound the slope; any positive values are valid.
+        width = np.clip(np.abs(epsilon) / 64, 1e-9, 0.01)
         value = self.worst.profile(epsilon, adding=self.adding)
         before = self.worst.profile(epsilon - width, adding=self.adding)
-        slope = np.maximum(before - value, 0.0) / -math.expm1(-width)
+        slope = np.maximum(before - value, 0.0) / -np.expm1(-width)
         error = evaluation_bound(epsilon, value, slope)
         found = np.clip(value + error if self.upper else value - error, 0.0, 1.0)
         return np.where(epsilon >= self.worst.largest_loss(adding=self.adding), 0.0, found)
@@ -466,4 +467,5 @@ def tabulated_pair(worst: Dominating, upper: bool, tail: float = _WHOLE_TAIL) ->
     )
     forward = chords_of(worst, removing, added, adding=False, upper=upper).table
     backward = chords_of(worst, added, removing, adding=True, upper=upper).table
-    return TabulatedPair((forward,), (backward,))
+    largest = worst.largest_loss(), worst.largest_loss(adding=True)
+    return TabulatedPair((forward,), (backward,), largest)

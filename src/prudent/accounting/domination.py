@@ -197,7 +197,13 @@ def margin_pair(test: MarginTest, sigma: float) -> Pair:
             values = np.arange(-test.reach, test.reach + 2)
             absent = np.exp(-0.5 * (values / test.scale) ** 2) / test.normaliser
             present = np.exp(-0.5 * ((values - 1) / test.scale) ** 2) / test.normaliser
-            pair = MixturePair(absent, present, np.full(len(values), sigma))
+            # All that lies beyond is taken to reveal the record: losses have no bound.
+            beyond = (test.tail(test.reach) + test.tail(test.reach + 1)) * (1 + 1e-12)
+            pair = MixturePair(
+                np.append(absent, (beyond, 0.0)),
+                np.append(present, (0.0, beyond)),
+                np.full(len(values) + 2, sigma),
+            )
             return spread(pair, _components(test, sigma))
         case _:
             raise _validate.ArgumentError("test", "a MarginTest this package defines", got=test)

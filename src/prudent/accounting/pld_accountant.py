@@ -27,9 +27,10 @@ from prudent.accounting.neighbouring import check_neighbouring, refused
 from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
 from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.repeated_selection import selected
-from prudent.accounting.trial_counts import trial_count
+from prudent.accounting.trial_counts import TrialCount, trial_count
 
 _MOST_RUNS = 10**12  # of one event; logarithms of moments of far more would overflow
+_FEW_CANDIDATES = 64  # of which all together may cost less than what is known of the best
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
 
@@ -128,8 +129,8 @@ class PldAccountant(_PLDAccountant):
             # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
             if composition.limit >= 1:
                 return np.full(len(deltas), math.inf)
-            found, renyi = composition.epsilons(deltas), self._renyi()
-            return found if renyi is None else np.minimum(found, renyi.get_epsilon(deltas))
+            found = [other.get_epsilon(deltas) for other in self._others()]
+            return np.asarray(np.minimum.reduce([composition.epsilons(deltas), *found]))
 
         return each(epsilons, 0, 1, target_delta=target_delta)
 
@@ -161,8 +162,8 @@ class PldAccountant(_PLDAccountant):
             finite = np.isfinite(epsilons)
             if composition.limit < 1 and finite.any():
                 found[finite] = composition.deltas(epsilons[finite])
-            renyi = self._renyi()
-            return found if renyi is None else np.minimum(found, renyi.get_delta(epsilons))
+            others = [other.get_delta(epsilons) for other in self._others()]
+            return np.asarray(np.minimum.reduce([found, *others]))
 
         return each(deltas, 0, math.inf, target_epsilon=target_epsilon)
 
@@ -198,19 +199,27 @@ class PldAccountant(_PLDAccountant):
         """Dominating laws of the privacy loss, for removing a record and for adding one."""
         return self._composition(upper=True).plain_laws()
 
-    def _renyi(self) -> RdpAccountant | None:
-        """A Rényi accountant with the same events, if there are selections among them.
+    def _others(self) -> "list[RdpAccountant | PldAccountant]":
+        """Accountants of the same events whose ε may be lower, if there are selections among them.
 
-        Their pairs are tabulated coarsely, and for large numbers of candidates it may be better.
+        The pairs of selections are tabulated coarsely. For large numbers of candidates Rényi
+        divergences may be better, and for a few of them to release all: the best of them is
+        post-processing of that.
         """
         if all(trial_count(leaf) is None for leaf, _ in self._entries):
-            return None
-        other = RdpAccountant(neighboring_relation=self.neighboring_relation)
-        if not all(other.supports(leaf) for leaf, _ in self._entries):
-            return None
+            return []
+        others: list[RdpAccountant | PldAccountant] = []
+        renyi = RdpAccountant(neighboring_relation=self.neighboring_relation)
+        if all(renyi.supports(leaf) for leaf, _ in self._entries):
+            for leaf, times in self._entries:
+                renyi.compose(leaf, times)
+            others.append(renyi)
+        every = PldAccountant(self.neighboring_relation, self._value_discretization_interval)
         for leaf, times in self._entries:
-            other.compose(leaf, times)
-        return other
+            count = trial_count(leaf)
+            few = count is not None and count.most <= _FEW_CANDIDATES
+            every.compose(_all_released(leaf, count) if count and few else leaf, times)
+        return [*others, every] if every._entries != self._entries else others
 
     def _composition(self, *, upper: bool) -> Composition:
         """The dominating pairs of everything composed so far."""
@@ -297,10 +306,17 @@ def _of_inner(leaf: dp.DpEvent, *, upper: bool) -> Dominating | None:
         return None
     if candidate.limit() >= 1 or candidate.limit(adding=True) >= 1:
         return Dominating((MixturePair.of((1.0, 1.0, 0.0)),))
-    renyi = RdpAccountant()
-    if not renyi.supports(leaf):
-        return selected(candidate, count)
-    return selected(candidate, count, renyi.compose(leaf).get_delta)
+    renyi, every = RdpAccountant(), None
+    if count.most <= _FEW_CANDIDATES:
+        every = PldAccountant().compose(_all_released(leaf, count)).profile
+    return selected(
+        candidate, count, renyi.compose(leaf).get_delta if renyi.supports(leaf) else None, every
+    )
+
+
+def _all_released(leaf: dp.DpEvent, count: TrialCount) -> dp.DpEvent:
+    """The event of releasing as many candidates of a selection as there may be."""
+    return dp.SelfComposedDpEvent(leaf.event, int(count.most))
 
 
 def _whole(event: dp.DpEvent, rate: float = 1.0, *, upper: bool) -> Dominating | None:

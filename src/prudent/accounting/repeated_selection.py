@@ -202,7 +202,7 @@ class SelectedPair(Pair):
 
     @override
     def profile(self, epsilon: Array) -> Array:
-        return self.bound.profile(epsilon)
+        return np.where(epsilon >= self.largest_loss, 0.0, self.bound.profile(epsilon))
 
     @override
     def swapped(self) -> "SelectedPair":
@@ -220,7 +220,10 @@ class SelectedPair(Pair):
 
 
 def selected(
-    candidate: Dominating, count: TrialCount, known: Callable[[Array], Array] | None = None
+    candidate: Dominating,
+    count: TrialCount,
+    known: Callable[[Array], Array] | None = None,
+    all_released: Callable[[Array], Array] | None = None,
 ) -> Dominating:
     """The dominating pair of the best of several candidates.
 
@@ -228,26 +231,31 @@ def selected(
         candidate: The dominating pairs of one candidate; of candidates that differ, those of all.
         count: The law of their number.
         known: Another upper bound on the profile of the selection, in both directions. At each
-            node the smaller one is used.
+            node the smallest one is used.
+        all_released: The profile of releasing as many candidates as there may be, of which a
+            selection is post-processing.
     """
     pair = tabulated_pair(candidate, True, _TAIL)
     ways = []
     for adding, base in ((False, pair), (True, pair.swapped())):
         shifts = Shifts.of(count, _trade_off(base))
         reach = candidate.reach(_TAIL, adding=adding)
-        loss = candidate.largest_loss(adding=adding)
-        # k candidates together have a loss of at most k times that of one.
-        largest = min(loss + shifts.largest, count.most * loss)
+        loss, back = (candidate.largest_loss(adding=way) for way in (adding, not adding))
+        shift = shifts.largest
+        if max(loss, back) < math.inf:
+            shift = min(shift, count.largest_shift(loss, back))
+        largest = loss + shift
         ways.append((base, shifts, reach + shifts.largest, largest * (1 + 1e-14)))
     reach = min(max(way[2] for way in ways), _FARTHEST)
     even = np.linspace(0.0, reach, _NODES)
     nodes = np.unique(np.append(even, np.geomspace(1e-6 * reach, reach, _NODES // 4)))
     profiles = [shifts.profile(base.profile, nodes) for base, shifts, _, _ in ways]
-    if known is not None:
-        some = slice(None, None, _SPARSE)  # chords join the others
-        least = known(nodes[some])
-        for profile in profiles:
-            profile[some] = np.minimum(profile[some], least)
+    for other, step in ((known, _SPARSE), (all_released, 1)):
+        if other is not None:
+            some = slice(None, None, step)  # chords join the others
+            least = other(nodes[some])
+            for profile in profiles:
+                profile[some] = np.minimum(profile[some], least)
     profiles = [np.minimum.accumulate(profile) for profile in profiles]
     bound = BoundPair.of(nodes, profiles[0], profiles[1])
     return Dominating((SelectedPair(bound, (ways[0][3], ways[1][3])),))

@@ -46,6 +46,15 @@ class TrialCount(abc.ABC):
         return math.inf
 
     @abc.abstractmethod
+    def largest_shift(self, forward: float, backward: float) -> float:
+        """A bound on log f'(u)/f'(v) for all ranks of a pure candidate; infinite if none is known.
+
+        Args:
+            forward: ε with Q <= e^ε Q', so that u <= e^ε v and 1 - u <= e^ε (1 - v).
+            backward: ε with Q' <= e^ε Q, so that v <= e^ε u and 1 - v <= e^ε (1 - u).
+        """
+
+    @abc.abstractmethod
     def log_slope(self, u: Array) -> Array:
         """The logarithm of f'(u), at ranks u in [0, 1]."""
 
@@ -101,8 +110,10 @@ class NegativeBinomial(TrialCount):
         def excess(log_gamma: float) -> float:
             return _mean_of(log_gamma, self.shape) - self.mean
 
-        found = optimize.brentq(excess, -60.0, -1e-12, xtol=1e-14, rtol=1e-15)
-        return math.exp(found)
+        nearest = -1e-17  # so near to a mean of 1 that no double is nearer
+        if excess(nearest) >= 0:
+            return 1.0
+        return math.exp(optimize.brentq(excess, -60.0, nearest, xtol=1e-18, rtol=1e-15))
 
     @property
     @override
@@ -113,6 +124,11 @@ class NegativeBinomial(TrialCount):
     @override
     def none(self) -> float:
         return 0.0
+
+    @override
+    def largest_shift(self, forward: float, backward: float) -> float:
+        # f'(u) is proportional to (1 - u + γu)^-(η+1), and 1 - v + γv <= e^ε (1 - u + γu).
+        return (self.shape + 1) * backward
 
     @override
     def log_slope(self, u: Array) -> Array:
@@ -188,6 +204,12 @@ class Poisson(TrialCount):
         return math.exp(-self.mean)
 
     @override
+    def largest_shift(self, forward: float, backward: float) -> float:
+        # log f'(u)/f'(v) = mean (u - v), and u - v is at most both a u and b (1 - u).
+        a, b = -math.expm1(-forward), math.expm1(min(backward, 700.0))
+        return self.mean * a * b / (a + b) if a + b > 0 else 0.0
+
+    @override
     def log_slope(self, u: Array) -> Array:
         return np.asarray(math.log(self.mean) - self.mean * (1 - u))
 
@@ -244,6 +266,11 @@ class Binomial(TrialCount):
         with np.errstate(divide="ignore"):
             small = np.log((1 - self.probability) + self.probability * u)
             return np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), small)
+
+    @override
+    def largest_shift(self, forward: float, backward: float) -> float:
+        # f'(u) is proportional to (1 - p + pu)^(n-1), and u <= e^ε v.
+        return (self.draws - 1) * forward
 
     @override
     def log_slope(self, u: Array) -> Array:

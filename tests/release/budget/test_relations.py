@@ -61,7 +61,8 @@ def test_a_group_is_charged_as_a_group(location: str) -> None:
         assert ledger.remaining == pytest.approx(0.4, rel=1e-2)
         with pytest.raises(OverBudgetError, match="priced for one record") as caught:
             ledger.charge(dp.LaplaceDpEvent(1 / 0.06))
-        assert caught.value.asked == pytest.approx(0.6, rel=1e-3)
+        assert caught.value.asked == pytest.approx(0.06, rel=1e-3)
+        assert "for one record, whose share is ε = 0.1 at δ" in str(caught.value)
         assert caught.value.fits.epsilon == pytest.approx(0.04, rel=1e-2)
         assert ledger.verify() == 1
 

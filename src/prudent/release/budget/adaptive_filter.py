@@ -2,8 +2,8 @@
 
 import functools
 import math
-from collections.abc import Sequence
 from fractions import Fraction
+from itertools import starmap
 
 import attrs
 import dp_accounting as dp
@@ -11,16 +11,11 @@ import numpy as np
 from typing_extensions import override
 
 from prudent import _validate
+from prudent.accounting._numeric import float_above, float_below
 from prudent.release.budget import prices
 from prudent.release.budget.filters import Filter, Room, sum_up
-from prudent.release.budget.limits import (
-    Limits,
-    gaussian_limit,
-    rounded_down,
-    rounded_up,
-    suitable_orders,
-)
-from prudent.release.budget.prices import Costs
+from prudent.release.budget.limits import Limits, gaussian_limit, suitable_orders
+from prudent.release.budget.prices import Costs, Offers
 
 _LONGEST_DENOMINATOR = 4096  # bits, of an exact sum
 
@@ -31,7 +26,10 @@ class Sums:
 
     After the first charge either the whole budget is a book, and the accidents are infinite or
     beyond their limit for good, or the books are open and the sums of the whole are infinite.
-    `alone` is for show: what a single charge costs, and infinite after the second.
+    Two are for show. `alone` is what a single charge costs, and infinite after the second. `listed`
+    holds pairs (reserve, Σμ²): all charges as a list cost that much Gaussian noise beside noise of
+    variance `reserve`, so that they never cost more than both together. Reserves increase, sums
+    decrease.
     """
 
     epsilon: Fraction | float
@@ -41,6 +39,7 @@ class Sums:
     whole_epsilon: Fraction | float = Fraction(0)
     whole_delta: Fraction | float = Fraction(0)
     alone: float = 0.0
+    listed: Offers = ((0.0, 0.0),)
 
 
 @attrs.frozen
@@ -124,7 +123,9 @@ class AdaptiveFilter(Filter[Sums]):
     @override
     def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:
         *_, costs = prices.price(self.limits, event, delta)
-        return rounded_up(costs.whole_epsilon), float(min(costs.whole_delta, self.delta))
+        if costs.whole_epsilon == math.inf:
+            return math.inf, self.delta
+        return float_above(costs.whole_epsilon), float(costs.whole_delta)
 
     def _added(self, state: Sums, costs: Costs) -> Sums:
         return Sums(
@@ -135,11 +136,10 @@ class AdaptiveFilter(Filter[Sums]):
             _exact_sum(state.whole_epsilon, costs.whole_epsilon),
             _exact_sum(state.whole_delta, costs.whole_delta),
             costs.alone if state == self.opening() else math.inf,
+            _together(state.listed, costs.gaussian),
         )
 
-    def _cheapest(
-        self, spent: float, offers: Sequence[tuple[float, float]], count: int = 1
-    ) -> float:
+    def _cheapest(self, spent: float, offers: Offers, count: int = 1) -> float:
         """The least sum of μ² after some charges, of the offers whose reserve is left after it."""
         limit = self.limits.gaussian
         sums = ((sum_up(spent, count * price), reserve) for reserve, price in offers)
@@ -187,12 +187,13 @@ class AdaptiveFilter(Filter[Sums]):
             return 0.0
         limits, answers = self.limits, [state.alone]
         if state.whole_delta <= limits.delta:
-            answers.append(rounded_up(state.whole_epsilon))
+            answers.append(float_above(state.whole_epsilon))
         if state.accident <= limits.accident:
             over = np.array(state.divergences) - limits.divergences
-            answers += [rounded_up(state.epsilon), max(0.0, self.epsilon + float(np.min(over)))]
-            if state.gaussian < math.inf:
-                answers.append(limits.gaussian_spent(state.gaussian))
+            answers += [float_above(state.epsilon), max(0.0, self.epsilon + float(np.min(over)))]
+            if state.listed:
+                # What is left of the limit may be less than a price's reserve, or be spent later.
+                answers.append(limits.gaussian_spent(min(starmap(sum_up, state.listed))))
         spent = min(answers)
         # Inverting a limit rounds up: what is within it is not shown as beyond the budget.
         return min(spent, self.epsilon) if self.admits(state) else spent
@@ -203,8 +204,8 @@ class AdaptiveFilter(Filter[Sums]):
         if state == self.opening():
             return Room(self.epsilon, self.delta, gaussian_limit(self.epsilon, self.delta) ** -0.5)
         if self._adds_up(state):
-            epsilon = rounded_down(limits.epsilon - state.whole_epsilon)
-            return Room(epsilon, rounded_down(limits.delta - state.whole_delta), math.inf)
+            epsilon = float_below(limits.epsilon - state.whole_epsilon)
+            return Room(epsilon, float_below(limits.delta - state.whole_delta), math.inf)
         if state.accident > limits.accident:
             return Room(0.0, 0.0, math.inf)
         delta = limits.accident - state.accident
@@ -217,6 +218,21 @@ class AdaptiveFilter(Filter[Sums]):
 @functools.lru_cache(maxsize=64)
 def _limits(epsilon: float, delta: float, orders: tuple[float, ...]) -> Limits:
     return Limits(epsilon, delta, orders)
+
+
+def _together(first: Offers, second: Offers) -> Offers:
+    """The offers of two lists of charges as one list: at each reserve the sum of what it affords.
+
+    A price for one reserve holds for every larger one.
+    """
+    sums: list[tuple[float, float]] = []
+    for reserve in sorted({reserve for reserve, _ in (*first, *second)}):
+        prices = [[price for least, price in each if least <= reserve] for each in (first, second)]
+        if all(prices):
+            total = sum_up(*map(min, prices))
+            if not sums or total < sums[-1][1]:
+                sums.append((reserve, total))
+    return tuple(sums)
 
 
 def _exact_sum(first: Fraction | float, second: Fraction | float) -> Fraction | float:

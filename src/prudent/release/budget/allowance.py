@@ -74,12 +74,16 @@ class Budget:
         return self.format > 2
 
     def for_relation(self, epsilon: float) -> float:
-        """ε for the relation, rounded up, from one for a single record."""
+        """ε for the relation, rounded up, from one for a single record.
+
+        Infinite beyond the share of one record: a chain of records then needs more than all of δ.
+        """
         distance = self.relation.distance
         if distance == 1 or epsilon == 0:
             return epsilon
-        whole = math.nextafter(epsilon * distance, math.inf)
-        return min(whole, self.epsilon) if epsilon <= self.per_record[0] else whole
+        if epsilon > self.per_record[0]:
+            return math.inf
+        return min(math.nextafter(epsilon * distance, math.inf), self.epsilon)
 
     def is_as_asked(self, asked: "Budget | None", **given: Any) -> bool:
         """Whether a ledger with this budget is what was asked for; None asks for nothing."""

@@ -48,15 +48,23 @@ class Balance:
 
     def __str__(self) -> str:
         return (
-            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {exact(self.epsilon)} spent at "
-            f"δ = {exact(self.delta)}, charges: {self.charges}; what would fit: "
-            f"{self.fits}{self._each}"
+            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {exact(self.epsilon)} "
+            f"spent at δ = {exact(self.delta)}, charges: {self.charges}; "
+            f"what would fit: {self.fits}{self._each}"
         )
 
     @property
     def _each(self) -> str:
         """What `fits` is counted for, where one record is not the whole relation."""
         return "" if self.relation.distance == 1 else ", priced for one record"
+
+    @property
+    def _share(self) -> str:
+        """What the price of one record is to be compared with, where that is not the budget."""
+        if self.relation.distance == 1:
+            return ""
+        epsilon, delta = map(exact, (self.epsilon_per_record, self.delta_per_record))
+        return f" for one record, whose share is ε = {epsilon} at δ = {delta}"
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -76,7 +84,7 @@ class OverBudgetError(LedgerError):
     A refusal depends on events alone, never on data, so it tells nothing about them.
 
     Attributes:
-        asked: ε of the refused event by itself, at the budget's δ.
+        asked: ε of the refused event by itself, for one record at its share of δ.
         spent: ε of what was charged before.
         remaining: What is left of ε.
         fits: What would still fit.
@@ -89,10 +97,11 @@ class OverBudgetError(LedgerError):
         self.fits = balance.fits
         # The price is computed from the event: often less than the ε that was asked for.
         super().__init__(
-            f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}, but "
-            f"of ε = {exact(balance.epsilon)} at δ = {exact(balance.delta)} for "
-            f"{balance.dataset!r} {rounded_up(balance.spent, 4)} is spent. What would fit: "
-            f"{balance.fits}{balance._each}."
+            f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}"
+            f"{balance._share}, but of ε = {exact(balance.epsilon)} at "
+            f"δ = {exact(balance.delta)} for {balance.dataset!r} "
+            f"{rounded_up(balance.spent, 4)} is spent. What would fit: {balance.fits}"
+            f"{balance._each}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

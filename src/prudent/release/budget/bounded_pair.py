@@ -25,6 +25,7 @@ from prudent.accounting import (
     PldAccountant,
     ProposeTestReleaseDpEvent,
 )
+from prudent.accounting._numeric import float_above
 from prudent.accounting.domination import dominating, leaves
 from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Dominating, gaussian_profile
@@ -224,7 +225,7 @@ def _few_parts(event: dp.DpEvent, accident: float) -> list[BoundedPair] | None:
         if worst is None:
             return None
         apart = 0.0 if pure < math.inf else accident
-        largest = _above(pure) if pure < math.inf else _closed_epsilon(worst, accident)
+        largest = float_above(pure) if pure < math.inf else _closed_epsilon(worst, accident)
         if not 0 < largest < _LARGEST_LOSS:
             return None
         pairs.append(_on_grid(functools.partial(_both_ways, worst), {largest: apart}))
@@ -290,8 +291,8 @@ def epsilon_at(event: dp.DpEvent, accountant: PldAccountant, accident: float) ->
     match [(leaf, count) for leaf, count, pure in parts if pure == math.inf]:
         case [(leaf, 1)] if worst := dominating(leaf):
             pure = sum((pure * count for _, count, pure in parts if pure < math.inf), Fraction(0))
-            added = _closed_epsilon(worst, accident) + float(pure)
-            return math.nextafter(math.nextafter(added, math.inf), math.inf)
+            closed = _closed_epsilon(worst, accident)
+            return closed if pure == 0 else math.nextafter(closed + float_above(pure), math.inf)
     return accountant.get_epsilon(accident)
 
 
@@ -324,8 +325,3 @@ def _pure_epsilon_of(leaf: dp.DpEvent) -> Fraction | float:
             return math.inf
     epsilon = PldAccountant().compose(leaf).get_epsilon(0.0)
     return Fraction(epsilon) if epsilon < math.inf else math.inf
-
-
-def _above(value: Fraction | float) -> float:
-    number = float(value)
-    return number if number >= value else math.nextafter(number, math.inf)

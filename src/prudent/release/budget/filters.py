@@ -21,6 +21,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import rounded_down, rounded_up
 from prudent.accounting import PldAccountant, calibration, serialisation
+from prudent.accounting._numeric import float_above
 from prudent.accounting.loss_tables import Array
 from prudent.release.budget.bounded_pair import pure_epsilon
 
@@ -83,7 +84,7 @@ class Filter(abc.ABC, Generic[State]):
             return math.inf, self.delta
         pure = pure_epsilon(event)
         if pure < math.inf:
-            return float(pure), 0.0
+            return float_above(pure), 0.0
         at = delta or self.delta
         return float(accountant.compose(event).get_epsilon(at)), at
 

@@ -315,8 +315,8 @@ class Ledger:
             )
 
     def _price_alone(self, event: dp.DpEvent, delta: float | None) -> float:
-        """ε of an event by itself; also gets the price before others have to wait for it."""
-        return self._spent(self._filter.charged(self._filter.opening(), event, delta))
+        """ε of an event for one record; also gets the price before others have to wait for it."""
+        return self._filter.spent(self._filter.charged(self._filter.opening(), event, delta))
 
     def _spent(self, state: Any) -> float:
         return self._budget.for_relation(self._filter.spent(state))

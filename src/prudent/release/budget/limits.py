@@ -1,7 +1,6 @@
 """Limits of the books of the default filter: the shares of δ and what each of them buys."""
 
 import functools
-import math
 from fractions import Fraction
 
 import attrs
@@ -103,15 +102,3 @@ def suitable_orders(epsilon: float, delta: float) -> tuple[float, float]:
     if other == best:
         other = best + 1 if best + 1 < len(candidates) else best - 1
     return candidates[best], candidates[other]
-
-
-def rounded_up(value: Fraction | float) -> float:
-    """The least float that is not below a number."""
-    number = float(value)
-    return number if number >= value else math.nextafter(number, math.inf)
-
-
-def rounded_down(value: Fraction | float) -> float:
-    """The largest float that is not above a number."""
-    number = float(value)
-    return number if number <= value else math.nextafter(number, -math.inf)

@@ -7,6 +7,7 @@ accident. The filter takes the first that it can admit.
 import functools
 import math
 from fractions import Fraction
+from typing import TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -14,15 +15,19 @@ import numpy as np
 
 from prudent import _validate
 from prudent.accounting import PldAccountant, RdpAccountant, serialisation
+from prudent.accounting._numeric import float_above
 from prudent.accounting.domination import additive_parts
 from prudent.release.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
-from prudent.release.budget.limits import ACCIDENTS, Limits, rounded_up
+from prudent.release.budget.limits import ACCIDENTS, Limits
 
 _RESERVES = 3  # how many reserves a price is offered for, each a quarter of the one before
 _AMPLE = 16.0  # squared largest losses: a reserve beyond this gains nothing more
 _UNTOLD = 1 / 64  # of the accidents: the most that is set aside if no δ was told
 _JUST_BELOW = 1 - 2**-20
 _DIGITS = 15  # of a decimal number that every float near it stands for
+
+Offers: TypeAlias = tuple[tuple[float, float], ...]
+"""Prices (reserve, μ²): μ² if at least `reserve` is left after the charge."""
 
 
 @attrs.frozen
@@ -41,7 +46,7 @@ class Costs:
 
     epsilon: Fraction | float
     accident: float
-    gaussian: tuple[tuple[float, float], ...]
+    gaussian: Offers
     divergences: tuple[float, ...]
     whole_epsilon: Fraction | float
     whole_delta: Fraction | float
@@ -87,7 +92,7 @@ def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
         alone=epsilon_at(event, exact, limits.budget_delta),
     )
     if pure < math.inf:
-        pair = bounded_pair(event, exact, {rounded_up(pure): 0.0})
+        pair = bounded_pair(event, exact, {float_above(pure): 0.0})
         costs = bare if pair is None else _with_prices(limits, bare, pair)
         return (*_at_a_decimal(costs), costs)
     if told:
@@ -137,7 +142,7 @@ def _at_a_decimal(costs: Costs) -> list[Costs]:
         attrs.evolve(
             costs,
             epsilon=epsilon,
-            accident=rounded_up(lacking),
+            accident=float_above(lacking),
             whole_epsilon=epsilon,
             whole_delta=costs.whole_delta + lacking,
         )
@@ -195,7 +200,7 @@ def _with_prices(limits: Limits, bare: Costs, pair: BoundedPair) -> Costs:
     )
 
 
-def _offers(limits: Limits, pair: BoundedPair) -> tuple[tuple[float, float], ...]:
+def _offers(limits: Limits, pair: BoundedPair) -> Offers:
     """Prices (reserve, μ²), the cheapest first; the last needs no reserve."""
     if pair.largest == 0:
         return ((0.0, 0.0),)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-import attrs
-
 from prudent import _validate
 from prudent._rounding import rounded_up
+from prudent.accounting._numeric import float_share
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Noise
@@ -18,6 +17,7 @@ from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Mea
 from prudent.release.selection.quantile import ExponentialQuantile, Selected
 from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
 from prudent.release.statistics.tested import bounds
+from prudent.release.sums.winsorising import for_units
 
 _MEANINGLESS = ("fallback", "test", "failure")
 
@@ -40,7 +40,7 @@ def prepared_quantile(
         measure_of(records.scale, options),
         confidence=options.get("confidence", 0.95),
     )
-    event = attrs.evolve(mechanism, epsilon=options["epsilon"]).event
+    event = for_units(mechanism.event, records.contribution.records)
 
     def answer(records: Column, noise: Noise | None) -> Released:
         found = mechanism.release(records, noise)
@@ -70,7 +70,7 @@ def prepared_quantiles(ps: Sequence[Any], options: Options, records: Column) -> 
         interval_share=_SEVERAL_SHARE,
         confidence=options.get("confidence", 0.95),
     )
-    event = attrs.evolve(mechanism, epsilon=options["epsilon"]).event
+    event = for_units(mechanism.event, records.contribution.records)
 
     def answer(records: Column, noise: Noise | None) -> Released:
         scale, found = records.scale, mechanism.release(records, noise)
@@ -107,7 +107,7 @@ def prepared_range(options: Options, records: Column) -> Prepared:
         measure_of(records.scale, options),
         confidence=options.get("confidence", 0.95),
     )
-    event = attrs.evolve(mechanism, epsilon=options["epsilon"]).event
+    event = for_units(mechanism.event, records.contribution.records)
 
     def answer(records: Column, noise: Noise | None) -> Released:
         number, interval, useless = mechanism.release(records, noise)
@@ -158,7 +158,7 @@ def _check(options: Options) -> None:
 
 def _per_record(options: Options, records: Column) -> float:
     """ε for one record: a unit with several of them shares it, since ranges add up."""
-    return options["epsilon"] / records.contribution.records
+    return float_share(options["epsilon"], records.contribution.records)
 
 
 def _released(found: Selected, scale: Scale, confidence: float, event: Any) -> Released:

@@ -8,6 +8,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent import _validate
+from prudent.accounting._numeric import float_share
 from prudent.release import request
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
@@ -146,10 +147,10 @@ def _plan(records: Column, ps: Sequence[Any], options: CountOptions) -> Plan:
     shares = MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE if others else 0.0
     median, radius, share, rest, sums = shares_of(options["epsilon"], *shares)
     return Plan(
-        median=ExponentialQuantile(HALF, median / units, measure),
+        median=ExponentialQuantile(HALF, float_share(median, units), measure),
         radius=PrivateRadius(epsilon=radius, records=units, whole=records.scale.whole),
         share=AdditiveMechanism.calibrate(share),
-        others=ExponentialQuantiles(others, rest / units, measure, _INTERVAL_SHARE)
+        others=ExponentialQuantiles(others, float_share(rest, units), measure, _INTERVAL_SHARE)
         if others
         else None,
         sums=additive(options, sums),

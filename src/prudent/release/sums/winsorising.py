@@ -33,6 +33,7 @@ import numpy as np
 
 from prudent import _validate
 from prudent._rounding import outward
+from prudent.accounting._numeric import float_above, float_share
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
@@ -103,7 +104,7 @@ class PrivateRadius:
 
     @cached_property
     def _decay(self) -> Decay:
-        speed = rate(self.epsilon / self.records, _SPREAD)
+        speed = rate(float_share(self.epsilon, self.records), _SPREAD)
         return Decay(speed, math.ceil(_FAR / speed), self.part)
 
     def release(self, column: Column, centre: float, noise: Noise) -> float:
@@ -183,7 +184,10 @@ class Clipping:
         if centre:
             measure = base_measure(scale)
             median = ExponentialQuantile(
-                p="1/2", epsilon=centre / records, measure=measure, interval_share=0.0
+                p="1/2",
+                epsilon=float_share(centre, records),
+                measure=measure,
+                interval_share=0.0,
             )
         part = 1 if centre else _LARGEST_PART
         width = PrivateRadius(epsilon=radius, records=records, whole=scale.whole, part=part)
@@ -232,7 +236,7 @@ def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:
     """
     match event:
         case ExponentialMechanismDpEvent():
-            return ExponentialMechanismDpEvent(event.epsilon * records)
+            return ExponentialMechanismDpEvent(float_above(Fraction(event.epsilon) * records))
         case dp.ComposedDpEvent():
             return dp.ComposedDpEvent([for_units(each, records) for each in event.events])
     raise ValueError(f"Expected choices, got {event!r}.")
