@@ -35,7 +35,7 @@ def changed():
     [
         (lambda: (X, Y), lambda: (changed(), Y)),
         (lambda: TensorDataset(X, Y), lambda: TensorDataset(X, 1 - Y)),
-        (lambda: [(x, int(y)) for x, y in zip(X, Y)], lambda: [(x, 0) for x in X]),
+        (lambda: [(x, int(y)) for x, y in zip(X, Y, strict=True)], lambda: [(x, 0) for x in X]),
         (lambda: Items(), lambda: Items(lambda index: (changed()[index], int(Y[index])))),
         (lambda: Items(), lambda: Items(count=3)),
         (lambda: Items(), lambda: Items(lambda index: (X[3 - index], int(Y[index])))),

@@ -17,8 +17,10 @@ from torch.utils.data import Dataset
 from prudent._validate import ArgumentError
 from prudent.records.containers import count_of, tensors_of
 from prudent.records.fingerprint import fingerprint
+from prudent.records.form import inputs_and_targets
+from prudent.records.reader import Collate, RecordReader
 from prudent.training.loop.execution import Execution
-from prudent.training.loop.reading import Collate, ItemLoader, ItemReader
+from prudent.training.loop.reading import ItemLoader
 from prudent.training.parallel.processes import Processes
 
 Gather = Callable[[Tensor], tuple[Any, Any]]
@@ -48,6 +50,7 @@ class Records:
         execution: Execution,
         processes: Processes,
         collate_fn: Collate | None = None,
+        example: Any = None,
     ) -> Self:
         """The records of a data set; this process reads only its own."""
         tensors = None if isinstance(train_set, Dataset) and collate_fn else tensors_of(train_set)
@@ -63,18 +66,21 @@ class Records:
         if tensors is None:
             first = range(processes.rank, count, processes.count)
             loader = ItemLoader(
-                reader=ItemReader(train_set, collate_fn, first),
+                reader=RecordReader(
+                    train_set, collate_fn, first, example=example, check=inputs_and_targets
+                ),
                 device=execution.device,
                 workers=execution.workers,
                 prefetch=execution.prefetch,
             )
             return cls(count=count, fingerprint=known, loader=loader)
-        if collate_fn is not None:
-            raise ArgumentError(
-                "collate_fn",
-                "None with a pair of tensors, which are already a batch",
-                hint="A TensorDataset of them is a data set of items.",
-            )
+        for name, value in (("collate_fn", collate_fn), ("example", example)):
+            if value is not None:
+                raise ArgumentError(
+                    name,
+                    "None with a pair of tensors, which are already a batch",
+                    hint="A TensorDataset of them is a data set of items.",
+                )
         gather = _gather(tensors, execution.device, processes)
         return cls(count=count, fingerprint=known, gather=gather)
 
