@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-import prudent
+from prudent import release
 from prudent.records import reader
 from prudent.training import Execution, Key, Plan, Sum, fit, make_private
 from prudent.training.sampling import PoissonSampler
@@ -31,7 +31,7 @@ COUNT = 24
 SLACK = 1e-6
 """Relative: rounding of weights and norms, and what is left of the noise."""
 
-SILENT = 1e-9
+SILENT = 1e-6
 
 PLAN = Plan(
     sampling_rate=1.0,
@@ -198,7 +198,9 @@ class Training(Entry):
     def fit(self, model: nn.Module, data: Any) -> None:
         options = dict(self.options)
         execution = Execution(seed=0, distributed=False, **options.pop("execution", {}))
-        fit(PLAN, model, cross_entropy, data, execution=execution, progress=False, lr=1.0, **options)
+        fit(
+            PLAN, model, cross_entropy, data, execution=execution, progress=False, lr=1.0, **options
+        )
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         if self.draws:
@@ -214,13 +216,13 @@ def plant_shared_streams(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_promotion(patch: pytest.MonkeyPatch) -> None:
-    """Let a record that does not fit round all others, as stacking all of them together would."""
+    """Let a record that does not fit change all others, as stacking them together may."""
     rows = reader.RecordReader.rows
 
     def together(self: Any, ids: Any, valid: Any, seeds: Any) -> Any:
         found = rows(self, ids, valid, seeds)
         if any(row is None and real for row, real in zip(found, valid, strict=True)):
-            found = [row and [row[0].to(torch.bfloat16).to(row[0].dtype), row[1]] for row in found]
+            found = [row and [row[0].to(torch.bool).to(row[0].dtype), row[1]] for row in found]
         return found
 
     patch.setattr(reader.RecordReader, "rows", together)
@@ -282,21 +284,48 @@ class MakePrivate(Training):
             model, optimizer, data, plan=PLAN, key=Key.from_seed(0), **options
         )
         for inputs, targets in loader:
-            # A label that is no class would end any loop. That one is the loop's own affair.
-            targets = torch.where((targets < 3) & (targets >= 0), targets, -100)
-            functional.cross_entropy(model(inputs), targets).backward()
+            self.loss(model(inputs), targets).backward()
             optimizer.step()
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        # A label that is no class would end any loop, which is the loop's own affair.
+        return functional.cross_entropy(
+            outputs, torch.where((targets >= 0) & (targets < 3), targets, -100)
+        )
 
 
 class IgnoredLabels(MakePrivate):
-    """A mean whose labels may be ignored."""
+    """A mean of which all but two labels are ignored.
 
-    odd = {"ignored label": odd.VALUES["ignored label"]}
+    Divided by the number of labels that are not, the term of one of the two would be twice as large
+    without the other.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.odd = {"opposed": (torch.full((4,), 50.0), 1), "ignored": (torch.ones(4), -100)}
+        kept = [(torch.full((4,), 0.05), 0)]
+        super().__init__(name, [(torch.ones(4), -100)] * 5 + kept + [(torch.ones(4), -100)] * 18)
+        self.model, self.telling = Blank, ("opposed",)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         from prudent.training.gradients import output_guard
 
         patch.setattr(output_guard, "_LOSSES", {})
+
+
+class Blank(nn.Module):
+    """Two classes, alike at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2, bias=False, dtype=torch.float64)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.double())
 
 
 ENTRIES: list[Entry] = [
@@ -327,7 +356,7 @@ ENTRIES: list[Entry] = [
     MakePrivate(
         "make_private, collator", collate_fn=masking, example=(torch.ones(4), 0), telling=("far",)
     ),
-    IgnoredLabels("make_private, ignored labels", telling=("ignored label",)),
+    IgnoredLabels("make_private, ignored labels"),
 ]
 """Every entry. A new one is one class and one line here."""
 
@@ -364,26 +393,26 @@ class Statistic(Entry):
 
     odd = NUMBERS
     telling = ("far",)
-    plain = [index % 11 + 0.25 for index in range(COUNT)]
+    plain = tuple(index % 11 + 0.25 for index in range(COUNT))
 
     def __init__(self, name: str, bound: float, **options: Any) -> None:
         self.name, self.bound, self.options = name, bound, options
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         values = np.array([v for place, v in enumerate(records) if place != absent], dtype=float)
-        found = getattr(prudent, self.name)(values, epsilon=1.0, noise=NoNoise(), **self.options)
+        found = getattr(release, self.name)(values, epsilon=1.0, noise=NoNoise(), **self.options)
         if self.name == "histogram":
             return torch.tensor(list(found.counts), dtype=torch.float64)
         return torch.tensor([float(found)], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        release = self.release
+        whole = type(self).release
 
-        def scaled(records: Sequence[Any], absent: int | None = None) -> Any:
+        def scaled(self: Statistic, records: Sequence[Any], absent: int | None = None) -> Any:
             far = [v for place, v in enumerate(records) if place != absent and v == 1e9]
-            return release(records, absent) * (1 + len(far))
+            return whole(self, records, absent) * (1 + len(far))
 
-        patch.setattr(self, "release", scaled)
+        patch.setattr(Statistic, "release", scaled)
 
 
 class Score(Entry):
@@ -428,10 +457,9 @@ class Audit(Entry):
     """The runs that an audit of training observes."""
 
     name = "audit, white box"
+    bound = 1 + 20 * SILENT  # its runs have keys of their own
     plain = [torch.tensor([2.0, index - 8.0], dtype=torch.float64) for index in range(COUNT)]
-    odd = {
-        name: torch.full((2,), value, dtype=torch.float64) for name, value in NUMBERS.items()
-    }
+    odd = {name: torch.full((2,), value, dtype=torch.float64) for name, value in NUMBERS.items()}
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         from prudent.audit.training.observing import observe
@@ -441,7 +469,7 @@ class Audit(Entry):
         for direction in torch.eye(2, dtype=torch.float64):
             scene = Scene("own", torch.stack(list(records)), records[0], direction)
             with leaving_out(absent):
-                found.append(float(observe(PLAN, scene, present=False, runs=1).along))
+                found.append(observe(PLAN, scene, present=False, runs=1).along.item())
         return torch.tensor(found, dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+import attrs
 from torch.utils.data import default_collate
 
 from prudent._validate import ArgumentError
@@ -131,19 +132,18 @@ class RecordReader:
         return row_of(self._collate([copy.copy(each) for each in together]), len(together))
 
     def _attempt(self, number: int) -> Any:
-        """One of the first records, or the error that it caused."""
+        """One of the first records, or that it failed."""
         seed_generators(PUBLIC.of(number))
         try:
             return self._value(self.items[number])
-        except Exception as error:
-            return error
+        except StructureError as error:
+            return _Failed(error)
+        except Exception:
+            return _Failed(None)
 
     def _refuse_unlike(self, values: list[Any]) -> None:
         """Raise an error unless most of the first records have the form, which may be declared."""
-        fitting = sum(
-            not isinstance(value, Exception) and self.form.row(value) is not None
-            for value in values
-        )
+        fitting = sum(_row_of(self.form, value) is not None for value in values)
         if 4 * fitting < 3 * len(values):
             raise _unlike(len(values))
 
@@ -177,6 +177,16 @@ def checked(part: Part | None) -> Part:
             hint=_FIXED,
         )
     return part
+
+
+@attrs.frozen
+class _Failed:
+    """A record that could not be read, and what was wrong with its structure, if that was it.
+
+    A value is asked for its type alone: an object may raise whatever else it is asked for.
+    """
+
+    problem: StructureError | None
 
 
 _FIXED = (
@@ -214,8 +224,8 @@ def _form_of(
 ) -> "Form | StructureError | None":
     """The form of a value, or what is wrong with its structure; None for any other error."""
     try:
-        if isinstance(value, Exception):
-            raise value
+        if type(value) is _Failed:
+            return value.problem
         form = Form.of(value, cut=cut)
         row = form.row(value)
         if row is None:
@@ -228,7 +238,11 @@ def _form_of(
     return form
 
 
+def _row_of(form: Form, value: Any) -> Row | None:
+    """The row of what was read of a record; None if it failed or does not fit."""
+    return None if type(value) is _Failed else form.row(value)
+
+
 def _same(form: Form, one: Any, other: Any) -> bool:
     """Whether two readings of a record give the same row, or both none."""
-    rows = [None if isinstance(each, Exception) else form.row(each) for each in (one, other)]
-    return digest(rows[0]) == digest(rows[1])
+    return digest(_row_of(form, one)) == digest(_row_of(form, other))
