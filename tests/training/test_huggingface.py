@@ -24,10 +24,12 @@ from transformers import (
 
 from prudent import ArgumentError
 from prudent.accounting.events import GaussianTest
+from prudent.records.reader import checked
+from prudent.records.seeds import PUBLIC
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.gradients import BookKeeping
 from prudent.training.huggingface import PrivateTrainer, reach
-from prudent.training.huggingface.records import Draw, Records, examples_of, fitted, padded
+from prudent.training.huggingface.records import Draw, Records, examples_of, padded
 from prudent.training.huggingface.self_test import check_optimizer, check_reach
 from prudent.training.huggingface.settings import REFUSALS
 
@@ -350,38 +352,45 @@ class Tokens:
 
 def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
     ids = torch.arange(len(data))[None]
-    draw = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), 5)
-    (part,) = Records(data, collate, example).__getitems__(draw).parts
+    draw = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    (part,) = checked(Records(data, collate, example).__getitems__(draw)).parts
     return part
 
 
 def test_a_record_does_not_change_the_rows_of_others() -> None:
     collate = padded(Tokens(), 4)
     example = examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], collate)
-    data: list[Any] = [{"input_ids": [1, 2]}, {"input_ids": [3]}, {"input_ids": [4] * 9}]
+    rows = [[1, 2], [3], [5], [4] * 9]
+    data: list[Any] = [{"input_ids": row} for row in rows]
     part = drawn(data, example, collate)
-    assert part.inputs["input_ids"].tolist() == [[1, 2, 0, 0], [3, 0, 0, 0], [4, 4, 4, 4]]
-    assert part.valid.tolist() == [True, True, True]
+    expected = [[1, 2, 0, 0], [3, 0, 0, 0], [5, 0, 0, 0], [4, 4, 4, 4]]
+    assert part.inputs["input_ids"].tolist() == expected
+    assert part.valid.tolist() == [True] * 4
     for odd in (None, {}, {"input_ids": ["x"]}, {"input_ids": [0.5]}):
-        other = drawn([*data[:2], odd], example, collate)
-        assert torch.equal(other.inputs["input_ids"][:2], part.inputs["input_ids"][:2])
-        assert other.valid.tolist() == [True, True, False]
-    one = {name: value[:1] for name, value in example.items()}
-    assert fitted({"input_ids": torch.ones(1, 5, dtype=torch.int64)}, one) is not None
-    assert fitted({"input_ids": torch.ones(1, 3, dtype=torch.int64)}, one) is None
+        other = drawn([*data[:3], odd], example, collate)
+        assert torch.equal(other.inputs["input_ids"][:3], part.inputs["input_ids"][:3])
+        assert other.valid.tolist() == [True, True, True, False]
+    with pytest.raises(ArgumentError, match="padding='max_length'"):
+        drawn(data, example, Tokens())  # shorter than the form
 
 
 def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
     example = examples_of([{"input_ids": [9]}], Tokens())
-    with pytest.raises(ArgumentError, match="same columns"):
-        drawn([{"text": "secret"}] * 8, example, Tokens())
-    assert not drawn([{"text": "secret"}] * 7, example, Tokens()).valid.any()
-    assert drawn([{"text": ""}] * 7 + [{"input_ids": [1]}], example, Tokens()).valid.sum() == 1
+    fine, other = [{"input_ids": [1]}], [{"text": "secret"}]
+    with pytest.raises(ArgumentError, match="fewer than three quarters of the first 8"):
+        drawn(fine * 5 + other * 3, example, Tokens())
+    assert drawn(fine * 6 + other * 9, example, Tokens()).valid.sum() == 6
+    records = Records(fine * 8 + other * 8, Tokens(), example)
+    ids = torch.arange(8, 16)[None]
+    last = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    with pytest.raises(ArgumentError, match="a batch of records in which none can") as error:
+        checked(records.__getitems__(last))
+    assert "secret" not in str(error.value)
 
 
 def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
     data = [{"input_ids": [1]}] * 32
-    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], 5)
+    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
     for whole, rows in ((False, 8), (True, 32)):
         records = Records(data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole)
         (part,) = records.__getitems__(draw).parts

@@ -205,7 +205,8 @@ def test_outputs_behave_like_tensors() -> None:
     inputs, targets = next(iter(loader))
     outputs = model(inputs)
     assert isinstance(outputs, Tensor)
-    assert type(outputs + 1) is type(outputs.detach()) is type(outputs[0]) is Tensor
+    assert all(isinstance(each, Tensor) for each in (outputs + 1, outputs.detach()))
+    assert type(outputs[0]) is type(next(iter(outputs))) is type(outputs.sum()) is Tensor
     assert float((outputs.argmax(1) == targets).float().mean()) <= 1
     assert outputs.detach().numpy().shape == (len(targets), 10)
     weighted = nn.NLLLoss(weight=torch.arange(1.0, 11.0), reduction="none")
@@ -390,12 +391,15 @@ class TestRefusals:
         "loss",
         [
             nn.NLLLoss(weight=torch.ones(10)),
-            nn.CrossEntropyLoss(ignore_index=3),
+            nn.CrossEntropyLoss(weight=torch.ones(10), ignore_index=3),
             lambda outputs, targets: functional.cross_entropy(outputs, targets, torch.ones(10)),
+            lambda outputs, targets: functional.nll_loss(
+                functional.log_softmax(outputs * 1.0, 1).view(-1, 10), targets, torch.ones(10)
+            ),
         ],
-        ids=["weights", "ignored", "positional"],
+        ids=["weights", "ignored", "positional", "computed"],
     )
-    def test_means_that_are_divided_by_labels(self, loss: Any) -> None:
+    def test_means_that_are_divided_by_weights(self, loss: Any) -> None:
         model, _, loader = private(digits())
         inputs, targets = next(iter(loader))
         with pytest.raises(ArgumentError, match="reduction='none'"):
@@ -492,6 +496,50 @@ class TestRefusals:
                 **options,
             )
         assert type(model) is forward
+
+
+@pytest.mark.parametrize("ignored", [-100, 3])
+@pytest.mark.parametrize("shaped", ["as it is", "flattened", "old arguments", "by position"])
+def test_an_ignored_label_changes_no_other_record(shaped: str, ignored: int) -> None:
+    """A mean is divided by the number of all labels, whatever they are."""
+
+    def released(labels: Tensor) -> Tensor:
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.Unflatten(1, (3, 10)))
+        data = TensorDataset(images().tensors[0].double(), labels)
+        model, optimizer, loader = private(
+            model.double(),
+            data=data,
+            plan=plan(Sum(clip=1.0, noise_multiplier=SILENT), sampling_rate=1.0, steps=1),
+        )
+        inputs, targets = next(iter(loader))
+        outputs = model(inputs)
+        options: dict[str, Any] = {"ignore_index": ignored}
+        if shaped == "old arguments":
+            loss = functional.cross_entropy(
+                outputs.transpose(1, 2), targets, size_average=True, **options
+            )
+        elif shaped == "by position":
+            loss = sum(
+                nn.CrossEntropyLoss(**options)(one, each)
+                for one, each in zip(outputs.transpose(0, 1), targets.T, strict=True)
+            )
+        elif shaped == "flattened":
+            loss = nn.CrossEntropyLoss(**options)(outputs.view(-1, 10), targets.view(-1))
+        else:
+            loss = nn.CrossEntropyLoss(**options)(outputs.permute(0, 2, 1), targets)
+        loss.backward()
+        optimizer.step()
+        return torch.cat([p.grad.flatten() for p in model.parameters()]) * RECORDS
+
+    labels = torch.arange(RECORDS * 3).reshape(-1, 3) % 3
+    partly, wholly = labels.clone(), labels.clone()
+    partly[7, 1] = ignored
+    wholly[7] = ignored
+    whole, some, none = map(released, (labels, partly, wholly))
+    assert float((whole - none).norm()) <= 1 + 1e-6
+    assert float((some - none).norm()) <= 1 + 1e-6
+    assert float((whole - none).norm()) > 0.1
 
 
 def test_scheduler_acts_and_a_saved_state_resumes() -> None:

@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 
 from prudent._validate import ArgumentError
+from prudent.records.form import Form, Leaf
 
 
 class _Entry(NamedTuple):
@@ -58,9 +59,10 @@ class Layout:
         parts = []
         for name, entry in self._entries.items():
             values = arrays[name].numpy()
-            if values.shape != entry.shape or not np.issubdtype(values.dtype, np.floating):
-                raise ValueError(f"Expected {name!r} of shape {entry.shape}, got {values.shape}.")
-            parts.append(torch.from_numpy(values.astype(np.float64).reshape(-1)))
+            row = Form(Leaf(torch.float64, entry.shape)).row(values)
+            if row is None or not np.issubdtype(values.dtype, np.floating):
+                raise ValueError(f"Expected {name!r} of shape {entry.shape}, got another array.")
+            parts.append(row[0].reshape(-1))
         return torch.cat(parts)
 
     def unflatten(self, vector: Tensor) -> ArrayRecord:

@@ -4,7 +4,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +65,7 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         chance = torch.cuda.get_rng_state()
         try:
-            with no_collection(), torch.cuda.graph(graph, pool=self._pool):
+            with no_collection(), captured_by_this_thread(graph, pool=self._pool):
                 result = self._function(fixed, *inputs)
         except RuntimeError as error:
             _renew_generator(chance)
@@ -95,6 +95,18 @@ class _Graph(NamedTuple):
                 place.copy_(leaf)
         self.graph.replay()
         return self.result
+
+
+def captured_by_this_thread(
+    graph: torch.cuda.CUDAGraph, **options: Any
+) -> AbstractContextManager[None]:
+    """Capture what this thread does.
+
+    Other threads may go on as usual: a loader's thread allocates pinned memory for the batches
+    that it reads ahead, and under torch's default, which watches all threads, that would abort the
+    capture and fail itself.
+    """
+    return torch.cuda.graph(graph, capture_error_mode="thread_local", **options)
 
 
 @contextmanager

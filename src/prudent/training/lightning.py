@@ -43,6 +43,7 @@ def make_private(
     plan: Plan | None = None,
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
+    example: Any = None,
     key: Key | None = None,
 ) -> tuple[Module, PoissonLoader]:
     """Make the training of a LightningModule private: returns the module and its new loader.
@@ -67,6 +68,7 @@ def make_private(
         plan: As for `prudent.make_private`.
         loss_reduction: As for `prudent.make_private`.
         max_physical_batch: As for `prudent.make_private`.
+        example: As for `prudent.make_private`.
         key: As for `prudent.make_private`.
 
     Guarantee:
@@ -91,6 +93,7 @@ def make_private(
         plan=plan,
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
+        example=example,
         key=key,
     )
     run = _Run(preparation, model, delta)

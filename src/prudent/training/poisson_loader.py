@@ -1,40 +1,65 @@
 """A data loader that draws Poisson batches and keeps everything else of the loader it replaces."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-import torch
-from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 
 from prudent._validate import ArgumentError
+from prudent.records.reader import RecordReader, checked
+from prudent.records.seeds import Seeds
 from prudent.training.sampling import PoissonSampler
 
 
 class PoissonLoader(DataLoader[Any]):
     """Draws each record into each batch independently, with the sampler's rate.
 
-    Data set, `collate_fn`, workers and memory pinning are those of the given loader. A batch lists
-    its records by ascending index. An empty batch has no rows and the shapes of one record.
+    Data set, `collate_fn`, workers and memory pinning are those of the given loader, but records
+    are read, collated and converted one at a time by `prudent.records`: one that cannot be read or
+    has another form than most is left out, as if it had not been drawn. A batch lists its records
+    by ascending index. An empty batch has no rows.
 
     Args:
         loader: The loader to replace.
         sampler: Draws the batches.
         batches: Number of batches in an epoch.
+        example: A public record that has the form of all; see `RecordReader`.
 
     Attributes:
         sample_rate: Probability with which a record is drawn into a batch.
     """
 
-    def __init__(self, loader: DataLoader[Any], sampler: PoissonSampler, batches: int) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], sampler: PoissonSampler, batches: int, example: Any = None
+    ) -> None:
         self.sample_rate = sampler.rate
         self._outstanding: deque[int] = deque()
+        reader = RecordReader(
+            loader.dataset, loader.collate_fn, range(sampler.records), example=example
+        )
+        draws, workers = _Draws(sampler, batches), loader.num_workers
         super().__init__(
             loader.dataset,
-            batch_sampler=_Batches(sampler, batches),
-            collate_fn=_Sized(loader.collate_fn, loader.dataset),
-            num_workers=loader.num_workers,
+            batch_sampler=draws,
+            collate_fn=loader.collate_fn,
+            num_workers=workers,
+            worker_init_fn=loader.worker_init_fn,
+            generator=loader.generator,
+        )
+        # Torch's own way of reading would collate the records of a batch together.
+        self._read: DataLoader[Any] = DataLoader(
+            _Batches(reader),
+            batch_sampler=draws,
+            collate_fn=_unchanged,
+            num_workers=workers,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
             worker_init_fn=loader.worker_init_fn,
@@ -47,7 +72,7 @@ class PoissonLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
         self._outstanding.clear()
-        for size, batch in super().__iter__():
+        for size, batch in map(checked, self._read):
             self._outstanding.append(size)
             yield batch
 
@@ -68,8 +93,15 @@ class PoissonLoader(DataLoader[Any]):
         )
 
 
-class _Batches(Sampler[list[int]]):
-    """Lists of record ids, a new draw for every batch of every epoch."""
+class _Draw(NamedTuple):
+    """The records of one batch. Secret."""
+
+    ids: list[int]
+    seeds: Seeds
+
+
+class _Draws(Sampler[Any]):
+    """A new draw for every batch of every epoch."""
 
     def __init__(self, sampler: PoissonSampler, batches: int) -> None:
         self._sampler = sampler
@@ -79,30 +111,33 @@ class _Batches(Sampler[list[int]]):
     def __len__(self) -> int:
         return self._batches
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[_Draw]:
         for _ in range(self._batches):
-            drawn = self._sampler.batch(self._drawn)
+            drawn, seeds = (
+                self._sampler.batch(self._drawn),
+                self._sampler.reading_seeds(self._drawn),
+            )
             self._drawn += 1
-            yield drawn.ids[drawn.valid].tolist()
+            yield _Draw(drawn.ids[drawn.valid].tolist(), seeds)
 
 
-class _Sized:
-    """Collates a batch and adds its number of records; runs in the workers.
+class _Batches(Dataset[Any]):
+    """The batches of a data set, read by draws."""
 
-    Args:
-        collate: The collate function for batches that are not empty.
-        dataset: Its first record gives the shapes of an empty batch.
-    """
+    def __init__(self, reader: RecordReader) -> None:
+        self._reader = reader
 
-    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Any) -> None:
-        self.collate = collate
-        self._dataset = dataset
+    def __getitems__(self, draw: _Draw) -> tuple[int, Any] | None:
+        """The number of records and their batch; None if none of many records has the form."""
+        rows = self._reader.rows(draw.ids, [True] * len(draw.ids), draw.seeds)
+        if rows is None:
+            return None
+        present = [row for row in rows if row is not None]
+        return len(present), self._reader.batch(present)
 
-    def __call__(self, records: list[Any]) -> tuple[int, Any]:
-        if records:
-            return len(records), self.collate(records)
-        one = self.collate([self._dataset[0]])
-        return 0, pytree.tree_map_only(torch.Tensor, lambda tensor: tensor[:0], one)
+
+def _unchanged(batch: Any) -> Any:
+    return batch
 
 
 def check_replaceable(loader: DataLoader[Any]) -> None:

@@ -38,6 +38,7 @@ def make_private(
     plan: Plan | None = None,
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
+    example: Any = None,
     key: Key | None = None,
 ) -> tuple[Model, "CapturingOptimizer", PoissonLoader]:
     """Make a training loop private: returns its model, optimizer and loader, to use as before.
@@ -70,6 +71,8 @@ def make_private(
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its records.
         max_physical_batch: Largest number of records whose activations are in memory. A larger
             batch is run in parts, which takes three to four times as long; the loop stays the same.
+        example: A public item of the data set, as for `fit`: with a `collate_fn` that pads to the
+            longest item, every record is padded to the example's length.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
 
@@ -87,7 +90,9 @@ def make_private(
     | empty batch | only noise is released, and charged |
     | two backward passes before a step, two steps on a batch | refused |
     | rows that are not one per drawn record | refused |
-    | mean with class weights or `ignore_index`, of the outputs as they are | refused |
+    | mean with class weights, of whatever is computed from the outputs | refused |
+    | mean with ignored labels (`ignore_index`) | divided by the number of all labels |
+    | record that cannot be read, or whose form differs from most | as if it had not been drawn |
     | parameter that the loss reaches other than through the model's outputs | refused |
     | step after the plan's last | refused |
     | record whose gradient is not finite | counts as zero |
@@ -108,6 +113,7 @@ def make_private(
         plan=plan,
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
+        example=example,
         key=key,
     )
     return model, preparation.optimizer(model, optimizer), preparation.loader
@@ -155,6 +161,7 @@ def prepare(
     plan: Plan | None,
     loss_reduction: str,
     max_physical_batch: int | None,
+    example: Any,
     key: Key | None,
 ) -> Preparation:
     """Check the arguments of `make_private`, find the noise and replace the loader."""
@@ -175,7 +182,7 @@ def prepare(
     sampler = PoissonSampler(records, plan.sampling_rate, key=key)
     return Preparation(
         plan,
-        PoissonLoader(loader, sampler, batches),
+        PoissonLoader(loader, sampler, batches, example),
         Reduction(loss_reduction),
         max_physical_batch,
         key,

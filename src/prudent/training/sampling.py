@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
+from prudent.records.seeds import Seeds
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 from prudent.training.parallel.processes import Alone, Processes
 
@@ -110,6 +111,11 @@ class PoissonSampler:
         return Batch(
             self._ids[position, rows].view(chunks, -1), self._valid[position, rows].view(chunks, -1)
         )
+
+    def reading_seeds(self, step: int) -> Seeds:
+        """The seeds of what is drawn at random while the records of a step are read."""
+        words = self.key.stream(Purpose.READING).words(4, step=step)
+        return Seeds(words.numpy().tobytes())
 
     def _draw_block(self, block: int) -> None:
         """Draw the ids of a block of steps, at the keystream position of the block."""

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from prudent import _validate
 from prudent.accounting.events import GaussianTest
+from prudent.records.reader import Collate
+from prudent.records.seeds import PUBLIC
 from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.gradients.engine import Loss
 from prudent.training.loop.data import Records
 from prudent.training.loop.execution import Execution
-from prudent.training.loop.reading import Collate, Request
+from prudent.training.loop.reading import Request
 from prudent.training.parallel.processes import Alone
 from prudent.training.trimming import AdaptiveTrim
 
@@ -26,6 +28,7 @@ def gradient_norms(
     public_set: Any,
     *,
     collate_fn: Collate | None = None,
+    example: Any = None,
     execution: Execution | None = None,
     rows: int = 64,
 ) -> Tensor:
@@ -41,6 +44,7 @@ def gradient_norms(
         loss: As for `fit`.
         public_set: Public or made-up records, in any form that `fit` takes.
         collate_fn: As for `fit`.
+        example: As for `fit`.
         execution: As for `fit`; the model must be on its device.
         rows: Records per pass.
 
@@ -52,7 +56,7 @@ def gradient_norms(
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
     rows = _validate.count(1, rows=rows)
-    records = Records.of(public_set, execution, Alone(), collate_fn)
+    records = Records.of(public_set, execution, Alone(), collate_fn, example)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
     found = []
@@ -69,7 +73,7 @@ def _read(records: Records, ids: Tensor, device: torch.device) -> tuple[Any, Any
     if records.gather is not None:
         return records.gather(ids.to(device))
     assert records.loader is not None
-    request = Request(ids.tolist(), [True] * len(ids), 0)
+    request = Request(ids.tolist(), [True] * len(ids), PUBLIC)
     return records.loader.chunk(records.loader.part(request), ids).read()
 
 

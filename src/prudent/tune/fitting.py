@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from prudent.training import Plan
 
 _MODEL, _TRAINING = "model.pt", "training"
-_AT_ONCE = 1000  # held-out records per forward pass
 
 
 @attrs.frozen(eq=False)
@@ -71,20 +70,17 @@ class HeldOut:
     def _right(self, model: "nn.Module") -> int:
         """The number of records labelled correctly.
 
-        A record on which the model raises an error counts as wrong, and no records are a count of
-        zero: a failed candidate shows without noise, so one record must not make it fail.
+        Each record is run by itself: in a batch, another number of records may round scores
+        differently and flip labels of other records. One on which the model raises an error, or
+        which has other than one label, counts as wrong, and no records are a count of zero: a
+        failed candidate shows without noise, so one record must not make it fail.
         """
         from prudent.training import accuracy
 
         score, total = accuracy(self.features, self.labels), 0
-        for start in range(0, len(self.labels), _AT_ONCE):
-            stop = min(start + _AT_ONCE, len(self.labels))
-            try:
-                total += score.right(model, start, stop)
-            except Exception:
-                for one in range(start, stop):
-                    with contextlib.suppress(Exception):
-                        total += score.right(model, one, one + 1)
+        for one in range(len(self.labels)):
+            with contextlib.suppress(Exception):
+                total += score.right(model, one, one + 1) == 1
         return total
 
 

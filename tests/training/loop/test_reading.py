@@ -8,8 +8,11 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from prudent.records.form import inputs_and_targets
+from prudent.records.reader import RecordReader
+from prudent.records.seeds import PUBLIC
 from prudent.training import Execution, Plan, Sum, fit
-from prudent.training.loop.reading import ItemLoader, ItemReader, Request, inputs_and_targets
+from prudent.training.loop.reading import ItemLoader, Request, _Parts
 from prudent.training.loop.run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 
@@ -147,7 +150,7 @@ class Pooled(nn.Module):
         return self.inner(nn.functional.one_hot((x.sum(1) > 0).long(), 4).float())
 
 
-def test_items_of_any_length_need_a_collator_that_pads():
+def test_items_of_any_length_need_a_collator_that_pads_to_a_public_one():
     def ragged(index):
         return {"x": INPUTS[index][: 1 + index % 4], "labels": int(TARGETS[index])}
 
@@ -155,8 +158,16 @@ def test_items_of_any_length_need_a_collator_that_pads():
         item = ragged(index)
         return item | {"x": nn.functional.pad(item["x"], (0, 4 - len(item["x"])))}
 
-    dynamic = train(Bare(ragged), Pooled, collate_fn=padded)
+    example = {"x": torch.zeros(4), "labels": 0}
+    dynamic = train(Bare(ragged), Pooled, collate_fn=padded, example=example)
     torch.testing.assert_close(dynamic, train(Bare(whole), Pooled))
+    with pytest.raises(ValueError, match=r"fewer than three quarters.*padding='max_length'"):
+        train(Bare(ragged), Pooled, collate_fn=padded)
+
+
+def test_a_pair_of_tensors_needs_no_example():
+    with pytest.raises(ValueError, match="Expected example None with a pair of tensors"):
+        train((INPUTS, TARGETS), example=pair(0))
 
 
 BAD = 38  # in five of the six batches
@@ -192,8 +203,9 @@ class TestOddItems:
             (longer, {}),
             (unlabelled, {"model": Named}),
             (unlabelled, {"model": Named, "collate_fn": popping}),
+            (real, {}),
         ],
-        ids=["raises", "raises in a worker", "longer", "no label", "no label, collator"],
+        ids=["raises", "raises in a worker", "longer", "no label", "no label, collator", "type"],
     )
     def test_it_counts_as_absent(self, make, options, capfd):
         inputs = INPUTS.clone()
@@ -203,15 +215,10 @@ class TestOddItems:
             torch.testing.assert_close(train(kind(make), **options), expected)
         assert "918273" not in "".join(capfd.readouterr())
 
-    def test_it_does_not_change_the_types_of_others(self):
-        inputs, targets = INPUTS.clone(), TARGETS.clone()
-        targets[BAD] = 1
-        torch.testing.assert_close(train(Bare(real)), train((inputs, targets)))
-
     def test_the_stand_in_is_the_first_that_can_be_read(self):
-        reader = ItemReader(Bare(lambda i: pair(i) if i > 1 else 1 / 0), None, range(RECORDS))
+        reader = RecordReader(Bare(lambda i: pair(i) if i > 1 else 1 / 0), None, range(RECORDS))
         assert torch.equal(reader.stand_in[0], INPUTS[2])
-        part = reader[Request([0, 5, 0], [True, True, False], 1)]
+        part = _Parts(reader)[Request([0, 5, 0], [True, True, False], PUBLIC)]
         assert part.readable.tolist() == [False, True, False]
         assert torch.equal(part.inputs, INPUTS[[2, 5, 2]])
 
@@ -229,8 +236,8 @@ class TestOddItems:
     def test_the_first_item_does_not_rule_out_the_others(self, odd, collate_fn):
         """One record would otherwise decide whether all others count."""
         data = Bare(lambda index: pair(index) if index else odd())
-        reader = ItemReader(data, collate_fn, range(RECORDS))
-        part = reader[Request(list(range(1, 9)), [True] * 8, 1)]
+        reader = RecordReader(data, collate_fn, range(RECORDS))
+        part = _Parts(reader)[Request(list(range(1, 9)), [True] * 8, PUBLIC)]
         assert part.readable.all()
         assert torch.equal(part.inputs, INPUTS[1:9])
         assert torch.equal(part.targets, TARGETS[1:9])
@@ -240,9 +247,9 @@ class TestOddItems:
         data = Bare(lambda index: (torch.zeros(9), 1) if index < bad else pair(index))
         if refused:
             with pytest.raises(ValueError, match="fewer than three quarters of the first 8"):
-                ItemReader(data, None, range(RECORDS))
+                RecordReader(data, None, range(RECORDS))
         else:
-            assert torch.equal(ItemReader(data, None, range(RECORDS)).stand_in[0], INPUTS[bad])
+            assert torch.equal(RecordReader(data, None, range(RECORDS)).stand_in[0], INPUTS[bad])
 
     def test_an_error_for_all_quotes_none(self):
         def late(index):
@@ -250,12 +257,12 @@ class TestOddItems:
                 raise ValueError("secret 918273")
             return pair(index)
 
-        reader = ItemReader(Bare(late), None, range(8))
-        assert reader[Request(list(range(8, 20)), [True] * 12, 1)] is None
-        assert reader[Request([8, 9], [True] * 2, 1)] is not None
+        reader = RecordReader(Bare(late), None, range(8))
+        assert _Parts(reader)[Request(list(range(8, 20)), [True] * 12, PUBLIC)] is None
+        assert _Parts(reader)[Request([8, 9], [True] * 2, PUBLIC)] is not None
         loader = ItemLoader(reader=reader, device=torch.device("cpu"))
-        with pytest.raises(ValueError, match="a batch for which that failed") as error:
-            loader.part(Request(list(range(8, 20)), [True] * 12, 1))
+        with pytest.raises(ValueError, match="a batch of records in which none can") as error:
+            loader.part(Request(list(range(8, 20)), [True] * 12, PUBLIC))
         assert "918273" not in str(error.value)
         assert error.value.__cause__ is None
         assert error.value.__context__ is None
@@ -283,7 +290,7 @@ class TestRandomReading:
 
     def test_it_leaves_the_generators_alone(self):
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].sum()  # noqa: NPY002
-        ItemReader(Augmented(), None, range(9))[Request([1], [True], 7)]
+        RecordReader(Augmented(), None, range(9)).rows([1], [True], PUBLIC)
         after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].sum()  # noqa: NPY002
         assert torch.equal(before[0], after[0])
         assert before[1:] == after[1:]

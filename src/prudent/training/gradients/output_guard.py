@@ -1,10 +1,14 @@
-"""Outputs that refuse losses which divide by something other than the number of records.
+"""Outputs for losses that divide by something other than the number of records.
 
 A mean with class weights is divided by the sum of the weights of the batch, and one with ignored
 labels by the number of the others, so the term of a record depends on the others. Neither can be
-undone by the number of records.
+undone by the number of records. The first is refused. The second, which every `cross_entropy` is
+by default (`ignore_index=-100`), is divided by the number of all labels instead: then an ignored
+label adds nothing, no term depends on another record, and nothing changes for a batch without
+ignored labels.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +18,17 @@ from torch.nn import functional
 
 from prudent._validate import ArgumentError
 
-_IGNORED_BY_DEFAULT = -100
+_LOSSES = {
+    functional.cross_entropy: inspect.signature(functional.cross_entropy),
+    functional.nll_loss: inspect.signature(functional.nll_loss),
+}
 
 
-class RecordOutputs(Tensor):
-    """A tensor like any other, except for the losses it refuses.
+class Computed(Tensor):
+    """A tensor like any other, computed from the outputs of several records.
 
-    Whatever is computed from it is an ordinary tensor; so only losses that get it as it is, and not
-    a view of it, are looked at.
+    Whatever has an axis and is computed from it is of this class, too, such as a view of all
+    positions of all texts; so every mean of a loss with class labels is seen.
     """
 
     @classmethod
@@ -32,30 +39,76 @@ class RecordOutputs(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call `func` on ordinary tensors."""
+        """Call `func` on ordinary tensors, and mark what it returns."""
         kwargs = kwargs or {}
-        if func in (functional.cross_entropy, functional.nll_loss):
-            _refuse_other_divisors(*args, **kwargs)
         with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
+            if func in _LOSSES:
+                return _marked(_with_public_divisor(func, args, kwargs), Computed)
+            found = func(*args, **kwargs)
+            first = args[0] if args else None
+            if not isinstance(first, RecordOutputs):
+                return _marked(found, Computed)
+            if func in _ROWS_KEPT or (func is Tensor.__getitem__ and _keeps_rows(first, args[1])):
+                return _marked(found, RecordOutputs)
+            if func in _ROWS_DIVIDED and (*args[1:], *kwargs.values()) in ((), (0,)):
+                return _marked(found, Tensor)
+            if func is Tensor.__getitem__ and type(args[1]) is int:
+                return _marked(found, Tensor)
+            return _marked(found, Computed)
 
 
-def _refuse_other_divisors(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = _IGNORED_BY_DEFAULT,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> None:
-    if reduction == "mean" and (weight is not None or ignore_index != _IGNORED_BY_DEFAULT):
-        what = "class weights" if weight is not None else "ignore_index"
+class RecordOutputs(Computed):
+    """Outputs with the records on the first axis. One row of them is an ordinary tensor."""
+
+
+_ROWS_KEPT = {
+    functional.log_softmax,
+    torch.log_softmax,
+    Tensor.log_softmax,
+    Tensor.contiguous,
+    Tensor.double,
+    Tensor.float,
+    Tensor.to,
+}
+_ROWS_DIVIDED = {Tensor.unbind, torch.unbind}  # also by iterating
+
+
+def _keeps_rows(outputs: Tensor, index: Any) -> bool:
+    """Whether an index keeps the whole first axis."""
+    if not isinstance(index, tuple) or not index:
+        return False
+    return index[0] == slice(None) if index[0] is not ... else len(index) <= outputs.ndim
+
+
+def _marked(found: Any, kind: type[Tensor]) -> Any:
+    """Results with axes as tensors of this kind, and those without as ordinary ones."""
+    if isinstance(found, Tensor):
+        return found.as_subclass(kind if found.ndim and found.is_floating_point() else Tensor)
+    if type(found) in (tuple, list):
+        return type(found)(_marked(each, kind) for each in found)
+    return found
+
+
+def _with_public_divisor(
+    loss: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
+    """The loss, of which a mean is divided by the number of labels, ignored or not."""
+    given = _LOSSES[loss].bind(*args, **kwargs)
+    given.apply_defaults()
+    target, named = given.arguments["target"], given.arguments
+    old = named["size_average"], named["reduce"]
+    if (named["reduction"] != "mean" and old == (None, None)) or False in old:
+        return loss(*args, **kwargs)
+    if named["weight"] is not None:
         raise ArgumentError(
             "loss",
             "to be a mean or a sum over the records",
-            shown=f"a mean with {what}",
+            shown="a mean with class weights",
             why="it is divided by a number that depends on the labels of all records",
             hint="Use reduction='none' and then .mean().",
         )
+    if target.is_floating_point():  # probabilities: none is ignored
+        return loss(*args, **kwargs)
+    named["size_average"] = named["reduce"] = None
+    named["reduction"] = "sum"
+    return loss(*given.args, **given.kwargs) / max(1, target.numel())

@@ -16,13 +16,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from prudent._validate import ArgumentError
-from prudent.training.keystream import Purpose
-from prudent.training.loop.reading import seeded
+from prudent.records.reader import Collate, RecordReader
+from prudent.records.seeds import Seeds
 from prudent.training.sampling import PoissonSampler
 
-Collate = Callable[[list[Any]], Any]
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
-_ENOUGH = 8  # so many drawn records show whether code and data fit as a whole
 
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
@@ -36,13 +34,13 @@ class Draw:
         number: The step, counted from 0.
         ids: Record ids, shape (chunks, physical batch).
         valid: False for padding; same shape.
-        seed: Seeds a data set or collator that draws random numbers.
+        seeds: Seeds of the random numbers that are drawn while a record is read.
     """
 
     number: int
     ids: Tensor
     valid: Tensor
-    seed: int
+    seeds: Seeds
 
 
 class Draws(Sampler[Any]):
@@ -65,8 +63,8 @@ class Draws(Sampler[Any]):
         first = self._taken() // self._steps * self._steps
         for number in range(first, first + self._steps):
             batch = self._sampler.batch(number)
-            seeds = self._sampler.key.stream(Purpose.READING).words(1, step=number)
-            yield Draw(number, batch.ids.cpu(), batch.valid.cpu(), int(seeds) & (2**32 - 1))
+            seeds = self._sampler.reading_seeds(number)
+            yield Draw(number, batch.ids.cpu(), batch.valid.cpu(), seeds)
 
 
 @attrs.frozen(eq=False)
@@ -93,76 +91,44 @@ class Records(Dataset[Any]):
     |---|---|
     | padding of the draw | the example, not valid |
     | record longer than the example on its second axis | cut |
-    | record that cannot be read or collated, or has other shapes | not valid, as if absent |
-    | none of eight or more drawn records has the shapes of the example | an error |
-
-    Each row is a function of its own record and of public values, so a bad record changes neither
-    another row nor the kind of outcome. The error quotes no record; it shows that code and data do
-    not fit as a whole, which no single record can change unless all others fail as well.
+    | record that cannot be read, collated or converted to the form | not valid, as if absent |
+    | fewer than three quarters of the first eight records have the form | an error at the start |
+    | none of eight or more drawn records has it | an error |
 
     Args:
         data: A map-style data set of dictionaries.
         collate: Maps a list of one record to its tensors.
-        examples: The tensors of public records, of which the first is the example.
+        examples: The tensors of public records, of which the first has the form of all.
         whole: Keep all padding, so that every part has the same number of rows.
     """
 
     def __init__(self, data: Any, collate: Collate, examples: Row, *, whole: bool = False) -> None:
-        self._data, self._collate, self._whole = data, collate, whole
-        self._example = {name: value[:1] for name, value in examples.items()}
+        self._data, self._whole = data, whole
+        like = {name: value[0] for name, value in examples.items()}
+        self._reader = RecordReader(data, collate, range(len(data)), like=like, cut=True)
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def __getitems__(self, draw: Draw) -> LogicalBatch:
+    def __getitems__(self, draw: Draw) -> LogicalBatch | None:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
-        with seeded(draw.seed):
-            parts = [self._part(*rows) for rows in zip(draw.ids, draw.valid, strict=True)]
-        if int(draw.valid.sum()) >= _ENOUGH and not any(bool(part.valid.any()) for part in parts):
-            raise ArgumentError(
-                "train_dataset",
-                "of records like the public ones",
-                shown=f"none in a batch that has {_shapes(self._example)}",
-                hint="Check that train_dataset and eval_dataset have the same columns, and that "
-                "the collator accepts a list of one record.",
-            )
+        ids, valid = draw.ids, draw.valid
+        rows = self._reader.rows(ids.flatten().tolist(), valid.flatten().tolist(), draw.seeds)
+        if rows is None:
+            return None
+        size = ids.shape[1]
+        parts = [
+            self._part(each, ids[place], int(valid[place].sum()))
+            for place, each in enumerate(rows[i : i + size] for i in range(0, len(rows), size))
+        ]
         return LogicalBatch(draw.number, parts)
 
-    def _part(self, ids: Tensor, valid: Tensor) -> Part:
+    def _part(self, rows: list[list[Tensor] | None], ids: Tensor, drawn: int) -> Part:
         if not self._whole:  # padding comes last
-            rows = max(1, -(-int(valid.sum()) // _ROWS)) * _ROWS
-            ids, valid = ids[:rows], valid[:rows]
-        pairs = zip(ids.tolist(), valid.tolist(), strict=True)
-        read = [self._row(index) if real else None for index, real in pairs]
-        known = torch.tensor([row is not None for row in read])
-        filled = [self._example if row is None else row for row in read]
-        inputs = {name: torch.cat([row[name] for row in filled]) for name in self._example}
-        return Part(inputs, known, ids)
-
-    def _row(self, index: int) -> Row | None:
-        try:
-            return fitted(self._collate([self._data[index]]), self._example)
-        except MemoryError:
-            raise
-        except Exception:  # its text may quote the record
-            return None
-
-
-def fitted(row: Any, example: Row) -> Row | None:
-    """The tensors of a record in the shapes of the example; None if they do not have them."""
-    if not isinstance(row, Mapping):
-        return None
-    found: Row = {}
-    for name, like in example.items():
-        value = row.get(name)
-        if not isinstance(value, Tensor) or value.ndim != like.ndim or value.dtype != like.dtype:
-            return None
-        if value.ndim > 1:
-            value = value[:, : like.shape[1]]
-        if value.shape != like.shape:
-            return None
-        found[name] = value
-    return found
+            kept = max(1, -(-drawn // _ROWS)) * _ROWS
+            rows, ids = rows[:kept], ids[:kept]
+        known = torch.tensor([row is not None for row in rows])
+        return Part(dict(self._reader.batch(rows)), known, ids)
 
 
 def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:

@@ -18,6 +18,7 @@ from prudent._files import sha256
 from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.records.reader import checked
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping
@@ -174,10 +175,10 @@ class PrivateTrainer(Trainer):
         return collate, examples_of(records, collate, self._max_length)
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[LogicalBatch], *_: Any, **__: Any
+        self, epoch_iterator: Iterator[LogicalBatch | None], *_: Any, **__: Any
     ) -> tuple[list[LogicalBatch], None]:
         """The next logical batch; its tokens are not counted."""
-        return [next(epoch_iterator)], None
+        return [checked(next(epoch_iterator))], None
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of records; for the training set, what the plan makes public of it."""

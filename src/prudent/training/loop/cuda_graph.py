@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prudent.training.captured import no_collection
+from prudent.training.captured import captured_by_this_thread, no_collection
 from prudent.training.sampling import Batch
 from prudent.training.step import Step, StepOutcome
 
@@ -59,7 +59,7 @@ class CapturedStep:
             self._graph = torch.cuda.CUDAGraph()
             self._graph.register_generator_state(step.generator)  # the generator of a corruption
             step.state.move_to(0)
-            with no_collection(), torch.cuda.graph(self._graph, stream=stream):
+            with no_collection(), captured_by_this_thread(self._graph, stream=stream):
                 self._outcome = run(self._ids, self._valid)
         self._step = step
         self._gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]

@@ -14,6 +14,7 @@ from torch import nn
 from prudent import _validate
 from prudent._locking import held
 from prudent.accounting.chargeable import LedgerLike, check_ledger
+from prudent.records.reader import Collate
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
 from prudent.training.loop.charging import charge_run, note_release
@@ -22,7 +23,6 @@ from prudent.training.loop.evaluation import Evaluate, modes_kept
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics, Recorder
 from prudent.training.loop.pass_watch import EARLY_LOOKS, PassWatch
-from prudent.training.loop.reading import Collate
 from prudent.training.loop.run import TrainingRun
 from prudent.training.loop.scheduling import Scheduler
 from prudent.training.parallel.sharding import rest
@@ -61,6 +61,7 @@ def fit(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     scheduler: Scheduler | None = None,
     collate_fn: Collate | None = None,
+    example: Any = None,
     execution: Execution | None = None,
     corrupt: Corrupt | Corruption | None = None,
     average: float | None = None,
@@ -92,17 +93,18 @@ def fit(
         train_set: A pair (inputs, targets) of tensors, or anything with a length and items: a torch
             or Hugging Face data set, or a list. An item is one record: a pair (input, target), or a
             dictionary whose entry `labels` is the target and whose others are the inputs. Every
-            process and every resumed run needs the same records in the same order. This is checked
-            for tensors and for the indices of a `Subset`; for other data sets it is not checked.
-            An item that cannot be read or stacked with the others counts as absent.
+            process and every resumed run needs the same records in the same order, by their
+            `prudent.records.fingerprint`. Each item is converted by itself to the form of most of
+            them; one that cannot be read, or does not fit, counts as absent.
         optimizer: Any torch optimizer; it only post-processes released gradients.
         scheduler: Makes a torch learning rate scheduler for the optimizer, which is stepped after
             every step: `lambda optimizer: CosineAnnealingLR(optimizer, T_max=plan.steps)`.
         collate_fn: Makes a batch of a list of items: a pair (inputs, targets) or a dictionary with
-            the entry `labels`, of tensors with one row per item. The guarantee needs that a row
-            depends on its item alone. Padding to the longest item of a batch is allowed if the
-            model and the loss ignore padding; padding to a fixed length is always allowed. None:
-            items are stacked by torch's `default_collate`.
+            the entry `labels`, of tensors with one row per item. It is called for one item at a
+            time, and all rows must have one shape. None: items are stacked as they are.
+        example: A public item, in the form of the records. Its types and shapes are used instead of
+            those that most of the first items have. The `collate_fn` then gets it together with
+            each item, so that one that pads to the longest item pads to the example's length.
         execution: Device, engine and other settings that do not change the plan's event. A seed
             makes the noise predictable.
         corrupt: Replaces per-example gradients, to simulate faults and attacks: a gradient
@@ -165,6 +167,7 @@ def fit(
         corrupt=corrupt,
         average=average,
         collate_fn=collate_fn,
+        example=example,
         scheduler=scheduler,
     )
     plan, processes = _within(plan, budget, delta), run.processes

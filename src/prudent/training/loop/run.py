@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk
 from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
@@ -24,7 +25,6 @@ from prudent.training.loop.counters import Counters
 from prudent.training.loop.data import Records
 from prudent.training.loop.execution import Execution
 from prudent.training.loop.metrics import Metrics
-from prudent.training.loop.reading import Collate
 from prudent.training.loop.scheduling import (
     Scheduler,
     restore_schedule,
@@ -79,6 +79,7 @@ class TrainingRun:
         corrupt: Corrupt | Corruption | None = None,
         average: float | None = None,
         collate_fn: Collate | None = None,
+        example: Any = None,
         scheduler: Scheduler | None = None,
     ) -> Self:
         """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
@@ -88,7 +89,7 @@ class TrainingRun:
         model = unwrapped(model, processes)
         if not has_shards(model):
             model.to(device)
-        records = Records.of(train_set, execution, processes, collate_fn)
+        records = Records.of(train_set, execution, processes, collate_fn, example)
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
         key = processes.first(execution.key)

@@ -1,0 +1,1 @@
+"""With and without one record: the exact sums of every entry, and what they may differ by."""

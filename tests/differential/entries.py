@@ -1,0 +1,486 @@
+"""Every way by which records enter, each as one class with the same few methods.
+
+An entry has ordinary records, odd ones, and `release`, which returns the exact released sums, in
+units in which one record may change them by `bound`. Noise is the same in both of two releases or
+nearly zero. `plant` breaks the entry such that a record changes what others add; the tests must
+notice.
+"""
+
+import contextlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+from prudent import release
+from prudent.records import reader
+from prudent.training import Execution, Key, Plan, Sum, fit, make_private
+from prudent.training.sampling import PoissonSampler
+from tests.differential import odd
+
+COUNT = 24
+SLACK = 1e-6
+"""Relative: rounding of weights and norms, and what is left of the noise."""
+
+SILENT = 1e-6
+
+PLAN = Plan(
+    sampling_rate=1.0,
+    steps=1,
+    aggregation=Sum(clip=1.0, noise_multiplier=SILENT),
+    expected_batch=float(COUNT),
+)
+
+
+class Entry(ABC):
+    """One way by which records enter.
+
+    Attributes:
+        name: Its name in the tests.
+        bound: The largest norm of the difference that one record may make.
+        plain: Ordinary records.
+        odd: Odd records by name.
+        telling: Names of odd records with which the planted fault shows.
+        draws: Whether a record gets random numbers: then those of the others must stay theirs, and
+            leaving a record out is told from removing it, which gives others a new name.
+        slow: Whether releases take long.
+    """
+
+    name: str
+    bound = 1.0
+    plain: Sequence[Any] = ()
+    odd: Mapping[str, Any] = odd.ITEMS
+    telling: Sequence[str] = ("far",)
+    draws = False
+    slow = False
+
+    @abstractmethod
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        """The exact sums of records, of which one may be left out; the others keep their names."""
+
+    @abstractmethod
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        """Break the entry."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# ---- training --------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    """A small network, with what random or repeated computation is asked for."""
+
+    def __init__(self, dropout: float = 0.0, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.dropout, self.checkpointed = nn.Dropout(dropout), checkpointed
+        self.double()
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.dropout(torch.tanh(self.first(x.double())))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.checkpointed:
+            return self.second(checkpoint(self.hidden, x, use_reentrant=False))
+        return self.second(self.hidden(x))
+
+
+class Tokens(Network):
+    """Reads large whole numbers, of which single precision would change the remainders."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward((x % 7) - 3.0)
+
+
+def ordinary(count: int = COUNT) -> list[Any]:
+    draw = torch.Generator().manual_seed(1)
+    x = 2 * torch.randn(count, 4, generator=draw)
+    return [(row, index % 3) for index, row in enumerate(x)]
+
+
+def large(count: int = COUNT) -> list[Any]:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randint(2**25, 2**40, (count, 4), generator=draw)
+    return [(row, index % 3) for index, row in enumerate(x)]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def weights_of(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+
+
+@contextlib.contextmanager
+def leaving_out(absent: int | None) -> Iterator[None]:
+    """Let samplers draw all records but one."""
+
+    def gaps(self: PoissonSampler, width: int, reader: Any) -> Tensor:
+        found = torch.ones((64, max(width, self.records + 1)), dtype=torch.int64)
+        if absent is not None:
+            found[:, absent] += 1
+        return found
+
+    with mock.patch.object(PoissonSampler, "_gaps", gaps):
+        yield
+
+
+class Items(Dataset):
+    """Records as items; with random numbers of every kind that data sets draw, if asked for."""
+
+    def __init__(self, records: Sequence[Any], *, augmented: bool = False) -> None:
+        self.records, self.augmented = records, augmented
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.augmented:
+            return self.records[index]
+        shift = torch.randn(4) + random.random() + np.random.rand()  # noqa: NPY002
+        x, y = self.records[index]
+        return x + 2 * shift, y
+
+
+class Training(Entry):
+    """What training entries share.
+
+    Args:
+        name: As for `Entry`.
+        plain: As for `Entry`.
+        model: Makes the model.
+        augmented: Whether items are changed at random.
+        telling: As for `Entry`.
+        options: Options of `fit` or `make_private`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plain: Sequence[Any] | None = None,
+        model: Any = Network,
+        *,
+        augmented: bool = False,
+        telling: Sequence[str] = ("far",),
+        slow: bool = False,
+        **options: Any,
+    ) -> None:
+        self.name, self.model, self.augmented = name, model, augmented
+        self.plain = ordinary() if plain is None else plain
+        self.options, self.telling, self.slow = options, telling, slow
+        self.draws = augmented or "dropout" in name or "collator" in name
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Tensor:
+        torch.manual_seed(0)
+        model = self.model()
+        before = weights_of(model)
+        with leaving_out(absent):
+            self.train(model, records)
+        return (before - weights_of(model)) * COUNT
+
+    def train(self, model: nn.Module, records: Sequence[Any]) -> None:
+        """One step of SGD with learning rate 1 on all records."""
+        data: Any = Items(records, augmented=self.augmented)
+        self.fit(model, data)
+
+    def fit(self, model: nn.Module, data: Any) -> None:
+        options = dict(self.options)
+        execution = Execution(seed=0, distributed=False, **options.pop("execution", {}))
+        fit(
+            PLAN, model, cross_entropy, data, execution=execution, progress=False, lr=1.0, **options
+        )
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        if self.draws:
+            plant_shared_streams(patch)
+        else:
+            plant_promotion(patch)
+
+
+def plant_shared_streams(patch: pytest.MonkeyPatch) -> None:
+    """Let random numbers run on from record to record."""
+    patch.setattr(reader, "seed_generators", lambda seed: None)
+    patch.setattr(reader.RecordReader, "_refuse_unsteady", lambda self, ids, values: None)
+
+
+def plant_promotion(patch: pytest.MonkeyPatch) -> None:
+    """Let a record that does not fit change all others, as stacking them together may."""
+    rows = reader.RecordReader.rows
+
+    def together(self: Any, ids: Any, valid: Any, seeds: Any) -> Any:
+        found = rows(self, ids, valid, seeds)
+        if any(row is None and real for row, real in zip(found, valid, strict=True)):
+            found = [row and [row[0].to(torch.bool).to(row[0].dtype), row[1]] for row in found]
+        return found
+
+    patch.setattr(reader.RecordReader, "rows", together)
+
+
+class FitTensors(Training):
+    """`fit` on a pair of tensors."""
+
+    odd = odd.VALUES
+
+    def __init__(self, name: str, *, order: str = "rows", **options: Any) -> None:
+        super().__init__(name, **options)
+        self.order = order
+
+    def train(self, model: nn.Module, records: Sequence[Any]) -> None:
+        x = torch.stack([x for x, _ in records])
+        if self.order == "columns":
+            x = x.T.contiguous().T
+        self.fit(model, (x, torch.tensor([y for _, y in records])))
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        plant_centring(patch)
+
+
+def plant_centring(patch: pytest.MonkeyPatch) -> None:
+    """Subtract the mean of the batch from every record."""
+    from prudent.training.loop import data
+
+    gather = data._gather
+
+    def centring(*args: Any) -> Any:
+        inner = gather(*args)
+
+        def read(ids: Tensor) -> Any:
+            x, y = inner(ids)
+            return x - x.nan_to_num(0, 0, 0).clamp(-1e6, 1e6).mean(0), y
+
+        return read
+
+    patch.setattr(data, "_gather", centring)
+
+
+def masking(items: list[Any]) -> Any:
+    """A collator of texts: pads to the longest, and masks at random."""
+    longest = max(len(x) for x, _ in items)
+    x = torch.stack([functional.pad(x, (0, longest - len(x))) for x, _ in items])
+    return torch.where(torch.rand(x.shape) < 0.5, 0.0, x), torch.tensor([y for _, y in items])
+
+
+class MakePrivate(Training):
+    """`make_private` with a loop of one's own."""
+
+    def train(self, model: nn.Module, records: Sequence[Any]) -> None:
+        options = dict(self.options)
+        collate = {"collate_fn": options.pop("collate_fn", None)}
+        data: Any = DataLoader(Items(records, augmented=self.augmented), batch_size=4, **collate)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=1.0)
+        model, optimizer, loader = make_private(
+            model, optimizer, data, plan=PLAN, key=Key.from_seed(0), **options
+        )
+        for inputs, targets in loader:
+            self.loss(model(inputs), targets).backward()
+            optimizer.step()
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        # A label that is no class would end any loop, which is the loop's own affair.
+        return functional.cross_entropy(
+            outputs, torch.where((targets >= 0) & (targets < 3), targets, -100)
+        )
+
+
+class IgnoredLabels(MakePrivate):
+    """A mean of which all but two labels are ignored.
+
+    Divided by the number of labels that are not, the term of one of the two would be twice as large
+    without the other.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.odd = {"opposed": (torch.full((4,), 50.0), 1), "ignored": (torch.ones(4), -100)}
+        kept = [(torch.full((4,), 0.05), 0)]
+        super().__init__(name, [(torch.ones(4), -100)] * 5 + kept + [(torch.ones(4), -100)] * 18)
+        self.model, self.telling = Blank, ("opposed",)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets)
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        from prudent.training.gradients import output_guard
+
+        patch.setattr(output_guard, "_LOSSES", {})
+
+
+class Blank(nn.Module):
+    """Two classes, alike at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2, bias=False, dtype=torch.float64)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.double())
+
+
+ENTRIES: list[Entry] = [
+    FitTensors("fit, tensors"),
+    FitTensors("fit, tensors by column", order="columns"),
+    FitTensors("fit, tensors, dropout", model=lambda: Network(dropout=0.5)),
+    FitTensors("fit, tensors, checkpointing", model=lambda: Network(checkpointed=True)),
+    Training("fit, items", telling=("longer", "half label", "raising")),
+    Training("fit, items, whole numbers", large(), Tokens, telling=("half", "not a number")),
+    Training("fit, items, augmentation", augmented=True),
+    Training("fit, items, dropout", model=lambda: Network(dropout=0.5)),
+    Training(
+        "fit, items, collator",
+        collate_fn=masking,
+        example=(torch.ones(4), 0),
+        telling=("far",),
+    ),
+    Training(
+        "fit, items, parts",
+        execution={"physical_batch": 5, "recompute": True},
+        telling=("longer",),
+    ),
+    Training("fit, items, workers", augmented=True, slow=True, execution={"workers": 2}),
+    MakePrivate("make_private", telling=("longer", "raising")),
+    MakePrivate("make_private, whole numbers", large(), Tokens, telling=("half",)),
+    MakePrivate("make_private, augmentation", augmented=True),
+    MakePrivate("make_private, dropout", model=lambda: Network(dropout=0.5)),
+    MakePrivate(
+        "make_private, collator", collate_fn=masking, example=(torch.ones(4), 0), telling=("far",)
+    ),
+    IgnoredLabels("make_private, ignored labels"),
+]
+"""Every entry. A new one is one class and one line here."""
+
+
+# ---- statistics, scores, audits --------------------------------------------------------------
+
+
+class NoNoise:
+    """A source of noise that is zero."""
+
+    def of_test(self, test: Any) -> int:
+        return 0
+
+    def of_value(self, law: Any, scale: float, size: int) -> list[int]:
+        return [0] * size
+
+    def integer(self, bound: int) -> int:
+        return bound // 2
+
+
+NUMBERS: dict[str, Any] = {
+    "not a number": float("nan"),
+    "infinite": float("inf"),
+    "very negative": -1.7e308,
+    "huge": 1.7e308,
+    "far": 1e9,
+    "tiny": 5e-324,
+    "zero": 0.0,
+}
+
+
+class Statistic(Entry):
+    """A statistic of a column with bounds from 0 to 10."""
+
+    odd = NUMBERS
+    telling = ("far",)
+    plain = tuple(index % 11 + 0.25 for index in range(COUNT))
+
+    def __init__(self, name: str, bound: float, **options: Any) -> None:
+        self.name, self.bound, self.options = name, bound, options
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        values = np.array([v for place, v in enumerate(records) if place != absent], dtype=float)
+        found = getattr(release, self.name)(values, epsilon=1.0, noise=NoNoise(), **self.options)
+        if self.name == "histogram":
+            return torch.tensor(list(found.counts), dtype=torch.float64)
+        return torch.tensor([float(found)], dtype=torch.float64)
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        whole = type(self).release
+
+        def scaled(self: Statistic, records: Sequence[Any], absent: int | None = None) -> Any:
+            far = [v for place, v in enumerate(records) if place != absent and v == 1e9]
+            return whole(self, records, absent) * (1 + len(far))
+
+        patch.setattr(Statistic, "release", scaled)
+
+
+class Score(Entry):
+    """The score of a candidate of `tune` on held-out records."""
+
+    name = "tune, held-out score"
+    odd = odd.VALUES
+    plain = ordinary()
+    telling = ("no class",)
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        from prudent.tune.fitting import HeldOut
+
+        kept = [record for place, record in enumerate(records) if place != absent]
+        x, y = torch.stack([x for x, _ in kept]), torch.tensor([y for _, y in kept])
+        torch.manual_seed(0)
+        score = HeldOut(x, y, None)(Picky())
+        return torch.tensor([score], dtype=torch.float64)
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        from prudent.training.loop.evaluation import Accuracy
+        from prudent.tune.fitting import HeldOut
+
+        def at_once(self: HeldOut, model: nn.Module) -> int:
+            if not ((self.labels >= 0) & (self.labels < 3)).all():
+                return 0
+            return Accuracy(self.features, self.labels).right(model, 0, len(self.labels))
+
+        patch.setattr(HeldOut, "_right", at_once)
+
+
+class Picky(Network):
+    """Refuses records that are not finite."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.isfinite().all():
+            raise ValueError(odd.SECRET)
+        return super().forward(x)
+
+
+class Audit(Entry):
+    """The runs that an audit of training observes."""
+
+    name = "audit, white box"
+    bound = 1 + 20 * SILENT  # its runs have keys of their own
+    plain = [torch.tensor([2.0, index - 8.0], dtype=torch.float64) for index in range(COUNT)]
+    odd = {name: torch.full((2,), value, dtype=torch.float64) for name, value in NUMBERS.items()}
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        from prudent.audit.training.observing import observe
+        from prudent.audit.training.scenes import Scene
+
+        found = []
+        for direction in torch.eye(2, dtype=torch.float64):
+            scene = Scene("own", torch.stack(list(records)), records[0], direction)
+            with leaving_out(absent):
+                found.append(observe(PLAN, scene, present=False, runs=1).along.item())
+        return torch.tensor(found, dtype=torch.float64)
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        plant_centring(patch)
+
+
+ENTRIES += [
+    Statistic("sum", 10.0, bounds=(0.0, 10.0)),
+    Statistic("count", 1.0),
+    Statistic("mean", 10.0 / (COUNT - 1), bounds=(0.0, 10.0)),
+    Statistic("histogram", 1.0, edges=[0.0, 2.5, 5.0, 7.5, 10.0]),
+    Score(),
+    Audit(),
+]
