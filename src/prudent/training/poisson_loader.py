@@ -29,10 +29,11 @@ class PoissonLoader(DataLoader[Any]):
 
     def __init__(self, loader: DataLoader[Any], sampler: PoissonSampler, batches: int) -> None:
         self.sample_rate = sampler.rate
-        self._outstanding: deque[int] = deque()
+        self._drawn: deque[list[int]] = deque()
+        self._outstanding: deque[list[int]] = deque()
         super().__init__(
             loader.dataset,
-            batch_sampler=_Batches(sampler, batches),
+            batch_sampler=_Batches(sampler, batches, self._drawn),
             collate_fn=_Sized(loader.collate_fn, loader.dataset),
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
@@ -46,10 +47,20 @@ class PoissonLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
+        self._drawn.clear()
         self._outstanding.clear()
-        for size, batch in super().__iter__():
-            self._outstanding.append(size)
+        for _, batch in super().__iter__():
+            self._outstanding.append(self._drawn.popleft())
             yield batch
+
+    def ids(self, records: int) -> torch.Tensor | None:
+        """The ids in the batch that a step on this many records would use; None if there is none.
+
+        Secret: they show which records were drawn.
+        """
+        fitting = (ids for ids in self._outstanding if len(ids) == records)
+        found = next(fitting, None)
+        return None if found is None else torch.tensor(found, dtype=torch.int64)
 
     def spend(self, records: int) -> None:
         """Mark the oldest batch of this size as used, and drop all older ones.
@@ -59,7 +70,7 @@ class PoissonLoader(DataLoader[Any]):
                 say how many were drawn.
         """
         while self._outstanding:
-            if self._outstanding.popleft() == records:
+            if len(self._outstanding.popleft()) == records:
                 return
         raise ValueError(
             "Expected a step on a batch of the private loader, with one row per record, got "
@@ -69,11 +80,12 @@ class PoissonLoader(DataLoader[Any]):
 
 
 class _Batches(Sampler[list[int]]):
-    """Lists of record ids, a new draw for every batch of every epoch."""
+    """Lists of record ids, a new draw for every batch of every epoch, also noted in `drawn`."""
 
-    def __init__(self, sampler: PoissonSampler, batches: int) -> None:
+    def __init__(self, sampler: PoissonSampler, batches: int, drawn: deque[list[int]]) -> None:
         self._sampler = sampler
         self._batches = batches
+        self._noted = drawn
         self._drawn = 0
 
     def __len__(self) -> int:
@@ -83,7 +95,8 @@ class _Batches(Sampler[list[int]]):
         for _ in range(self._batches):
             drawn = self._sampler.batch(self._drawn)
             self._drawn += 1
-            yield drawn.ids[drawn.valid].tolist()
+            self._noted.append(drawn.ids[drawn.valid].tolist())
+            yield self._noted[-1]
 
 
 class _Sized:
