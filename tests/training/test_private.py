@@ -275,7 +275,7 @@ def test_nan_record_counts_as_zero() -> None:
     inputs[3] = torch.nan
     take(model, optimizer, inputs, targets)
     kept = torch.arange(len(targets)) != 3
-    same._outstanding.append(int(kept.sum()))
+    same._outstanding.append(torch.nonzero(kept)[:, 0].tolist())
     take(twin, other, inputs[kept], targets[kept])
     assert_close(model, twin)
     assert len(data) == RECORDS
@@ -682,12 +682,9 @@ def test_parts_repeat_their_dropout() -> None:
     )
     tokens, labels = next(iter(loader))
     state = torch.get_rng_state()
-    loss = model(tokens, labels=labels)["loss"]
-    after = torch.get_rng_state()
-    loss.backward()
+    model(tokens, labels=labels)["loss"].backward()
     optimizer.step()  # a second run with other masks has other losses, and is refused
-    assert torch.equal(torch.get_rng_state(), after)
-    assert not torch.equal(state, after)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_only_the_parameters_of_the_optimizer_are_trained() -> None:

@@ -269,7 +269,7 @@ def shards_resumed(folder):
 
 @scenario
 def dropout_resumed(folder):
-    """The masks of every process go on as well; they are not those of one process."""
+    """Masks belong to records: they go on, and are those of one process."""
     return stopped_and_resumed(folder, lambda: network(dropout=0.3))
 
 

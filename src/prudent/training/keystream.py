@@ -62,11 +62,11 @@ class Purpose(enum.Enum):
     CORRUPTION = "corruption"
     """Seeds of simulated attacks; no guarantee depends on them."""
 
-    DROPOUT = "dropout"
-    """Seeds for random layers such as dropout; no guarantee depends on them."""
+    MODEL = "model"
+    """What a model draws, such as the masks of dropout; see `model_randomness`."""
 
     READING = "reading"
-    """Seeds for data sets that draw random numbers; no guarantee depends on them."""
+    """Seeds for data sets that draw random numbers."""
 
 
 @attrs.frozen

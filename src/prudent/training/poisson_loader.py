@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -41,7 +42,7 @@ class PoissonLoader(DataLoader[Any]):
         self, loader: DataLoader[Any], sampler: PoissonSampler, batches: int, example: Any = None
     ) -> None:
         self.sample_rate = sampler.rate
-        self._outstanding: deque[int] = deque()
+        self._outstanding: deque[list[int]] = deque()
         reader = RecordReader(
             loader.dataset, loader.collate_fn, range(sampler.records), example=example
         )
@@ -72,9 +73,18 @@ class PoissonLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
         self._outstanding.clear()
-        for size, batch in map(checked, self._read):
-            self._outstanding.append(size)
+        for ids, batch in map(checked, self._read):
+            self._outstanding.append(ids)
             yield batch
+
+    def ids(self, records: int) -> torch.Tensor | None:
+        """The ids in the batch that a step on this many records would use; None if there is none.
+
+        Secret: they show which records were drawn.
+        """
+        fitting = (ids for ids in self._outstanding if len(ids) == records)
+        found = next(fitting, None)
+        return None if found is None else torch.tensor(found, dtype=torch.int64)
 
     def spend(self, records: int) -> None:
         """Mark the oldest batch of this size as used, and drop all older ones.
@@ -84,7 +94,7 @@ class PoissonLoader(DataLoader[Any]):
                 say how many were drawn.
         """
         while self._outstanding:
-            if self._outstanding.popleft() == records:
+            if len(self._outstanding.popleft()) == records:
                 return
         raise ValueError(
             "Expected a step on a batch of the private loader, with one row per record, got "
@@ -127,13 +137,13 @@ class _Batches(Dataset[Any]):
     def __init__(self, reader: RecordReader) -> None:
         self._reader = reader
 
-    def __getitems__(self, draw: _Draw) -> tuple[int, Any] | None:
-        """The number of records and their batch; None if none of many records has the form."""
+    def __getitems__(self, draw: _Draw) -> tuple[list[int], Any] | None:
+        """The ids of the records and their batch; None if none of many records has the form."""
         rows = self._reader.rows(draw.ids, [True] * len(draw.ids), draw.seeds)
         if rows is None:
             return None
-        present = [row for row in rows if row is not None]
-        return len(present), self._reader.batch(present)
+        present = [(i, row) for i, row in zip(draw.ids, rows, strict=True) if row is not None]
+        return [i for i, _ in present], self._reader.batch([row for _, row in present])
 
 
 def _unchanged(batch: Any) -> Any:

@@ -15,6 +15,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.gradients import Gradients
+from prudent.training.gradients.engine import count_records
 from prudent.training.gradients.outside import OutsideLoss, Pass, Reduction
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
@@ -246,7 +247,10 @@ class CapturingOptimizer(PlannedOptimizer):
         self._before = {
             name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()
         }
-        outputs, passed = self._run_outside(trained, args, kwargs)
+        drawn = self._release.randomness.at(self.steps + 1)
+        ids = self._loader.ids(count_records(args, kwargs))
+        with drawn.seeded(), drawn.records(ids).active():
+            outputs, passed = self._run_outside(trained, args, kwargs)
         passed.received = self._ready.append
         return outputs
 

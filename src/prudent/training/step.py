@@ -17,6 +17,7 @@ from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.randomness import is_capturing
 from prudent.training.keystream import Key, Purpose, given_or_random
+from prudent.training.model_randomness import ModelRandomness
 from prudent.training.noise import noise_on
 from prudent.training.parallel.processes import Alone, Processes, unwrapped
 from prudent.training.parallel.sharding import (
@@ -108,6 +109,7 @@ class Step:
         state: What one step passes on to the next: the trim and the number of steps taken.
         noise: The source of the noise.
         generator: The generator that a corruption draws from, seeded from the key.
+        randomness: What the model draws, such as the masks of dropout; from the key as well.
     """
 
     def __init__(
@@ -169,6 +171,7 @@ class Step:
         device = next(self.model.parameters()).device
         self.noise = noise_on(device, key)
         self.generator = key.generator(device, Purpose.CORRUPTION, rank=self.processes.rank)
+        self.randomness = ModelRandomness.of(key, device, self.processes.rank)
 
     def refuse_beyond_plan(self) -> None:
         """Raise an error if all steps of the plan have been taken."""
@@ -184,10 +187,15 @@ class Step:
         self.refuse_beyond_plan()
         self.state.begin()
         words = self.noise.test_words(self.state)
+        self._drawn = self.randomness.at(self.taken)
         rest(self.model)
         for parameter in self.model.parameters():
             parameter.grad = None  # as large as the model, and not needed from now on
-        with without_gathering(self.model) if has_shards(self.model) else nullcontext():
+        with (
+            without_gathering(self.model) if has_shards(self.model) else nullcontext(),
+            # A graph that is being captured draws from generators that are seeded at its replays.
+            nullcontext() if is_capturing() else self._drawn.seeded(),
+        ):
             released = self._run_on(self._values(), self.trim, tuple(chunks), words)
             gradients = self._noisy_mean(released)
         for name, gradient in gradients.items():
@@ -228,10 +236,13 @@ class Step:
     ) -> "_Released":
         """Compute the step except for the noise on the sum, as a pure function of tensors."""
         policy = self.plan.aggregation.trim
-        batches = [self._gradients(values, chunk) for chunk in chunks]
+        batches, rows = [], 0
+        for chunk in chunks:
+            batches.append(self._gradients(values, chunk, rows))
+            rows += len(batches[-1].norms)
         norms = torch.cat([batch.norms for batch in batches])
-        rows = valid_rows(chunks, [batch.norms for batch in batches])
-        valid = counted_once(rows, record_ids(chunks))
+        records = valid_rows(chunks, [batch.norms for batch in batches])
+        valid = counted_once(records, record_ids(chunks))
         trimmed = policy.records(trim)
         decision = self._decide(norms, valid, chunks, trimmed, words)
         total: Values = {}
@@ -269,14 +280,16 @@ class Step:
             lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
         )
 
-    def _gradients(self, values: Values, chunk: Chunk) -> Gradients:
+    def _gradients(self, values: Values, chunk: Chunk, first: int) -> Gradients:
+        """The gradients of a chunk; `first` is the number of its first row."""
         if not self._rehearsed and not is_capturing():
             self._rehearsed = True
             self.engine.rehearse(values, chunk.read)
         corrupt = self.corrupt
-        if corrupt is None:
-            return self.engine.read(values, chunk.read)
-        formed = self.engine.formed(values, *chunk.read())
+        with self._drawn.records(chunk.ids, first).active():
+            if corrupt is None:
+                return self.engine.read(values, chunk.read)
+            formed = self.engine.formed(values, *chunk.read())
         return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
 
     def _noisy_mean(self, released: "_Released") -> Values:

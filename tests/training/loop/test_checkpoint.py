@@ -490,8 +490,8 @@ def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
     train(tmp_path, plan=Plan(sampling_rate=0.1, steps=2, aggregation=PLAN.aggregation))
     state = load_checkpoint(tmp_path, CPU)
     names = (
-        "step plan key predictable records data device model optimizer release corruption dropout "
-        "reading passes averages schedule name"
+        "step plan key predictable records data device model optimizer release corruption reading "
+        "passes averages schedule name"
     )
     assert checkpoint.CHECKPOINT_FORMAT == 2
     assert set(state) == set(names.split())

@@ -26,7 +26,7 @@ from prudent.training.parallel.processes import (
 )
 from tests.training import worlds
 
-ALIKE = [n for n in worlds.SCENARIOS if not n.startswith(("refused", "broken", "first", "dropout"))]
+ALIKE = [n for n in worlds.SCENARIOS if not n.startswith(("refused", "broken", "first"))]
 REFUSED = [n for n in worlds.SCENARIOS if n.startswith(("refused", "first"))]
 BROKEN = [n for n in worlds.SCENARIOS if n.startswith("broken")]
 COUNTS = [2, pytest.param(4, marks=pytest.mark.slow)]

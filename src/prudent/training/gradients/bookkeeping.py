@@ -11,6 +11,7 @@ from prudent.training.gradients.answers import Formed, Gradients, Values
 from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import Engine, count_records
 from prudent.training.gradients.leftovers import Leftovers
+from prudent.training.gradients.record_streams import Draws, rows_of
 from prudent.training.gradients.tape import FormTape, NormTape, SumTape, Tape
 
 
@@ -74,15 +75,17 @@ class BookKeeping(Engine):
     def _go_there_and_back(
         self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
     ) -> Tensor:
-        def record_loss(inputs: Any, targets: Any) -> Tensor:
+        def record_loss(inputs: Any, targets: Any, row: Tensor) -> Tensor:
             leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
             leftovers.note((inputs, targets))
-            with Capture(tape, leaf, partial(self._holding, values), leftovers):
+            hold = partial(self._holding, values)
+            with Capture(tape, leaf, hold, leftovers, Draws(row)):
                 return self._record_loss(values, inputs, targets)
 
         values = tape.parameters | fixed
         with torch.enable_grad():
-            losses = torch.vmap(record_loss, randomness="different")(inputs, targets)
+            rows = rows_of((inputs, targets))
+            losses = torch.vmap(record_loss, randomness="different")(inputs, targets, rows)
             # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
             # it.
             with torch.autocast(losses.device.type, enabled=False):

@@ -30,6 +30,7 @@ from prudent.training.gradients.checkpointing import Checkpointing, Hold, checkp
 from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.layers import Expand
 from prudent.training.gradients.leftovers import Leftovers, tensors
+from prudent.training.gradients.record_streams import Draws
 from prudent.training.gradients.recurrent import scan_on
 from prudent.training.gradients.rules import RECORD_RULES, RULES, call, on_records
 from prudent.training.gradients.tape import Tape
@@ -44,6 +45,7 @@ class Capture(Watch):
         record: Any tensor that depends on the record.
         hold: Runs a function while the model uses the parameters of the tape.
         leftovers: As for `Watch`.
+        draws: As for `Watch`.
         around: The enclosing capture, if this one captures a checkpointed part of the model.
     """
 
@@ -53,9 +55,10 @@ class Capture(Watch):
         record: Tensor,
         hold: Hold,
         leftovers: Leftovers,
+        draws: Draws,
         around: "Capture | None" = None,
     ) -> None:
-        super().__init__(leftovers)
+        super().__init__(leftovers, draws)
         leftovers.note(record)
         self._tape = tape
         self._scan = scan_on(tape)
@@ -71,13 +74,16 @@ class Capture(Watch):
         if self._around is not None:
             self._around._rests = True
         super().__enter__()
-        run = Checkpointing(self._tape, self._part, self._is_record, self._hold)
+        run = Checkpointing(self._tape, self._part, self._is_record, self._hold, self._draws)
         self._contexts.enter_context(checkpoints_become(run))
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Stop capturing."""
-        del self._record  # a recomputed part keeps this object alive, and must not keep the record
+        del (
+            self._record,
+            self._draws,
+        )  # a recomputed part keeps this object alive, and must not keep the record
         super().__exit__(*error)
         if self._around is not None:
             self._around._rests = False
@@ -94,7 +100,7 @@ class Capture(Watch):
             return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
-    def _call(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _apply(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `func` and capture the parameters that it combines with a record."""
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
@@ -127,11 +133,11 @@ class Capture(Watch):
         finally:
             TorchFunctionMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
 
-    def _part(self, record: Tensor, again: bool) -> "Capture":
+    def _part(self, record: Tensor, draws: Draws, again: bool) -> "Capture":
         """The capture of a checkpointed part, in the forward pass or when it is recomputed."""
         if again:
-            return Capture(self._tape.again(), record, self._hold, self._leftovers)
-        return Capture(self._tape, record, self._hold, self._leftovers, around=self)
+            return Capture(self._tape.again(), record, self._hold, self._leftovers, draws)
+        return Capture(self._tape, record, self._hold, self._leftovers, draws, around=self)
 
     def _is_record(self, tensor: Tensor) -> bool:
         level = maybe_get_level(tensor)

@@ -17,10 +17,11 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from prudent.training.gradients.randomness import Replay
+from prudent.training.gradients.record_streams import Draws
 from prudent.training.gradients.rules import on_records
 from prudent.training.gradients.tape import Tape
 
-Watch = Callable[[Tensor, bool], AbstractContextManager[Any]]
+Watch = Callable[[Tensor, Draws, bool], AbstractContextManager[Any]]
 """Captures the operations on a record; the flag is True for the recomputation."""
 
 Hold = Callable[[Callable[[], Any]], Any]
@@ -68,12 +69,19 @@ class Checkpointing:
         watch: Captures the part's use of parameters.
         is_record: Whether a tensor depends on the record.
         hold: Gives the model its parameters for the recomputation.
+        draws: The random calls of the pass, which the part continues and its recomputation repeats.
     """
 
     def __init__(
-        self, tape: Tape, watch: Watch, is_record: Callable[[Tensor], bool], hold: Hold
+        self,
+        tape: Tape,
+        watch: Watch,
+        is_record: Callable[[Tensor], bool],
+        hold: Hold,
+        draws: Draws,
     ) -> None:
         self._tape, self._watch, self._is_record, self._hold = tape, watch, is_record, hold
+        self._draws = draws
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`; accepts the settings of torch's checkpoint."""
@@ -86,7 +94,8 @@ class Checkpointing:
         ]
         if not places or not torch.is_grad_enabled():
             return function(*args, **kwargs)
-        records = [leaves[place] for place in places]
+        records = [*(leaves[place] for place in places), self._draws.row]
+        draws, before = self._draws, self._draws.number
         for place in places:
             leaves[place] = None  # the part may outlive the pass, but its records must not
         shape: pytree.TreeSpec | None = None
@@ -94,14 +103,18 @@ class Checkpointing:
         def part(again: bool, *records: Tensor) -> tuple[Tensor, ...]:
             """Run the part on plain tensors, with records along the first axis."""
 
-            def on_record(*values: Tensor) -> tuple[Tensor, ...]:
+            def on_record(*values_and_row: Tensor) -> tuple[Tensor, ...]:
                 nonlocal shape
+                *values, row = values_and_row
+                own = draws.part(row, before)
                 given = list(leaves)
                 for place, value in zip(places, values, strict=True):
                     given[place] = value
                 part_args, part_kwargs = pytree.tree_unflatten(given, structure)
-                with self._watch(values[0], again):
+                with self._watch(values[0], own, again):
                     results, shape = pytree.tree_flatten(function(*part_args, **part_kwargs))
+                if not again:
+                    draws.number = own.number
                 if not all(isinstance(result, Tensor) for result in results):
                     raise ValueError(
                         "Expected a checkpointed function to return tensors, got "

@@ -27,7 +27,8 @@ from prudent.training.gradients.answers import (
     Values,
     check_same,
 )
-from prudent.training.gradients.randomness import Replay, sketch
+from prudent.training.gradients.randomness import Replay, restarting, sketch
+from prudent.training.gradients.record_streams import active_streams, again
 from prudent.training.gradients.refusals import Spared, attempt, made_up
 from prudent.training.gradients.unsupported import named, refuse_packed, refuse_unsupported
 
@@ -116,13 +117,13 @@ class Engine(ABC):
             if found is None:
                 spared = self._spared(lambda batch: self._norms(trained, fixed, *batch), batch)
                 with replay.again():
-                    again = spared.replaced(_without_graph(read()))
-                    found = map(spared.marked, self._norms(trained, fixed, *again))
+                    replaced = spared.replaced(_without_graph(read()))
+                    found = map(spared.marked, self._norms(trained, fixed, *replaced))
             norms, losses = found
-            before = sketch(batch)
+            before, streams = sketch(batch), active_streams()
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
-            with native_products(), replay.again():
+            with native_products(), replay.again(), again(streams):
                 batch = _without_graph(read())
                 check_same(sketch(batch), before, 1e-5)
                 inputs, targets = batch if spared is None else spared.replaced(batch)
@@ -195,10 +196,12 @@ class Engine(ABC):
 
     def _answered(self, run: Callable[[Any], _Answer], batch: Any) -> _Answer:
         """The gradients of a batch, not finite where the model or the loss rejects a record."""
+        restart = restarting(next(self.model.parameters()).device)
         answer: _Answer | None = attempt(run, batch)
         if answer is not None:
             return answer
         spared = self._spared(run, batch)
+        restart()  # the second attempt draws what the first drew
         return run(spared.replaced(batch)).without(spared.refused)
 
     def _spared(self, run: Callable[[Any], Any], batch: Any) -> Spared:

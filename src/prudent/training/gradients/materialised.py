@@ -11,6 +11,7 @@ from prudent.training.gradients.checkpointing import checkpoints_become, without
 from prudent.training.gradients.engine import Engine, Loss, without_fused_attention
 from prudent.training.gradients.leaves import leaves_behind, refuse_foreign
 from prudent.training.gradients.leftovers import Leftovers
+from prudent.training.gradients.record_streams import Draws, rows_of
 from prudent.training.gradients.watching import Watch
 
 
@@ -46,24 +47,25 @@ class Materialised(Engine):
     def _differentiate(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
     ) -> Formed:
-        def record_loss(values: Values, inputs: Any, targets: Any) -> Tensor:
+        def record_loss(values: Values, inputs: Any, targets: Any, row: Tensor) -> Tensor:
             leftovers.note((inputs, targets))
-            return self._record_loss(values | fixed, inputs, targets)
+            with Watch(leftovers, Draws(row)):
+                return self._record_loss(values | fixed, inputs, targets)
 
         differentiate = vmap(
             grad_and_value(record_loss),
-            in_dims=(None, 0, 0),
+            in_dims=(None, 0, 0, 0),
             randomness="different",
             chunk_size=self.chunk_size,
         )
         values = {name: value.detach() for name, value in trained.items()}
         with (
-            Watch(leftovers),
             without_fused_attention(),
             checkpoints_become(without_checkpoint),
             torch.enable_grad(),  # so that leaves outside the model are detected
         ):
-            per_example, losses = differentiate(values, inputs, targets)
+            rows = rows_of((inputs, targets))
+            per_example, losses = differentiate(values, inputs, targets, rows)
         refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
             return Formed(per_example, losses)

@@ -26,7 +26,14 @@ from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import count_records, native_products
 from prudent.training.gradients.leftovers import Leftovers
 from prudent.training.gradients.output_guard import RecordOutputs
-from prudent.training.gradients.randomness import Replay, sketch
+from prudent.training.gradients.randomness import Replay, restarting, sketch
+from prudent.training.gradients.record_streams import (
+    Draws,
+    RecordStreams,
+    active_streams,
+    again,
+    rows_of,
+)
 from prudent.training.gradients.refusals import attempt, made_up
 from prudent.training.gradients.tape import NormTape, Tape
 from prudent.training.gradients.unsupported import refuse_unsupported
@@ -171,10 +178,12 @@ class _Whole(Pass):
             tape = NormTape(leaves, keep=True)
             return tape, engine.outputs(tape, fixed, tensors)
 
+        restart = restarting(next(iter(leaves.values())).device)
         found, self._refused = attempt(run, tensors), None
         if found is None:
             spared = engine._spared(run, tensors)
             self._refused = spared.refused
+            restart()
             found = run(spared.replaced(tensors))
         self._tape: NormTape | None
         self._tape, self._kept = found
@@ -203,7 +212,11 @@ class _Parts(Pass):
     ) -> None:
         super().__init__(engine, leaves, fixed)
         split = [list(part) for part in zip(*(torch.split(t, size) for t in tensors), strict=True)]
-        self._parts = [_Part(engine, leaves, fixed, part) for part in split]
+        streams = active_streams()
+        self._parts = []
+        for number, part in enumerate(split):
+            own = None if streams is None else streams.part(number * size)
+            self._parts.append(_Part(engine, leaves, fixed, part, own))
         each = [part.outputs for part in self._parts]
         self.outputs = [torch.cat(list(outputs)) for outputs in zip(*each, strict=True)]
 
@@ -220,8 +233,15 @@ class _Parts(Pass):
 class _Part:
     """One part of a batch, run again for its norms and again for its weighted sum."""
 
-    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
-        self._engine, self._leaves, self._fixed = engine, leaves, fixed
+    def __init__(
+        self,
+        engine: "_Linear",
+        leaves: Values,
+        fixed: Values,
+        tensors: Tensors,
+        streams: RecordStreams | None,
+    ) -> None:
+        self._engine, self._leaves, self._fixed, self._streams = engine, leaves, fixed, streams
         self._replay = Replay(next(iter(leaves.values())).device)
 
         def run(tensors: Tensors) -> Tensors:
@@ -229,12 +249,14 @@ class _Part:
             found = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
             return [output.detach() for output in found]
 
-        found, self._refused = attempt(run, tensors), None
-        if found is None:
-            spared = engine._spared(run, tensors)
-            self._refused, tensors = spared.refused, spared.replaced(tensors)
-            with self._replay.again():
-                found = run(tensors)
+        self._refused: Tensor | None = None
+        with again(streams):
+            found = attempt(run, tensors)
+            if found is None:
+                spared = engine._spared(run, tensors)
+                self._refused, tensors = spared.refused, spared.replaced(tensors)
+                with self._replay.again():
+                    found = run(tensors)
         self.tensors, self.outputs = tensors, found
         self._before = sketch(tensors)
 
@@ -246,12 +268,12 @@ class _Part:
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
             check_same(sketch(self.tensors), self._before, 1e-5)
-            with native_products(), self._replay.again():
-                again, total = engine._sum(*batch, weights)
-            check_same([again], [terms], self._replay.near)
-            return _unknown(again), total
+            with native_products(), self._replay.again(), again(self._streams):
+                losses, total = engine._sum(*batch, weights)
+            check_same([losses], [terms], self._replay.near)
+            return _unknown(losses), total
 
-        with native_products(), self._replay.again():
+        with native_products(), self._replay.again(), again(self._streams):
             norms, terms = engine._norms(*batch)
         answer = Recomputed(run_again, norms, _unknown(terms), self._replay.near)
         return answer if self._refused is None else answer.without(self._refused)
@@ -302,12 +324,14 @@ class _Linear(BookKeeping):
         leftovers = Leftovers(self.model)
         values = tape.parameters | fixed
 
-        def of_record(*tensors: Tensor) -> Tensors:
+        def of_record(row: Tensor, *tensors: Tensor) -> Tensors:
             leftovers.note(tensors)
-            with Capture(tape, tensors[0], partial(self._holding, values), leftovers):
+            hold = partial(self._holding, values)
+            with Capture(tape, tensors[0], hold, leftovers, Draws(row)):
                 return self._of_record(values, tensors)
 
-        found: Tensors = torch.vmap(of_record, randomness="different")(*tensors)
+        rows = rows_of(tensors)
+        found: Tensors = torch.vmap(of_record, randomness="different")(rows, *tensors)
         leftovers.refuse()
         return found
 

@@ -1,6 +1,6 @@
 """Rerunning a batch with the same dropout and in the same precision."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,21 @@ from prudent.training.gradients.contributions import by_record
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured; no value can be read during a capture."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def restarting(device: torch.device) -> Callable[[], None]:
+    """A function that sets torch's default generators back to where they are now."""
+    if is_capturing() or get_proxy_mode() is not None:
+        return lambda: None  # nothing is run twice in a captured or a traced step
+    host = torch.get_rng_state()
+    own = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def restart() -> None:
+        torch.set_rng_state(host)
+        if own is not None:
+            torch.cuda.set_rng_state(own, device)
+
+    return restart
 
 
 class Replay:

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 
 from prudent.training.gradients.leftovers import KeptRecordError
+from prudent.training.gradients.record_streams import active_streams, again
 
 Run = Callable[[Any], Any]
 """Runs a batch: a tree of tensors with records along the first axis."""
@@ -115,8 +116,10 @@ def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
 def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:
     """The indices of the records on which `run` fails, found by bisecting the batch."""
     part = pytree.tree_map_only(Tensor, lambda leaf: leaf[rows.start : rows.stop], batch)
-    if attempt(run, part) is not None:
-        return []
+    streams = active_streams()
+    with again(None if streams is None else streams.part(rows.start)):
+        if attempt(run, part) is not None:
+            return []
     if len(rows) == 1:
         return [rows.start]
     middle = len(rows) // 2

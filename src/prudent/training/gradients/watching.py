@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from prudent.training.gradients.domains import DOMAINS
 from prudent.training.gradients.embedding_bag import DECOMPOSED
 from prudent.training.gradients.leftovers import Leftovers, is_record
+from prudent.training.gradients.record_streams import RANDOM, Draws
 from prudent.training.gradients.recurrent import RECURRENT, Scan, step_by_step
 from prudent.training.gradients.tracing import records_are_traced
 
@@ -22,10 +23,12 @@ class Watch(TorchFunctionMode):
 
     Args:
         leftovers: Tracks these tensors.
+        draws: Makes the random calls of the model.
     """
 
-    def __init__(self, leftovers: Leftovers) -> None:
+    def __init__(self, leftovers: Leftovers, draws: Draws) -> None:
         super().__init__()
+        self._draws = draws
         self._leftovers = leftovers
         self._scan: Scan = step_by_step
         self._contexts = ExitStack()
@@ -69,4 +72,9 @@ class Watch(TorchFunctionMode):
         return result
 
     def _call(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if func in RANDOM:
+            return self._draws.run(partial(self._apply, func), *args, **kwargs)
+        return self._apply(func, *args, **kwargs)
+
+    def _apply(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)

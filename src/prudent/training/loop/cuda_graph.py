@@ -69,7 +69,8 @@ class CapturedStep:
         self._ids.copy_(batch.ids)
         self._valid.copy_(batch.valid)
         self._step.refuse_beyond_plan()
-        self._graph.replay()
+        with self._step.randomness.at(self._step.taken + 1).seeded():
+            self._graph.replay()
         self._step.state.taken += 1
         return self._outcome
 

@@ -123,7 +123,6 @@ class TrainingRun:
             device=device if records.loader is None else "cpu",  # items are read on the host
             processes=processes,
         )
-        _separate_dropout(key, device, processes)
         return cls(
             execution=execution,
             records=records,
@@ -263,7 +262,6 @@ class TrainingRun:
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),
             "corruption": processes.gathered(self.step.generator.get_state()),
-            "dropout": processes.gathered(_default_generator(device).get_state()),
             "reading": processes.gathered(torch.get_rng_state()),  # data sets may draw
             "passes": self.updates.counters.passes,
             "averages": None if self.average is None else self.average.values,
@@ -286,7 +284,6 @@ class TrainingRun:
         device, host = self.execution.device, torch.device("cpu")
         self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
         torch.set_rng_state(self._random_state(state, Purpose.READING, host))
-        _default_generator(device).set_state(self._random_state(state, Purpose.DROPOUT, device))
         if self.average is not None:
             self.average.restore(state["averages"])
         self.name = state.get("name", self.name)
@@ -349,25 +346,6 @@ class _Coming:
     def __next__(self) -> list[Chunk]:
         self.step += 1
         return next(self.batches)
-
-
-def _separate_dropout(key: Key, device: torch.device, processes: Processes) -> None:
-    """Give every process but the first its own dropout masks.
-
-    Identically seeded processes would use the same masks for different records.
-    """
-    if processes.rank > 0:
-        own = key.generator(device, Purpose.DROPOUT, rank=processes.rank)
-        _default_generator(device).set_state(own.get_state())
-
-
-def _default_generator(device: torch.device) -> torch.Generator:
-    """The default generator of a device, which dropout uses."""
-    if device.type != "cuda":
-        return torch.default_generator
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return torch.cuda.default_generators[index]
 
 
 def _check_parts(plan: Any, model: Any, loss: Any, corrupt: Any, execution: Any) -> None:

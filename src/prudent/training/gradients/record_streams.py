@@ -1,0 +1,254 @@
+"""Random numbers of a model, drawn for each record from a stream of its own.
+
+A model runs on one record at a time (`torch.vmap`), but what it draws, such as the masks of
+dropout, comes from torch's default generator for all rows at once: remove a record, and every later
+one gets other masks, hence another gradient. So the random operations of a model are intercepted.
+Below vmap each of them fills a tensor whose rows are the records, and every row is filled from the
+seed of its record and the number of the call. What a record draws is then a function of its seed
+alone, whichever records stand beside it, and running a batch again repeats it.
+
+This is done on the CPU, in eager mode. Elsewhere, and in operations that are not known here, the
+default generators are used, which a private step seeds; `model_randomness` proves what both give.
+"""
+
+import functools
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch._C._functorch import get_unwrapped, maybe_get_level
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Seeds = NDArray[np.uint64]
+
+_NAMES = (
+    *("_fractional_max_pool2d", "_fractional_max_pool3d", "_fused_dropout", "_sample_dirichlet"),
+    *("_standard_gamma", "alpha_dropout", "alpha_dropout_", "bernoulli", "bernoulli_", "binomial"),
+    *("cauchy_", "dropout", "dropout1d", "dropout2d", "dropout3d", "dropout_", "exponential_"),
+    *("feature_alpha_dropout", "feature_alpha_dropout_", "feature_dropout", "feature_dropout_"),
+    *("fractional_max_pool2d_with_indices", "fractional_max_pool3d_with_indices", "geometric_"),
+    *("gumbel_softmax", "log_normal_", "multi_head_attention_forward", "multinomial"),
+    *("native_dropout", "normal", "normal_", "poisson", "rand", "rand_like", "randint"),
+    *("randint_like", "randn", "randn_like", "random_", "randperm", "rrelu", "rrelu_"),
+    *("scaled_dot_product_attention", "uniform_"),
+)
+_PLACES = torch, Tensor, functional
+RANDOM = {getattr(place, name) for name in _NAMES for place in _PLACES if hasattr(place, name)}
+"""The functions of torch that draw random numbers, as a `TorchFunctionMode` sees them."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK = 1 << 15  # words mixed at a time, few enough to stay in cache
+_ACTIVE: ContextVar["RecordStreams | None"] = ContextVar("streams of records", default=None)
+
+
+@attrs.frozen
+class RecordStreams:
+    """The streams of the records of one physical batch.
+
+    Attributes:
+        seeds: Maps places in the batch to the seeds of the records there.
+        choices: The seed of choices that Python makes for all records at once, as with `random`.
+    """
+
+    seeds: Callable[[NDArray[np.int64]], Seeds]
+    choices: int = 0
+
+    def part(self, start: int) -> "RecordStreams":
+        """The streams of the rows from a place on."""
+        return attrs.evolve(self, seeds=lambda rows: self.seeds(rows + start))
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the models that run in this context draw from these streams."""
+        before = _ACTIVE.set(self)
+        try:
+            yield
+        finally:
+            _ACTIVE.reset(before)
+
+
+def active_streams() -> RecordStreams | None:
+    """The streams of the batch that is being run; None outside a private step."""
+    return _ACTIVE.get()
+
+
+def again(streams: RecordStreams | None) -> AbstractContextManager[None]:
+    """A context with the streams of an earlier run."""
+    return nullcontext() if streams is None else streams.active()
+
+
+class Draws:
+    """The random calls of one pass over a batch, in order.
+
+    Args:
+        row: The place of the record in the batch, as the model would see it: a tensor under vmap.
+        streams: The streams of the batch; those that are active unless given.
+        number: Number of random calls before.
+    """
+
+    def __init__(self, row: Tensor, streams: RecordStreams | None = None, number: int = 0) -> None:
+        self.row, self.number = row, number
+        self.streams = active_streams() if streams is None else streams
+        while maybe_get_level(row) != -1:
+            row = get_unwrapped(row)
+        self._rows = row
+        own = row.device.type == "cpu" and get_proxy_mode() is None
+        self._is_own = own and self.streams is not None
+        self._mode: _Drawing | None = None
+
+    def part(self, row: Tensor, number: int) -> "Draws":
+        """The same draws for a checkpointed part of the model, from a call on."""
+        return Draws(row, self.streams, number)
+
+    def run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function that may draw random numbers."""
+        if self.streams is not None and kwargs.get("generator") is not None:
+            kwargs["generator"] = None  # it may be one whose numbers are known
+        if not self._is_own or self._mode is not None:
+            return func(*args, **kwargs)
+        try:
+            with _Drawing(self) as self._mode:
+                return func(*args, **kwargs)
+        finally:
+            self._mode = None
+
+    @functools.cached_property
+    def _seeds(self) -> Seeds:
+        assert self.streams is not None
+        return self.streams.seeds(self._rows.numpy())
+
+    def next_seeds(self) -> Seeds:
+        """One seed per record for the next random call."""
+        self.number += 1
+        return _mixed(self._seeds + _GOLDEN * np.full(1, self.number, np.uint64))
+
+
+def rows_of(batch: Any) -> Tensor:
+    """The places of the records in a batch, to be mapped over beside them.
+
+    Choices that the model makes for all records at once, with Python's or numpy's generator, start
+    anew: they are the same for every chunk of a step, and when a batch is run again.
+    """
+    leaf = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
+    streams = active_streams()
+    if streams is not None:
+        random.seed(streams.choices)
+        np.random.seed(streams.choices % 2**32)  # noqa: NPY002 - for models that use it
+    return torch.arange(len(leaf), device=leaf.device)
+
+
+class _Drawing(TorchDispatchMode):
+    """Executes random operations with one generator state per record.
+
+    Args:
+        draws: Numbers the calls.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        super().__init__()
+        self._draws = draws
+        self._single: Iterator[int] = iter(())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _is_random(func):
+            return func(*args, **kwargs)
+        kwargs |= {"generator": None} if "generator" in kwargs else {}
+        records = len(self._draws._seeds)
+        if func.overloadpacket is torch.ops.aten.randperm:  # vmap calls it once per record
+            seed = next(self._single, None)
+            if seed is None:
+                self._single = iter(self._draws.next_seeds().tolist())
+                seed = next(self._single)
+            return _seeded(seed, func, args, kwargs)
+        leading = _leading(args)
+        if leading is None or leading % records:
+            return func(*args, **kwargs)
+        seeds = self._draws.next_seeds()
+        if func in (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli_.float):
+            given, probability = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+            drawn = _bernoulli(seeds, given.numel() // records, probability).view(given.shape)
+            in_place = func is torch.ops.aten.bernoulli_.float
+            return given.copy_(drawn) if in_place else drawn.to(given.dtype)
+        size = leading // records
+        parts = [
+            _seeded(
+                seed, func, [_own_rows(arg, leading, place * size, size) for arg in args], kwargs
+            )
+            for place, seed in enumerate(seeds.tolist())
+        ]
+        return args[0] if func._schema.is_mutable else torch.cat(parts)
+
+
+@functools.cache
+def _is_random(func: Any) -> bool:
+    """Whether an operation draws; not all that take a generator have the tag."""
+    tagged = torch.Tag.nondeterministic_seeded in func.tags
+    return tagged or any(argument.name == "generator" for argument in func._schema.arguments)
+
+
+def _seeded(seed: int, func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an operation with the default generator seeded; its state is restored."""
+    generator = torch.default_generator
+    before = generator.get_state()
+    try:
+        generator.manual_seed(seed & (2**63 - 1))
+        return func(*args, **kwargs)
+    finally:
+        generator.set_state(before)
+
+
+def _leading(args: tuple[Any, ...]) -> int | None:
+    """The number of rows that an operation fills: of its first tensor, or of the size given."""
+    for arg in args:
+        if isinstance(arg, Tensor):
+            return len(arg) if arg.ndim else None
+        if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], int):
+            return arg[0]
+    return None
+
+
+def _own_rows(arg: Any, leading: int, start: int, size: int) -> Any:
+    """An argument of an operation for one record: its rows, or a size of that many rows."""
+    if isinstance(arg, Tensor):
+        return arg[start : start + size] if arg.ndim and len(arg) == leading else arg
+    if isinstance(arg, (list, tuple)) and arg and arg[0] == leading:
+        return [size, *arg[1:]]
+    return arg
+
+
+def _bernoulli(seeds: Seeds, count: int, probability: float) -> Tensor:
+    """Whether each of `count` numbers per record is below a probability, in steps of 2⁻³²."""
+    below = np.empty((len(seeds), count), dtype=np.bool_)
+    limit = round(probability * 2**32)
+    if limit >= 2**32:
+        below[:] = True
+        return torch.from_numpy(below)
+    places = (np.arange(-(-count // 2), dtype=np.uint64) + np.uint64(1)) * _GOLDEN
+    step = max(1, _BLOCK // max(1, len(places)))
+    for start in range(0, len(seeds), step):
+        words = _mixed(seeds[start : start + step, None] + places)
+        below[start : start + step] = words.view(np.uint32)[:, :count] < np.uint32(limit)
+    return torch.from_numpy(below)
+
+
+def _mixed(words: Seeds) -> Seeds:
+    """The output function of SplitMix64 (Steele, Lea and Flood 2014), in place."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
