@@ -3,7 +3,8 @@
 A checkpoint holds the model, the optimizer, the plan, the step, the trim and the key of the run.
 Batches and noise are functions of key and step. So a resumed run draws the same batches and noise
 as an uninterrupted one: the steps between the checkpoint and the kill repeat the same releases and
-are not new ones. Their cost is written to `paid.json` before the first of them is taken.
+are not new ones. Their cost is written to `paid.json` before the first of them is taken. Where it
+cannot be proved that they are the same releases, they are not repeated (see `run_identity`).
 
 A checkpoint ends with a digest of its bytes, which is checked before anything else is read: a
 damaged checkpoint would release different sums with the same noise. The digest guards against
@@ -30,14 +31,12 @@ from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.loop.resuming import resumable
 from prudent.training.plan import Plan
 
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 PAID_FORMAT = 1
 """A change that earlier versions would misread or fail to read raises the number."""
 
 CHECKPOINT = "checkpoint.pt"
 _PAID = "paid.json"
-_PAID_BEFORE = "ledger.json"
-"""The name that earlier versions gave to the file."""
 
 _SEAL = b"\nprudent sha-256\n"
 
@@ -107,7 +106,6 @@ def charge(folder: Path, plan: Plan, steps: int) -> None:
     }
     with replacing(folder / _PAID) as file:
         json.dump(content, file, indent=1)
-    (folder / _PAID_BEFORE).unlink(missing_ok=True)
 
 
 class Charge(NamedTuple):
@@ -132,8 +130,6 @@ def charged(folder: Path) -> Charge | None:
         ValueError: If the file is damaged.
     """
     path = folder / _PAID
-    if not path.exists():
-        path = folder / _PAID_BEFORE
     if not path.exists():
         return None
     try:

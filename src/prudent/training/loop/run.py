@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent import _validate
+from prudent._fingerprint import fingerprint, records_fingerprint
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.aggregation import Mean, ProposeTestRelease
@@ -36,7 +37,8 @@ from prudent.training.memory import within_memory
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
-from prudent.training.sampling import Batch, PoissonSampler, device_kind
+from prudent.training.run_identity import Identity, machine, warn_of_lost_steps
+from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
 
 
@@ -53,6 +55,8 @@ class TrainingRun:
         average: Running average of the trained parameters, if requested.
         last: The outcome of the last step.
         name: A random public name, by which a ledger knows what it was charged for.
+        identity: Returns what a resumed run must prove to be the same; computed once.
+        lost: Steps of the plan that were paid for but not repeated after a kill.
     """
 
     execution: Execution
@@ -62,6 +66,8 @@ class TrainingRun:
     updates: Updates
     average: Average | None = None
     last: StepOutcome | None = None
+    identity: Callable[[], Identity]
+    lost: int = 0
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
     _coming: "_Coming | None" = attrs.field(default=None, init=False)
 
@@ -91,7 +97,7 @@ class TrainingRun:
         records = Records.of(train_set, execution, processes, collate_fn)
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
-        key = processes.first(execution.key)
+        key = _shared(execution.key, processes)
         step = Step(
             plan,
             model,
@@ -123,6 +129,20 @@ class TrainingRun:
             processes=processes,
         )
         _separate_dropout(key, device, processes)
+
+        @functools.cache
+        def identity() -> Identity:
+            known = functools.partial(fingerprint, restored=model)
+            return Identity(
+                records=records_fingerprint(train_set),
+                loss=known(loss, collate_fn, corrupt),
+                model=known(model),
+                optimizer=known(optimizer, options, scheduler),
+                execution=repr((execution.computation, sampler.physical_batch)),
+                processes=str(processes.count),
+                machine=machine(device),
+            )
+
         return cls(
             execution=execution,
             records=records,
@@ -130,6 +150,7 @@ class TrainingRun:
             sampler=sampler,
             updates=updates,
             average=None if average is None else Average(model, average),
+            identity=identity,
         )
 
     @property
@@ -160,7 +181,7 @@ class TrainingRun:
                 lambda: self.updates(next(batches)), "physical_batch", self.sampler.physical_batch
             )
             if self.average is not None:
-                self.average.follow(number)
+                self.average.follow(number - self.lost)
             yield number
 
     def _batches(self, first: int) -> Iterator[Batch | Sequence[Chunk]]:
@@ -205,7 +226,7 @@ class TrainingRun:
         """Fraction of passed tests so far; None without a test."""
         if not self.tested:
             return None
-        return self.passes / steps if steps else 0.0
+        return self.passes / (steps - self.lost) if steps > self.lost else 0.0
 
     def metrics(
         self,
@@ -257,7 +278,8 @@ class TrainingRun:
             "predictable": self.key.predictable,
             "records": self.records.count,
             "data": self.records.fingerprint(),
-            "device": device_kind(device),
+            "identity": self.identity().plain(),
+            "lost": self.lost,
             "model": model,
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),
@@ -270,17 +292,19 @@ class TrainingRun:
             "name": self.name,
         }
 
-    def restore(self, state: dict[str, Any] | None) -> int:
-        """Restore a saved state and return its step; 0 without a state."""
+    def restore(self, state: dict[str, Any] | None, paid: int = 0) -> int:
+        """Restore a saved state and return the step to go on from; 0 without a state.
+
+        Args:
+            state: The saved state.
+            paid: Number of steps that were paid for, so that they may have been taken.
+        """
         if state is None:
             return 0
-        self._check_own(state)
-        restore_schedule(self.updates.scheduler, state.get("schedule"))
+        restore_schedule(self.updates.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
-        key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
-        self.step.use(key)
-        self.sampler = self.sampler.with_key(key)
+        self._use(Key(bytes.fromhex(state["key"]), bool(state["predictable"])))
         self.step.state.load_state_dict(state["release"])
         device, host = self.execution.device, torch.device("cpu")
         self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
@@ -288,16 +312,31 @@ class TrainingRun:
         _default_generator(device).set_state(self._random_state(state, Purpose.DROPOUT, device))
         if self.average is not None:
             self.average.restore(state["averages"])
-        self.name = state.get("name", self.name)
-        step = int(state["step"])
+        self.name, self.lost = state["name"], int(state["lost"])
+        step = self._past_lost_steps(state, max(paid, int(state["step"])))
         self.updates.counters.restore(step, state["passes"])
         return step
 
-    def _check_own(self, state: dict[str, Any]) -> None:
-        """Raise an error unless the state is of this plan, these records and this kind of device.
+    def _past_lost_steps(self, state: dict[str, Any], paid: int) -> int:
+        """The step to go on from: that of the checkpoint if lost steps may be repeated."""
+        step = int(state["step"])
+        unproved = self.processes.gathered(self.identity().unproved(state["identity"]))
+        if step == paid or not any(unproved):
+            return step
+        if self.processes.rank == 0:
+            words = list(dict.fromkeys(itertools.chain(*unproved)))
+            warn_of_lost_steps(step + 1, paid, words)
+        self._use(_shared(self.key.renewed, self.processes))
+        self.step.state.move_to(paid)
+        self.lost += paid - step
+        return paid
 
-        Otherwise the run would release different sums with the same noise.
-        """
+    def _use(self, key: Key) -> None:
+        self.step.use(key)
+        self.sampler = self.sampler.with_key(key)
+
+    def check_own(self, state: dict[str, Any]) -> None:
+        """Raise an error unless the state is of this plan and these records."""
         if state["plan"] != repr(self.plan):
             raise ValueError(
                 "Expected the plan with which this run was started, got a different one. Start "
@@ -305,16 +344,8 @@ class TrainingRun:
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
             raise ValueError(
-                "Expected the train_set with which this run was started, got different records: "
-                "the same noise on other data could be subtracted. Start again in an empty folder."
-            )
-        kind = device_kind(self.execution.device)
-        if state.get("device") != kind:
-            raise ValueError(
-                "Expected the kind of device on which this run was started, "
-                f"{state.get('device')}, got {kind}: it rounds sums differently, so repeated steps "
-                "would be new releases with the same noise, charged only once. Resume on the "
-                "original kind of device, or start again in an empty folder."
+                "Expected the train_set with which this run was started, got different records. "
+                "Start again in an empty folder."
             )
 
     def _random_state(
@@ -348,6 +379,16 @@ class _Coming:
     def __next__(self) -> list[Chunk]:
         self.step += 1
         return next(self.batches)
+
+
+def _shared(make: Callable[[], Key], processes: Processes) -> Key:
+    """A key that the first process makes; the others get its secret."""
+
+    def made() -> tuple[bytes, bool]:
+        key = make()
+        return key.secret, key.predictable
+
+    return Key(*processes.first(made))
 
 
 def _separate_dropout(key: Key, device: torch.device, processes: Processes) -> None:
