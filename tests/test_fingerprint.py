@@ -150,7 +150,9 @@ def test_a_model_is_known_by_what_no_checkpoint_restores():
     assert known != fingerprint(weights)
 
 
-@pytest.mark.parametrize("value", [threading.Lock(), (one for one in ()), Files(), closing(Files())])
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), (one for one in ()), Files(), closing(Files())]
+)
 def test_what_cannot_be_known_has_none(value):
     assert fingerprint(value) == ""
 

@@ -62,9 +62,15 @@ class Identity:
         """As a dictionary, for a checkpoint."""
         return attrs.asdict(self)
 
-    def unproved(self, saved: dict[str, str]) -> list[str]:
-        """The parts that are not proved to be what they were, in words."""
-        return [
+    def unproved(self, saved: dict[str, str], *, same_key: bool) -> list[str]:
+        """The parts that are not proved to be what they were, in words.
+
+        Args:
+            saved: The identity in a checkpoint, as `plain` returned it.
+            same_key: Whether the key of the checkpoint is the last that the run has drawn.
+        """
+        found = [] if same_key else ["the key, of which a later checkpoint has a new one"]
+        return found + [
             words
             for name, words in _NAMES.items()
             if not getattr(self, name) or getattr(self, name) != saved.get(name)
@@ -94,6 +100,11 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith("model name")), platform.processor())
+
+
+PORTIONS = 100
+"""Number of portions in which the steps of a plan are paid for, each before its first step, so that
+few more are lost than were taken."""
 
 
 def warn_of_lost_steps(first: int, last: int, unproved: list[str]) -> None:

@@ -263,7 +263,7 @@ def test_the_ledger_never_goes_back(tmp_path, monkeypatch):
     assert paid[0] == 30
     assert paid == sorted(paid)
     assert paid[-1] == STEPS
-    steps, event, _ = charged(folder)
+    steps, event, *_ = charged(folder)
     assert event == PLAN.event_after(steps)
 
 
@@ -457,7 +457,7 @@ def test_a_checkpoint_is_for_its_owner_alone(tmp_path):
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert charged(tmp_path) is None
     charge(tmp_path, PLAN, 7)
-    assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation)
+    assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation, 0)
     assert json.loads((tmp_path / "paid.json").read_text())["steps"] == 7
 
 
@@ -478,8 +478,8 @@ def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
     train(tmp_path, plan=Plan(sampling_rate=0.1, steps=2, aggregation=PLAN.aggregation))
     state = load_checkpoint(tmp_path, CPU)
     names = (
-        "step plan key predictable records data identity lost model optimizer release corruption "
-        "dropout reading passes averages schedule name"
+        "step plan key predictable records data identity lost renewals model optimizer release "
+        "corruption dropout reading passes averages schedule name"
     )
     assert checkpoint.CHECKPOINT_FORMAT == 3
     assert set(state) == set(names.split())
@@ -547,7 +547,7 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path, finished):
     for bit in range(0, 8 * len(content), 3):  # every bit takes seconds
         path.write_bytes(flipped(content, bit))
         try:
-            steps, event, _ = charged(tmp_path)
+            steps, event, *_ = charged(tmp_path)
         except ValueError:
             continue
         assert steps == 17 or not 0 <= steps <= STEPS or event != PLAN.event_after(steps)

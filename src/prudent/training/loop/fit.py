@@ -27,10 +27,7 @@ from prudent.training.loop.run import TrainingRun
 from prudent.training.loop.scheduling import Scheduler
 from prudent.training.parallel.sharding import rest
 from prudent.training.plan import Plan
-
-_PORTIONS = 100
-"""Number of portions in which a run with a folder is paid for, each before its first step: what is
-lost where steps cannot be repeated (see `run_identity`) are those since the checkpoint."""
+from prudent.training.run_identity import PORTIONS
 
 Callback = Callable[[nn.Module, Metrics], object]
 """Called with the model and the public metrics at every evaluation."""
@@ -206,12 +203,12 @@ def fit(
             tensorboard=tensorboard and speaks,
         )
         stack.enter_context(recorder)
-        portion = plan.steps if folder is None else -(-plan.steps // _PORTIONS)
+        portion = plan.steps if folder is None else -(-plan.steps // PORTIONS)
         for step, stop in pairwise(_stops(start, plan.steps, every, marks)):
             for first, last in pairwise(_stops(step, stop, portion)):
                 if folder is not None and last > paid:
                     paid = last
-                    processes.first(partial(charge, folder, plan, paid))
+                    processes.first(partial(charge, folder, plan, paid, renewals=run.renewals))
                 for number in run.steps(first, last):
                     recorder.advance()
                     if number + 1 in EARLY_LOOKS or number + 1 == stop:
@@ -364,7 +361,8 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     if folder is None:
         raise _validate.ArgumentError("out", "the folder to resume from", got=None)
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-    paid, event, _ = run.processes.first(partial(charged, folder)) or (0, None, None)
+    known = run.processes.first(partial(charged, folder))
+    paid = 0 if known is None else known.steps
     if state is not None:
         run.check_own(state)
     if paid and state is None:
@@ -383,14 +381,14 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
             hint="Use the original budget, or a larger one.",
         )
     taken = 0 if state is None else int(state["step"])
-    if event is not None and (event != plan.event_after(paid) or paid < taken):
+    if known is not None and (known.event != plan.event_after(paid) or paid < taken):
         raise _validate.ArgumentError(
             "out",
             "with what this run paid for",
             shown=f"{str(folder)!r}, whose paid.json does not match its checkpoint",
             hint="Restore the file from a copy, or start again in another folder.",
         )
-    start = run.restore(state, paid)
-    if state is not None and start > taken:
+    start = 0 if state is None else run.restore(state, known)
+    if start > taken:
         _save(run, folder, start)  # with the new key, before its first step
     return start, paid

@@ -21,6 +21,7 @@ from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.loop.averaging import Average
+from prudent.training.loop.checkpoint import Charge
 from prudent.training.loop.counters import Counters
 from prudent.training.loop.data import Records
 from prudent.training.loop.execution import Execution
@@ -57,6 +58,7 @@ class TrainingRun:
         name: A random public name, by which a ledger knows what it was charged for.
         identity: Returns what a resumed run must prove to be the same; computed once.
         lost: Steps of the plan that were paid for but not repeated after a kill.
+        renewals: How often a new key was drawn instead.
     """
 
     execution: Execution
@@ -68,6 +70,7 @@ class TrainingRun:
     last: StepOutcome | None = None
     identity: Callable[[], Identity]
     lost: int = 0
+    renewals: int = 0
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
     _coming: "_Coming | None" = attrs.field(default=None, init=False)
 
@@ -280,6 +283,7 @@ class TrainingRun:
             "data": self.records.fingerprint(),
             "identity": self.identity().plain(),
             "lost": self.lost,
+            "renewals": self.renewals,
             "model": model,
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),
@@ -292,15 +296,13 @@ class TrainingRun:
             "name": self.name,
         }
 
-    def restore(self, state: dict[str, Any] | None, paid: int = 0) -> int:
-        """Restore a saved state and return the step to go on from; 0 without a state.
+    def restore(self, state: dict[str, Any], paid: Charge | None) -> int:
+        """Restore a saved state and return the step to go on from.
 
         Args:
             state: The saved state.
-            paid: Number of steps that were paid for, so that they may have been taken.
+            paid: What was paid for, so that it may have been taken.
         """
-        if state is None:
-            return 0
         restore_schedule(self.updates.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
@@ -312,16 +314,22 @@ class TrainingRun:
         _default_generator(device).set_state(self._random_state(state, Purpose.DROPOUT, device))
         if self.average is not None:
             self.average.restore(state["averages"])
-        self.name, self.lost = state["name"], int(state["lost"])
-        step = self._past_lost_steps(state, max(paid, int(state["step"])))
+        self.name, self.lost, self.renewals = state["name"], state["lost"], state["renewals"]
+        step = int(state["step"])
+        if paid is not None and paid.steps > step:
+            same = self.renewals == paid.renewals
+            self.renewals = max(self.renewals, paid.renewals)
+            step = self._past_lost_steps(state["identity"], step, paid.steps, same_key=same)
         self.updates.counters.restore(step, state["passes"])
         return step
 
-    def _past_lost_steps(self, state: dict[str, Any], paid: int) -> int:
+    def _past_lost_steps(
+        self, identity: dict[str, str], step: int, paid: int, *, same_key: bool
+    ) -> int:
         """The step to go on from: that of the checkpoint if lost steps may be repeated."""
-        step = int(state["step"])
-        unproved = self.processes.gathered(self.identity().unproved(state["identity"]))
-        if step == paid or not any(unproved):
+        own = self.identity().unproved(identity, same_key=same_key)
+        unproved = self.processes.gathered(own)
+        if not any(unproved):
             return step
         if self.processes.rank == 0:
             words = list(dict.fromkeys(itertools.chain(*unproved)))
@@ -329,6 +337,7 @@ class TrainingRun:
         self._use(_shared(self.key.renewed, self.processes))
         self.step.state.move_to(paid)
         self.lost += paid - step
+        self.renewals += 1
         return paid
 
     def _use(self, key: Key) -> None:
