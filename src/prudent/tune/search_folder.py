@@ -139,9 +139,9 @@ class SearchFolder:
             )
         if not (before and known):
             warn(
-                "The search is resumed with the settings that were drawn, and all of its candidates "
-                "are run again: it cannot be proved that they are what they were, because they "
-                "have no fingerprint."
+                "The search is resumed with the settings that were drawn, and all of its "
+                "candidates are run again: they have no fingerprint, so it cannot be proved that "
+                "they are what they were."
             )
             shutil.rmtree(self._candidates, ignore_errors=True)
 

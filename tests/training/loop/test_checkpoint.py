@@ -478,8 +478,8 @@ def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
     train(tmp_path, plan=Plan(sampling_rate=0.1, steps=2, aggregation=PLAN.aggregation))
     state = load_checkpoint(tmp_path, CPU)
     names = (
-        "step plan key predictable records data identity lost renewals model optimizer release "
-        "corruption dropout reading passes averages schedule name"
+        "step plan event key predictable records data identity lost renewals model optimizer "
+        "release corruption dropout reading passes averages schedule name"
     )
     assert checkpoint.CHECKPOINT_FORMAT == 3
     assert set(state) == set(names.split())

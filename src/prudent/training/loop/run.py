@@ -15,6 +15,7 @@ from prudent import _validate
 from prudent._fingerprint import fingerprint, records_fingerprint
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.serialisation import to_json
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk
 from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
@@ -277,6 +278,7 @@ class TrainingRun:
         return {
             "step": step,
             "plan": repr(self.plan),
+            "event": to_json(self.plan.event_after(step)),
             "key": self.key.secret.hex(),
             "predictable": self.key.predictable,
             "records": self.records.count,
