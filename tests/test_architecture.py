@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
 GROUND = {
     "_files",
+    "_fingerprint",
     "_formats",
     "_lazy",
     "_locking",
@@ -17,12 +18,14 @@ GROUND = {
     "_redaction",
     "_rounding",
     "_validate",
+    "_warning",
 }
 WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
     "_files": set[str](),
+    "_fingerprint": set[str](),
     "_formats": {"_validate"},
     "_lazy": set[str](),
     "_locking": {"_validate"},
@@ -30,6 +33,7 @@ MAY_IMPORT = {
     "_redaction": set[str](),
     "_rounding": set[str](),
     "_validate": {"_redaction"},
+    "_warning": set[str](),
     "accounting": GROUND,
     "records": GROUND,
     **{room: GROUND | {"accounting", "records"} for room in WORKERS},

@@ -1,12 +1,15 @@
 """`prudent certify run`: what is read from a run's folder, printed and refused."""
 
+import functools
 import json
+import re
 
 import attrs
 import pytest
 import typer
 
 from prudent import LaplaceTest, Plan, ProposeTestRelease, Sum
+from prudent._rounding import rounded_up
 from prudent.accounting import REPLACE_ONE
 from prudent.accounting.robustness import mean_at_least
 from prudent.cli import certify_run, errors, main
@@ -37,6 +40,11 @@ def certify(capsys, *arguments):
     return status, shown.out, shown.err
 
 
+@functools.cache
+def epsilon_at(plan, step):
+    return plan.epsilon_after(step, 1e-5)
+
+
 def written(folder, accuracy=0.9, plan=PLAN, **changes):
     """A folder as `fit` leaves it, with two evaluations."""
     folder.mkdir()
@@ -45,7 +53,7 @@ def written(folder, accuracy=0.9, plan=PLAN, **changes):
         for step, value in ((10, 0.2), (30, accuracy)):
             entry = Metrics(
                 step=step,
-                epsilon=1.234567,
+                epsilon=epsilon_at(plan, step),
                 delta=1e-5,
                 relation=str(plan.relation),
                 pass_rate=0.0,
@@ -73,7 +81,8 @@ def test_one_run_is_certified_on_a_condition(capsys, tmp_path, plan, method):
     assert (found["accuracy"], found["expected"], found["runs"]) == (0.9, 0.9, 1)
     assert found["expected_is_assumed"] is True
     assert (found["confidence"], found["method"]) == (None, method)
-    assert (found["relation"], found["epsilon"], found["delta"]) == ("zero-out", 1.234567, 1e-5)
+    assert (found["relation"], found["delta"]) == ("zero-out", 1e-5)
+    assert found["epsilon"] == epsilon_at(plan, plan.steps)
     assert found["withstands"] == {"above": 0.5, "records": plan.withstands(accuracy=0.9)}
     assert "one draw of a random number" in found["conditions"][0]
 
@@ -84,7 +93,8 @@ def test_the_sentences_for_a_person(capsys, tmp_path):
     lines = out.splitlines()
     assert lines[:2] == [
         "accuracy 0.9, one run",
-        "(1.2346, 1e-05)-DP for blanking out one record (the number of records is public)",
+        f"({rounded_up(epsilon_at(PLAN, 30))}, 1e-05)-DP for blanking out one record "
+        "(the number of records is public)",
     ]
     assert lines[2] == str(PLAN.certificate(accuracy=0.9, records=3))
     assert lines[2].startswith("If the expected accuracy is 0.9, then with up to 3 records blanked")
@@ -123,6 +133,30 @@ def test_a_run_of_prudent_train_is_certified(capsys, tmp_path, archive):
     for name in ("accuracy", "epsilon", "delta"):
         assert found[name] == trained[name]
     assert 0 < found["certificates"][0]["at_least"] < found["accuracy"]
+    louder(tmp_path / "run")
+    assert "whose paid.json and checkpoint.pt do not agree" in refused(capsys, tmp_path / "run")
+
+
+def louder(folder):
+    """Edits what a run says that it paid for: nearly all is noise."""
+    path = folder / "paid.json"
+    text = path.read_text()
+    edited = re.sub(r'("noise_multiplier": )[0-9.]+', r"\g<1>999.0", text)
+    assert edited != text
+    path.write_text(edited)
+    return text
+
+
+def test_an_edited_record_of_what_was_paid_is_not_believed(capsys, tmp_path):
+    folder = written(tmp_path / "run")
+    text = louder(folder)
+    assert "whose paid.json and metrics.jsonl do not agree" in refused(capsys, folder)
+    (folder / "paid.json").write_text(text.replace('"steps": 30', '"steps": 29'))
+    assert "do not agree" in refused(capsys, folder)
+    (folder / "paid.json").write_text(text)
+    assert certify(capsys, folder)[0] == 0
+    bare = written(tmp_path / "bare", epsilon=None, delta=None)
+    assert "to check paid.json by" in refused(capsys, bare)
 
 
 def refused(capsys, *arguments):

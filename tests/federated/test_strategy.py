@@ -1,7 +1,9 @@
 """The strategy, with Flower's own messages and loop, and a grid within this process."""
 
+import copy
 import logging
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -291,3 +293,14 @@ def test_a_model_that_cannot_be_released_is_refused(model, message):
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="Expected clients a whole number >= 1, got 0"):
         PrivateStrategy(plan_of(), clients=0)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_strategy_is_not_copied(copied, begun):
+    """A copy would draw the same clients and the same noise for other updates."""
+    strategy = strategy_of()
+    if begun:
+        run(strategy, [adding(UP)] * 4)
+    with pytest.raises(TypeError, match="holds the key of a run"):
+        copied(strategy)

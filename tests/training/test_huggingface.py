@@ -238,6 +238,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
             ),
         ),
         "data_collator": drops_words,
+        "train_dataset": list(Sentences()),
         "key": None,
     }
     args = arguments(
@@ -265,6 +266,63 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     ]
     assert histories[0] == histories[1]
     assert "pass_rate" in histories[0][-1]
+
+
+class Killed(BaseException):
+    """Ends a run like a kill does: nothing after it happens."""
+
+
+class KillsAfter(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.global_step == self.step:
+            raise Killed
+
+
+def halved(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    return nn.functional.cross_entropy(outputs["logits"], labels) / 2
+
+
+@pytest.mark.parametrize(
+    ("records", "change", "said"),
+    [
+        (Sentences(), {}, "the records"),
+        (list(Sentences()), {"compute_loss_func": halved}, "the loss"),
+        (list(Sentences()), {"recompute": False}, "precision"),
+    ],
+    ids=["records", "loss", "execution"],
+)
+def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
+    records: Any,
+    change: dict[str, Any],
+    said: str,
+    arguments: Callable[..., TrainingArguments],
+    tmp_path: Path,
+) -> None:
+    """The same noise on another sum is no noise on their difference."""
+    args = arguments(save_strategy="steps", save_steps=3)
+    options: dict[str, Any] = {"plan": everything(8), "train_dataset": records}
+    first = trainer(bert(), args, callbacks=[KillsAfter(5)], **options)
+    with pytest.raises(Killed):
+        first.train()
+    again = trainer(bert(), args, **options, **change)
+    with pytest.warns(RuntimeWarning, match=f"steps 4 to 5, .*were: {said}"):
+        again.train(str(tmp_path / "checkpoint-3"))
+    assert again._key != first._key
+    assert (again.lost, again.state.global_step) == (2, 6)
+    assert again._step is not None
+    assert again._step.taken == 8
+    # What the older checkpoint proves has ended with the new key.
+    late = trainer(bert(), args, **options)
+    said = "after which all may have been taken"
+    with pytest.raises(ArgumentError, match=said), pytest.warns(match="steps 4 to 8"):
+        late.train(str(tmp_path / "checkpoint-3"))
+    (paid,) = tmp_path.glob("paid-*.json")
+    paid.unlink()
+    with pytest.raises(ArgumentError, match="a checkpoint beside paid-"):
+        trainer(bert(), args, **options).train(str(tmp_path / "checkpoint-3"))
 
 
 def test_a_checkpoint_is_for_its_own_run(

@@ -1,6 +1,11 @@
 """The keystream is ChaCha20's, its numbers have their laws, and positions never share bits."""
 
+import copy
 import math
+import os
+import pickle
+import subprocess
+import sys
 
 import mpmath
 import numpy as np
@@ -239,3 +244,52 @@ class TestNormals:
 
 def test_streams_are_values():
     assert Key.from_seed(1).stream(Purpose.NOISE) == Stream(NOISE.secret)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("held", [Key.random(), Key.random().stream(Purpose.NOISE)])
+def test_a_key_is_not_copied(held, copied):
+    with pytest.raises(TypeError, match="never copied or pickled"):
+        copied(held)
+
+
+FORKED = """
+import os, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from prudent.training import Chunk, Key, Plan, PoissonSampler, Step, Sum, make_private
+
+plan = Plan(sampling_rate=0.5, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+key = Key.random()
+loss = lambda outputs, targets: outputs.sum(1)
+step = Step(plan, nn.Linear(2, 1), loss, expected_batch=2, key=key)
+sampler = PoissonSampler(4, 0.5)
+if os.fork() == 0:
+    refused = 0
+    for use in (
+        lambda: step([Chunk(torch.ones(2, 2), torch.zeros(2), torch.ones(2, dtype=torch.bool))]),
+        lambda: sampler.batch(0),
+        lambda: Step(plan, nn.Linear(2, 1), loss, expected_batch=2, key=key),
+    ):
+        try:
+            use()
+        except RuntimeError as error:
+            refused += "by a fork" in str(error)
+    Step(plan, nn.Linear(2, 1), loss, expected_batch=2)  # a key of its own
+    os._exit(refused)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+step([Chunk(torch.ones(2, 2), torch.zeros(2), torch.ones(2, dtype=torch.bool))])
+# Workers that read are forked, too, and draw nothing.
+data = DataLoader(TensorDataset(torch.ones(8, 2), torch.zeros(8)), batch_size=4, num_workers=1)
+model = nn.Linear(2, 1)
+made = make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), data, plan=plan)
+assert len(list(made[2])) == 2
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_does_not_draw_the_noise_of_its_parent():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

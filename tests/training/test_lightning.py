@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 pytest.importorskip("lightning", reason="the extra `lightning` is not installed")
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.tuner.tuning import Tuner
 
 from prudent import ArgumentError
 from prudent.training import Key, Plan, Sum
@@ -191,3 +193,62 @@ def test_a_plan_of_ones_own(tmp_path: Path) -> None:
     done.fit(module, batches)
     assert done.optimizers[0].plan == plan
     assert float(done.callback_metrics["epsilon"]) == pytest.approx(plan.epsilon(1e-6))
+
+
+class Logging(Classifier):
+    """Logs its loss, as tutorials do."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        loss = super().training_step(batch, index)
+        self.log("train_loss", loss, on_epoch=True)
+        return loss
+
+
+class Following(Logging):
+    """Lowers its learning rate when the training loss no longer falls."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        following = {"scheduler": scheduler, "monitor": "train_loss_epoch"}
+        return {"optimizer": optimizer, "lr_scheduler": following}
+
+
+@pytest.mark.parametrize(
+    ("module", "callbacks"),
+    [
+        (Logging, [EarlyStopping("train_loss")]),
+        (Logging, [EarlyStopping("train_loss_epoch")]),
+        (Logging, [ModelCheckpoint(monitor="train_loss", save_top_k=1)]),
+        (Logging, [ModelCheckpoint(filename="{epoch}-{train_loss:.2f}")]),
+        (Following, []),
+    ],
+    ids=["stopping", "epochs", "choosing", "naming", "learning rate"],
+)
+def test_what_is_not_paid_for_decides_nothing(
+    module: type[Classifier], callbacks: list[Any], tmp_path: Path
+) -> None:
+    made, batches = private(module=module())
+    run = trainer(tmp_path, callbacks=callbacks, enable_checkpointing=True)
+    with pytest.raises(ArgumentError, match="train_loss") as error:
+        run.fit(made, batches)
+    assert error.value.argument == "monitor"
+    assert run.optimizers[0].steps == 0
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_results_of_validation_may_decide(tmp_path: Path) -> None:
+    made, batches = private(module=Logging())
+    stopping = EarlyStopping("epsilon", check_on_train_epoch_end=True, mode="max")
+    run = trainer(tmp_path, callbacks=[stopping], max_epochs=1)
+    run.fit(made, batches)
+    assert run.optimizers[0].steps == 6
+
+
+def test_no_learning_rate_is_searched_on_private_records(tmp_path: Path) -> None:
+    made, batches = private()
+    run = trainer(tmp_path)
+    for search in (Tuner(run).lr_find, Tuner(run).scale_batch_size):
+        with pytest.raises(ArgumentError, match="Search on public records"):
+            search(made, batches)
+    assert not run.optimizers or run.optimizers[0].steps == 0

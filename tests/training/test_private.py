@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomS
 
 import prudent
 from prudent import ArgumentError
+from prudent._warning import PredictableNoiseWarning
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
 from prudent.training import (
     AdaptiveTrim,
@@ -555,12 +557,36 @@ def test_scheduler_acts_and_a_saved_state_resumes() -> None:
     assert optimizer.steps == 2  # going back takes back no step
     _, again, _ = private(digits(), key=Key.from_seed(1))
     again.load_state_dict(saved)
-    assert again.steps == 1
+    assert again.steps == 2  # those of the other are released
     assert again.param_groups[0]["lr"] == pytest.approx(0.05)
-    assert again.epsilon(1e-5) == plan().epsilon_after(1, 1e-5)
+    assert again.epsilon(1e-5) == plan().epsilon_after(2, 1e-5)
+    model, latest, batches = private(digits(), key=Key.from_seed(2))
+    latest.load_state_dict(saved)
+    take(model, latest, *next(iter(batches)))
+    assert latest.steps == 3
+    with pytest.raises(ValueError, match="one backward pass"):
+        optimizer.step()
+    assert optimizer.steps == 3  # one counter for all that go on with one run
     _, other, _ = private(digits(), plan=plan(steps=21))
     with pytest.raises(ValueError, match="of this plan"):
         other.load_state_dict(saved)
+
+
+def test_the_key_leaves_with_no_copy() -> None:
+    _, optimizer, loader = private(digits())
+    for holder in (optimizer, loader, optimizer._release, loader.batch_sampler):
+        for copied in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match="holds the key of a run"):
+                copied(holder)
+
+
+def test_a_seeded_key_is_warned_of() -> None:
+    with pytest.warns(PredictableNoiseWarning, match="The noise is predictable") as caught:
+        private(digits(), key=Key.from_seed(0))
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        private(digits(), key=None)
 
 
 def test_closure_runs_forward_and_backward() -> None:

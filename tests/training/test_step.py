@@ -451,3 +451,20 @@ def test_the_first_step_warns_of_a_loss_over_the_batch():
     with pytest.warns(RuntimeWarning, match="nothing to compare"):
         step([Chunk(*data())])
     step([Chunk(*data())])
+
+
+def test_the_counter_never_goes_back():
+    """Else steps are released again with noise that has been used, and counted once."""
+    plan = Plan(sampling_rate=1.0, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    model = nn.Linear(2, 1)
+    step = Step(plan, model, lambda outputs, targets: outputs.sum(1), expected_batch=2)
+    batch = [Chunk(torch.ones(2, 2), torch.zeros(2), torch.ones(2, dtype=torch.bool))]
+    step(batch)
+    saved, first = step.state.state_dict(), model.weight.grad
+    step(batch)
+    step.state.load_state_dict(saved)
+    assert step.taken == 2
+    step(batch)
+    assert not torch.equal(model.weight.grad, first)
+    with pytest.raises(ValueError, match=r"at most plan\.steps = 3"):
+        step(batch)

@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ from prudent.tune import (
     price,
     tune,
 )
-from prudent.tune.candidate import attempt
-from prudent.tune.tuning import _prune
+from prudent.tune.candidate import attempt, outcome
+from prudent.tune.search_folder import prune
+from prudent.tune.workers import side_by_side
 
 EVENT = ApproximateDpEvent(0.1, 0.0)
 
@@ -45,11 +48,12 @@ CANDIDATE = Candidate(run, EVENT)
 
 
 class Recording:
-    """A run that keeps its settings, and fails or stops where told."""
+    """A run that keeps its settings, and fails or stops where told. It has no fingerprint."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.settings: list[Any] = []
         self.stop_at = stop_at
+        self.opaque = threading.Lock()
 
     def __call__(self, setting: Any, folder: Path) -> Scored:
         if len(self.settings) == self.stop_at:
@@ -121,8 +125,7 @@ def test_a_killed_search_goes_on_with_what_was_drawn(
     with Ledger.create(tmp_path / "budget.db", epsilon=5.0, delta=1e-6) as ledger:
         with pytest.raises(KeyboardInterrupt):
             tune(Candidate(first, EVENT), space, ledger=ledger, **arguments)
-        state = json.loads((out / "secret.json").read_text())
-        assert ((out / "secret.json").stat().st_mode & 0o077) == 0
+        state = json.loads((out / "secret" / "state.json").read_text())
         with pytest.raises(ValueError, match="resume"):
             tune(Candidate(first, EVENT), space, ledger=ledger, **arguments)
 
@@ -134,8 +137,10 @@ def test_a_killed_search_goes_on_with_what_was_drawn(
         with pytest.raises(ValueError, match="same event"):
             tune(Candidate(first, ApproximateDpEvent(0.2, 0.0)), space, resume=True, **arguments)
         second = Recording()
-        best = tune(Candidate(second, EVENT), space, ledger=ledger, resume=True, **arguments)
-        assert first.settings + second.settings == state["settings"]
+        with pytest.warns(RuntimeWarning, match="all of its candidates are run again"):
+            best = tune(Candidate(second, EVENT), space, ledger=ledger, resume=True, **arguments)
+        assert first.settings == state["settings"][:3]
+        assert second.settings == state["settings"]
         assert best.score == max(setting["x"] for setting in state["settings"])
         assert len(ledger.history()) == 1
         third = Recording()
@@ -156,8 +161,133 @@ def test_a_kill_before_the_charge_is_charged_on_resumption(tmp_path: Path) -> No
     assert not work.settings
     with Ledger.create(tmp_path / "budget.db", epsilon=5.0, delta=1e-6) as ledger:
         candidate = Candidate(work, EVENT)
-        tune(candidate, space, ledger=ledger, out=tmp_path / "run", resume=True, **arguments)  # type: ignore[arg-type]
+        with pytest.warns(RuntimeWarning, match="run again"):
+            tune(candidate, space, ledger=ledger, out=tmp_path / "run", resume=True, **arguments)  # type: ignore[arg-type]
         assert len(ledger.history()) == 1
+
+
+def marked(place: Path, scale: float = 1.0) -> Any:
+    """A run with a fingerprint, which writes to a folder what it did and stops where told."""
+
+    def run(setting: Any, folder: Path) -> float:
+        if (place / "stop").exists() and len(list(place.iterdir())) == 4:
+            raise KeyboardInterrupt
+        (place / repr(setting["x"])).touch()
+        return scale * setting["x"]  # type: ignore[no-any-return]
+
+    return run
+
+
+def test_a_search_goes_on_with_the_candidate_that_it_was_begun_with(tmp_path: Path) -> None:
+    """Other records, or other code, would compete with what the first ones left."""
+    work, out = tmp_path / "work", tmp_path / "out"
+    work.mkdir()
+    (work / "stop").touch()
+    arguments: dict[str, Any] = {"trials": Binomial(7, 1.0), "delta": 0.0, "out": out}
+    with pytest.raises(KeyboardInterrupt):
+        tune(Candidate(marked(work), EVENT), space, **arguments)
+    (work / "stop").unlink()
+    before = {path.name for path in work.iterdir()}
+    assert len(before) == 3
+    for path in work.iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match="Expected candidate the one that this search was begun"):
+        tune(Candidate(marked(work, 2.0), EVENT), space, resume=True, **arguments)
+    tune(Candidate(marked(work), EVENT), space, resume=True, **arguments)
+    after = {path.name for path in work.iterdir()}
+    assert len(after) == 4
+    assert not before & after
+
+
+def test_nothing_about_the_number_of_candidates_is_seen_or_left(tmp_path: Path) -> None:
+    """Times, sizes, links and rights of what others may list, while it runs and afterwards."""
+    outs = [tmp_path / str(count) for count in (1, 6)]
+    seen: list[list[Any]] = []
+
+    def listed(out: Path) -> list[Any]:
+        found = [(path.name, path.stat()) for path in sorted(out.iterdir())]
+        return [(name, facts.st_mode, facts.st_nlink, facts.st_size) for name, facts in found]
+
+    for out, count in zip(outs, (1, 6), strict=True):
+
+        def looking(setting: Any, folder: Path, out: Path = out) -> float:
+            (folder / "sub").mkdir()
+            (folder / "sub" / "weights").write_text(repr(setting))
+            seen[-1:] = [listed(out)]
+            os.utime(folder / "sub" / "weights", (1, 1))
+            return 1.0 - setting["x"]
+
+        seen.append([])
+        tune(Candidate(looking, EVENT), space, trials=Binomial(count, 1.0), delta=0.0, out=out)
+    assert seen[0] == seen[1]
+    names = {name for name, *_ in seen[0]}
+    assert names - {"running.lock-journal"} == {"running.lock", "secret"}
+    (rights,) = [mode for name, mode, *_ in seen[0] if name == "secret"]
+    assert rights & 0o777 == 0o700
+    for out in outs:
+        begun = json.loads((out / "result.json").read_text())["begun"]
+        left = [out, *out.rglob("*")]
+        assert {path.name for path in left[1:]} == {
+            "best",
+            "sub",
+            "weights",
+            "result.json",
+            "running.lock",
+        }
+        assert {path.stat().st_mtime for path in left} == {float(begun)}
+
+
+def test_the_ledger_knows_that_a_search_is_released(tmp_path: Path) -> None:
+    """Before its first candidate: a later time would tell their number."""
+    with Ledger.create(tmp_path / "budget.db", epsilon=1.0, delta=1e-6) as ledger:
+        noted: list[Any] = []
+
+        def looking(setting: Any, folder: Path) -> float:
+            noted.append(ledger.history()[0].outcome_text)
+            return 0.0
+
+        tune(Candidate(looking, EVENT), space, trials=Binomial(2, 1.0), delta=0.0, ledger=ledger)
+        assert noted == ["released"] * 2
+
+
+def test_a_price_above_the_budget_at_its_own_delta_may_fit_at_that_of_the_budget(
+    tmp_path: Path,
+) -> None:
+    event, trials = dp.GaussianDpEvent(3.0), Geometric(10)
+    below = price(event, trials, 1e-6) - 1e-4
+    with Ledger.create(tmp_path / "budget.db", epsilon=below, delta=1e-5) as ledger:
+        assert not ledger.fits(trials.event(event), delta=1e-6)
+        tune(Candidate(run, event), space, trials=trials, delta=1e-6, ledger=ledger)
+        assert len(ledger.history()) == 1
+
+
+def leaving(setting: Any, folder: Path) -> float:
+    (folder / "note").write_text("record seventeen")
+    raise SystemExit("record seventeen")
+
+
+def dying(setting: Any, folder: Path) -> float:
+    if setting["x"] < 0.5:
+        os._exit(3)
+    return float(setting["x"])
+
+
+def test_a_candidate_that_ends_its_process_has_the_worst_score(tmp_path: Path) -> None:
+    worst = tune(Candidate(leaving, EVENT), space, trials=Binomial(2, 1.0), delta=0.0, out=tmp_path)
+    assert (worst.score, worst.failed) == (-math.inf, True)
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"seventeen" in path.read_bytes() for path in left)
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
+    folders = [tmp_path / str(index) for index in range(4)]
+    settings = [{"x": 0.1}, {"x": 0.7}, {"x": 0.2}, {"x": 0.9}]
+    ended: list[int] = []
+    jobs = zip(range(4), settings, folders, strict=True)
+    side_by_side(dying, jobs, 2, ended.append)
+    assert sorted(ended) == [0, 1, 2, 3]
+    scores = [found["score"] for found in map(outcome, folders) if found is not None]
+    assert scores == [-math.inf, 0.7, -math.inf, 0.9]
 
 
 def fragile(setting: Any, folder: Path) -> float:
@@ -196,8 +326,8 @@ def test_ties_keep_the_files_of_the_first_even_if_it_ends_last(tmp_path: Path) -
     for folder in folders:
         attempt(lambda *_: 1.0, {}, folder)
         (folder / "model.txt").write_text("weights")
-    assert _prune(folders, [2, 0]) == [0]
-    assert _prune(folders, [0, 1]) == [0]
+    assert prune(folders, [2, 0]) == [0]
+    assert prune(folders, [0, 1]) == [0]
     assert [(folder / "model.txt").exists() for folder in folders] == [True, False, False]
 
 

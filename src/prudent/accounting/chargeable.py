@@ -42,3 +42,17 @@ def check_ledger(ledger: LedgerLike, relation: Relation, *, who: str, hint: str 
             why=f"{who} has neighbours by {relation}",
             hint=f"{hint}, or {other}" if hint else other[0].upper() + other[1:],
         )
+
+
+def charge_calibrated(
+    ledger: LedgerLike, event: dp.DpEvent, label: str, *, delta: float | None
+) -> Any:
+    """Charge an event that was calibrated for a δ, of which the ledger is told if that helps.
+
+    Noise that was solved for exactly (ε, δ) can cost a hair more than ε at that δ, and still fit
+    into the budget at the budget's own δ.
+    """
+    fits = getattr(ledger, "fits", None)
+    if delta is not None and fits is not None and not fits(event, delta=delta) and fits(event):
+        delta = None
+    return ledger.charge(event, label, delta=delta)

@@ -7,12 +7,14 @@ it imports when it runs, so that `prudent --help` is quick and needs nothing tha
 
 import functools
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
 import prudent
+from prudent._warning import PredictableNoiseWarning
 from prudent.cli import (
     audit,
     budget,
@@ -133,6 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = command_line()
     asked = Manner.asked(given)
+    # A command that takes a seed says itself what it means, among its results.
+    warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
     with answering(asked), progress.shown(_title(command, given), quiet=asked.quiet):
         try:
             status = command(args=given, prog_name="prudent", standalone_mode=False)

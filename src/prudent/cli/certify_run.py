@@ -1,5 +1,6 @@
 """`prudent certify run`: what bad records can leave of the accuracy of a training run."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,11 @@ from prudent.cli import options
 from prudent.cli.display import echo, echo_json, neutral, remark
 
 if TYPE_CHECKING:
-    import dp_accounting as dp
-
     from prudent.accounting import Certificate, Relation
+    from prudent.training.loop.checkpoint import Charge
+
+Price = tuple[float | None, float | None]
+"""ε and δ of a run; None where it has no δ."""
 
 _CONDITIONS = (
     "The expectation is over the randomness of training (batches and noise), on this test set.",
@@ -75,7 +78,9 @@ def run(
     Privacy limits what k records can do to the expected accuracy, whatever
     they are. The bound is exact for k records of DP-SGD, and by group
     privacy for Propose-Test-Release. It reads metrics.jsonl and paid.json
-    of the run, no data and no weights, and costs no privacy.
+    of the run, no data, and costs no privacy. Both must agree with
+    checkpoint.pt or, where the secret checkpoint is kept elsewhere, with
+    each other.
 
     [b]Examples[/b]
 
@@ -86,8 +91,10 @@ def run(
     """
     from prudent.accounting import Certifier, Relation
 
-    event, ran_under = _one_plan(folders)
+    paid = _one_plan(folders)
     entries = _entries(folders)
+    prices = {_price(*each) for each in zip(folders, paid, entries, strict=True)}
+    event, ran_under = paid[0].event, paid[0].relation
     results = [
         _result(entry, metric, folder) for entry, folder in zip(entries, folders, strict=True)
     ]
@@ -101,14 +108,14 @@ def run(
     expected = found[0].expected
     most = None if above is None else certifier.withstands(accuracy=expected, above=above)
     if as_json:
-        plain = _plain(found, metric, len(results), entries[0], above, most)
+        plain = _plain(found, metric, len(results), max(prices, key=str), above, most)
         echo_json(plain)
     else:
-        _show(found, metric, entries[0], above, most)
+        _show(found, metric, max(prices, key=str), ran_under, above, most)
 
 
-def _one_plan(folders: list[Path]) -> "tuple[dp.DpEvent, Relation]":
-    """The event and relation that all runs share."""
+def _one_plan(folders: list[Path]) -> "list[Charge]":
+    """What each run paid for, which must be the same for all."""
     from prudent.training.loop.checkpoint import charged
 
     if len({folder.resolve() for folder in folders}) < len(folders):
@@ -121,14 +128,55 @@ def _one_plan(folders: list[Path]) -> "tuple[dp.DpEvent, Relation]":
                 "folders", "with the paid.json of a run", shown=f"{str(folder)!r} without one"
             )
         charges.append(charge)
-    if any(charge != charges[0] for charge in charges):
+    if any(charge[:3] != charges[0][:3] for charge in charges):
         raise ArgumentError(
             "folders",
             "with runs of one plan",
             shown="different ones",
             why="only runs of one plan have one expected accuracy",
         )
-    return charges[0].event, charges[0].relation
+    return charges
+
+
+def _price(folder: Path, paid: "Charge", entry: dict[str, Any]) -> Price:
+    """The δ in the metrics of a run and its ε by what was paid, checked by another of its files.
+
+    Raises:
+        ArgumentError: If the files do not agree, or nothing is there to check by.
+    """
+    import torch
+
+    from prudent.accounting import epsilon_of, serialisation
+    from prudent.training.loop.checkpoint import load_checkpoint
+
+    delta, written = entry.get("delta"), entry.get("epsilon")
+    epsilon = None
+    if isinstance(delta, float) and 0 < delta < 1:
+        epsilon = epsilon_of(paid.event, delta, paid.relation)
+    state = load_checkpoint(folder, torch.device("cpu"))
+    if state is not None:
+        if state["event"] != serialisation.to_json(paid.event):
+            raise _disagreeing(folder, "checkpoint.pt")
+    elif isinstance(written, int | float) and epsilon is not None:
+        if entry["step"] != paid.steps or not math.isclose(written, epsilon, rel_tol=1e-2):
+            raise _disagreeing(folder, "metrics.jsonl")
+    else:
+        raise ArgumentError(
+            "folders",
+            "with a checkpoint.pt, or an epsilon in metrics.jsonl, to check paid.json by",
+            shown=f"{str(folder)!r} with neither",
+            hint="Give fit a delta, or certify the run where its checkpoint is.",
+        )
+    return epsilon, delta
+
+
+def _disagreeing(folder: Path, file: str) -> ArgumentError:
+    return ArgumentError(
+        "folders",
+        "whose files are of one run that has ended",
+        shown=f"{str(folder)!r}, whose paid.json and {file} do not agree",
+        hint="Restore the file that was changed, or resume the run to its end.",
+    )
 
 
 def _entries(folders: list[Path]) -> list[dict[str, Any]]:
@@ -163,7 +211,7 @@ def _plain(
     found: "list[Certificate]",
     metric: str,
     runs: int,
-    entry: dict[str, Any],
+    price: Price,
     above: float | None,
     most: int | None,
 ) -> dict[str, Any]:
@@ -176,8 +224,8 @@ def _plain(
         "expected": first.expected,
         "expected_is_assumed": first.runs is None,
         "confidence": first.confidence,
-        "epsilon": entry.get("epsilon"),
-        "delta": entry.get("delta"),
+        "epsilon": price[0],
+        "delta": price[1],
         "relation": first.relation.adjacency.value,
         "method": first.method.value,
         "certificates": [{"records": one.records, "at_least": one.at_least} for one in found],
@@ -189,16 +237,17 @@ def _plain(
 def _show(
     found: "list[Certificate]",
     metric: str,
-    entry: dict[str, Any],
+    price: Price,
+    ran_under: "Relation",
     above: float | None,
     most: int | None,
 ) -> None:
     first = found[0]
     count = 1 if first.runs is None else first.runs
     echo(f"{neutral(metric)} {first.accuracy:.6g}, {'one run' if count == 1 else f'{count} runs'}")
-    if all(isinstance(entry.get(name), int | float) for name in ("epsilon", "delta")):
-        price = f"({rounded_up(entry['epsilon'])}, {entry['delta']:g})-DP"
-        echo(f"{price} for {neutral(entry.get('relation'))}")
+    epsilon, delta = price
+    if epsilon is not None:
+        echo(f"({rounded_up(epsilon)}, {delta:g})-DP for {ran_under}")
     for one in found:
         echo(one.sentence)
     if most is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent.federated.release import RoundRelease
-from prudent.training.keystream import Key, Purpose, uniforms
+from prudent.training.keystream import Key, Purpose, Uncopied, uniforms
 from prudent.training.plan import Plan
 
 try:
@@ -27,7 +27,7 @@ except ImportError as error:
 from prudent.federated.records import Layout
 
 
-class PrivateStrategy(Strategy):
+class PrivateStrategy(Uncopied, Strategy):
     """Client-level private and, with `ProposeTestRelease`, robust federated learning in Flower.
 
     Replaces `FedAvg` in a server app; client apps need no changes. They receive the model under
@@ -45,6 +45,7 @@ class PrivateStrategy(Strategy):
     | other names, shapes or types; NaN; more than one record | as if it had not been drawn |
     | a second answer, or one from a client that was not drawn | ignored |
     | more rounds than `plan.steps` | refused before the first of them |
+    | a copy or a pickle of the strategy | refused: it would draw the same noise again |
 
     Guarantee:
         The models sent and returned and the metrics of every round are together (ε, δ)-DP as

@@ -23,9 +23,10 @@ which read the same bits, get the same numbers up to the rounding of a logarithm
 import enum
 import hashlib
 import math
+import os
 import secrets
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import attrs
 import torch
@@ -33,6 +34,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
 from prudent import _validate
+from prudent._warning import PredictableNoiseWarning, warn
 
 WORDS = 1 << 35
 """Number of 64-bit words in the keystream of one position: 2³² blocks of 64 bytes."""
@@ -69,12 +71,39 @@ class Purpose(enum.Enum):
     """Seeds for data sets that draw random numbers."""
 
 
+class Uncopied:
+    """Something that must not exist twice: a copy would draw the same noise again.
+
+    Copying and pickling are refused, and with them copying and pickling whatever holds it. So is
+    its use in a forked process, which is a copy as well.
+    """
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"A {type(self).__name__} holds the key of a run, which is never copied or pickled: a "
+            "copy would draw the same noise for other sums. Make a new one, with a key of its own."
+        )
+
+
+def check_process(owner: int) -> None:
+    """Raise an error in a process other than the one that made a key."""
+    if owner != os.getpid():
+        raise RuntimeError(
+            "A key was made in another process and copied here by a fork: two processes would draw "
+            "the same noise for different sums. Make the step, or the key, in the process that "
+            "uses it."
+        )
+
+
 @attrs.frozen
-class Key:
+class Key(Uncopied):
     """The secret key of one run. It reveals all noise and which records were in each batch.
 
     Use a key for one run only. Two runs with the same key on different data release different sums
-    with the same noise, and their difference is not protected.
+    with the same noise, and their difference is not protected. A key cannot be copied or pickled,
+    and is used by the process that made it.
 
     Attributes:
         secret: 32 bytes; never printed.
@@ -84,6 +113,7 @@ class Key:
 
     secret: bytes = attrs.field(repr=False)
     predictable: bool = False
+    _process: int = attrs.field(factory=os.getpid, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.secret, bytes) or len(self.secret) != 32:
@@ -106,8 +136,13 @@ class Key:
         digest = hashlib.blake2b(number, digest_size=32, person=b"prudent seed")
         return cls(digest.digest(), predictable=True)
 
+    def renewed(self) -> Self:
+        """A new key from the operating system, for the rest of the run of this one."""
+        return type(self)(secrets.token_bytes(32), self.predictable)
+
     def stream(self, purpose: Purpose) -> "Stream":
         """The stream of random bits for one purpose."""
+        check_process(self._process)
         derived = hashlib.blake2b(
             purpose.value.encode(), key=self.secret, digest_size=32, person=b"prudent stream"
         )
@@ -122,7 +157,7 @@ class Key:
 
 
 def given_or_random(key: Key | None) -> Key:
-    """The given key, or a new one from the operating system."""
+    """The given key, or a new one from the operating system; warns of a predictable one."""
     if key is None:
         return Key.random()
     if not isinstance(key, Key):
@@ -133,11 +168,17 @@ def given_or_random(key: Key | None) -> Key:
             hint="Leave it unset for a secret key; Key.from_seed(seed) makes a run "
             "reproducible, and its noise predictable.",
         )
+    if key.predictable:
+        warn(
+            "The noise is predictable: its key comes from a seed, and whoever knows or guesses the "
+            "seed can subtract the noise. Leave the seed out where the data are secret.",
+            PredictableNoiseWarning,
+        )
     return key
 
 
 @attrs.frozen
-class Stream:
+class Stream(Uncopied):
     """The keystreams of one purpose.
 
     Attributes:
@@ -145,9 +186,11 @@ class Stream:
     """
 
     secret: bytes = attrs.field(repr=False)
+    _process: int = attrs.field(factory=os.getpid, init=False, eq=False, repr=False)
 
     def at(self, step: int, rank: int = 0) -> "Reader":
         """A reader at the start of the keystream of a position."""
+        check_process(self._process)
         return Reader(self.secret, step.to_bytes(8, "little") + rank.to_bytes(4, "little"))
 
     def words(self, count: int, *, step: int, rank: int = 0) -> Tensor:
@@ -156,6 +199,7 @@ class Stream:
 
     def word(self, place: int, *, step: int, rank: int = 0) -> Tensor:
         """The word at one place of a position, as a tensor of one element."""
+        check_process(self._process)
         nonce = step.to_bytes(8, "little") + rank.to_bytes(4, "little")
         block, offset = divmod(place, 8)
         return Reader(self.secret, nonce, block).words(8)[offset : offset + 1]

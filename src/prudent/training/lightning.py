@@ -4,12 +4,13 @@ Requires the extra `lightning`.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from torch import nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
@@ -73,13 +74,16 @@ def make_private(
 
     Guarantee:
         As for `prudent.make_private`. Values that `training_step` logs, such as the loss, are
-        neither released nor charged: they must not leave the data's owner. Steps taken after the
+        neither released nor charged: they must not leave the data's owner, and what would stop
+        training by them, choose or name a model by them, or change the learning rate by them is
+        refused. Steps taken after the
         checkpoint that a run resumes from are not in it; see `docs/opacus.md`.
 
     Raises:
         ArgumentError: If an argument is missing or does not fit; at the start of `fit`, if the
-            trainer runs several processes, accumulates or clips gradients, scales losses, or would
-            take more steps than the plan has.
+            trainer runs several processes, accumulates or clips gradients, scales losses, searches
+            for a learning rate or a batch size, or would take more steps than the plan has; at the
+            first step, if a callback or a scheduler monitors what training has logged.
     """
     model = module if model is None else model
     check_capturable(model)
@@ -181,6 +185,33 @@ class _PrivacyCallback(Callback):
         self._run = run
 
     @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+                raise ArgumentError(
+                    "callbacks",
+                    "without a search on the private records",
+                    shown=type(callback).__name__,
+                    why="what it finds follows from losses that are neither released nor charged",
+                    hint="Search on public records before make_private, or with prudent.tune.",
+                )
+
+    @override
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
+    ) -> None:
+        # Before the step releases anything; training_step has logged what it logs.
+        logged = _logged_in_training(trainer)
+        for name, what in _monitored(trainer, logged):
+            raise ArgumentError(
+                "monitor",
+                "a result of validation on public records",
+                shown=f"{name!r} in {what}, which training has logged",
+                why="it is neither released nor charged, and whatever follows it publishes it",
+                hint="Log it in validation_step, on public records, and monitor that.",
+            )
+
+    @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         steps = self._run.preparation.plan.steps
         for name, allowed, value, is_allowed in (
@@ -218,6 +249,27 @@ class _PrivacyCallback(Callback):
         optimizer, delta = self._run.optimizer, self._run.delta
         if optimizer is not None and delta is not None:
             pl_module.log("epsilon", optimizer.epsilon(delta), prog_bar=True)
+
+
+def _logged_in_training(trainer: Trainer) -> set[str]:
+    """The names under which callbacks find what training has logged, ε apart."""
+    results = trainer.fit_loop.epoch_loop._results
+    names = {result.meta.name for result in results.values()} - {"epsilon"}
+    return {name + ending for name in names for ending in ("", "_step", "_epoch")}
+
+
+def _monitored(trainer: Trainer, logged: set[str]) -> Iterator[tuple[str, str]]:
+    """The names among those that callbacks and schedulers follow, each with what follows it."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if (name := getattr(callback, "monitor", None)) in logged:
+            yield str(name), type(callback).__name__
+        named = getattr(callback, "filename", None) or ""
+        for name in logged:
+            if isinstance(named, str) and (f"{{{name}}}" in named or f"{{{name}:" in named):
+                yield name, f"the file names of {type(callback).__name__}"
+    for configuration in trainer.lr_scheduler_configs:
+        if configuration.reduce_on_plateau and configuration.monitor in logged:
+            yield configuration.monitor, type(configuration.scheduler).__name__
 
 
 def _with(callbacks: Sequence[Callback] | Callback, added: Callback) -> list[Callback]:

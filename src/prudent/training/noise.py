@@ -23,7 +23,7 @@ from prudent.accounting.events import (
     LaplaceTest,
     MarginTest,
 )
-from prudent.training.keystream import FINER_RANK, Key, Purpose, normals, uniforms
+from prudent.training.keystream import FINER_RANK, Key, Purpose, Uncopied, normals, uniforms
 from prudent.training.lattice_noise import rounded, spacing_of
 from prudent.training.step_state import StepState
 
@@ -124,7 +124,7 @@ class HostNoise:
         )
 
 
-class DeviceNoise:
+class DeviceNoise(Uncopied):
     """Noise drawn by kernels on a CUDA device, at the step number counted on the device.
 
     Args:

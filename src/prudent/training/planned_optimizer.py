@@ -19,6 +19,9 @@ from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.step import Step, StepOutcome
 
+_RELEASED: dict[str, int] = {}
+"""Steps that this process has counted of each run, whichever optimizer took them."""
+
 
 class PlannedOptimizer(torch.optim.Optimizer):
     """Wraps an optimizer: each step releases the gradients of a batch as a plan prescribes.
@@ -83,6 +86,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         Returns:
             What the closure returned, if there is one.
         """
+        self._count(self.steps)
         if self.steps >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
@@ -98,6 +102,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         # Autograd's own sums are neither clipped nor noisy, so all of them must be removed.
         self.original_optimizer.zero_grad(set_to_none=True)
         self.outcome = self._release([Chunk(each) for each in gradients])
+        self._count(self.steps)
         self.original_optimizer.step()
         return answer
 
@@ -131,7 +136,8 @@ class PlannedOptimizer(torch.optim.Optimizer):
         """Continue from a saved state of the same plan; steps already taken here still count.
 
         If the state was saved earlier in this run, its steps are already among those taken here; if
-        it comes from another run, they are not.
+        it comes from another run, they are not, and neither are those that the other run has taken
+        in this process since then.
         """
         if state_dict["plan"] != repr(self.plan):
             raise ValueError(
@@ -140,10 +146,18 @@ class PlannedOptimizer(torch.optim.Optimizer):
             )
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
-        loaded, run = int(state_dict["steps"]), state_dict.get("run")
-        steps = max(self.steps, loaded) if run == self._run else self.steps + loaded
+        run = state_dict["run"]
+        loaded = max(int(state_dict["steps"]), _RELEASED.get(run, 0))
+        steps = loaded if run == self._run else self.steps + loaded
         self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
-        self._run = run or self._run
+        self._run = run
+        self._count(steps)
+
+    def _count(self, steps: int) -> None:
+        """Count all steps of the run that this process has taken; the counter never goes back."""
+        steps = max(steps, self.steps, _RELEASED.get(self._run, 0))
+        _RELEASED[self._run] = steps
+        self._release.state.move_to(steps)
 
     def _share(self) -> None:
         """Share the wrapped optimizer's parameter groups, so that schedulers act on them."""

@@ -81,7 +81,8 @@ class PoissonSampler:
             if physical_batch is None
             else _validate.count(1, physical_batch=physical_batch)
         )
-        key = self.processes.first(Key.random) if key is None else key
+        if key is None:
+            key = Key(self.processes.first(lambda: Key.random().secret))
         self.key = given_or_random(key)
         self._stream = self.key.stream(Purpose.SAMPLING)
         self._device = device
@@ -149,14 +150,6 @@ class PoissonSampler:
         uniform = uniforms(reader.words(math.prod(shape))).view(shape)
         gaps = uniform.log_().div_(math.log1p(-self.rate)).floor_().add_(1)
         return gaps.clamp_max_(self.records + 1).to(torch.int64)
-
-
-def device_kind(device: torch.device) -> str:
-    """The kind of device.
-
-    It determines how sums are rounded, and so whether a repeated step is the same release.
-    """
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def roomy_batch(records: int, rate: float, deviations: float = 2.5) -> int:

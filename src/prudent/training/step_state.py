@@ -57,6 +57,9 @@ class StepState:
         return {"trim": self.trim.clone(), "taken": self.taken}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned; the counters never go back.
+
+        Steps that were taken since then are released and paid for, and their noise is used up.
+        """
         self.trim.copy_(saved["trim"])
-        self.move_to(int(saved["taken"]))
+        self.move_to(max(self.taken, int(saved["taken"])))

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,8 @@ from prudent._formats import reading
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.tune.space import Setting
 
-_SCORE, _ERROR = "score.json", "error.txt"
+SCORE = "score.json"
+"""The file with the score and the value of a candidate."""
 
 
 @attrs.frozen
@@ -73,10 +73,10 @@ def attempt(run: Run, setting: Setting, folder: Path) -> None:
     """Run a candidate and keep its score and value in its folder.
 
     A candidate that fails has the worst score, whatever the reason: one odd record must not end
-    the search, and an error may quote records. Its text is kept in the folder, which is secret.
+    the search. An error may quote records, so nothing is kept of it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    value, failed = None, False
+    value = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they may tell of a candidate that is not released
@@ -84,18 +84,31 @@ def attempt(run: Run, setting: Setting, folder: Path) -> None:
         score = float(scored.score if isinstance(scored, Scored) else scored)
         value = scored.value if isinstance(scored, Scored) else None
         json.dumps(value, allow_nan=True)
-    except Exception:
-        (folder / _ERROR).write_text(traceback.format_exc(), encoding="utf-8")
-        score, value, failed = -math.inf, None, True
+    except KeyboardInterrupt:  # whoever runs the search wants to stop it
+        raise
+    except BaseException:  # SystemExit, too
+        fail(folder)
+        return
     if math.isnan(score):
         score = -math.inf
-    with replacing(folder / _SCORE, owner_only=True) as file:
+    _keep(folder, score, value, failed=False)
+
+
+def fail(folder: Path) -> None:
+    """Give a candidate the worst score, and delete what it wrote."""
+    folder.mkdir(parents=True, exist_ok=True)
+    forget_files(folder)
+    _keep(folder, -math.inf, None, failed=True)
+
+
+def _keep(folder: Path, score: float, value: Any, *, failed: bool) -> None:
+    with replacing(folder / SCORE, owner_only=True) as file:
         json.dump({"score": score, "value": value, "failed": failed}, file)
 
 
 def outcome(folder: Path) -> dict[str, Any] | None:
     """The score, value and failure of a candidate; None if it has not ended."""
-    return parsed(folder / _SCORE, {"score": (int, float), "failed": bool})
+    return parsed(folder / SCORE, {"score": (int, float), "failed": bool})
 
 
 def parsed(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -113,5 +126,5 @@ def parsed(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
 def forget_files(folder: Path) -> None:
     """Delete what a candidate wrote, except its score: it will not be released."""
     for path in folder.iterdir():
-        if path.name != _SCORE:
+        if path.name != SCORE:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

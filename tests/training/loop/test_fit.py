@@ -3,6 +3,7 @@
 import copy
 import math
 import types
+import warnings
 import weakref
 
 import numpy as np
@@ -243,11 +244,14 @@ class TestExecution:
         assert not torch.equal(secret, secret_too)
 
     @pytest.mark.parametrize("seed", [3, None])
-    def test_a_seeded_run_says_that_its_noise_is_predictable(self, tmp_path, capsys, seed):
-        execution = Execution(seed=seed)
-        fitted = train(execution=execution, progress=True, out=tmp_path)
+    @pytest.mark.parametrize("progress", [False, True])
+    def test_a_seeded_run_says_that_its_noise_is_predictable(self, tmp_path, seed, progress):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fitted = train(execution=Execution(seed=seed), progress=progress, out=tmp_path)
         assert fitted.predictable_noise is (seed is not None)
-        assert ("The noise is predictable" in capsys.readouterr().err) is (seed is not None)
+        said = any("The noise is predictable" in str(one.message) for one in caught)
+        assert said is (seed is not None)
         resumed = train(execution=Execution(), out=tmp_path, resume=True)
         assert resumed.predictable_noise is fitted.predictable_noise  # the key is the old one
 

@@ -13,7 +13,7 @@ import torch
 
 from prudent._validate import ArgumentError
 from prudent.cli import main
-from prudent.training import Execution, PoissonSampler
+from prudent.training import Execution, Plan, PoissonSampler
 from prudent.training.keystream import Key
 from prudent.training.loop.checkpoint import charged, load_checkpoint
 from prudent.training.parallel.processes import (
@@ -179,8 +179,11 @@ def test_each_process_has_its_own_device(monkeypatch):
     assert placed == [torch.device("cuda", 3)]
 
 
+EVENT = Plan(sampling_rate=0.3, steps=worlds.STEPS, aggregation=worlds.propose()).event
+
+
 class TestAProcessIsKilled:
-    """Of two processes, in the eighth of twelve steps."""
+    """Of two processes, after the ninth of twelve steps and before its checkpoint."""
 
     def test_the_others_stop_and_say_so(self, groups):
         survivor, victim = groups(2).statuses["killed"]
@@ -196,21 +199,22 @@ class TestAProcessIsKilled:
 
     @pytest.mark.parametrize("count", [1, *COUNTS])
     def test_any_number_goes_on(self, groups, tmp_path, count):
-        expected = worlds.resumable(tmp_path / "whole")
+        """With another number sums are rounded otherwise, so lost steps are not repeated."""
+        killed = load_checkpoint(groups(2).folder / "killed" / "run", worlds.CPU)
         if count == 1:
             place = tmp_path / "run"
             shutil.copytree(groups(2).folder / "killed" / "run", place)
-            resumed = [worlds.resumable(place, resume=True)]
+            with pytest.warns(RuntimeWarning, match=r"steps 7 to 9, .*: the number of processes;"):
+                worlds.resumable(place, resume=True)
         else:
             place = groups(count).folder / "resumed" / "run"
-            resumed = groups(count).left("resumed")
-        for outcome in resumed:
-            assert torch.allclose(outcome["parameters"], expected["parameters"], rtol=0, atol=1e-12)
-            assert outcome["pass_rate"] == expected["pass_rate"]
-        assert charged(place) == charged(tmp_path / "whole")
-        metrics = [(p / "metrics.jsonl").read_text() for p in (place, tmp_path / "whole")]
-        steps = [[json.loads(line)["step"] for line in text.splitlines()] for text in metrics]
-        assert steps[0] == steps[1]
+            first, *others = groups(count).left("resumed")
+            assert all(torch.equal(one["parameters"], first["parameters"]) for one in others)
+        kept = load_checkpoint(place, worlds.CPU)
+        assert (kept["lost"], kept["key"] == killed["key"]) == (
+            (0, True) if count == 2 else (3, False)
+        )
+        assert charged(place)[:2] == (worlds.STEPS, EVENT)
 
     def test_as_many_as_before_end_with_the_same_bits(self, groups, together):
         uninterrupted = together(2, "uninterrupted")[0]["parameters"]
@@ -229,9 +233,9 @@ class TestAProcessRunsOutOfMemory:
         shutil.copytree(groups(2).folder / "hungry" / "run", tmp_path / "run")
         begun = load_checkpoint(tmp_path / "run", worlds.CPU)["step"]
         assert 0 < begun < charged(tmp_path / "run").steps < worlds.STEPS
-        resumed = worlds.resumable(tmp_path / "run", resume=True)
-        expected = worlds.resumable(tmp_path / "whole")
-        assert torch.allclose(resumed["parameters"], expected["parameters"], rtol=0, atol=1e-12)
+        with pytest.warns(RuntimeWarning, match="not repeated"):
+            worlds.resumable(tmp_path / "run", resume=True)
+        assert charged(tmp_path / "run").steps == worlds.STEPS
 
 
 def test_an_error_that_cannot_be_sent_is_sent_as_text():

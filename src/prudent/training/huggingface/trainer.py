@@ -18,6 +18,7 @@ from prudent._files import sha256
 from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.records.fingerprint import fingerprint as records_fingerprint
 from prudent.records.reader import checked
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk
@@ -32,12 +33,14 @@ from prudent.training.huggingface.records import (
     examples_of,
     padded,
 )
+from prudent.training.huggingface.resuming import Journal, identity_of
 from prudent.training.huggingface.self_test import Positions, check_optimizer, check_reach, reach
-from prudent.training.keystream import Key, given_or_random
+from prudent.training.keystream import Key, Uncopied, given_or_random
 from prudent.training.loop.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from prudent.training.memory import within_memory
 from prudent.training.plan import Plan
-from prudent.training.sampling import PoissonSampler, device_kind
+from prudent.training.run_identity import Identity, warn_of_lost_steps
+from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
@@ -51,7 +54,7 @@ _UPDATES = 3
 """Number of updates by which every trained parameter must have moved."""
 
 
-class PrivateTrainer(Trainer):
+class PrivateTrainer(Uncopied, Trainer):
     """A `Trainer` that trains as a plan prescribes; everything else stays as it is.
 
     Every update is a `prudent.Step` on a Poisson batch: per-record gradients of the model's own
@@ -68,6 +71,7 @@ class PrivateTrainer(Trainer):
     | record that cannot be read or has another shape | counts as absent |
     | settings that break the guarantee | refused, see `prudent.training.huggingface.settings` |
     | second call of `train` that does not resume | refused: the plan pays for one run |
+    | lost steps of a resumed run | repeated or counted, see `prudent.training.run_identity` |
 
     Args:
         *positional: As for `Trainer`.
@@ -95,6 +99,8 @@ class PrivateTrainer(Trainer):
 
     Attributes:
         plan: The plan that is carried out.
+        lost: Number of its steps that are paid for but not in the model, because a resumed run
+            could not prove that it would repeat them.
     """
 
     def __init__(
@@ -129,6 +135,9 @@ class PrivateTrainer(Trainer):
         self._max_length, self._given_example = max_length, example
         self._key = given_or_random(key)
         self._begun = False
+        self.lost = 0
+        self._journal = Journal(self.plan)
+        self._identity: Identity | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
         self._positions: Positions | None = None
@@ -208,13 +217,15 @@ class PrivateTrainer(Trainer):
             if folder is True:
                 folder = get_last_checkpoint(self.args.output_dir)
             self._saved = self._restorable(folder)
-            self._key = Key(bytes.fromhex(self._saved["key"]), bool(self._saved["predictable"]))
         elif self._begun:
             raise RuntimeError(
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
         self._begun = True
+        self._identity = self._own_identity()
+        if self._saved is not None:
+            self._go_on(self._saved, Path(folder).parent)
         output = super().train(resume_from_checkpoint, *rest, **options)
         return TrainOutput(output.global_step, math.nan, output.metrics)
 
@@ -224,11 +235,13 @@ class PrivateTrainer(Trainer):
         """Release the gradient of a logical batch to `.grad`; returns zero instead of the loss."""
         step = self._step
         assert step is not None, "training begins with on_train_begin"
-        if inputs.number != step.taken:
+        if inputs.number != step.taken - self.lost:
             raise RuntimeError(
-                f"Expected the batch of step {step.taken}, got that of step {inputs.number}: each "
-                "batch is used once. Train with the loader of get_train_dataloader."
+                f"Expected the batch of update {step.taken - self.lost}, got that of update "
+                f"{inputs.number}: each batch is used once. Train with the loader of "
+                "get_train_dataloader."
             )
+        self._journal.pay(step.taken)
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
@@ -311,7 +324,7 @@ class PrivateTrainer(Trainer):
 
     def _epsilon_so_far(self) -> float:
         """ε of the steps taken; before the end on a coarser grid, which also gives a bound."""
-        taken = int(self.state.global_step)
+        taken = int(self.state.global_step) + self.lost
         interval = 1e-4 if taken == self.plan.steps else 1e-3
         accountant = functools.partial(PldAccountant, value_discretization_interval=interval)
         event = self.plan.event_after(taken)
@@ -330,8 +343,14 @@ class PrivateTrainer(Trainer):
     def _save_secrets(self, folder: Path) -> None:
         """Write what only a private run needs beside the files of a checkpoint."""
         assert self._step is not None
+        assert self._identity is not None
+        self._journal.begin(folder.parent, self._step.taken)
         state = {
-            **self._identity(),
+            **self._run(),
+            "identity": self._identity.plain(),
+            "lost": self.lost,
+            "name": self._journal.name,
+            "renewals": self._journal.renewals,
             "key": self._key.secret.hex(),
             "predictable": self._key.predictable,
             "release": self._step.state.state_dict(),
@@ -340,15 +359,57 @@ class PrivateTrainer(Trainer):
         }
         save_checkpoint(folder, state)
 
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same when a run is resumed: else the same noise is on other sums."""
+    def _run(self) -> dict[str, Any]:
+        """What decides whether a checkpoint is of this run."""
         return {
             "plan": repr(self.plan),
             "records": len(self.train_dataset),
-            "data": str(getattr(self.train_dataset, "_fingerprint", "")),
-            "device": device_kind(self.args.device),
-            "max_length": self._max_length,
+            "data": records_fingerprint(self.train_dataset),
         }
+
+    def _own_identity(self) -> Identity:
+        """What a resumed run must prove to be the same."""
+        optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
+        return identity_of(
+            self.model,
+            self.args,
+            records=self.train_dataset,
+            loss=(self.compute_loss_func, self.label_smoother),
+            reading=(self.data_collator, self._max_length, self._given_example),
+            optimizer=(self.optimizer_cls_and_kwargs, optimizer),
+            execution=(self._recompute, self._compile, self._accumulates),
+        )
+
+    def _go_on(self, state: dict[str, Any], folder: Path) -> None:
+        """Take up the run of a checkpoint, past the steps that must not be repeated."""
+        assert self._identity is not None
+        self._key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
+        self.lost, taken = state["lost"], int(state["release"]["taken"])
+        paid = self._journal.resume(state["name"], state["renewals"], folder)
+        same = paid is not None and paid.renewals == state["renewals"]
+        unproved = self._identity.unproved(state["identity"], same_key=same)
+        if unproved and paid is None:
+            raise ArgumentError(
+                "resume_from_checkpoint",
+                f"a checkpoint beside paid-{state['name']}.json",
+                shown="one without it",
+                why="it tells how many steps were taken since the checkpoint, which cannot be "
+                f"proved to be the same again: {', '.join(unproved)}",
+            )
+        if unproved and paid is not None and paid.steps > taken:
+            warn_of_lost_steps(taken + 1, paid.steps, unproved)
+            self._key = self._key.renewed()
+            self._journal.renewals += 1
+            self.lost += paid.steps - taken
+            state["release"]["taken"] = paid.steps
+            if paid.steps >= self.plan.steps:
+                raise ArgumentError(
+                    "resume_from_checkpoint",
+                    "a checkpoint after which steps of the plan are left",
+                    shown="one after which all may have been taken",
+                    hint="The model in the checkpoint is the result, at the price of the plan.",
+                )
+        self.args.max_steps = self.plan.steps - self.lost
 
     def _restorable(self, folder: Any) -> dict[str, Any]:
         """The secret state in a checkpoint of this run."""
@@ -370,15 +431,15 @@ class PrivateTrainer(Trainer):
                 why="the same noise on other sums could be subtracted",
                 hint="Restore the file from a copy, or resume from an earlier checkpoint.",
             )
-        for name, value in self._identity().items():
+        for name, value in self._run().items():
             if state[name] != value:
                 raise ArgumentError(
                     "resume_from_checkpoint",
                     f"a checkpoint with the same {name}",
                     shown="another",
                     why="the same noise on other sums could be subtracted",
-                    hint="Resume with the settings, data and kind of device with which the run "
-                    "was started, or start again in another output_dir.",
+                    hint="Resume with the plan and the data with which the run was started, or "
+                    "start again in another output_dir.",
                 )
         return state
 

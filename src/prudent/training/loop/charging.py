@@ -6,7 +6,7 @@ from typing import Any
 
 import dp_accounting as dp
 
-from prudent.accounting.chargeable import LedgerLike
+from prudent.accounting.chargeable import LedgerLike, charge_calibrated
 from prudent.training.plan import Plan
 
 
@@ -36,7 +36,7 @@ def charge_run(
         charges = [charge for charge in ledger.history() if charge.label == label]
     due = plan.steps - sum(_steps(charge.event, plan) for charge in charges)
     if due > 0:
-        charges.append(ledger.charge(plan.event_after(due), label, delta=delta))
+        charges.append(charge_calibrated(ledger, plan.event_after(due), label, delta=delta))
     return charges
 
 

@@ -3,7 +3,8 @@
 A checkpoint holds the model, the optimizer, the plan, the step, the trim and the key of the run.
 Batches and noise are functions of key and step. So a resumed run draws the same batches and noise
 as an uninterrupted one: the steps between the checkpoint and the kill repeat the same releases and
-are not new ones. Their cost is written to `paid.json` before the first of them is taken.
+are not new ones. Their cost is written to `paid.json` before the first of them is taken. Where it
+cannot be proved that they are the same releases, they are not repeated (see `run_identity`).
 
 A checkpoint ends with a digest of its bytes, which is checked before anything else is read: a
 damaged checkpoint would release different sums with the same noise. The digest guards against
@@ -30,14 +31,11 @@ from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.loop.resuming import resumable
 from prudent.training.plan import Plan
 
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 PAID_FORMAT = 1
 """A change that earlier versions would misread or fail to read raises the number."""
 
 CHECKPOINT = "checkpoint.pt"
-_PAID = "paid.json"
-_PAID_BEFORE = "ledger.json"
-"""The name that earlier versions gave to the file."""
 
 _SEAL = b"\nprudent sha-256\n"
 
@@ -97,17 +95,29 @@ def _digest(file: IO[bytes], end: int) -> bytes:
 
 
 @resumable()
-def charge(folder: Path, plan: Plan, steps: int) -> None:
-    """Record that the first `steps` steps are paid for, before they are taken."""
+def charge(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run: str = "") -> None:
+    """Record that the first `steps` steps are paid for, before they are taken.
+
+    Args:
+        folder: The folder of the run.
+        plan: Its plan.
+        steps: The number of steps.
+        renewals: How often the run has drawn a new key.
+        run: The name of the run, where a folder may hold several.
+    """
     content = {
         "format": PAID_FORMAT,
         "steps": steps,
+        "renewals": renewals,
         "event": to_plain(plan.event_after(steps)),
         "relation": to_plain(plan.relation),
     }
-    with replacing(folder / _PAID) as file:
+    with replacing(_paid(folder, run)) as file:
         json.dump(content, file, indent=1)
-    (folder / _PAID_BEFORE).unlink(missing_ok=True)
+
+
+def _paid(folder: Path, run: str) -> Path:
+    return folder / (f"paid-{run}.json" if run else "paid.json")
 
 
 class Charge(NamedTuple):
@@ -117,30 +127,30 @@ class Charge(NamedTuple):
         steps: The number of charged steps.
         event: Their privacy event.
         relation: The neighbouring relation of the plan.
+        renewals: How often the run has drawn a new key, which ends what older checkpoints prove.
     """
 
     steps: int
     event: dp.DpEvent
     relation: Relation
+    renewals: int
 
 
-def charged(folder: Path) -> Charge | None:
+def charged(folder: Path, run: str = "") -> Charge | None:
     """What the run in a folder paid for; None if nothing was charged.
 
     Raises:
         NewerFormatError: If a later version wrote the file, in a format unknown to this one.
         ValueError: If the file is damaged.
     """
-    path = folder / _PAID
-    if not path.exists():
-        path = folder / _PAID_BEFORE
+    path = _paid(folder, run)
     if not path.exists():
         return None
     try:
         content = json.loads(path.read_text())
         check_format(content, PAID_FORMAT, f"the file {str(path)!r}")
         event, relation = from_plain(content["event"]), from_plain(content["relation"])
-        return Charge(int(content["steps"]), event, relation)
+        return Charge(int(content["steps"]), event, relation, int(content["renewals"]))
     except NewerFormatError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -97,6 +97,12 @@ class Execution:
             return False
         return self.device.type == "cuda" if self.cuda_graph is None else self.cuda_graph
 
+    @property
+    def computation(self) -> tuple[str, ...]:
+        """The settings that can change how a sum is rounded."""
+        chosen = (self.engine, self.precision, self.recompute, self.compile, self.captures)
+        return tuple(str(setting) for setting in chosen)
+
     def joined(self) -> tuple["Execution", Processes]:
         """The execution settings of this process, and the processes of the run."""
         if self.device.type == "cuda" and not torch.cuda.is_available():

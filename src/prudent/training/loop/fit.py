@@ -27,6 +27,7 @@ from prudent.training.loop.run import TrainingRun
 from prudent.training.loop.scheduling import Scheduler
 from prudent.training.parallel.sharding import rest
 from prudent.training.plan import Plan
+from prudent.training.run_identity import PORTIONS
 
 Callback = Callable[[nn.Module, Metrics], object]
 """Called with the model and the public metrics at every evaluation."""
@@ -43,6 +44,8 @@ class Fitted:
         pass_rate: Fraction of the steps in which the test passed; None without a test.
         predictable_noise: Whether the run was seeded. The guarantee is void against anyone who
             knows the seed, because they can subtract the noise.
+        lost: Number of steps of the plan that are paid for but not in the model, because a resumed
+            run could not prove that it would repeat them (see `prudent.training.run_identity`).
     """
 
     model: nn.Module
@@ -50,6 +53,7 @@ class Fitted:
     history: list[Metrics]
     pass_rate: float | None
     predictable_noise: bool
+    lost: int = 0
 
 
 def fit(
@@ -131,7 +135,9 @@ def fit(
             resumed run is not charged again.
         out: Folder for metrics.jsonl, paid.json and checkpoint.pt, used by one run at a time. The
             checkpoint holds the key of the noise, so it is as secret as the data.
-        resume: Continue from the checkpoint in `out`, if there is one.
+        resume: Continue from the checkpoint in `out`, if there is one. Steps since then are
+            repeated with the same noise if everything is proved to be as it was, and otherwise
+            counted but not repeated: see `prudent.training.run_identity`.
         progress: Show a progress bar.
         tensorboard: Also write TensorBoard files to `out`.
         private_diagnostics: Also record values that are neither released nor charged (drawn batch
@@ -199,16 +205,17 @@ def fit(
             progress=progress and speaks,
             tensorboard=tensorboard and speaks,
         )
-        if progress and speaks and run.key.predictable:
-            recorder.say("The noise is predictable: the run is seeded.")
         stack.enter_context(recorder)
+        portion = plan.steps if folder is None else -(-plan.steps // PORTIONS)
         for step, stop in pairwise(_stops(start, plan.steps, every, marks)):
-            if folder is not None:
-                processes.first(partial(charge, folder, plan, max(paid, stop)))
-            for number in run.steps(step, stop):
-                recorder.advance()
-                if number + 1 in EARLY_LOOKS or number + 1 == stop:
-                    watch.after(number + 1, run.passes)
+            for first, last in pairwise(_stops(step, stop, portion)):
+                if folder is not None and last > paid:
+                    paid = last
+                    processes.first(partial(charge, folder, plan, paid, renewals=run.renewals))
+                for number in run.steps(first, last):
+                    recorder.advance()
+                    if number + 1 in EARLY_LOOKS or number + 1 == stop:
+                        watch.after(number + 1, run.passes)
             shown = _evaluated(run, evaluate)
             ends = stop == plan.steps
             metrics = run.metrics(stop, shown, delta, private=private_diagnostics, ends=ends)
@@ -222,7 +229,7 @@ def fit(
     if run.average is not None:
         run.average.leave()
     rate = run.pass_rate(plan.steps)
-    return Fitted(model, plan, recorder.history, rate, run.key.predictable)
+    return Fitted(model, plan, recorder.history, rate, run.key.predictable, run.lost)
 
 
 def _check_covered(
@@ -280,7 +287,7 @@ def _call(run: TrainingRun, callbacks: Iterable[Callback], metrics: Metrics) -> 
             callback(model, public)
 
 
-def _stops(start: int, end: int, every: int, marks: Collection[int]) -> list[int]:
+def _stops(start: int, end: int, every: int, marks: Collection[int] = ()) -> list[int]:
     """The start, and the steps after which to evaluate: multiples, marks and the end."""
     if start >= end:
         return [start]
@@ -357,7 +364,10 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
     if folder is None:
         raise _validate.ArgumentError("out", "the folder to resume from", got=None)
     state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-    paid, event, _ = run.processes.first(partial(charged, folder)) or (0, None, None)
+    known = run.processes.first(partial(charged, folder))
+    paid = 0 if known is None else known.steps
+    if state is not None:
+        run.check_own(state)
     if paid and state is None:
         raise _validate.ArgumentError(
             "out",
@@ -366,9 +376,6 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
             hint="Without it, charged steps would be repeated with new noise. Restore the "
             "checkpoint, or choose another folder.",
         )
-    start = run.restore(state)
-    if state is not None and "name" not in state and paid > start:
-        _check_same_reading(run, folder)
     if paid > plan.steps:
         raise _validate.ArgumentError(
             "budget",
@@ -376,27 +383,15 @@ def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]
             shown=f"one for {plan.steps}",
             hint="Use the original budget, or a larger one.",
         )
-    if event is not None and (event != plan.event_after(paid) or paid < start):
+    taken = 0 if state is None else int(state["step"])
+    if known is not None and (known.event != plan.event_after(paid) or paid < taken):
         raise _validate.ArgumentError(
             "out",
             "with what this run paid for",
             shown=f"{str(folder)!r}, whose paid.json does not match its checkpoint",
             hint="Restore the file from a copy, or start again in another folder.",
         )
+    start = 0 if state is None else run.restore(state, known)
+    if start > taken:
+        _save(run, folder, start)  # with the new key, before its first step
     return start, paid
-
-
-def _check_same_reading(run: TrainingRun, folder: Path) -> None:
-    """Raise an error if paid steps of a run by an earlier version could read other items.
-
-    Random numbers that a data set draws were not derived from the key then.
-    """
-    if run.records.loader is not None:
-        raise _validate.ArgumentError(
-            "out",
-            "with a run of this version, or of records in tensors",
-            shown=f"{str(folder)!r}, begun by an earlier version with a data set of items",
-            why="items that draw random numbers would be read differently, and repeated steps "
-            "would release other sums with the same noise",
-            hint="Resume it with the version that began it, or start again in another folder.",
-        )

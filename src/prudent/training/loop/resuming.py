@@ -14,6 +14,6 @@ def resumable() -> Iterator[None]:
             error.errno,
             f"{error.strerror or error}. The run stops; what it wrote before is intact, and every "
             "step that it took is paid for. Free some space or mend the disk, then start it again "
-            "and resume: it goes on from its last checkpoint with the same noise",
+            "and resume: it goes on from its last checkpoint",
             error.filename,
         ) from error

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from prudent import _validate
+from prudent._fingerprint import fingerprint
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.serialisation import to_json
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk
@@ -21,6 +23,7 @@ from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.loop.averaging import Average
+from prudent.training.loop.checkpoint import Charge
 from prudent.training.loop.counters import Counters
 from prudent.training.loop.data import Records
 from prudent.training.loop.execution import Execution
@@ -36,7 +39,8 @@ from prudent.training.memory import within_memory
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
-from prudent.training.sampling import Batch, PoissonSampler, device_kind
+from prudent.training.run_identity import Identity, machine, warn_of_lost_steps
+from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
 
 
@@ -53,6 +57,9 @@ class TrainingRun:
         average: Running average of the trained parameters, if requested.
         last: The outcome of the last step.
         name: A random public name, by which a ledger knows what it was charged for.
+        identity: Returns what a resumed run must prove to be the same; computed once.
+        lost: Steps of the plan that were paid for but not repeated after a kill.
+        renewals: How often a new key was drawn instead.
     """
 
     execution: Execution
@@ -62,6 +69,9 @@ class TrainingRun:
     updates: Updates
     average: Average | None = None
     last: StepOutcome | None = None
+    identity: Callable[[], Identity]
+    lost: int = 0
+    renewals: int = 0
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
     _coming: "_Coming | None" = attrs.field(default=None, init=False)
 
@@ -92,7 +102,7 @@ class TrainingRun:
         records = Records.of(train_set, execution, processes, collate_fn, example)
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
-        key = processes.first(execution.key)
+        key = _shared(execution.key, processes)
         step = Step(
             plan,
             model,
@@ -123,6 +133,20 @@ class TrainingRun:
             device=device if records.loader is None else "cpu",  # items are read on the host
             processes=processes,
         )
+
+        @functools.cache
+        def identity() -> Identity:
+            known = functools.partial(fingerprint, restored=model)
+            return Identity(
+                records=records.fingerprint(),
+                loss=known(loss, collate_fn, corrupt),
+                model=known(model),
+                optimizer=known(optimizer, options, scheduler),
+                execution=repr((execution.computation, sampler.physical_batch)),
+                processes=str(processes.count),
+                machine=machine(device),
+            )
+
         return cls(
             execution=execution,
             records=records,
@@ -130,6 +154,7 @@ class TrainingRun:
             sampler=sampler,
             updates=updates,
             average=None if average is None else Average(model, average),
+            identity=identity,
         )
 
     @property
@@ -160,7 +185,7 @@ class TrainingRun:
                 lambda: self.updates(next(batches)), "physical_batch", self.sampler.physical_batch
             )
             if self.average is not None:
-                self.average.follow(number)
+                self.average.follow(number - self.lost)
             yield number
 
     def _batches(self, first: int) -> Iterator[Batch | Sequence[Chunk]]:
@@ -205,7 +230,7 @@ class TrainingRun:
         """Fraction of passed tests so far; None without a test."""
         if not self.tested:
             return None
-        return self.passes / steps if steps else 0.0
+        return self.passes / (steps - self.lost) if steps > self.lost else 0.0
 
     def metrics(
         self,
@@ -245,7 +270,7 @@ class TrainingRun:
 
         Complete only in the first process.
         """
-        device, processes = self.execution.device, self.processes
+        processes = self.processes
         keep = processes.rank == 0
         with processes.watched():
             model = whole_state(self.model.state_dict(), keep=keep)
@@ -253,11 +278,14 @@ class TrainingRun:
         return {
             "step": step,
             "plan": repr(self.plan),
+            "event": to_json(self.plan.event_after(step)),
             "key": self.key.secret.hex(),
             "predictable": self.key.predictable,
             "records": self.records.count,
             "data": self.records.fingerprint(),
-            "device": device_kind(device),
+            "identity": self.identity().plain(),
+            "lost": self.lost,
+            "renewals": self.renewals,
             "model": model,
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),
@@ -269,33 +297,55 @@ class TrainingRun:
             "name": self.name,
         }
 
-    def restore(self, state: dict[str, Any] | None) -> int:
-        """Restore a saved state and return its step; 0 without a state."""
-        if state is None:
-            return 0
-        self._check_own(state)
-        restore_schedule(self.updates.scheduler, state.get("schedule"))
+    def restore(self, state: dict[str, Any], paid: Charge | None) -> int:
+        """Restore a saved state and return the step to go on from.
+
+        Args:
+            state: The saved state.
+            paid: What was paid for, so that it may have been taken.
+        """
+        restore_schedule(self.updates.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
-        key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
-        self.step.use(key)
-        self.sampler = self.sampler.with_key(key)
+        self._use(Key(bytes.fromhex(state["key"]), bool(state["predictable"])))
         self.step.state.load_state_dict(state["release"])
         device, host = self.execution.device, torch.device("cpu")
         self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
         torch.set_rng_state(self._random_state(state, Purpose.READING, host))
         if self.average is not None:
             self.average.restore(state["averages"])
-        self.name = state.get("name", self.name)
+        self.name, self.lost, self.renewals = state["name"], state["lost"], state["renewals"]
         step = int(state["step"])
+        if paid is not None and paid.steps > step:
+            same = self.renewals == paid.renewals
+            self.renewals = max(self.renewals, paid.renewals)
+            step = self._past_lost_steps(state["identity"], step, paid.steps, same_key=same)
         self.updates.counters.restore(step, state["passes"])
         return step
 
-    def _check_own(self, state: dict[str, Any]) -> None:
-        """Raise an error unless the state is of this plan, these records and this kind of device.
+    def _past_lost_steps(
+        self, identity: dict[str, str], step: int, paid: int, *, same_key: bool
+    ) -> int:
+        """The step to go on from: that of the checkpoint if lost steps may be repeated."""
+        own = self.identity().unproved(identity, same_key=same_key)
+        unproved = self.processes.gathered(own)
+        if not any(unproved):
+            return step
+        if self.processes.rank == 0:
+            words = list(dict.fromkeys(itertools.chain(*unproved)))
+            warn_of_lost_steps(step + 1, paid, words)
+        self._use(_shared(self.key.renewed, self.processes))
+        self.step.state.move_to(paid)
+        self.lost += paid - step
+        self.renewals += 1
+        return paid
 
-        Otherwise the run would release different sums with the same noise.
-        """
+    def _use(self, key: Key) -> None:
+        self.step.use(key)
+        self.sampler = self.sampler.with_key(key)
+
+    def check_own(self, state: dict[str, Any]) -> None:
+        """Raise an error unless the state is of this plan and these records."""
         if state["plan"] != repr(self.plan):
             raise ValueError(
                 "Expected the plan with which this run was started, got a different one. Start "
@@ -303,16 +353,8 @@ class TrainingRun:
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
             raise ValueError(
-                "Expected the train_set with which this run was started, got different records: "
-                "the same noise on other data could be subtracted. Start again in an empty folder."
-            )
-        kind = device_kind(self.execution.device)
-        if state.get("device") != kind:
-            raise ValueError(
-                "Expected the kind of device on which this run was started, "
-                f"{state.get('device')}, got {kind}: it rounds sums differently, so repeated steps "
-                "would be new releases with the same noise, charged only once. Resume on the "
-                "original kind of device, or start again in an empty folder."
+                "Expected the train_set with which this run was started, got different records. "
+                "Start again in an empty folder."
             )
 
     def _random_state(
@@ -346,6 +388,16 @@ class _Coming:
     def __next__(self) -> list[Chunk]:
         self.step += 1
         return next(self.batches)
+
+
+def _shared(make: Callable[[], Key], processes: Processes) -> Key:
+    """A key that the first process makes; the others get its secret."""
+
+    def made() -> tuple[bytes, bool]:
+        key = make()
+        return key.secret, key.predictable
+
+    return Key(*processes.first(made))
 
 
 def _check_parts(plan: Any, model: Any, loss: Any, corrupt: Any, execution: Any) -> None:

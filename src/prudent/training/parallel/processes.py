@@ -261,8 +261,9 @@ class Together(Processes):
                 raise
             raise ProcessLostError(
                 "A process of this run was lost, so the others stop. What was taken is paid for: "
-                "start the run again with resume (--resume), with any number of processes, and it "
-                "goes on from its last checkpoint with the same noise "
+                "start the run again with resume (--resume), and it goes on from its last "
+                "checkpoint. As many processes as before repeat the steps since then with the same "
+                "noise; for another number they count among the steps of the plan as lost "
                 f"({' '.join(str(error).split())[:200]})"
             ) from error
 

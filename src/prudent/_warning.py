@@ -1,0 +1,19 @@
+"""Warnings that point at the caller's line, however deep in the package they are raised."""
+
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+class PredictableNoiseWarning(RuntimeWarning):
+    """The noise of a release follows from a seed: who knows the seed can subtract it."""
+
+
+def warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn about the first line outside this package among those that led here."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level + 1)

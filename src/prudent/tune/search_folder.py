@@ -1,0 +1,238 @@
+"""The folder of a search: what is secret while it runs, and what is left of it.
+
+The number of candidates is secret. While the search runs, everything that depends on it lies in one
+folder that only its owner may open; a folder in between hides how many there are from whoever may
+list the folder of the search. What is left afterwards are the result and the files of the best
+candidate, with the time at which the search was begun: the times at which candidates ended would
+tell how many there were.
+"""
+
+import json
+import math
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import attrs
+
+from prudent._files import check_writable, replacing
+from prudent._formats import check_format
+from prudent._locking import held
+from prudent._validate import ArgumentError
+from prudent._warning import warn
+from prudent.tune.candidate import SCORE, forget_files, outcome, parsed
+from prudent.tune.space import Setting
+
+FORMAT = 2
+"""Of the secret state of a search. A change that earlier versions would misread raises it."""
+
+_STATE_KINDS = {
+    "format": int,
+    "name": str,
+    "event": dict,
+    "candidate": str,
+    "begun": int,
+    "settings": list,
+}
+_RESULT_KINDS = {
+    "format": int,
+    "event": dict,
+    "begun": int,
+    "setting": (dict, NoneType),
+    "score": (int, float),
+    "failed": bool,
+}
+
+
+@attrs.frozen
+class SearchFolder:
+    """The files of a search.
+
+    Attributes:
+        place: The folder.
+    """
+
+    place: Path
+
+    @classmethod
+    @contextmanager
+    def at(cls, folder: Path | None) -> Iterator["SearchFolder"]:
+        """The folder of a search, locked against others; a temporary one if none is given."""
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="prudent-tune-") as name:
+                yield cls(Path(name))
+            return
+        check_writable(folder)
+        with held(folder):
+            yield cls(folder)
+
+    @property
+    def best(self) -> Path:
+        """The files of the best candidate, once the search has ended."""
+        return self.place / "best"
+
+    @property
+    def _secret(self) -> Path:
+        return self.place / "secret"
+
+    @property
+    def _state(self) -> Path:
+        return self._secret / "state.json"
+
+    @property
+    def _candidates(self) -> Path:
+        return self._secret / "candidates"
+
+    @property
+    def _result(self) -> Path:
+        return self.place / "result.json"
+
+    def opened(self, event: dict[str, Any], known: str, *, resume: bool) -> dict[str, Any] | None:
+        """The state or the result of the search in this folder; None if there is none.
+
+        Args:
+            event: The event of the search, in plain values.
+            known: The fingerprint of the candidate; empty if it has none.
+            resume: Whether the search may go on.
+
+        Raises:
+            ArgumentError: If it may not, or is another search.
+        """
+        kept = _read(self._state, _STATE_KINDS)
+        kept = kept or _read(self._result, _RESULT_KINDS)
+        if kept is None:
+            return None
+        if not resume:
+            raise ArgumentError(
+                "out",
+                "a folder without a search",
+                got=str(self.place),
+                hint="Continue that search with resume=True, or choose another folder.",
+            )
+        if kept["event"] != event:
+            raise ArgumentError(
+                "out",
+                "the folder of a search with the same event",
+                got=str(self.place),
+                hint="A search is resumed with the candidates and trials that it was begun with.",
+            )
+        if "candidate" in kept:
+            self._check_candidate(kept["candidate"], known)
+        return kept
+
+    def _check_candidate(self, before: str, known: str) -> None:
+        """Refuse another candidate, and forget the outputs of one that may be another."""
+        if before and known and before != known:
+            raise ArgumentError(
+                "candidate",
+                "the one that this search was begun with",
+                shown="one with other records, code or settings",
+                why="its outputs would be compared with those of the other",
+                hint="Start another search, which is charged, in another folder.",
+            )
+        if not (before and known):
+            warn(
+                "The search is resumed with the settings that were drawn, and all of its "
+                "candidates are run again: they have no fingerprint, so it cannot be proved that "
+                "they are what they were."
+            )
+            shutil.rmtree(self._candidates, ignore_errors=True)
+
+    def begin(self, event: dict[str, Any], known: str, settings: list[Setting]) -> dict[str, Any]:
+        """Keep the secret state of a new search, and return it."""
+        state = {
+            "format": FORMAT,
+            "name": secrets.token_hex(8),
+            "event": event,
+            "candidate": known,
+            "begun": int(time.time()),
+            "settings": settings,
+        }
+        try:
+            text = json.dumps(state)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                "space",
+                "with values made of numbers, strings, lists and dictionaries",
+                shown=type(error).__name__,
+                hint="Draw a name, and look up in run what it stands for.",
+            ) from error
+        self._secret.mkdir(mode=0o700, exist_ok=True)
+        self._secret.chmod(0o700)  # whatever a mask has left of it, or whoever made it
+        with replacing(self._state, owner_only=True) as file:
+            file.write(text)
+        return json.loads(text)  # type: ignore[no-any-return]  # as it will be after a kill
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the result is known."""
+        return self._result.exists()
+
+    def candidates(self, count: int) -> list[Path]:
+        """The folders of the candidates."""
+        return [self._candidates / f"{index:06d}" for index in range(count)]
+
+    def keep_best(self, state: Mapping[str, Any]) -> None:
+        """Copy the best candidate's files and write the result."""
+        folders = self.candidates(len(state["settings"]))
+        best = best_of(folders)
+        result: dict[str, Any] = {"setting": None, "score": -math.inf, "value": None}
+        result["failed"] = False
+        if best is not None:
+            result = {"setting": state["settings"][best[0]], **best[1]}
+            shutil.copytree(
+                folders[best[0]],
+                self.best,
+                dirs_exist_ok=True,
+                ignore=lambda _, names: [name for name in names if name == SCORE],
+            )
+        public = {name: state[name] for name in ("format", "event", "begun")}
+        with replacing(self._result) as file:
+            json.dump({**public, **result}, file)
+
+    def result(self) -> dict[str, Any]:
+        """The result; what is secret is deleted, and times are those of the beginning."""
+        found = _read(self._result, _RESULT_KINDS)
+        assert found is not None
+        shutil.rmtree(self._secret, ignore_errors=True)
+        own = [self._result, self.place / "running.lock", self.best, *self.best.rglob("*")]
+        for path in (*own, self.place):
+            if path.exists() and not path.is_symlink():
+                os.utime(path, (found["begun"], found["begun"]))
+        return found
+
+
+def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+    kept = parsed(path, kinds)
+    if kept is not None:
+        check_format(kept, FORMAT, "the state of a search")
+    return kept
+
+
+def best_of(folders: list[Path]) -> tuple[int, dict[str, Any]] | None:
+    """The best candidate that has ended: the first of those with the largest score."""
+    ended = [(index, outcome(folder)) for index, folder in enumerate(folders)]
+    known = [(index, found) for index, found in ended if found is not None]
+    return max(known, key=lambda one: (one[1]["score"], -one[0]), default=None)
+
+
+def prune(folders: list[Path], ended: list[int]) -> list[int]:
+    """The best of some candidates; the files of the others are deleted, because models are large.
+
+    Reading only those that may still be the best keeps a search of many candidates linear.
+    """
+    ended = sorted(ended)  # ties go to the candidate drawn first, whichever ended first
+    best = best_of([folders[index] for index in ended])
+    if best is None:
+        return []
+    for place, index in enumerate(ended):
+        if place != best[0]:
+            forget_files(folders[index])
+    return [ended[best[0]]]
