@@ -8,7 +8,6 @@ import attrs
 from torch import nn
 
 from prudent._fingerprint import fingerprint
-from prudent.records.fingerprint import fingerprint as records_fingerprint
 from prudent.training.loop.checkpoint import Charge, charge, charged
 from prudent.training.plan import Plan
 from prudent.training.run_identity import PORTIONS, Identity, machine
@@ -35,7 +34,7 @@ def identity_of(
     model: nn.Module,
     args: Any,
     *,
-    records: Any,
+    records: str,
     loss: Any,
     reading: Any,
     optimizer: Any,
@@ -48,7 +47,7 @@ def identity_of(
         if name not in _FREE and not name.startswith(_FREE_FAMILIES)
     }
     return Identity(
-        records=records_fingerprint(records),
+        records=records,
         loss=fingerprint(loss, reading, restored=model),
         model=fingerprint(model, restored=model),
         optimizer=fingerprint(optimizer, settings),

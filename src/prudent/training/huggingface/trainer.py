@@ -364,8 +364,12 @@ class PrivateTrainer(Uncopied, Trainer):
         return {
             "plan": repr(self.plan),
             "records": len(self.train_dataset),
-            "data": records_fingerprint(self.train_dataset),
+            "data": self._records_fingerprint,
         }
+
+    @functools.cached_property
+    def _records_fingerprint(self) -> str:
+        return records_fingerprint(self.train_dataset)  # may read every record
 
     def _own_identity(self) -> Identity:
         """What a resumed run must prove to be the same."""
@@ -373,7 +377,7 @@ class PrivateTrainer(Uncopied, Trainer):
         return identity_of(
             self.model,
             self.args,
-            records=self.train_dataset,
+            records=self._records_fingerprint,
             loss=(self.compute_loss_func, self.label_smoother),
             reading=(self.data_collator, self._max_length, self._given_example),
             optimizer=(self.optimizer_cls_and_kwargs, optimizer),
