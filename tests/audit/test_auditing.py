@@ -165,7 +165,7 @@ def test_a_result_says_what_it_found() -> None:
     assert {"claimed", "lower", "confidence", "share", "refuted"} <= set(found)
     assert "80 of 100 cases" in found["sentence"]
     assert "72.5%" in found["sentence"]  # 58 of 80
-    assert "73.1%" in found["sentence"]  # e/(1 + e)
+    assert "73.2%" in found["sentence"]  # e/(1 + e), rounded up
     assert not found["refuted"]
     assert "never learned enough" in result(guesses=0, right=0).sentence
     assert result(lower=1.01).refuted
