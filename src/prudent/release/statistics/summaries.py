@@ -22,6 +22,7 @@ from prudent.release.selection.measure import Measure
 from prudent.release.selection.quantile import CONFIDENCE, ExponentialQuantile, Selected
 from prudent.release.selection.quantiles import ExponentialQuantiles
 from prudent.release.statistics.moments import CountOptions, additive, released_moments
+from prudent.release.statistics.tested import converted
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
 from prudent.release.sums.moment_sums import Moment, MomentSpread
 from prudent.release.sums.winsorising import (
@@ -126,7 +127,8 @@ def describe(
 
 def _plan(records: Column, ps: Sequence[Any], options: CountOptions) -> Plan:
     units, measure = records.contribution.records, base_measure(records.scale)
-    others = [p for p in ps if rational(p) != HALF]
+    exact = [converted("ps", rational, p) for p in _validate.values(ps=ps)]
+    others = [p for p in exact if p != HALF]
     shares = MEDIAN_SHARE, RADIUS_SHARE, QUANTILE_SHARE if others else 0.0
     median, radius, rest, sums = shares_of(options["epsilon"], *shares)
     return Plan(
