@@ -219,6 +219,7 @@ class Scale:
 
 NUMBER = Scale()
 INTEGER = Scale("integer")
+DATE = Scale("date")
 
 
 def _plain(value: Any) -> float:
