@@ -101,7 +101,7 @@ def _number(name: str, value: Any, allowed: str) -> float:
         _fail(name, allowed, value)
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # whatever an object raises that is no number
         _fail(name, allowed, value)
     if math.isnan(number):
         _fail(name, allowed, number)

@@ -67,12 +67,14 @@ FILES: list[tuple[str, bytes]] = [
 
 KINDS = ("Laplace", "Gaussian", "DiscreteLaplace", "DiscreteGaussian")
 AMBIGUOUS = np.array(["a", None], object)
+ACCOUNTANTS = ("PldAccountant", "RdpAccountant")
 RAGGED = [[1.0, 2.0], [3.0]]
 UNLIKE = [np.zeros((2, 3)), np.zeros((2, 4))]  # numpy refuses it even as an array of objects
 LISTS = [(kind, each) for kind in ("Pld", "Rdp") for each in ([], (1e-20, 0.5), RAGGED, UNLIKE)]
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.quantiles", {"ps": 44}),
+    *(("release.describe", {"ps": each}) for each in (None, 0.9999999999999999, [0.5, None])),
     ("release.count", {"unit": AMBIGUOUS}),
     ("release.quantile", {"failure": AMBIGUOUS, "delta": 877464}),
     ("release.median", {"fallback": AMBIGUOUS}),
@@ -118,7 +120,9 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     *((f"accounting.{kind}Accountant.get_epsilon", {"target_delta": each}) for kind, each in LISTS),
     *((f"accounting.{kind}Accountant.get_delta", {"target_epsilon": each}) for kind, each in LISTS),
     ("accounting.PldAccountant.profile", {"epsilons": "mean"}),
+    *((f"accounting.{kind}.get_delta", {"target_epsilon": 1.7e308}) for kind in ACCOUNTANTS),
     ("accounting.RdpAccountant", {"orders": 48}),
+    ("accounting.RdpAccountant", {"orders": torch.empty(3, device="meta")}),
     ("accounting.RdpAccountant.compose", {"count": 2e181}),
     ("accounting.Run.epsilon", {"accountant": None}),
     ("accounting.Run.replace", {"parameter": None}),
@@ -137,7 +141,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("training.Step", {"model": torch.nn.ReLU()}),
     *(("training.Plan.epsilon_after", {"steps": 2**power}) for power in (53, 64)),
     *(("training.fit", {name: np.array([])}) for name in ("progress", "resume")),
-    *(("training.fit", {"lr": each}) for each in (1.3e180, -410)),
+    *(("training.fit", {"lr": each}) for each in (1.3e180, -410, 2**64)),
     ("training.fit", {"out": 176}),
     ("training.fit", {"corrupt": "mean"}),
     ("training.fit", {"evaluate": 124207}),

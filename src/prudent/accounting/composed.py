@@ -43,6 +43,7 @@ _MANY_QUERIES = 64  # beyond which one set of laws for all is quicker than laws 
 _FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; whose laws are tabulated finely
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_SPACING = 2e-3  # of its losses, relative to them
+_FARTHEST = 1e18  # of an ε at which a profile is evaluated
 _DIRECTIONS = (False, True)  # whether a record is added
 
 
@@ -191,7 +192,11 @@ class Single:
     upper: bool
 
     def profile(self, epsilon: Array, *, quick: bool = False) -> Array:
-        """δ(ε), rounded up (`upper`) or down by its evaluation error; always quick."""
+        """δ(ε), rounded up (`upper`) or down by its evaluation error; always quick.
+
+        Beyond `_FARTHEST`, where products with ε would overflow, it is bounded by δ there or by 0.
+        """
+        asked, epsilon = epsilon, np.minimum(epsilon, _FARTHEST)
         # Widths of the chords that bound the slope; any positive values are valid.
         width = np.clip(np.abs(epsilon) / 64, 1e-9, 0.01)
         value = self.worst.profile(epsilon, adding=self.adding)
@@ -199,7 +204,9 @@ class Single:
         slope = np.maximum(before - value, 0.0) / -np.expm1(-width)
         error = evaluation_bound(epsilon, value, slope)
         found = np.clip(value + error if self.upper else value - error, 0.0, 1.0)
-        return np.where(epsilon >= self.worst.largest_loss(adding=self.adding), 0.0, found)
+        if not self.upper:
+            found = np.where(asked > _FARTHEST, 0.0, found)
+        return np.where(asked >= self.worst.largest_loss(adding=self.adding), 0.0, found)
 
     def delta(self, epsilon: float) -> float:
         """δ(ε)."""

@@ -14,6 +14,7 @@ from prudent.release.columns.contributions import Contribution, PerUnit
 from prudent.release.columns.dialects import encoding, fetched
 from prudent.release.columns.public_values import INTEGERS
 from prudent.release.columns.questions import sizes_of_groups
+from prudent.release.columns.scales import DATE
 from prudent.release.columns.table_rows import Asked, Opened, open_rows
 from prudent.release.failures import withheld
 
@@ -49,7 +50,8 @@ class PrivateGroups:
         rows = self._opened.rows if self._staged is None else withheld(self._staged.kept)
         found = withheld(fetched, sizes_of_groups(rows, at_least=at_least)).to_pydict()
         codec = withheld(encoding, rows)
-        names = (_name(member, codec) for member in found["member"])
+        dates = self._opened.member_type.is_date()
+        names = (_day(each) if dates else _name(each, codec) for each in found["member"])
         return {
             name: int(count)
             for name, count in zip(names, found["records"], strict=True)
@@ -79,9 +81,9 @@ def open_private_groups(
     Args:
         source: See `open_column`; not an array.
         column: See `open_column`; None if only records are counted: each row then has the value 1.
-        by: The column with the group of each row: texts, integers or truth values. A text that is
-            not valid in the encoding of its engine, or holds a zero byte, is in no group, nor is an
-            integer beyond 64 bits with a sign.
+        by: The column with the group of each row: texts, integers, dates or truth values. A text
+            that is not valid in the encoding of its engine, or holds a zero byte, is in no group,
+            nor is an integer beyond 64 bits with a sign, nor a date that Python cannot hold.
         unit: See `open_column`; a unit is in the group that holds most of its rows (the first in
             order among ties), and counts only with its rows there.
         per_unit: See `open_column`.
@@ -112,9 +114,11 @@ def open_private_groups(
         )
     )
     dtype = opened.member_type
-    if not (dtype.is_string() or dtype.is_integer() or dtype.is_boolean()):
+    if dtype.is_floating():
         raise ArgumentError(
-            "by", "a column of texts, integers or truth values", shown=f"{by!r} of type {dtype}"
+            "by",
+            "a column of texts, integers, dates or truth values",
+            shown=f"{by!r} of type {dtype}",
         )
     return PrivateGroups(opened)
 
@@ -128,6 +132,12 @@ def group_counts(source: Any = None, *, by: str, **options: Any) -> dict[Hashabl
         **options: Further arguments of `open_private_groups`.
     """
     return open_private_groups(source, by=by, **options).counts()
+
+
+def _day(number: float) -> Hashable | None:
+    """The date of a number of days; None for one that is infinite or too far away."""
+    date = DATE.value(number)
+    return date if DATE.record(date) == number else None
 
 
 def _name(member: Any, codec: str) -> Hashable | None:

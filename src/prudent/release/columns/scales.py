@@ -228,6 +228,7 @@ class Scale:
 
 NUMBER = Scale()
 INTEGER = Scale("integer")
+DATE = Scale("date")
 
 
 def _plain(value: Any) -> float:

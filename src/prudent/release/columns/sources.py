@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 import ibis
+import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent._redaction import redacted
@@ -29,6 +30,7 @@ _FRAMES = {
     "polars": ("DataFrame", "LazyFrame"),
     "pyarrow": ("Table",),
 }
+_MONEY = 790  # PostgreSQL's number for this type
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
 
@@ -96,6 +98,13 @@ def _known(opened: OpenTable, argument: str) -> OpenTable:
     into two groups.
     """
     engine = backend_name(opened.table)
+    if engine == "postgres":
+        try:
+            table = _quietly(lambda: _with_amounts(opened.table), "read the types of the columns")
+        except BaseException:
+            opened.close()
+            raise
+        return attrs.evolve(opened, table=table)
     if engine in ENGINES:
         return opened
     opened.close()
@@ -105,6 +114,22 @@ def _known(opened: OpenTable, argument: str) -> OpenTable:
         shown=engine,
         hint="Export it to a Parquet file, or read it into a frame.",
     )
+
+
+def _with_amounts(table: ir.Table) -> ir.Table:
+    """Return the table with amounts of `money` as decimals; reads types, and no record.
+
+    PostgreSQL sends these amounts as texts in the language of the server, and ibis takes them for
+    numbers. How many digits they have after the point is a setting of the server.
+    """
+    connection = table.get_backend().con
+    described = connection.execute(f"SELECT * FROM ({ibis.to_sql(table)}) AS t LIMIT 0").description
+    names = [column.name for column in described if column.type_code == _MONEY]
+    if not names:
+        return table
+    (digits,) = connection.execute("SELECT scale(CAST(CAST(0 AS money) AS numeric))").fetchone()
+    amount = dt.Decimal(19, digits)  # an amount is an integer of 64 bits
+    return table.mutate(**{name: table[name].cast(amount) for name in names})
 
 
 def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> OpenTable:
@@ -208,7 +233,13 @@ def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
                 for name in kept
             }
         )
-    return frame.select(kept) if kind == "pyarrow" else frame.select(kept).to_arrow()
+    if kind == "polars":
+        import polars
+
+        # Arrow has no integers of 128 bits; one of 39 digits becomes NULL.
+        wide = polars.selectors.by_dtype(polars.Int128).cast(polars.Decimal(38, 0), strict=False)
+        return frame.select(kept).with_columns(wide).to_arrow()
+    return frame.select(kept)
 
 
 def _from_spark(frame: Any) -> OpenTable:

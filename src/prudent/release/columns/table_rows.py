@@ -16,9 +16,9 @@ from prudent.release.columns.conditions import Predicate, of_one_row
 from prudent.release.columns.contributions import Contribution, PerUnit, checked
 from prudent.release.columns.dialects import backend_name, exact, literal
 from prudent.release.columns.engine_numbers import number_of, number_of_text, scale_of
-from prudent.release.columns.public_values import typed
+from prudent.release.columns.public_values import PublicValue, typed
 from prudent.release.columns.queries import TableColumn
-from prudent.release.columns.scales import NUMBER, Scale
+from prudent.release.columns.scales import DATE, NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
 from prudent.release.columns.staging import StagedTable
 from prudent.release.columns.units import per_unit as reduced
@@ -33,6 +33,7 @@ _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.Timestamp,
     dt.Binary,
 )
+_GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
 _IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
 
@@ -84,11 +85,21 @@ class Opened:
         Raises:
             ArgumentError: if a group is not of the type of the column, or two are the same.
         """
-        wanted = {group: typed(group, self.member_type, "groups") for group in groups}
+        wanted = {group: self._stored(group) for group in groups}
         if len(set(wanted.values())) < len(wanted):
             raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
         engine = backend_name(self.rows)
         return {group: exact(literal(member), engine) for group, member in wanted.items()}
+
+    def _stored(self, group: Hashable) -> PublicValue:
+        if not self.member_type.is_date():
+            return typed(group, self.member_type, "groups")
+        try:
+            return DATE.number(group)
+        except _validate.ArgumentError:
+            raise _validate.ArgumentError(
+                "groups", "dates such as 2024-05-31, as the column has", got=group
+            ) from None
 
     def staged(self) -> StagedTable | None:
         """The contributed values, computed once; None if every row is a value of its own."""
@@ -167,12 +178,28 @@ def open_rows(asked: Asked) -> Opened:
     if asked.unit is not None:
         chosen["unit"] = exact(_identifying(rows[asked.unit], asked.unit), engine)
     if asked.by is not None:
-        chosen["member"] = exact(rows[asked.by], engine)
+        chosen["member"] = exact(_grouping(rows[asked.by], asked.by), engine)
     member_type = None if asked.by is None else rows[asked.by].type()
     rows = rows.select(**chosen).drop_null()
     if rows.value.type().is_floating():
         rows = rows.filter(~rows.value.isnan())
     return Opened(rows, value.type(), scale, contribution, member_type, opened)
+
+
+def _grouping(column: ir.Column, name: str) -> ir.Value:
+    """Return the column of groups; that of dates as days, of which the infinite ones are in none.
+
+    Raises:
+        ArgumentError: if it has a type whose values cannot be told apart in every engine.
+    """
+    if not isinstance(column.type(), _GROUPING):
+        raise _validate.ArgumentError(
+            "by",
+            "a column of texts, numbers, dates or truth values",
+            shown=f"{name!r} of type {column.type()}",
+            hint="Make one of these of it, in an ibis table: the date of a time, for example.",
+        )
+    return number_of(column, DATE) if column.type().is_date() else column
 
 
 def _identifying(column: ir.Column, name: str) -> ir.Column:

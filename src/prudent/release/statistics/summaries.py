@@ -33,6 +33,7 @@ from prudent.release.statistics.moments import (
     clipped_values,
     released_moments,
 )
+from prudent.release.statistics.tested import converted
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
 from prudent.release.sums.clipped_share import ClippedShare
 from prudent.release.sums.moment_sums import Moment, MomentSpread
@@ -143,7 +144,8 @@ def describe(
 
 def _plan(records: Column, ps: Sequence[Any], options: CountOptions) -> Plan:
     units, measure = records.contribution.records, base_measure(records.scale)
-    others = [p for p in ps if rational(p) != HALF]
+    exact = [converted("ps", rational, p) for p in _validate.values(ps=ps)]
+    others = [p for p in exact if p != HALF]
     shares = MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE if others else 0.0
     median, radius, share, rest, sums = shares_of(options["epsilon"], *shares)
     return Plan(

@@ -116,7 +116,9 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """The optimizer of the trained parameters of a model."""
     if isinstance(rate := options.get("lr"), int | float):
-        _validate.between(0, torch.finfo(torch.float32).max, lr=rate)
+        # As a float: torch takes an integer apart into 64 bits.
+        rate = _validate.between(0, torch.finfo(torch.float32).max, lr=rate)
+        options = {**options, "lr": rate}
     trained: Iterable[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise _validate.ArgumentError(

@@ -1,0 +1,120 @@
+"""Dates as groups, amounts of money, and integers of 128 bits."""
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa  # noqa: E402
+
+from prudent._validate import ArgumentError  # noqa: E402
+from prudent.release import statistics  # noqa: E402
+from prudent.release.columns.opening import open_groups  # noqa: E402
+from prudent.release.columns.private_groups import group_counts  # noqa: E402
+from prudent.release.noise import ReproducibleNoise  # noqa: E402
+from tests.release.recording import Book  # noqa: E402
+
+FIRST = datetime.date(2024, 5, 30)
+DAYS = [FIRST + datetime.timedelta(days=i % 3) for i in range(600)]
+TABLE = pa.table(
+    {
+        "x": [float(i % 3) for i in range(600)],
+        "day": pa.array([*DAYS[:-3], None, None, None]),
+        "time": pa.array([datetime.datetime.combine(day, datetime.time(7)) for day in DAYS]),
+    }
+)
+
+
+@pytest.mark.parametrize("groups", [DAYS[:2], ["2024-05-30", "2024-05-31"]], ids=["dates", "texts"])
+def test_dates_may_be_public_groups(groups: list[Any]) -> None:
+    columns = open_groups(TABLE, "x", by="day", groups=groups)
+    assert [columns[group].count() for group in groups] == [199, 199]
+    found = statistics.count(
+        TABLE, by="day", groups=groups, epsilon=1.0, noise=ReproducibleNoise(1)
+    )
+    assert list(found) == groups
+
+
+def test_dates_may_be_private_groups() -> None:
+    assert group_counts(TABLE, by="day") == dict.fromkeys(DAYS[:3], 199)
+    found = statistics.mean(
+        TABLE, "x", by="day", groups="private", bounds=(0, 2), epsilon=5.0, delta=1e-6
+    )
+    assert set(found) == set(DAYS[:3])
+
+
+@pytest.mark.parametrize("group", ["soon", 7, None, float("nan")])
+def test_a_group_that_is_no_date_is_refused_as_such(group: object) -> None:
+    with pytest.raises(ArgumentError, match="Expected groups dates such as 2024-05-31"):
+        open_groups(TABLE, "x", by="day", groups=[group])
+
+
+@pytest.mark.parametrize("groups", ["private", [datetime.datetime(2024, 5, 30, 7)]])
+def test_a_type_that_cannot_be_grouped_by_is_named(groups: Any) -> None:
+    """Before: "Expected groups of type timestamp, as the column is", given a timestamp."""
+    book = Book()
+    with pytest.raises(ArgumentError, match=r"by a column of texts.*'time' of type timestamp"):
+        statistics.count(TABLE, by="time", groups=groups, epsilon=1.0, delta=1e-6, ledger=book)
+    assert not book.charges
+
+
+def test_far_dates_in_duckdb_are_in_no_private_group() -> None:
+    backend = ibis.duckdb.connect()
+    backend.raw_sql(
+        "CREATE TABLE t AS SELECT * FROM (VALUES (DATE '2024-05-30', 1.0), ('infinity', 1.0), "
+        "('-infinity', 1.0), (DATE '290000-01-01', 1.0), (NULL, 1.0)) AS v(day, x)"
+    )
+    assert group_counts(backend.table("t"), by="day") == {FIRST: 1}
+
+
+@pytest.mark.parametrize("kind", ["eager", "lazy"])
+def test_integers_of_128_bits_are_read(kind: str) -> None:
+    polars = pytest.importorskip("polars")
+    values = [*range(-300, 300), None, 2**127 - 1, -(2**127)]
+    frame = polars.DataFrame({"x": polars.Series(values, dtype=polars.Int128)})
+    data = frame.lazy() if kind == "lazy" else frame
+    found = statistics.median(data, "x", epsilon=50.0, bounds=(-1000, 1000))
+    assert -12 <= found.value <= 12
+
+
+@pytest.fixture
+def money(postgres_location: str) -> str:
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(postgres_location) as connection:
+        connection.execute("CREATE TABLE pay (amount money, day date, who int)")
+        connection.execute(
+            "INSERT INTO pay SELECT CAST(CAST(i AS numeric) / 4 AS money), "
+            "CASE WHEN i % 2 = 0 THEN date '2024-05-30' ELSE date 'infinity' END, i / 2 "
+            "FROM generate_series(1, 400) AS i"
+        )
+        connection.execute("INSERT INTO pay VALUES ('-92233720368547758.08'), (NULL)")
+    return postgres_location
+
+
+@pytest.mark.parametrize("unit", [None, "who"])
+def test_amounts_of_money_are_decimals(money: str, unit: str | None) -> None:
+    book = Book()
+    found = statistics.median(
+        connect=money, table="pay", column="amount", unit=unit, epsilon=50.0, ledger=book
+    )
+    assert isinstance(found.value, Decimal)
+    assert 45 <= found.value <= 55
+    assert len(book.charges) == 1
+
+
+def test_amounts_of_a_table_of_the_caller_are_decimals(money: str) -> None:
+    backend = ibis.connect(money)
+    pay = backend.table("pay")
+    found = statistics.median(pay.filter(pay.who >= 0), "amount", epsilon=50.0)
+    backend.disconnect()
+    assert 45 <= found.value <= 55
+
+
+def test_dates_of_postgresql_may_be_groups(money: str) -> None:
+    assert group_counts(connect=money, table="pay", by="day") == {FIRST: 200}
+    columns = open_groups(None, "amount", connect=money, table="pay", by="day", groups=[FIRST])
+    assert columns[FIRST].count() == 200
