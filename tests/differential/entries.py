@@ -203,7 +203,7 @@ class Training(Entry):
         )
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        if self.draws:
+        if self.augmented or "collate_fn" in self.options:
             plant_shared_streams(patch)
         else:
             plant_promotion(patch)
@@ -336,7 +336,7 @@ ENTRIES: list[Entry] = [
     Training("fit, items", telling=("longer", "half label", "raising")),
     Training("fit, items, whole numbers", large(), Tokens, telling=("half", "not a number")),
     Training("fit, items, augmentation", augmented=True),
-    Training("fit, items, dropout", model=lambda: Network(dropout=0.5)),
+    Training("fit, items, dropout", model=lambda: Network(dropout=0.5), telling=("far", "longer")),
     Training(
         "fit, items, collator",
         collate_fn=masking,
@@ -352,7 +352,9 @@ ENTRIES: list[Entry] = [
     MakePrivate("make_private", telling=("longer", "raising")),
     MakePrivate("make_private, whole numbers", large(), Tokens, telling=("half",)),
     MakePrivate("make_private, augmentation", augmented=True),
-    MakePrivate("make_private, dropout", model=lambda: Network(dropout=0.5)),
+    MakePrivate(
+        "make_private, dropout", model=lambda: Network(dropout=0.5), telling=("far", "longer")
+    ),
     MakePrivate(
         "make_private, collator", collate_fn=masking, example=(torch.ones(4), 0), telling=("far",)
     ),
@@ -458,8 +460,10 @@ class Audit(Entry):
 
     name = "audit, white box"
     bound = 1 + 20 * SILENT  # its runs have keys of their own
-    plain = [torch.tensor([2.0, index - 8.0], dtype=torch.float64) for index in range(COUNT)]
-    odd = {name: torch.full((2,), value, dtype=torch.float64) for name, value in NUMBERS.items()}
+    plain = tuple(torch.tensor([2.0, index - 8.0]).double() for index in range(COUNT))
+
+    def __init__(self) -> None:
+        self.odd = {name: torch.tensor([x, x], dtype=torch.float64) for name, x in NUMBERS.items()}
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         from prudent.audit.training.observing import observe

@@ -82,7 +82,7 @@ def test_a_sound_model_passes(reduction: str, kind: LossKind, made_up: bool) -> 
     assert str(found).startswith("Ready for private training.")
 
 
-@pytest.mark.parametrize("loss", [weighted, ignoring, contrastive])
+@pytest.mark.parametrize("loss", [weighted, contrastive])
 def test_losses_whose_terms_depend_on_several_records(loss: Any) -> None:
     found = report(network(), loss)
     assert not found.ok
@@ -90,6 +90,12 @@ def test_losses_whose_terms_depend_on_several_records(loss: Any) -> None:
     assert found.cost is None
     assert [finding.where for finding in found.findings] == ["loss"]
     assert "reduction='none'" in found.findings[0].fix
+
+
+def test_a_mean_with_ignored_labels_is_divided_by_a_public_number() -> None:
+    found = report(network(), ignoring)
+    assert found.ok
+    assert found.loss is LossKind.MEAN
 
 
 PROBLEMS: dict[str, tuple[nn.Module, str, str]] = {

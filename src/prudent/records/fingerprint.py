@@ -73,7 +73,7 @@ def _is_cheap(records: Any) -> bool:
     return tensors_of(records) is not None or any(isinstance(name, str) for name in declared)
 
 
-def _add_items(found: "hashlib._Hash", records: Any) -> None:
+def _add_items(found: "hashlib.blake2b", records: Any) -> None:
     with generators_kept():
         for number in range(len(records)):
             seed_generators(PUBLIC.of(number))
@@ -84,7 +84,7 @@ def _add_items(found: "hashlib._Hash", records: Any) -> None:
             found.update(struct.pack("<q", len(item)) + item)
 
 
-def _add(found: "hashlib._Hash", value: Any) -> None:
+def _add(found: "hashlib.blake2b", value: Any) -> None:
     """Add a value to a hash, in a form that no other value has."""
     if isinstance(value, Tensor):
         plain = value.detach().as_subclass(Tensor).cpu().contiguous()
@@ -110,5 +110,5 @@ def _add(found: "hashlib._Hash", value: Any) -> None:
         _add_bytes(found, pickle.dumps(value, protocol=4))
 
 
-def _add_bytes(found: "hashlib._Hash", content: bytes) -> None:
+def _add_bytes(found: "hashlib.blake2b", content: bytes) -> None:
     found.update(struct.pack("<q", len(content)) + content)

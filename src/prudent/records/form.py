@@ -6,9 +6,9 @@ computes with it. Here a record is converted alone, and written into memory of a
 
 | a number of the record | is converted to | how |
 |---|---|---|
-| real | floating type | rounded to the nearest, as `Tensor.to` does |
-| any | integer, boolean or complex type | exactly; a record with one that is not exact is absent |
-| complex | real type | never: the record is absent |
+| real | floating or complex type | rounded to the nearest, as `Tensor.to` does |
+| real | integer or boolean type | exactly; a record with one that is not exact is absent |
+| complex | complex type | as real ones; to a real type never: the record is absent |
 | row of another shape, or structure, or not a number | | the record is absent |
 """
 
@@ -219,7 +219,7 @@ def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.is_complex() and not dtype.is_complex:
         raise _MisfitError
     found = tensor.to(dtype)
-    if not dtype.is_floating_point:
+    if not (dtype.is_floating_point or dtype.is_complex):
         if tensor.is_floating_point() and not bool((tensor.abs() <= _EXACT).all()):
             raise _MisfitError
         if not torch.equal(found.to(tensor.dtype), tensor):
@@ -228,7 +228,7 @@ def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _stacked(leaf: Leaf, tensors: Sequence[Tensor]) -> Tensor:
-    # Memory that exists keeps its order; torch.stack alone would take that of the tensors.
+    # Memory that exists keeps its order, whatever that of the tensors.
     place = torch.empty((len(tensors), *leaf.shape), dtype=leaf.dtype)
     return torch.stack(list(tensors), out=place) if tensors else place
 

@@ -1,5 +1,6 @@
 """Probes of a loss: what it reduces, and what it reaches."""
 
+import contextlib
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from prudent._validate import ArgumentError
 from prudent.training.checking.subject import (
     NEAR,
     Finding,
@@ -19,6 +21,7 @@ from prudent.training.checking.subject import (
     scale,
 )
 from prudent.training.gradients.leaves import leaves_behind
+from prudent.training.gradients.output_guard import as_outputs
 
 
 def loss_problems(subject: Subject) -> Iterator[Finding]:
@@ -45,19 +48,21 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
     if found.ndim == 0 and not _has_rows(outputs, subject):
         subject.kind = LossKind.MEAN  # computed by the model: make_private reduces it as declared
         return
-    whole, repeated, alone = (
-        _output_gradients(subject, change(outputs), change(subject.targets))
-        for change in (cloned, subject.first_everywhere, subject.first)
-    )
-    if same(subject.first(whole), subject.first(repeated)):
-        ratio = _ratio(subject.first(repeated), alone)
-        subject.kind = next((k for k in _kinds(found, subject) if _close(ratio, k[1])), (None,))[0]
+    with contextlib.suppress(ArgumentError):  # as make_private refuses the loss
+        whole, repeated, alone = (
+            _output_gradients(subject, change(outputs), change(subject.targets))
+            for change in (cloned, subject.first_everywhere, subject.first)
+        )
+        if same(subject.first(whole), subject.first(repeated)):
+            ratio = _ratio(subject.first(repeated), alone)
+            kinds = (kind for kind in _kinds(found, subject) if _close(ratio, kind[1]))
+            subject.kind = next(kinds, (None,))[0]
     if subject.kind is None:
         yield Finding(
             Severity.ERROR,
             "loss",
-            "The term of a record depends on other records, as with class weights or ignored "
-            "labels in a mean, or with a loss that compares records.",
+            "The term of a record depends on other records, as with class weights in a mean, or "
+            "with a loss that compares records.",
             "Use reduction='none', average over the positions of each record, and take the mean "
             "of the results. Make what is to be compared one record.",
         )
@@ -98,7 +103,8 @@ def _kinds(found: Tensor, subject: Subject) -> list[tuple[LossKind, float]]:
 def _output_gradients(subject: Subject, outputs: Any, targets: Any) -> list[Tensor]:
     """The gradients of the loss with respect to the differentiable outputs."""
     leaves, outputs = _as_leaves(outputs)
-    total = subject.loss(outputs, targets).sum()
+    guarded = pytree.tree_map_only(Tensor, as_outputs, outputs)  # as make_private returns them
+    total = subject.loss(guarded, targets).sum()
     found = torch.autograd.grad(total, leaves, allow_unused=True)
     return [
         torch.zeros_like(leaf) if gradient is None else gradient
@@ -115,7 +121,10 @@ def _ratio(one: list[Tensor], other: list[Tensor]) -> float:
 
 def _has_rows(outputs: Any, subject: Subject) -> bool:
     """Whether the loss uses an output that has the records on its first axis."""
-    gradients = _output_gradients(subject, outputs, subject.targets)
+    try:
+        gradients = _output_gradients(subject, outputs, subject.targets)
+    except ArgumentError:  # only a loss of such outputs is refused
+        return True
     return any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in gradients)
 
 

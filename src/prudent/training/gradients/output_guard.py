@@ -61,6 +61,11 @@ class RecordOutputs(Computed):
     """Outputs with the records on the first axis. One row of them is an ordinary tensor."""
 
 
+def as_outputs(tensor: Tensor) -> Tensor:
+    """A tensor with the records on its first axis as an output; one without axes stays."""
+    return tensor.as_subclass(RecordOutputs) if tensor.ndim else tensor
+
+
 _ROWS_KEPT = {
     functional.log_softmax,
     torch.log_softmax,
@@ -111,4 +116,5 @@ def _with_public_divisor(
         return loss(*args, **kwargs)
     named["size_average"] = named["reduce"] = None
     named["reduction"] = "sum"
-    return loss(*given.args, **given.kwargs) / max(1, target.numel())
+    labels: int = max(1, target.numel())
+    return loss(*given.args, **given.kwargs) / labels

@@ -25,7 +25,7 @@ from prudent.training.gradients.bookkeeping import BookKeeping, _Kept
 from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import count_records, native_products
 from prudent.training.gradients.leftovers import Leftovers
-from prudent.training.gradients.output_guard import RecordOutputs
+from prudent.training.gradients.output_guard import as_outputs
 from prudent.training.gradients.randomness import Replay, restarting, sketch
 from prudent.training.gradients.record_streams import (
     Draws,
@@ -126,7 +126,7 @@ class OutsideLoss:
                 for o, scalar in zip(outputs, outline.scalars, strict=True)
             ]
         passed.outputs = []  # the caller's from here on
-        return outline.filled([o if o.ndim == 0 else o.as_subclass(RecordOutputs) for o in outputs])
+        return outline.filled([as_outputs(output) for output in outputs])
 
 
 class Pass(ABC):

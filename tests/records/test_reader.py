@@ -1,0 +1,139 @@
+"""Reading records one at a time, each by its own random stream."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from prudent import ArgumentError
+from prudent.records.reader import RecordReader, checked
+from prudent.records.seeds import PUBLIC, Seeds
+from prudent.training import Key, PoissonSampler
+
+
+class Items:
+    def __init__(self, make, count=20):
+        self.make, self.count = make, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+    def __getitems__(self, ids):
+        raise AssertionError("records are read one at a time")
+
+
+def pair(index):
+    return torch.full((3,), float(index)), index
+
+
+def shaken(index):
+    shift = torch.rand(()) + random.random() + np.random.rand()  # noqa: NPY002
+    return torch.full((3,), float(index)) + shift, index
+
+
+def reader(make, collate_fn=None, **options):
+    return RecordReader(Items(make), collate_fn, range(20), **options)
+
+
+def rows(made, ids, seeds=PUBLIC):
+    return [row[0] for row in made.rows(ids, [True] * len(ids), seeds)]
+
+
+@pytest.mark.parametrize(
+    "collate_fn", [None, default_collate, lambda items: default_collate(items)]
+)
+def test_random_numbers_follow_the_record_not_its_place(collate_fn):
+    made = reader(shaken, collate_fn)
+    whole = rows(made, [3, 4, 5])
+    assert torch.equal(torch.stack(rows(made, [5, 3])), torch.stack([whole[2], whole[0]]))
+    assert not torch.equal(whole[0] - 3, whole[1] - 4)
+    other = rows(made, [3], Seeds(b"another step"))
+    assert not torch.equal(whole[0], other[0])
+
+
+def test_seeds_follow_from_key_step_and_record_in_any_number_of_processes():
+    sampler = PoissonSampler(20, 0.5, key=Key.from_seed(0))
+    assert sampler.reading_seeds(3) == sampler.reading_seeds(3) != sampler.reading_seeds(4)
+    other = PoissonSampler(20, 0.5, key=Key.from_seed(1))
+    assert sampler.reading_seeds(3) != other.reading_seeds(3)
+    found = {sampler.reading_seeds(step).of(record) for step in range(9) for record in range(99)}
+    assert len(found) == 9 * 99
+    assert "secret" not in repr(sampler.reading_seeds(3))
+
+
+def running_on():
+    own = torch.Generator().manual_seed(0)
+    return lambda index: (torch.rand(3, generator=own), index)
+
+
+def counting():
+    seen = []
+
+    def collate(items):
+        seen.append(1)
+        return default_collate([(x + len(seen), y) for x, y in items])
+
+    return collate
+
+
+@pytest.mark.parametrize(
+    ("make", "collate_fn"), [(running_on(), None), (pair, counting())], ids=["data", "collator"]
+)
+def test_what_runs_on_from_record_to_record_is_refused(make, collate_fn):
+    with pytest.raises(ArgumentError, match="stay the same when they are read again"):
+        reader(make, collate_fn)
+
+
+def test_a_generator_seeded_by_torchs_is_not():
+    def seeded(index):
+        own = np.random.default_rng(torch.initial_seed())
+        return torch.from_numpy(own.random(3)), index
+
+    assert len(rows(reader(seeded), [1, 2])) == 2
+
+
+def test_one_unsteady_record_is_its_own_affair():
+    own = torch.Generator().manual_seed(0)
+    made = reader(lambda index: (torch.rand(3, generator=own), 0) if index == 2 else pair(index))
+    assert torch.equal(rows(made, [4])[0], pair(4)[0])
+
+
+def test_the_collator_gets_one_record_and_the_example():
+    seen = []
+
+    def noted(items):
+        seen.append(len(items))
+        return default_collate(items)
+
+    rows(reader(pair, noted), [1, 2])
+    assert set(seen) == {1}
+    seen.clear()
+    made = reader(pair, noted, example=(torch.zeros(3), 0))
+    assert torch.equal(rows(made, [7])[0], pair(7)[0])
+    assert set(seen) == {1, 2} or set(seen) == {2}
+
+
+def test_the_example_sets_the_form():
+    made = reader(pair, example=(torch.zeros(3, dtype=torch.float64), 0.5))
+    assert made.form.row(pair(1))[0].dtype == torch.float64
+    with pytest.raises(ArgumentError, match="fewer than three quarters of the first 8"):
+        reader(pair, example=(torch.zeros(4), 0))
+
+
+def test_no_error_of_a_record_is_shown():
+    def broken(index):
+        if index > 7:
+            raise ValueError("secret 918273")
+        return pair(index)
+
+    made = reader(broken)
+    assert made.rows([9, 3], [True, True], PUBLIC)[0] is None
+    assert made.rows(list(range(8, 20)), [True] * 12, PUBLIC) is None
+    with pytest.raises(ArgumentError) as error:
+        checked(None)
+    assert "918273" not in str(error.value)
