@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
@@ -145,7 +145,9 @@ class SearchFolder:
             )
             shutil.rmtree(self._candidates, ignore_errors=True)
 
-    def begin(self, event: dict[str, Any], known: str, settings: list[Setting]) -> dict[str, Any]:
+    def begin(
+        self, event: dict[str, Any], known: str, settings: Sequence[Setting]
+    ) -> dict[str, Any]:
         """Keep the secret state of a new search, and return it."""
         state = {
             "format": FORMAT,
