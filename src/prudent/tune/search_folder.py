@@ -33,6 +33,8 @@ from prudent.tune.space import Setting
 FORMAT = 2
 """Of the secret state of a search. A change that earlier versions would misread raises it."""
 
+_LATEST = 2**33  # the largest time that every file system keeps, or nearly so
+
 _STATE_KINDS = {
     "format": int,
     "name": str,
@@ -205,9 +207,10 @@ class SearchFolder:
         assert found is not None
         shutil.rmtree(self._secret, ignore_errors=True)
         own = [self._result, self.place / "running.lock", self.best, *self.best.rglob("*")]
+        begun = min(max(found["begun"], 0), _LATEST)
         for path in (*own, self.place):
             if path.exists() and not path.is_symlink():
-                os.utime(path, (found["begun"], found["begun"]))
+                os.utime(path, (begun, begun))
         return found
 
 
