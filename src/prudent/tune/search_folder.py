@@ -72,8 +72,10 @@ class SearchFolder:
                 yield cls(Path(name))
             return
         check_writable(folder)
+        place = cls(folder)
         with held(folder):
-            yield cls(folder)
+            yield place
+        place._set_times()  # not before: the lock, too, is a file that comes and goes
 
     @property
     def best(self) -> Path:
@@ -202,16 +204,22 @@ class SearchFolder:
             json.dump({**public, **result}, file)
 
     def result(self) -> dict[str, Any]:
-        """The result; what is secret is deleted, and times are those of the beginning."""
+        """The result; what is secret is deleted."""
         found = _read(self._result, _RESULT_KINDS)
         assert found is not None
         shutil.rmtree(self._secret, ignore_errors=True)
+        return found
+
+    def _set_times(self) -> None:
+        """Give all that is left of a search that has ended the time at which it was begun."""
+        found = _read(self._result, _RESULT_KINDS)
+        if found is None:
+            return
         own = [self._result, self.place / "running.lock", self.best, *self.best.rglob("*")]
         begun = min(max(found["begun"], 0), _LATEST)
         for path in (*own, self.place):
             if path.exists() and not path.is_symlink():
                 os.utime(path, (begun, begun))
-        return found
 
 
 def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
