@@ -66,9 +66,10 @@ def fingerprint(*values: Any, restored: Any = None) -> str:
     """
     try:
         parts = () if restored is None else restored.modules()
-        return _Walk(frozenset(id(part) for part in parts)).of(values).hexdigest()
+        found: str = _Walk(frozenset(id(part) for part in parts)).of(values).hexdigest()
     except Exception:  # any object may refuse to be looked at, in its own way
         return ""
+    return found
 
 
 class _Walk:

@@ -62,13 +62,13 @@ def no_memory(out: Path | None, **options) -> ValueError:
 
 
 def test_a_chunk_that_does_not_fit_into_memory(tmp_path: Path) -> None:
-    """A real failed allocation: the run ends before the update, and goes on as if it never had."""
+    """A real failed allocation: the run ends before the update, and goes on without that step."""
     folder = tmp_path / "run"
     no_memory(folder, hungry=1)
     state, paid = load_checkpoint(folder, CPU), charged(folder)
-    assert (state["step"], paid.steps) == (2, 4)
-    resumed = train(folder, resume=True)
-    assert torch.equal(weights(resumed), weights(train(None)))
+    assert (state["step"], paid.steps) == (2, 3)
+    with pytest.warns(RuntimeWarning, match="steps 3 to 3, .*: the model"):  # which fits now
+        train(folder, resume=True)
     assert charged(folder).steps == PLAN.steps
 
 

@@ -17,6 +17,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -274,7 +275,8 @@ def _paid() -> list[bytes]:
     from prudent.accounting.serialisation import to_plain
 
     event = to_plain(dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 3))
-    content = {"format": 1, "steps": 3, "event": event, "relation": to_plain(ADD_REMOVE)}
+    content = {"format": 1, "steps": 3, "renewals": 0, "event": event}
+    content["relation"] = to_plain(ADD_REMOVE)
     return [json.dumps(content).encode()]
 
 
@@ -622,7 +624,8 @@ def _search_state() -> list[bytes]:
     from prudent.tune import Binomial
 
     event = json.loads(to_json(Binomial(2, 1.0).event(_search_event())))
-    kept = {"format": 1, "name": "ab", "event": event, "settings": [{"x": 1}, {"x": 2}]}
+    kept = {"format": 2, "name": "ab", "event": event, "settings": [{"x": 1}, {"x": 2}]}
+    kept |= {"candidate": "", "begun": 1}
     return [json.dumps(kept).encode()]
 
 
@@ -635,18 +638,16 @@ def _read_search(path: Path) -> object:
     """Resume the search in a folder; nothing else may be in it."""
     from prudent.tune import Binomial, Candidate, tune
 
-    for other in path.parent.iterdir():
-        if other != path:
+    out = path.parent.parent if path.parent.name == "secret" else path.parent
+    for other in (*out.iterdir(), *path.parent.iterdir()):
+        if other not in (path, path.parent):
             shutil.rmtree(other) if other.is_dir() else other.unlink()
     candidate = Candidate(lambda setting, folder: 0.0, _search_event())
-    return tune(
-        candidate,
-        lambda trial: None,
-        trials=Binomial(2, 1.0),
-        delta=0.0,
-        out=path.parent,
-        resume=True,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The search is resumed")
+        return tune(
+            candidate, lambda trial: None, trials=Binomial(2, 1.0), delta=0.0, out=out, resume=True
+        )
 
 
 TARGETS: tuple[Target, ...] = (
@@ -686,7 +687,7 @@ TARGETS: tuple[Target, ...] = (
     Target("archive", _archives, _reads("archive", _unpack)),
     Target("results", _results, _reads("results.csv", _read_results)),
     Target("grid", _grids, _reads("grid.toml", _read_grid)),
-    Target("search state", _search_state, _reads("search/secret.json", _read_search), 0.2),
+    Target("search state", _search_state, _reads("search/secret/state.json", _read_search), 0.2),
     Target("search result", _search_result, _reads("search/result.json", _read_search), 0.2),
     Target("corruption", _corruptions, _text(_corruption)),
     Target("test", _tests, _text(_test)),

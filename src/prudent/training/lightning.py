@@ -186,7 +186,7 @@ class _PrivacyCallback(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:
             if isinstance(callback, LearningRateFinder | BatchSizeFinder):
                 raise ArgumentError(
                     "callbacks",
@@ -260,7 +260,7 @@ def _logged_in_training(trainer: Trainer) -> set[str]:
 
 def _monitored(trainer: Trainer, logged: set[str]) -> Iterator[tuple[str, str]]:
     """The names among those that callbacks and schedulers follow, each with what follows it."""
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:
         if (name := getattr(callback, "monitor", None)) in logged:
             yield str(name), type(callback).__name__
         named = getattr(callback, "filename", None) or ""

@@ -85,7 +85,6 @@ def machine(device: torch.device) -> str:
         torch.get_num_threads(),
         torch.get_default_dtype(),
         torch.get_float32_matmul_precision(),
-        torch.backends.mkldnn.is_available(),
         torch.are_deterministic_algorithms_enabled(),
     )
     versions = (__version__, torch.__version__, sys.version)

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
@@ -32,6 +32,8 @@ from prudent.tune.space import Setting
 
 FORMAT = 2
 """Of the secret state of a search. A change that earlier versions would misread raises it."""
+
+_LATEST = 2**33  # the largest time that every file system keeps, or nearly so
 
 _STATE_KINDS = {
     "format": int,
@@ -70,8 +72,10 @@ class SearchFolder:
                 yield cls(Path(name))
             return
         check_writable(folder)
+        place = cls(folder)
         with held(folder):
-            yield cls(folder)
+            yield place
+        place._set_times()  # not before: the lock, too, is a file that comes and goes
 
     @property
     def best(self) -> Path:
@@ -145,7 +149,9 @@ class SearchFolder:
             )
             shutil.rmtree(self._candidates, ignore_errors=True)
 
-    def begin(self, event: dict[str, Any], known: str, settings: list[Setting]) -> dict[str, Any]:
+    def begin(
+        self, event: dict[str, Any], known: str, settings: Sequence[Setting]
+    ) -> dict[str, Any]:
         """Keep the secret state of a new search, and return it."""
         state = {
             "format": FORMAT,
@@ -198,15 +204,22 @@ class SearchFolder:
             json.dump({**public, **result}, file)
 
     def result(self) -> dict[str, Any]:
-        """The result; what is secret is deleted, and times are those of the beginning."""
+        """The result; what is secret is deleted."""
         found = _read(self._result, _RESULT_KINDS)
         assert found is not None
         shutil.rmtree(self._secret, ignore_errors=True)
+        return found
+
+    def _set_times(self) -> None:
+        """Give all that is left of a search that has ended the time at which it was begun."""
+        found = _read(self._result, _RESULT_KINDS)
+        if found is None:
+            return
         own = [self._result, self.place / "running.lock", self.best, *self.best.rglob("*")]
+        begun = min(max(found["begun"], 0), _LATEST)
         for path in (*own, self.place):
             if path.exists() and not path.is_symlink():
-                os.utime(path, (found["begun"], found["begun"]))
-        return found
+                os.utime(path, (begun, begun))
 
 
 def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:

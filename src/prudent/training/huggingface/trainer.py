@@ -212,8 +212,8 @@ class PrivateTrainer(Uncopied, Trainer):
         self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **options: Any
     ) -> Any:
         """Train, or continue from a checkpoint with the same batches and noise."""
-        if resume_from_checkpoint:
-            folder = resume_from_checkpoint
+        folder: Any = resume_from_checkpoint
+        if folder:
             if folder is True:
                 folder = get_last_checkpoint(self.args.output_dir)
             self._saved = self._restorable(folder)
