@@ -23,6 +23,7 @@ from prudent.training.aggregation import Decision, Fallback, ProposeTestRelease
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.noise import HostNoise
 from prudent.training.plan import Plan
+from prudent.training.rounding import noise_factor
 from prudent.training.step_state import StepState
 
 _HOST = torch.device("cpu")
@@ -155,5 +156,6 @@ class RoundRelease:
                 total.add_(update.double(), alpha=float(weight))
         if self._skips(decision):
             return torch.zeros_like(total)
-        self._noise.add_(total, decision.noise, self.state)
+        factor = noise_factor(self.dimension, 1, torch.float64)
+        self._noise.add_(total, decision.noise * factor, self.state)
         return total / self.expected_clients * decision.scale

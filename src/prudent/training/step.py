@@ -30,6 +30,7 @@ from prudent.training.parallel.sharding import (
     without_gathering,
 )
 from prudent.training.plan import Plan
+from prudent.training.rounding import noise_factor
 from prudent.training.step_checks import (
     check_compilable,
     check_corrupt,
@@ -246,9 +247,12 @@ class Step:
         trimmed = policy.records(trim)
         decision = self._decide(norms, valid, chunks, trimmed, words)
         total: Values = {}
-        parts = torch.split(decision.weights, [len(batch.norms) for batch in batches])
+        # In double precision: in single precision the rounding of a sum grows with the batch.
+        weights = decision.weights if norms.is_cuda else decision.weights.double()
+        parts = torch.split(weights, [len(batch.norms) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(part).items():
+                value = value.double() if len(batches) > 1 else value
                 total[name] = total[name] + value if name in total else value
         losses = torch.cat([batch.losses for batch in batches]).detach()
         drawn = self.processes.summed(valid.sum())
@@ -299,18 +303,27 @@ class Step:
         """
         total = released.total
         flat = torch.cat([value.flatten() for value in total.values()])
+        if self.processes.count > 1:
+            flat = flat.double()
         # Work in place: each of these vectors is as large as the model.
         flat = self.processes.collected(flat)
         if self.processes.rank == 0:
-            self.noise.add_(flat, released.noise, self.state)
+            factor = noise_factor(len(flat), len(total), self._dtype)
+            self.noise.add_(flat, released.noise * factor, self.state)
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         sizes = [value.numel() for value in total.values()]
         parts = {
-            name: part.view_as(value).to(value.dtype)
+            name: part.view_as(value).to(self.model.get_parameter(name).dtype)
             for (name, value), part in zip(total.items(), torch.split(flat, sizes), strict=True)
         }
         return {name: self._own(name, part) for name, part in parts.items()}
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The shortest type among the trained parameters."""
+        trained = (p.dtype for p in self.model.parameters() if p.requires_grad)
+        return min(trained, key=lambda dtype: torch.finfo(dtype).bits)
 
     def _own(self, name: str, part: Tensor) -> Tensor:
         """This process's share of a gradient: its shard, or the whole."""

@@ -25,6 +25,7 @@ from prudent.training.gradients.image_kernels import weighted_rows
 from prudent.training.gradients.kernels import fuses
 from prudent.training.gradients.precision import whole_products
 from prudent.training.gradients.products import (
+    HALF,
     Product,
     at_least_single,
     cut_product,
@@ -39,6 +40,7 @@ from prudent.training.gradients.products import (
 
 Form = Callable[[Tensor], Tensor]
 _SMALL_MATRIX = 1 << 16
+_CONVERTED = 1 << 20  # numbers converted to a wider type at a time
 
 
 def as_it_is(gradient: Tensor) -> Tensor:
@@ -70,12 +72,23 @@ class Dense:
 
 @whole_products()
 def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
-    """The weighted sum of each, computed as one product over all of them."""
-    flat, weights = joined(gradients), weights.to(gradients[0].values.dtype)
-    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights):
+    """The weighted sum of each, computed as one product over all of them.
+
+    Sums have the wider of the types of weights and gradients.
+    """
+    flat = joined(gradients)
+    weights = weights.to(torch.promote_types(weights.dtype, flat.dtype))
+    if flat.dtype == weights.dtype == torch.float32 and flat.numel() and fuses(flat, weights):
         total = weighted_rows(flat, weights)
     else:
-        total = _finite_product(weights[None], flat)[0]
+        whole = flat.dtype == weights.dtype or _get_current_dispatch_mode() is not None
+        size = flat.shape[1] if whole else _CONVERTED // max(1, len(flat))
+        total = torch.cat(
+            [
+                _finite_product(weights[None], part.to(weights.dtype))[0]
+                for part in torch.split(flat, max(1, size), 1)
+            ]
+        )
     sums = torch.split(total, [each.values.shape[1:].numel() for each in gradients])
     return [
         each.form(part.view(each.values.shape[1:]))
@@ -151,11 +164,12 @@ class Outer:
         if self.is_taken and weights.dtype == torch.float32:
             return self.form(weighted_product(self.rows, self.columns, weights))
         records = self.rows.shape[1]
-        step = max(1, records * PIECE // max(1, self.rows.numel(), self.columns.numel()))
+        piece = PIECE if weights.dtype in (self.rows.dtype, *HALF) else _CONVERTED
+        step = max(1, records * piece // max(1, self.rows.numel(), self.columns.numel()))
         total: Tensor | None = None
         for start in range(0, records, step):
-            piece = slice(start, start + step)
-            for added in self._products(piece, weights[piece]):
+            some = slice(start, start + step)
+            for added in self._products(some, weights[some]):
                 total = added if total is None else total.add_(added)
         assert total is not None, "an engine is never run on no records"
         return self.form(total)
@@ -170,7 +184,8 @@ class Outer:
         scaled = self.columns[:, piece] if by_columns else self.rows[:, piece]
         if self.short is None:
             other = self.rows[:, piece] if by_columns else self.unfolded(piece)
-            pair = _weighted(scaled, weights), at_least_single(other)
+            left = _weighted(scaled, weights)
+            pair = left, other.to(left.dtype)
             left, right = (each.flatten(1, 2) for each in (reversed(pair) if by_columns else pair))
             yield _finite_product(left.mT, right)
             return
@@ -205,7 +220,7 @@ class Rows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ, added into one table."""
-        values = finite(self.values * weights.to(self.values.dtype)[:, None, None])
+        values = finite(_weighted(self.values[None], weights)[0])
         table = values.new_zeros(self.count, values.shape[-1])
         return table.index_add(0, self.indices.flatten(), values.flatten(0, 1))
 
@@ -249,9 +264,13 @@ def by_record(gradients: Tensor) -> Tensor:
 
 
 def _weighted(factor: Tensor, weights: Tensor) -> Tensor:
-    """A factor of shape (groups, records, ...) times the weight of each record."""
+    """A factor of shape (groups, records, ...) times the weight of each record.
+
+    It has the wider of both types, and at least single precision.
+    """
     factor = at_least_single(factor)
-    return factor * weights.to(factor.dtype)[:, None, None]
+    kind = torch.promote_types(factor.dtype, weights.dtype)
+    return factor.to(kind) * weights.to(kind)[:, None, None]
 
 
 def _finite_product(left: Tensor, right: Tensor) -> Tensor:

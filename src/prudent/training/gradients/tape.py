@@ -216,7 +216,8 @@ class SumTape(Tape):
             self._add(name, contribution.weighted_sum(self._weights))
 
     def _add(self, name: str, added: Tensor) -> None:
-        added = added.to(self.parameters[name].dtype)
+        kind = torch.promote_types(added.dtype, self.parameters[name].dtype)
+        added = added.to(kind)
         self._sums[name] = self._sums[name] + added if name in self._sums else added
 
 
