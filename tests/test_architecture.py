@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "_validate": {"_redaction"},
     "accounting": GROUND,
     **{room: GROUND | {"accounting"} for room in WORKERS},
+    "samples": GROUND,
     "federated": GROUND | {"accounting", "training"},
     "tune": GROUND | {"accounting", "release", "training"},
     "experiments": GROUND | WORKERS | {"accounting", "tune"},
@@ -41,7 +42,8 @@ MAY_IMPORT = {
     "explore": GROUND | {"accounting", "paper", "release"},
     "cli": GROUND
     | WORKERS
-    | {"accounting", "audit", "certify", "experiments", "explore", "paper", "prudent", "tune"},
+    | {"accounting", "audit", "certify", "experiments", "explore", "paper", "prudent"}
+    | {"samples", "tune"},
     "__init__": GROUND | WORKERS | {"accounting", "audit", "tune"},
     "__main__": {"cli"},
 }
