@@ -37,12 +37,13 @@ MAY_IMPORT = {
     "tune": GROUND | {"accounting", "release", "training"},
     "experiments": GROUND | WORKERS | {"accounting", "tune"},
     "certify": GROUND | WORKERS | {"accounting", "experiments"},
+    "demo": GROUND | {"certify", "experiments"},
     "audit": GROUND | WORKERS | {"accounting", "experiments"},
     "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent"},
     "explore": GROUND | {"accounting", "paper", "release"},
     "cli": GROUND
     | WORKERS
-    | {"accounting", "audit", "certify", "experiments", "explore", "paper", "prudent"}
+    | {"accounting", "audit", "certify", "demo", "experiments", "explore", "paper", "prudent"}
     | {"samples", "tune"},
     "__init__": GROUND | WORKERS | {"accounting", "audit", "tune"},
     "__main__": {"cli"},
