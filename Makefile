@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Tests of what is not installed are skipped; CI installs every extra. Hugging Face would take a minute.
-TEST_EXTRAS ?= dev+opacus+tables+train
+# Tests of what is not installed are skipped; CI installs every extra.
+TEST_EXTRAS ?= dev+tables+train
+DEMO_EXTRAS := tables+train
 TESTS ?= tests
 CONSTRAINTS ?= constraints.txt
 
@@ -27,16 +28,23 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
+.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+tables+train)
 
-demo: $(call has,train)
+demo: $(call has,$(DEMO_EXTRAS))
 	$(BIN)/prudent demo
+
+# For the loop of a person at work: no torch, no server, no other process, and src/ as it is.
+quick: $(call has,dev+tables)
+	PYTHONPATH=src PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
 
 test: $(WHEEL_SITE)/.installed
 	$(pytest)
+
+test-thorough: $(WHEEL_SITE)/.installed
+	$(pytest) -m "thorough and not slow"
 
 test-slow: $(WHEEL_SITE)/.installed
 	$(pytest) -m slow
