@@ -122,6 +122,7 @@ def follow(name: str, page: str, folder: Path, home: Path) -> int:
 
 
 def main(names: list[str]) -> int:
+    """Follow each page on a new clone; returns the first exit status that is not 0."""
     for name in names or PAGES:
         with tempfile.TemporaryDirectory() as around:
             clone = Path(around) / "prudent"

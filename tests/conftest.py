@@ -12,6 +12,7 @@ import pytest
 import prudent
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
+from tests.quick import is_quick
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
@@ -29,6 +30,12 @@ def pytest_configure() -> None:
             f"PRUDENT_TEST_WHEEL=1, but `import prudent` found the source tree: {location}. "
             "Put the directory the wheel was installed into on PYTHONPATH, as `make test` does."
         )
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves out what `make quick` has no time for, by what a file imports."""
+    wanted = os.environ.get("PRUDENT_TEST_QUICK") == "1" and collection_path.suffix == ".py"
+    return True if wanted and not is_quick(collection_path) else None
 
 
 def pytest_collection_finish() -> None:

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ElementTree
-
 from pathlib import Path
 
 import attrs
@@ -14,8 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 from rich.console import Console
 
-from prudent.accounting import RdpAccountant
 from prudent._validate import ArgumentError
+from prudent.accounting import RdpAccountant
 from prudent.certify import demo as certificates
 from prudent.certify.demo import CLASSIFIERS, Classifier
 from prudent.certify.experiment import Result
