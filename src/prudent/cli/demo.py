@@ -1,5 +1,7 @@
 """`prudent demo`: the main jobs, small enough for a laptop."""
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,7 +91,7 @@ def demo(
     _validate.count(1, steps=steps)
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console, began = Console(highlight=False), time.monotonic()
     answer = _median()
     if not as_json:
         show_median(answer, console)
@@ -119,6 +121,7 @@ def demo(
         f"table: {out / 'demo.csv'}   runs: {out}/*/"
     )
     console.print(as_text(files), soft_wrap=True)
+    note(f"Took {time.monotonic() - began:.0f} s, {sum(os.times()[:4]):.0f} processor seconds.")
 
 
 def _median() -> "Outcome":
@@ -179,7 +182,7 @@ def show_certified(found: "Sequence[tuple[Classifier, Result]]", console: "Conso
         table.add_column(f"{title}\ncertified", justify="right", style="bold")
         if _attacked(result):
             table.add_column(f"{each.title}\nafter the worst\nattack tried", justify="right")
-    for k in RECORDS:
+    for k in found[0][1].attacked if _attacked(found[0][1]) else RECORDS:
         cells = [f"{k:,}"]
         for _, result in found:
             cells.append(f"{_certified_at(result, k):.2%}")
@@ -197,5 +200,7 @@ def _attacked(result: "Result") -> bool:
 
 
 def _certified_at(result: "Result", records: int) -> float:
-    """The share certified against that many records: read off the curve, never too high."""
+    """The share certified against that many records, never too high."""
+    if records in result.certified:
+        return result.certified[records]
     return next((share for reach, share in result.curve if reach >= records), 0.0)
