@@ -48,7 +48,10 @@ _MORE = (
 
 
 def demo(
-    epsilon: Annotated[float, options.number("ε of every training run.")] = 1.0,
+    epsilon: Annotated[
+        float | None,
+        options.number("ε of every training run; by default 1, and 3 with --full."),
+    ] = None,
     delta: Annotated[float, options.number("δ of every training run.")] = 1e-5,
     steps: Annotated[int, options.whole_number("Steps of each training run.")] = 300,
     batch: Annotated[int, options.whole_number("Expected batch size.")] = 512,
@@ -84,7 +87,7 @@ def demo(
 
     $ prudent demo
 
-    $ prudent demo --full --epsilon 3
+    $ prudent demo --full
     """
     from prudent import _validate
 
@@ -100,8 +103,9 @@ def demo(
     from prudent.demo import FULL, SHORT, run_demo
     from prudent.experiments.experiment import Experiment
 
+    spent = (3.0 if full else 1.0) if epsilon is None else epsilon
     common = Experiment(
-        epsilon=epsilon, delta=delta, steps=steps, batch=batch, corrupt=corrupt, lr=2.0
+        epsilon=spent, delta=delta, steps=steps, batch=batch, corrupt=corrupt, lr=2.0
     )
 
     def tell(found: "Sequence[tuple[Classifier, Result]]") -> None:
@@ -112,7 +116,7 @@ def demo(
     if as_json:
         echo_json({"table": answer.plain()} | done.plain())
         return
-    title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({epsilon:g}, {delta:g})-DP"
+    title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({spent:g}, {delta:g})-DP"
     show_runs(done.rows, title, console)
     if not (full or manner().quiet):
         console.print(_MORE)
