@@ -25,17 +25,28 @@ NEEDS_TORCH = frozenset(
         "prudent.audit.training",
     )
 )
+_STUB = TESTS.parent / "src" / "prudent" / "__init__.pyi"
+HOMES = {  # `prudent.Plan` is imported when it is first used
+    alias.asname or alias.name: f"{node.module}.{alias.name}"
+    for node in ast.parse(_STUB.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+}
 OTHER_PROCESSES = frozenset(("tests.browsing", "tests.servers", "tests.fuzz"))
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Every dotted name that a file imports, or asks `importorskip` for."""
+    """Every dotted name that a file imports, asks `importorskip` for, or takes from `prudent`."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from (name.name for name in names)
+            case ast.ImportFrom(module="prudent", names=names):
+                yield from (HOMES.get(name.name, f"prudent.{name.name}") for name in names)
             case ast.ImportFrom(module=str(source), names=names):
                 yield from (f"{source}.{name.name}" for name in names)
+            case ast.Attribute(value=ast.Name(id="prudent"), attr=name):
+                yield HOMES.get(name, f"prudent.{name}")
             case ast.Call(
                 func=ast.Attribute(attr="importorskip"), args=[ast.Constant(value=str(name)), *_]
             ):
