@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-# Tests of what is not installed are skipped; CI installs every extra. Hugging Face would take a minute.
-TEST_EXTRAS ?= dev+tables+train
+# Tests of what is not installed are skipped; CI installs every extra.
+TEST_EXTRAS ?= dev+plots+tables+train
+DEMO_EXTRAS := plots+tables+train
 TESTS ?= tests
 CONSTRAINTS ?= constraints.txt
 
@@ -27,16 +28,23 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo test test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
+.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
 .NOTPARALLEL:
 
-venv: $(call has,dev+docs+tables+train)
+venv: $(call has,dev+docs+plots+tables+train)
 
-demo: $(call has,train)
+demo: $(call has,$(DEMO_EXTRAS))
 	$(BIN)/prudent demo
+
+# For the loop of a person at work: no torch, no server, no other process, and src/ as it is.
+quick: $(call has,dev+tables)
+	PYTHONPATH=src PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
 
 test: $(WHEEL_SITE)/.installed
 	$(pytest)
+
+test-thorough: $(WHEEL_SITE)/.installed
+	$(pytest) -m "thorough and not slow"
 
 test-slow: $(WHEEL_SITE)/.installed
 	$(pytest) -m slow
@@ -51,7 +59,7 @@ test-peers: $(WHEEL_SITE)/.installed
 
 # Each notebook of docs/tutorials from its first cell to its last; fails if one of them does.
 .PHONY: test-tutorials run-tutorials tutorials
-TUTORIAL_EXTRAS := dev+docs+huggingface+peers+tables+train
+TUTORIAL_EXTRAS := dev+docs+huggingface+peers+plots+tables+train
 test-tutorials:
 	$(MAKE) run-tutorials TEST_EXTRAS=$(TUTORIAL_EXTRAS) TESTS=tests/test_tutorials.py
 
@@ -83,7 +91,7 @@ build/constraints-federated.txt: constraints-federated.txt constraints.txt
 	mkdir -p build
 	awk -F== 'NR == FNR { named[$$1]; print; next } !($$1 in named)' $^ >$@
 
-lint: $(call has,dev+tables+train)
+lint: $(call has,dev+plots+tables+train)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -105,7 +113,7 @@ publish-docs: $(call has,docs)
 	PATH="$(ROOT)/$(BIN):$$PATH" mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
 	$(if $(ALIAS),PATH="$(ROOT)/$(BIN):$$PATH" mike set-default $(PUSH) $(ALIAS))
 
-bench: $(call has,peers+tables+train)
+bench: $(call has,peers+plots+tables+train)
 	$(BIN)/python -m benchmarks
 
 clean:

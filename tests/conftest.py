@@ -12,13 +12,17 @@ import pytest
 import prudent
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
+from tests.quick import is_quick
+from tests.thorough import THOROUGH
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 # The same examples on every run, and no clock: a shared machine must not decide what passes.
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+same = {"derandomize": True, "deadline": None, "database": None}
+hypothesis.settings.register_profile("brief", max_examples=30, **same)
+hypothesis.settings.register_profile("ci", **same)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "brief"))
 
 
 def pytest_configure() -> None:
@@ -29,6 +33,35 @@ def pytest_configure() -> None:
             f"PRUDENT_TEST_WHEEL=1, but `import prudent` found the source tree: {location}. "
             "Put the directory the wheel was installed into on PYTHONPATH, as `make test` does."
         )
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves out what `make quick` has no time for, by what a file imports."""
+    if os.environ.get("PRUDENT_TEST_QUICK") != "1":
+        return None
+    files = [collection_path]
+    if collection_path.is_dir():  # its conftest.py may import what no file in it may
+        files = list(collection_path.rglob("test_*.py"))
+    return None if any(is_quick(file) for file in files if file.suffix == ".py") else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what `tests/thorough.txt` lists, before tests are chosen by their marks."""
+    for item in items:
+        if item.nodeid in THOROUGH or item.nodeid.partition("[")[0] in THOROUGH:
+            item.add_marker("thorough")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Writes the processor seconds of each test to a file, if one is named."""
+    before = sum(os.times()[:4])
+    found = yield
+    if path := os.environ.get("PRUDENT_TEST_TIMES"):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"{sum(os.times()[:4]) - before:.2f} {item.nodeid}\n")
+    return found
 
 
 def pytest_collection_finish() -> None:

@@ -36,11 +36,13 @@ MAY_IMPORT = {
     "_warning": set[str](),
     "accounting": GROUND,
     "records": GROUND,
+    "samples": GROUND,
     **{room: GROUND | {"accounting", "records"} for room in WORKERS},
     "federated": GROUND | {"accounting", "records", "training"},
     "tune": GROUND | {"accounting", "records", "release", "training"},
     "experiments": GROUND | WORKERS | {"accounting", "records", "tune"},
     "certify": GROUND | WORKERS | {"accounting", "experiments", "records"},
+    "demo": GROUND | {"certify", "experiments"},
     "audit": GROUND
     | WORKERS
     | {"accounting", "certify", "experiments", "federated", "records", "tune"},
@@ -48,7 +50,8 @@ MAY_IMPORT = {
     "explore": GROUND | {"accounting", "paper", "release"},
     "cli": GROUND
     | WORKERS
-    | {"accounting", "audit", "certify", "experiments", "explore", "paper", "prudent", "tune"},
+    | {"accounting", "audit", "certify", "demo", "experiments", "explore", "paper", "prudent"}
+    | {"samples", "tune"},
     "__init__": GROUND | WORKERS | {"accounting", "audit", "tune"},
     "__main__": {"cli"},
 }

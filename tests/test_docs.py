@@ -1,7 +1,7 @@
 """The Python on the pages runs as it is printed: page by page, in an empty folder.
 
 Blocks of one page share their names, as a reader's session would. What a page takes for granted,
-such as `salaries.parquet`, is made here. A block that cannot run here says so in the page, right
+such as `salaries.parquet`, is written here. A block that cannot run here says so in the page, right
 above it: `<!-- not run: needs a GPU -->`; it is skipped with that reason, never silently.
 """
 
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+
+from prudent import samples
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -49,7 +51,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def salaries() -> dict[str, Any]:
-    """`salaries.parquet`, and a frame with the same columns."""
+    """`salaries.parquet`, which ships, and a frame in which an employee has two rows."""
     pandas = pytest.importorskip("pandas", reason="frames need pandas")
     pytest.importorskip("ibis", reason="tables need pip install 'prudent[tables]'")
     draw = np.random.default_rng(0)
@@ -60,7 +62,7 @@ def salaries() -> dict[str, Any]:
             "city": draw.choice(["Oslo", "Bergen", "Tromsø"], 5_000),
         }
     )
-    frame.to_parquet("salaries.parquet")
+    samples.write("salaries")
     return {"frame": frame}
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 from prudent import cli
 from prudent.cli.audit_report import REFUTED
 

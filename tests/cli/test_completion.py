@@ -31,6 +31,7 @@ def test_the_lists_are_those_of_the_library() -> None:
     from prudent.experiments.recipes import RECIPES
     from prudent.release.comparison import SHAPES
     from prudent.release.suggestion import STATISTICS
+    from prudent.samples import SAMPLES
 
     assert set(completion.CERTIFIABLE) == set(NAMED_DATASETS)
     trainable = {name for name, each in NAMED_DATASETS.items() if each.trainable}
@@ -40,6 +41,7 @@ def test_the_lists_are_those_of_the_library() -> None:
         name.removesuffix(":D") for name in NAMES
     }
     assert set(completion.SHAPES) == set(SHAPES)
+    assert set(completion.SAMPLES) == set(SAMPLES)
     assert completion.STATISTICS == STATISTICS
     assert set(completion.RECIPES) == set(RECIPES)
     assert set(completion.MADE_FEATURES) < set(completion.FEATURES)

@@ -79,6 +79,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
             *("--candidates=1", f"--dataset=npz:{archive}"),
         ],
         "demo": ["--steps=2", f"--out={folder}/demo"],
+        "sample": ["salaries", f"--out={folder}/s.parquet", "--force"],
         "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
         "compare": ["--records=200", "--epsilons=1", "--propose=9", "--trials=1"],
         "explore": [f"--export={folder}/page.html"],

@@ -26,6 +26,7 @@ from prudent.accounting import (
     Relation,
     Reveals,
     Run,
+    describe,
     price_list,
     to_json,
 )
@@ -253,7 +254,10 @@ class TestEvents:
         deltas = dict(zip(*report["profile"].values(), strict=True))
         assert deltas[1.0] == accountant.get_delta(1.0)
         assert deltas[report["epsilon"]] <= 1e-6
-        assert all(title in picture.read_text() for title in ("<svg", "</svg>"))
+        drawn = picture.read_text()
+        assert all(title in drawn for title in ("<svg", "</svg>"))
+        words = " ".join(re.findall("<!-- (.*?) -->", drawn))
+        assert all(describe(price.event) in words for price in price_list(event, 1e-6))
         # What --json printed is an event file too, and the text has the same numbers.
         again = tmp_path / "price.json"
         again.write_text(answer.out)

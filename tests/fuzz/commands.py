@@ -188,6 +188,10 @@ COMMANDS: tuple[Command, ...] = (
         ],
         0.02,
     ),
+    Command(
+        ("sample",),
+        lambda: ["salaries", f"--out={folder() / 's.parquet'}", "--force", "--json"],
+    ),
     Command(("demo",), lambda: ["--workers=0", "--steps=-1", "--seed=0", "--json"], 0.05),
     Command(
         ("suggest",),

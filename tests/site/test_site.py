@@ -42,6 +42,11 @@ TOO_WIDE = """() => {
 }"""
 
 
+BROKEN_NAMES = r"""() => [...document.querySelectorAll(".md-content td code")]
+  .filter((name) => /^[\w.]+$/.test(name.innerText) && name.getClientRects().length > 1)
+  .map((name) => name.innerText)"""
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Writes no line per request."""
@@ -88,13 +93,15 @@ def test_every_page_fits_and_asks_nothing_of_elsewhere(browser: Any, site: str) 
     page = browser.new_page()
     asked: set[str] = set()
     page.on("request", lambda request: asked.add(request.url))
-    found = {}
+    found, broken = {}, {}
     for name in pages():
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(site + name)
+        broken[name] = page.evaluate(BROKEN_NAMES)
         found[name] = too_wide(page)
     page.close()
     assert len(found) > 30
+    assert {name: names for name, names in broken.items() if names} == {}
     assert {name: wide for name, wide in found.items() if wide} == {}
     assert {url for url in asked if not url.startswith((site, "data:", "blob:"))} == set()
 

@@ -29,6 +29,7 @@ from prudent.cli import (
     pricing,
     progress,
     release,
+    sample,
     suggest,
     train,
     tune,
@@ -49,6 +50,7 @@ app.command()(pricing.calibrate)
 app.command()(train.train)
 app.command()(tune.tune)
 app.command()(demo.demo)
+app.command()(sample.sample)
 app.command()(suggest.suggest)
 app.command()(compare.compare)
 app.command()(explore.explore)
@@ -76,6 +78,8 @@ def _prudent(
     r"""Differentially private releases that test before they trust.
 
     [b]A private median, under a budget[/b]
+
+    $ prudent sample salaries
 
     $ prudent budget create budget.db --epsilon 1 --delta 1e-6
 

@@ -25,6 +25,7 @@ RECIPES = (
 )
 METHODS = ("ptr", "trimmed", "dpsgd", "sgd")
 TESTS = ("laplace:", "gaussian:", "discrete-laplace:", "discrete-gaussian:", "none")
+SAMPLES = ("salaries",)
 SHAPES = ("normal", "lognormal", "ties", "unbounded")
 STATISTICS = ("median", "quantile", "iqr", "mean")
 UNIT_RULES = ("mean", "median", "min", "max", "sum", "count")

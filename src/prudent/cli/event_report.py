@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)
 
 _EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 _CLAIMED = 0.01  # false-positive rate at which the precision of a claim is given
+_LINES = 24  # of the names of all prices in a drawing
 _WHO = (
     "for an attacker who knows all other records, the code and every public number, and sees all "
     "that was released"
@@ -290,7 +292,9 @@ class Report:
     def _draw_prices(self, axes: "Axes") -> None:
         from prudent.accounting.serialisation import describe
 
-        names = [neutral(describe(p.event).replace("\n", "; "))[:36] for p in self.prices]
+        described = [neutral(describe(p.event).replace("\n", "; ")) for p in self.prices]
+        lines = max(1, _LINES // max(1, len(described)))  # what is left out ends with "…"
+        names = [textwrap.fill(each, 40, max_lines=lines, placeholder=" …") for each in described]
         places = range(len(names))
         for shift, label in ((-0.2, "alone"), (0.2, "adds")):
             widths = [getattr(price, label) for price in self.prices]

@@ -49,6 +49,9 @@ def median(request: Request, propose: Propose = None, certify: Certify = None) -
 
     [b]Examples[/b]
 
+    With the real table that prudent sample salaries writes:
+    $ prudent release median salaries.parquet --column salary --epsilon 0.3
+
     $ prudent release median salaries.parquet --column salary \
         --epsilon 0.3 --ledger budget.db
 
@@ -56,7 +59,8 @@ def median(request: Request, propose: Propose = None, certify: Certify = None) -
         --column salary --unit employee --epsilon 0.3
 
     $ prudent release median salaries.parquet --column salary --propose 500 \
-        --epsilon 0.3 --delta 1e-7 --by city --groups Oslo,Bergen --json
+        --epsilon 0.3 --delta 1e-7 --by education \
+        --groups 'high school,college' --json
     """
     answer(request, "median", propose=propose, certify=certify)
 

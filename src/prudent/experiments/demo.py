@@ -1,26 +1,22 @@
 """The training part of the demo: several private methods side by side on corrupted data."""
 
 import csv
-import multiprocessing
-import os
-import shutil
-import time
 import warnings
-from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from prudent import _progress
-from prudent._validate import ArgumentError
 from prudent.accounting import LaplaceTest
 from prudent.experiments.experiment import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_EVALUATIONS = 12
+    from prudent.experiments.setup import Setup
+
+EVALUATIONS = 12
+"""How often each run is evaluated."""
 
 
 @attrs.frozen
@@ -31,17 +27,34 @@ class Entry:
         key: Name of the run and its folder.
         title: Name for display.
         experiment: The experiment to run.
-        recipe: Name of the recipe whose features and model it uses; None: the usual network.
+        model: What is trained: "network", the usual one; "linear", a linear model of the pixels;
+            or the name of a recipe.
     """
 
     key: str
     title: str
     experiment: Experiment
-    recipe: str | None = None
+    model: str = "network"
+
+    def setup(self) -> "Setup | None":
+        """What is trained, and on what; None: the usual network."""
+        from prudent.experiments.models import logistic_regression
+        from prudent.experiments.recipes import recipe_named
+        from prudent.experiments.setup import Setup
+
+        if self.model == "network":
+            return None
+        if self.model == "linear":
+            return Setup(
+                build=lambda data, seed: logistic_regression(
+                    tuple(data.train_features.shape[1:]), data.classes
+                )
+            )
+        return recipe_named(self.model).setup
 
 
 def entries(common: Experiment) -> list[Entry]:
-    """The runs of the demo: methods with the same (ε, δ) and steps, and on MNIST a recipe."""
+    """The runs of the full demo: methods with the same (ε, δ) and steps, and on MNIST a recipe."""
     return [
         Entry("ptr", "TSGD+PTR (Gaussian test, branch revealed)", common),
         Entry(
@@ -55,6 +68,19 @@ def entries(common: Experiment) -> list[Entry]:
     ]
 
 
+def linear_entries(common: Experiment) -> list[Entry]:
+    """The runs of the short demo: a linear model of the pixels by each method.
+
+    Its gradients are longer than those of the network, so it has a clip and a rate of its own.
+    """
+    own = attrs.evolve(common, clip=4.0, lr=0.5)
+    return [
+        Entry("ptr", "TSGD+PTR", own, "linear"),
+        Entry("trimmed", "TSGD+Gaussian", attrs.evolve(own, method="trimmed"), "linear"),
+        Entry("dpsgd", "DP-SGD", attrs.evolve(own, method="dpsgd"), "linear"),
+    ]
+
+
 def _recipe(common: Experiment) -> Entry:
     """The recipe that is small enough for a laptop, on data without bad records."""
     from prudent.experiments.recipes import recipe_named
@@ -65,49 +91,15 @@ def _recipe(common: Experiment) -> Entry:
     return Entry("recipe", title, recipe.settings(seed=common.seed, **budget), recipe.name)
 
 
-def run_demo(common: Experiment, out: Path, workers: int | None = None) -> list[dict[str, Any]]:
-    """Train every entry, one per core at a time, and save a table.
+def train(entry: Entry, folder: Path) -> dict[str, Any]:
+    """Train one entry on one core.
 
     Returns:
-        One row per entry: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
+        accuracy, epsilon, noise_multiplier, pass_rate and more, and the curve of accuracy over ε.
     """
-    if not common.is_covered:
-        raise ArgumentError(
-            "corrupt",
-            "a corruption of single records",
-            got=common.corrupt,
-            why="its bad records read others, so no ε can be shown",
-            hint="Run it with prudent train.",
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    methods = entries(common)
-    for entry in methods:  # the data is public, so the ledger of an earlier demo may be deleted
-        shutil.rmtree(out / entry.key, ignore_errors=True)
-    workers = max(1, min(len(methods), os.cpu_count() or 1)) if workers is None else workers
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        futures = {
-            entry.key: pool.submit(_train, entry, out / entry.key)
-            for entry in reversed(methods)  # the recipe takes longest, so it goes first
-        }
-        _watch(methods, futures, out)
-        rows = [
-            {"key": entry.key, "title": entry.title} | futures[entry.key].result()
-            for entry in methods
-        ]
-    with (out / "demo.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [name for name in rows[0] if name != "curve"])
-        writer.writeheader()
-        writer.writerows({k: v for k, v in row.items() if k != "curve"} for row in rows)
-    return rows
-
-
-def _train(entry: Entry, folder: Path) -> dict[str, Any]:
-    """Train one entry, in a separate process on one core."""
     import torch
 
     from prudent.experiments.experiment import run
-    from prudent.experiments.recipes import recipe_named
 
     torch.set_num_threads(1)
     # True of the first steps of these settings, and not of the run; the table shows how many pass.
@@ -116,26 +108,19 @@ def _train(entry: Entry, folder: Path) -> dict[str, Any]:
         entry.experiment,
         out=folder,
         progress=False,
-        evaluations=_EVALUATIONS,
-        setup=None if entry.recipe is None else recipe_named(entry.recipe).setup,
+        evaluations=EVALUATIONS,
+        setup=entry.setup(),
     )
     curve = [(entry.epsilon, entry.evaluation["accuracy"]) for entry in result.fitted.history]
     return result.plain() | {"curve": curve}
 
 
-def _watch(methods: list[Entry], futures: dict[str, "Future[Any]"], out: Path) -> None:
-    """Report the progress of the runs, read from the metrics they write."""
-    seen = 0
-    with _progress.part("training runs", _EVALUATIONS * len(methods)):
-        while True:
-            done = all(future.done() for future in futures.values())
-            paths = [out / entry.key / "metrics.jsonl" for entry in methods]
-            lines = sum(path.read_text().count("\n") for path in paths if path.exists())
-            _progress.advance(lines - seen)
-            seen = lines
-            if done or any(f.done() and f.exception() is not None for f in futures.values()):
-                return
-            time.sleep(0.5)
+def save(rows: list[dict[str, Any]], path: Path) -> None:
+    """Save the rows as a table, without their curves."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in rows[0] if name != "curve"])
+        writer.writeheader()
+        writer.writerows({k: v for k, v in row.items() if k != "curve"} for row in rows)
 
 
 def draw(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:

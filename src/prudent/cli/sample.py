@@ -1,0 +1,48 @@
+"""`prudent sample`: a small real table to try things on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prudent.cli import completion, options
+from prudent.cli.display import echo, echo_json, remark
+
+
+def sample(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Which table: salaries.",
+            autocompletion=completion.among(*completion.SAMPLES),
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write it; by default NAME.parquet, here."),
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write a small real table to try things on.
+
+    It ships with the package and its records are public, so that you can
+    compare private answers with exact ones.
+
+    [b]Example[/b]
+
+    $ prudent sample salaries
+
+    $ prudent release median salaries.parquet --column salary --epsilon 0.3
+    """
+    from prudent.samples import SAMPLES, write
+
+    path = write(name, out, force=force)
+    known = SAMPLES[name]
+    if as_json:
+        echo_json({"file": str(path), "about": known.about, "source": known.source})
+        return
+    echo(f"Wrote {path}.")
+    remark(known.about)
+    remark(f"Source: {known.source}")

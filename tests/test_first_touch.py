@@ -1,0 +1,94 @@
+"""The first steps on a fresh machine: what is read off a page, and that a failure is one."""
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FENCE = "```"
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("first_touch", ROOT / ".ci" / "first_touch.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FIRST_TOUCH = load()
+
+
+def test_commands_are_told_from_what_they_print() -> None:
+    shown = "$ prudent release median t.parquet \\\n    --column x\n51767.9 (…)\n$ ls\nt.parquet\n"
+    assert FIRST_TOUCH.commands(shown) == [
+        "prudent release median t.parquet \\\n    --column x",
+        "ls",
+    ]
+    assert FIRST_TOUCH.commands("make demo    # all\n\nmake test\n") == [
+        "make demo    # all",
+        "make test",
+    ]
+
+
+def test_every_block_of_the_pages_is_found() -> None:
+    for name in FIRST_TOUCH.PAGES:
+        page = (ROOT / name).read_text(encoding="utf-8")
+        kinds = [block.kind for block in FIRST_TOUCH.blocks(page)]
+        assert len(kinds) == page.count(f"{FENCE}console") + page.count(f"{FENCE}python")
+        assert kinds
+        assert "not run" not in page  # what cannot run may not be on these pages
+
+
+def test_the_two_commands_for_a_fresh_machine_come_first() -> None:
+    first = FIRST_TOUCH.blocks((ROOT / "README.md").read_text(encoding="utf-8"))[0]
+    told = [each.partition("#")[0].strip() for each in FIRST_TOUCH.commands(first.text)]
+    assert told == ["make demo", "make test"]
+
+
+def page(*bodies: tuple[str, str]) -> str:
+    return "text\n\n".join(f"{FENCE}{kind}\n{body}{FENCE}\n" for kind, body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "fails"),
+    [
+        ([("console", "$ value=3\n$ test $value = 3\nprinted\n")], False),
+        ([("console", "false\n"), ("console", "touch late\n")], True),
+        ([("console", "$ false | cat\n")], True),
+        ([("console", '$ python() { python3 "$@"; }\n'), ("python", "x = 1\n")], False),
+        ([("console", '$ python() { python3 "$@"; }\n'), ("python", "1 / 0\n")], True),
+        (
+            [
+                ("console", '$ python() { python3 "$@"; }\n'),
+                ("python", "x = 'it''s'\n"),
+                ("python", "assert x == 'it''s', x\nassert x is None\n"),
+            ],
+            True,
+        ),
+    ],
+)
+def test_a_page_fails_where_its_reader_would(
+    bodies: list[tuple[str, str]], fails: bool, tmp_path: Path
+) -> None:
+    status = FIRST_TOUCH.follow("page.md", page(*bodies), tmp_path, tmp_path)
+    assert (status != 0) == fails
+    assert not (tmp_path / "late").exists()
+
+
+def test_a_newcomer_has_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    monkeypatch.setenv("VIRTUAL_ENV", str(mine))
+    monkeypatch.setenv("PYTHONPATH", "src")
+    monkeypatch.setenv("PRUDENT_DATA", "data")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/simple")
+    monkeypatch.setenv("PATH", f"{mine / 'bin'}{os.pathsep}/usr/bin")
+    found = FIRST_TOUCH.newcomer(tmp_path)
+    assert not {"VIRTUAL_ENV", "PYTHONPATH", "PRUDENT_DATA"} & set(found)
+    assert found["PATH"] == "/usr/bin"
+    assert found["PIP_INDEX_URL"] == "https://example.org/simple"
+    assert found["XDG_CACHE_HOME"].startswith(str(tmp_path))
