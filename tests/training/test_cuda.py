@@ -348,7 +348,7 @@ def test_what_a_data_set_draws_on_the_host_is_drawn_again():
     )
     state = run.state(0)
     drawn = torch.rand(5)
-    run.restore(state)
+    run.restore(state, None)
     assert torch.equal(torch.rand(5), drawn)
 
 

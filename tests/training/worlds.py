@@ -285,7 +285,7 @@ def shards_resumed(folder):
 @scenario
 def dropout_resumed(folder):
     """Masks belong to records: they go on, and are those of one process."""
-    return stopped_and_resumed(folder, lambda: network(dropout=0.3))
+    return stopped_and_resumed(folder, lambda: network(dropout=0.3), repeats=True)
 
 
 @scenario

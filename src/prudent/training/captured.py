@@ -25,7 +25,7 @@ class Captured:
     The first calls with new shapes run as they are, which also prepares what a capture must not do.
     The next one is captured, and from then on the graph is replayed: its inputs are copied to where
     it reads them. What it returns is overwritten by the next call. Random numbers of torch's
-    default generator, as dropout draws them, go on as without a graph.
+    default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     Only a few shapes get a graph, because each keeps memory; others, and functions that cannot be
     captured, run as they are.

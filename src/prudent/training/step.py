@@ -87,7 +87,8 @@ class Step:
             numbers with one launch. None: on every CUDA device. Never done with several processes,
             a corruption or a function that reads a chunk.
         compile: Compile the step into one fused program per batch shape. Compilation takes a minute
-            or two; results change only by rounding and by the masks of dropout. Worthwhile for long
+            or two; results change only by rounding and by the masks of dropout, which are
+            then secret but not drawn by record. Worthwhile for long
             runs on a GPU and for transformers on the CPU. A corruption is traced once, so it must
             be a function of its arguments alone.
         processes: The processes that release each batch together, as returned by `join`. Each is

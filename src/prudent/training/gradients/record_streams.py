@@ -163,7 +163,7 @@ class _Drawing(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not _is_random(func):
+        if not _is_random(func) or _has_no_dropout(func, args, kwargs):
             return func(*args, **kwargs)
         kwargs |= {"generator": None} if "generator" in kwargs else {}
         records = len(self._draws._seeds)
@@ -189,7 +189,11 @@ class _Drawing(TorchDispatchMode):
             )
             for place, seed in enumerate(seeds.tolist())
         ]
-        return args[0] if func._schema.is_mutable else torch.cat(parts)
+        if func._schema.is_mutable:
+            return args[0]
+        if isinstance(parts[0], tuple):
+            return tuple(map(torch.cat, zip(*parts, strict=True)))
+        return torch.cat(parts)
 
 
 @functools.cache
@@ -197,6 +201,15 @@ def _is_random(func: Any) -> bool:
     """Whether an operation draws; not all that take a generator have the tag."""
     tagged = torch.Tag.nondeterministic_seeded in func.tags
     return tagged or any(argument.name == "generator" for argument in func._schema.arguments)
+
+
+def _has_no_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operation could drop values, as attention can, but is told to drop none."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)
+            return bool(given == 0)
+    return False
 
 
 def _seeded(seed: int, func: Any, args: Any, kwargs: Any) -> Any:
