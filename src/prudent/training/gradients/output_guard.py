@@ -82,7 +82,12 @@ def _keeps_rows(outputs: Tensor, index: Any) -> bool:
     """Whether an index keeps the whole first axis."""
     if not isinstance(index, tuple) or not index:
         return False
-    return index[0] == slice(None) if index[0] is not ... else len(index) <= outputs.ndim
+    first, *rest = index
+    if not all(type(each) in (int, slice) for each in rest):
+        return False
+    return (
+        len(rest) < outputs.ndim if first is ... else type(first) is slice and first == slice(None)
+    )
 
 
 def _marked(found: Any, kind: type[Tensor]) -> Any:
