@@ -288,11 +288,10 @@ def halved(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tens
 @pytest.mark.parametrize(
     ("records", "change", "said"),
     [
-        (Sentences(), {}, "the records"),
         (list(Sentences()), {"compute_loss_func": halved}, "the loss"),
         (list(Sentences()), {"recompute": False}, "precision"),
     ],
-    ids=["records", "loss", "execution"],
+    ids=["loss", "execution"],
 )
 def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
     records: Any,

@@ -138,7 +138,9 @@ def simple(name, *arguments, data=None, **options):
 
 
 class Items(Dataset):
-    """Refuses to be asked for a record of another process."""
+    """Refuses to be asked for a record of another process; so it declares what it holds."""
+
+    fingerprint = "records()"
 
     def __len__(self):
         return RECORDS

@@ -237,8 +237,8 @@ class TestTestsThatNeverPass:
         """All gradients are longer than the proposal."""
         with pytest.warns(RuntimeWarning, match="passed in 0 of the first 50 steps") as said:
             train(plan_of(rule(clip=1e-3)), evaluate_every=30)
-        assert len(said) == 1
-        assert "propose * clip = 0.0005" in str(said[0].message)
+        (about,) = (str(each.message) for each in said if "passed in" in str(each.message))
+        assert "propose * clip = 0.0005" in about
 
     def test_it_is_said_before_anything_is_paid_if_no_data_could_pass(self, tmp_path):
         rehearsed = []
@@ -249,7 +249,7 @@ class TestTestsThatNeverPass:
 
         with pytest.warns(RuntimeWarning, match="whatever the data") as said:
             train(plan_of(rule(scale=4.0)), evaluate=evaluate, evaluate_every=60)
-        assert len(said) == 1
+        assert sum("whatever the data" in str(each.message) for each in said) == 1
         watch = PassWatch(plan_of(rule(scale=4.0)), 12)
         with pytest.warns(RuntimeWarning, match="exceed 22.4 records, and the margin is at most 6"):
             watch.before()
@@ -266,7 +266,7 @@ class TestTestsThatNeverPass:
         fitted = train(plan_of(rule(clip=50.0, propose=0.9)), lr=1e-6)
         assert fitted.pass_rate > 0.5
         train(plan_of(Sum(clip=1.0, noise_multiplier=1.0)))
-        assert not recwarn.list
+        assert all("predictable" in str(each.message) for each in recwarn)
 
 
 def test_errors_of_an_evaluation_cost_nothing(tmp_path):

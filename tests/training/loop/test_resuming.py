@@ -92,7 +92,6 @@ CHANGES = {
         {"scheduler": lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5)},
         None,
     ),
-    "items": ({"records": Items()}, {"records": Items()}, "the records"),
 }
 
 
@@ -123,8 +122,8 @@ def test_what_is_proved_to_be_the_same_is_repeated_with_the_same_noise(tmp_path)
     assert torch.equal(runs[0].model.weight, runs[1].model.weight)
 
 
-def test_a_list_of_records_is_compared(tmp_path):
-    items = list(zip(*tensors(), strict=True))
+@pytest.mark.parametrize("items", [list(zip(*tensors(), strict=True)), Items()])
+def test_records_of_any_kind_are_compared(tmp_path, items):
     killed(tmp_path, records=items)
     assert train(tmp_path, resume=True, records=items).lost == 0
 
@@ -138,13 +137,13 @@ def test_nothing_is_lost_at_a_checkpoint(tmp_path):
 
 def test_a_run_that_is_killed_twice_pays_for_both(tmp_path):
     """The checkpoint with the new key is there before its first step."""
-    killed(tmp_path, records=Items())
+    killed(tmp_path)
     with pytest.warns(RuntimeWarning, match="steps 5 to 8"):
-        first = killed(tmp_path, at=1, resume=True, records=Items())
+        first = killed(tmp_path, at=1, resume=True, loss=doubled)
     assert (first["step"], first["lost"]) == (2 * EVERY, EVERY)
     assert charged(tmp_path).steps == STEPS
     with pytest.warns(RuntimeWarning, match="steps 9 to 12"):
-        assert train(tmp_path, resume=True, records=Items()).lost == 2 * EVERY
+        assert train(tmp_path, resume=True).lost == 2 * EVERY
     assert load_checkpoint(tmp_path, CPU)["key"] != first["key"]
 
 
@@ -166,15 +165,15 @@ def test_the_fraction_of_passed_tests_is_of_the_steps_that_were_taken(tmp_path):
         clip=1.0, propose=0.9, noise_multiplier=1.0, test=GaussianTest(2.0), failure=0.4
     )
     plan = Plan(sampling_rate=0.9, steps=STEPS, aggregation=tested)
-    killed(tmp_path, plan=plan, records=Items())
+    killed(tmp_path, plan=plan)
     with pytest.warns(RuntimeWarning, match="not repeated"):
-        resumed = train(tmp_path, plan=plan, records=Items(), resume=True)
+        resumed = train(tmp_path, plan=plan, loss=doubled, resume=True)
     passes = float(load_checkpoint(tmp_path, CPU)["passes"])
     assert resumed.pass_rate == passes / (STEPS - EVERY)
 
 
 def test_a_seeded_run_stays_predictable(tmp_path):
-    killed(tmp_path, records=Items(), execution=Execution(seed=1))
+    killed(tmp_path, execution=Execution(seed=1))
     with pytest.warns(RuntimeWarning, match="not repeated"):
-        resumed = train(tmp_path, records=Items(), execution=Execution(seed=1), resume=True)
+        resumed = train(tmp_path, loss=doubled, execution=Execution(seed=1), resume=True)
     assert resumed.predictable_noise
