@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from prudent import release
 from prudent.records import reader
 from prudent.training import Execution, Key, Plan, Sum, fit, make_private
+from prudent.training.model_randomness import StepRandomness
 from prudent.training.sampling import PoissonSampler
 from tests.differential import odd
 
@@ -244,7 +245,17 @@ class FitTensors(Training):
         self.fit(model, (x, torch.tensor([y for _, y in records])))
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        plant_centring(patch)
+        plant_masks_by_position(patch) if "dropout" in self.name else plant_centring(patch)
+
+
+def plant_masks_by_position(patch: pytest.MonkeyPatch) -> None:
+    """Let the masks of dropout follow the place of a record in its batch."""
+    by_id = StepRandomness.records
+
+    def by_place(self: Any, ids: Any, first: int = 0) -> Any:
+        return by_id(self, None if ids is None else torch.arange(len(ids)), first)
+
+    patch.setattr(StepRandomness, "records", by_place)
 
 
 def plant_centring(patch: pytest.MonkeyPatch) -> None:
