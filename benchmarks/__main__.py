@@ -15,6 +15,7 @@ import sys
 
 QUICK = (
     ("benchmarks.accounting", "--write"),
+    ("benchmarks.start_up", "--write"),
     ("benchmarks.step_speed", "--device", "cpu", "--models", "A,E", "--rounds", "5"),
     ("benchmarks.tables", "--rows", "5000000"),
 )

@@ -9,6 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
 GROUND = {
+    "_extras",
     "_files",
     "_fingerprint",
     "_formats",
@@ -24,10 +25,11 @@ WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
+    "_extras": set[str](),
     "_files": set[str](),
     "_fingerprint": set[str](),
     "_formats": {"_validate"},
-    "_lazy": set[str](),
+    "_lazy": {"_extras"},
     "_locking": {"_validate"},
     "_progress": set[str](),
     "_redaction": set[str](),

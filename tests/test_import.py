@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "prudent"
 PACKAGES = [name for name in prudent.__all__ if (PACKAGE / name).is_dir()]
 NAMES = sorted(set(prudent.__all__) - set(PACKAGES))
 
-HEAVY = ("torch", "ibis", "duckdb", "matplotlib", "dp_accounting", "scipy", "numpy")
+HEAVY = ("torch", "ibis", "duckdb", "matplotlib", "dp_accounting.dp_event", "scipy", "numpy")
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -8,4 +8,6 @@ from prudent import _lazy
 
 __version__ = "0.1.0"
 
+_lazy.defer("dp_accounting")  # its accountants take a second to import, and few commands need them
+
 __all__, __getattr__, __dir__ = _lazy.attach(__name__, __file__)

@@ -51,9 +51,7 @@ def test_every_public_name_is_a_target_or_excluded_with_a_reason() -> None:
 
 
 def test_every_command_is_a_target() -> None:
-    import typer
-
-    from prudent.cli import app
+    from prudent.cli import command_line
 
     def words(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         inner = getattr(command, "commands", {})
@@ -62,7 +60,7 @@ def test_every_command_is_a_target() -> None:
         for name, each in inner.items():
             yield from words(each, (*before, name))
 
-    every = set(words(typer.main.get_command(app))) - {()}
+    every = set(words(command_line())) - {()}
     known = {command.words for command in commands.COMMANDS}
     assert every - {("paper",)} == known | {tuple(name.split()) for name in commands.EXCLUDED}
 

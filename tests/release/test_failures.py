@@ -113,7 +113,7 @@ def test_a_sum_of_vectors_fails_in_the_same_words(monkeypatch: pytest.MonkeyPatc
         (KeyboardInterrupt("secret"), ""),
         (SystemExit("secret"), "1"),
         (SystemExit(3), "3"),
-        (ImportError("secret", name="opendp.prelude"), "A release needs opendp."),
+        (ImportError("secret", name="opendp.prelude"), "A release needs opendp, "),
         (ImportError("secret", name="secret"), UNREADABLE),
         (ImportError("secret"), UNREADABLE),
         (SourceError("the file is gone"), "the file is gone"),

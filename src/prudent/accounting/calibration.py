@@ -5,20 +5,20 @@ Every returned value was priced by the accountant, and its ε is at or below the
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import attrs
 import dp_accounting as dp
 
 from prudent import _validate
 from prudent._rounding import exact
-from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.infinite_epsilon import why_infinite
-from prudent.accounting.pld_accountant import PldAccountant
-from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Relation
 
-Accountant: TypeAlias = type[PldAccountant] | type[RdpAccountant]
+if TYPE_CHECKING:  # most releases have a formula, and import no accountant
+    from prudent.accounting.pld_accountant import PldAccountant
+    from prudent.accounting.rdp_accountant import RdpAccountant
+
+Accountant: TypeAlias = Union["type[PldAccountant]", "type[RdpAccountant]"]
 
 TOLERANCE = 1e-5  # relative tolerance of the returned parameter
 COARSE_INTERVAL = 1e-3  # grid of losses for the search; the answer is priced on the fine grid
@@ -59,7 +59,7 @@ def solve(
     *,
     epsilon: float,
     delta: float,
-    accountant: Accountant = PldAccountant,
+    accountant: Accountant | None = None,
     relation: Relation = ADD_REMOVE,
     name: str = "parameter",
 ) -> float:
@@ -67,12 +67,18 @@ def solve(
 
     The event's ε for the relation must not decrease from the safe end to the unsafe end. With the
     PLD accountant the search starts on a coarse grid of losses. A coarse grid can only overstate ε,
-    so its answer is already safe; the fine grid then moves it a little further.
+    so its answer is already safe; the fine grid then moves it a little further. This is the
+    accountant unless another is given.
     """
+    from prudent.accounting.group_privacy import epsilon_of
+    from prudent.accounting.infinite_epsilon import why_infinite
+    from prudent.accounting.pld_accountant import PldAccountant
+
+    accountant = PldAccountant if accountant is None else accountant
     epsilon = _validate.positive(epsilon=epsilon)
     delta = _validate.between(0, 1, ends="()", delta=delta)
 
-    def gap(value: float, fresh: Callable[[], PldAccountant | RdpAccountant]) -> float:
+    def gap(value: float, fresh: "Callable[[], PldAccountant | RdpAccountant]") -> float:
         spent = epsilon_of(event_of(value), delta, relation, fresh)
         far = math.log(spent / epsilon) if 0 < spent < math.inf else math.copysign(50, spent - 1)
         # The sign decides what is safe, so it must survive the rounding of the quotient.

@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from prudent import _validate
 from prudent.accounting._numeric import Array, orders, smallest
@@ -125,6 +124,7 @@ def _least_log_moment(a: Array, epsilon: Array, delta: float) -> Array:
     scale, which resolves both ends, and the tangent at the last point left of the minimum bounds F
     from below.
     """
+    from scipy import special
 
     def log_value_and_slope(logit: Array) -> tuple[Array, Array]:
         p, rest = special.expit(logit), special.expit(-logit)

@@ -37,7 +37,6 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft
 
 from prudent.accounting.loss_tables import UNIT, Array, Chords, LossTable
 
@@ -234,6 +233,8 @@ def _power(
     laws: Sequence[LatticeLaw], tilted: Sequence[tuple[Array, float]], size: int
 ) -> tuple[Array, float]:
     """Return the cyclic convolution of all tilted laws and a bound on the error of each element."""
+    from scipy import fft
+
     eta = 10 * math.log2(size) * UNIT
     spectra, radii, log_total = [], [], np.zeros(size // 2 + 1)
     for law, (masses, doubt) in zip(laws, tilted, strict=True):

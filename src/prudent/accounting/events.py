@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 from dp_accounting import DpEvent
-from scipy import special
 from typing_extensions import override
 
 from prudent import _validate
@@ -118,10 +117,14 @@ class GaussianTest(MarginTest):
 
     @override
     def tail(self, distance: float) -> float:
+        from scipy import special
+
         return float(special.ndtr(-_validate.real(distance=distance) / self.scale))
 
     @override
     def threshold(self, failure: float) -> float:
+        from scipy import special
+
         return math.nextafter(-self.scale * float(special.ndtri(_check_failure(failure))), math.inf)
 
 
@@ -178,6 +181,8 @@ class DiscreteGaussianTest(MarginTest):
 
     @override
     def threshold(self, failure: float) -> float:
+        from scipy import special
+
         failure = _check_failure(failure)
         guess = -self.scale * float(special.ndtri(failure))
         return _least_integer_threshold(self, failure, max(0, math.floor(guess) - 2))

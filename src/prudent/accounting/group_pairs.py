@@ -26,7 +26,6 @@ from functools import cached_property
 
 import attrs
 import numpy as np
-from scipy import special, stats
 from typing_extensions import override
 
 from prudent.accounting.loss_tables import Array
@@ -66,6 +65,8 @@ class ShiftedPair(Pair):
 
     @override
     def profile(self, epsilon: Array) -> Array:
+        from scipy import special
+
         epsilon = np.asarray(epsilon, dtype=np.float64)
         start = self._where_loss_is(epsilon)
         seen = special.ndtr(self.up - start[..., None]) @ self.present
@@ -127,6 +128,8 @@ def sampled_counts(records: int, rate: float) -> tuple[Array, Array]:
 
     A negligible upper tail is moved to the largest count, which can only raise a divergence.
     """
+    from scipy import stats
+
     counts = np.arange(records + 1)
     masses = stats.binom.pmf(counts, records, rate)
     thin = np.flatnonzero(stats.binom.sf(counts, records, rate) < _NEGLIGIBLE)

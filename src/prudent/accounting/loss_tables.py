@@ -13,7 +13,6 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -281,6 +280,8 @@ def _lower_hull(x: Array, y: Array, zero: int) -> Array:
     widths. The least profile, of slope -1 left of `zero`, is not included in the values, but its
     slope is included in the slopes.
     """
+    from scipy.optimize import isotonic_regression
+
     if len(x) < 3:
         return y
     widths = np.maximum(np.diff(x), 1e-300)

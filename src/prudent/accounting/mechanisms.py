@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from prudent import _validate
 from prudent.accounting._numeric import Numbers, finite, orders, smallest
@@ -25,6 +24,8 @@ def gaussian_delta(epsilon: ArrayLike, sigma: float) -> Numbers:
     δ(ε) = Φ(1/(2σ) - εσ) - e^ε Φ(-1/(2σ) - εσ). In the tail both terms share the factor of a
     Gaussian density; factoring it out keeps the relative precision of tiny δ.
     """
+    from scipy import special
+
     sigma = _validate.positive(sigma=sigma)
     loss = finite(epsilon=epsilon)
     half = 1 / (2 * sigma)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from prudent import _validate
 from prudent.accounting import _numeric
@@ -154,6 +153,8 @@ def largest_loss(pair: Pair, rate: float, *, adding: bool = False) -> float:
 
 def log_base_moments(pair: Pair, powers: Array) -> Array:
     """Logarithm of E_absent[(present/absent)^k] at powers k >= 2, in closed form."""
+    from scipy import special
+
     if isinstance(pair, LaplacePair):
         test = (powers - 1) * laplace_rdp(powers, pair.scale)
         return np.asarray(test + _gaussian_log_moments(powers, pair.sigma))
@@ -195,6 +196,8 @@ def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
 
     E = 1 + Σ_k C(a, k) (1-q)^(a-k) q^k (m_k - 1), k = 2..a (Errata 2.2).
     """
+    from scipy import special
+
     if rate == 1:
         return np.asarray(log_base[orders.astype(int) - 2])
     powers = np.arange(2, len(log_base) + 2, dtype=np.float64)
@@ -250,6 +253,8 @@ def _nodes(pair: Pair, powers: Array) -> tuple[Array, Array] | None:
 
 def _log_expectations(log_masses: Array, losses: Array, powers: Array, rate: float) -> Array:
     """Logarithms of Σ mass (1 - q + q e^loss)^t, one for each power t."""
+    from scipy import special
+
     log_ratio = log_sampled_ratio(losses, rate)
     u = rate * np.expm1(np.minimum(losses, 700.0))
     masses = np.exp(log_masses)

@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import attrs
 import numpy as np
-from scipy import special
 from typing_extensions import override
 
 from prudent.accounting.loss_tables import Array, LossTable
@@ -48,6 +47,8 @@ class Pair(abc.ABC):
 
 def _tail_term(a: Array, shift: float) -> Array:
     """Return exp(shift (a + shift/2)) Φ(-a - shift) without overflow, accurate in the far tail."""
+    from scipy import special
+
     b = a + shift
     right = np.maximum(b, 0.0)
     far = np.exp(-0.5 * a * a) * special.erfcx(right * _SQRT_HALF) * 0.5

@@ -9,13 +9,10 @@ are composed and why rounding cannot hide a part of δ.
 
 import math
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
 import dp_accounting as dp
 import numpy as np
-from dp_accounting.pld import PLDAccountant as _PLDAccountant
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from prudent import _validate
 from prudent.accounting._numeric import each
@@ -29,12 +26,16 @@ from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.repeated_selection import selected
 from prudent.accounting.trial_counts import TrialCount, trial_count
 
+if TYPE_CHECKING:
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
 _MOST_RUNS = 10**12  # of one event; logarithms of moments of far more would overflow
 _FEW_CANDIDATES = 64  # of which all together may cost less than what is known of the best
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
 
-class PldAccountant(_PLDAccountant):
+class PldAccountant(dp.PrivacyAccountant):
     """Composes events by their privacy-loss distributions.
 
     Guarantee:
@@ -57,8 +58,7 @@ class PldAccountant(_PLDAccountant):
         value_discretization_interval: float = 1e-4,
     ) -> None:
         interval = _validate.positive(value_discretization_interval=value_discretization_interval)
-        # Skips the direct base class, whose constructor sets `_pld`; here it is a property.
-        dp.PrivacyAccountant.__init__(self, check_neighbouring(neighboring_relation))
+        super().__init__(check_neighbouring(neighboring_relation))
         self._value_discretization_interval = interval
         self._entries: list[tuple[dp.DpEvent, int]] = []
         self._composed: dict[bool, Composition] = {}
@@ -83,7 +83,7 @@ class PldAccountant(_PLDAccountant):
             error = None
             if not self._is_ours(leaf):
                 error = refused(leaf, self.neighboring_relation)
-                error = error or super()._maybe_compose(leaf, times, False)
+                error = error or self._peer()._maybe_compose(leaf, times, False)
             if error is not None:
                 return error
             if do_compose:
@@ -238,12 +238,12 @@ class PldAccountant(_PLDAccountant):
 
     def _priced_by_dp_accounting(self, leaf: dp.DpEvent) -> Dominating | None:
         """The pairs of one run of an event priced by dp_accounting; None if it costs nothing."""
-        peer = _PLDAccountant(self.neighboring_relation, self._value_discretization_interval)
+        peer = self._peer()
         peer.compose(leaf)
         if peer._contains_non_dp_event:
             return Dominating((MixturePair.of((1.0, 1.0, 0.0)),))
 
-        def table(pmf: pld_pmf.PLDPmf) -> LossTable:
+        def table(pmf: "pld_pmf.PLDPmf") -> LossTable:
             dense = pmf.to_dense_pmf()
             masses = np.maximum(dense._probs, 0.0)
             losses = np.arange(len(masses), dtype=float) + dense._lower_loss
@@ -258,12 +258,21 @@ class PldAccountant(_PLDAccountant):
     def _contains_non_dp_event(self) -> bool:
         return self._composition(upper=True).limit >= 1
 
+    def _peer(self) -> Any:
+        """dp_accounting's own accountant, whose import takes longer than most prices."""
+        from dp_accounting.pld import PLDAccountant
+
+        return PLDAccountant(self.neighboring_relation, self._value_discretization_interval)
+
     @property
-    def _pld(self) -> PrivacyLossDistribution:
+    def _pld(self) -> "PrivacyLossDistribution":
         """The composed distribution, for code that reads this private field of dp_accounting.
 
         Losses are rounded up to a common grid, so ε and δ read from it are upper bounds.
         """
+        from dp_accounting.pld import pld_pmf
+        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
         tables = self.laws()
         reach = max(np.ptp(table.losses) for table in tables)
         interval = max(self._value_discretization_interval, float(reach) / _MOST_LOSSES)

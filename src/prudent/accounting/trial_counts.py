@@ -14,7 +14,6 @@ import attrs
 import dp_accounting as dp
 import numpy as np
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
-from scipy import optimize
 from typing_extensions import override
 
 from prudent import _validate
@@ -104,6 +103,8 @@ class NegativeBinomial(TrialCount):
     @cached_property
     def halting(self) -> float:
         """γ, the parameter with which the law has its mean."""
+        from scipy import optimize
+
         if self.mean == 1 or self.shape == 1:
             return 1 / self.mean
 

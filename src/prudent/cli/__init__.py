@@ -1,65 +1,25 @@
 """The command line, `prudent`: one module for each family of commands, put together here.
 
-To add a command, write a function with typed options in a module of its own and name it below.
-Only typer is imported while the commands are put together: whatever a command needs beyond that
-it imports when it runs, so that `prudent --help` is quick and needs nothing that is optional.
+To add a command, write a function with typed options in a module of its own, and name the module
+and the extras that it needs in `prudent.cli.needs`. Only the command that is asked for is put
+together, and only typer is imported for that: whatever it needs beyond, it imports when it runs.
 """
 
 import functools
+import gc
+import importlib
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
 import prudent
 from prudent._warning import PredictableNoiseWarning
-from prudent.cli import (
-    audit,
-    budget,
-    certify,
-    compare,
-    demo,
-    doctor,
-    errors,
-    explore,
-    options,
-    paper,
-    pricing,
-    progress,
-    release,
-    sample,
-    suggest,
-    train,
-    tune,
-)
-from prudent.cli.display import Manner, answering
+from prudent.cli import display, errors, needs, options, progress
 
 _HELP = ["-h", "--help"]
-
-app = typer.Typer(
-    name="prudent",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": _HELP},
-)
-app.command()(pricing.epsilon)
-app.command()(pricing.calibrate)
-app.command()(train.train)
-app.command()(tune.tune)
-app.command()(demo.demo)
-app.command()(sample.sample)
-app.command()(suggest.suggest)
-app.command()(compare.compare)
-app.command()(explore.explore)
-app.command()(doctor.doctor)
-app.add_typer(release.app, name="release")
-app.add_typer(budget.app, name="budget")
-app.add_typer(paper.app, name="paper")
-app.add_typer(certify.app, name="certify")
-app.add_typer(audit.app, name="audit")
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,7 +28,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _prudent(
     version: Annotated[
         bool,
@@ -100,23 +59,49 @@ def _prudent(
 
 
 @functools.cache
-def command_line() -> Any:
-    """All commands, each with the options that every command has."""
+def command_line(only: str | None = None) -> Any:
+    """The commands, each with the options that every command has.
+
+    Args:
+        only: The one command that is needed, which is quicker; by default all.
+    """
+    app = typer.Typer(
+        name="prudent",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": _HELP},
+    )
+    app.callback()(_prudent)
+    for name in needs.MODULES if only is None else [only]:
+        module = importlib.import_module(f"prudent.cli.{needs.MODULES[name]}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command()(getattr(module, name))
     whole = typer.main.get_command(app)
-    for command in _commands(whole):
+    for name, command in _commands(whole):
         if not hasattr(command, "commands") or command.invoke_without_command:
             command.params.append(options.quiet())
+            command.invoke = functools.partial(_at_the_door, name, command.invoke)
         for parameter in command.get_params(typer.Context(command, help_option_names=_HELP)):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""  # not <bool>: a switch is given without a value
     return whole
 
 
-def _commands(command: Any) -> Iterator[Any]:
-    """A command and all inside it."""
-    yield command
-    for inner in getattr(command, "commands", {}).values():
-        yield from _commands(inner)
+def _at_the_door(name: str, invoke: Callable[[Any], Any], context: Any) -> Any:
+    """Run a command whose arguments are read, once it is clear that it has what it needs."""
+    if not context._protected_args:  # of a command that may be followed by another inside it
+        needs.check(name, context.params)
+    return invoke(context)
+
+
+def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """A command and all inside it, each with its name after `prudent`."""
+    yield name, command
+    for inner, each in getattr(command, "commands", {}).items():
+        yield from _commands(each, f"{name} {inner}".strip())
 
 
 def _title(command: Any, given: Sequence[str]) -> str:
@@ -136,12 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows `prudent`; by default what this process was started with.
     """
+    gc.set_threshold(50_000)  # imports make many objects and no garbage: a tenth of the start
     given = sys.argv[1:] if arguments is None else list(arguments)
-    command = command_line()
-    asked = Manner.asked(given)
+    command = command_line(given[0] if given and given[0] in needs.MODULES else None)
+    asked = display.Manner.asked(given)
     # A command that takes a seed says itself what it means, among its results.
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
-    with answering(asked), progress.shown(_title(command, given), quiet=asked.quiet):
+    with display.answering(asked), progress.shown(_title(command, given), quiet=asked.quiet):
         try:
             status = command(args=given, prog_name="prudent", standalone_mode=False)
         except Exception as error:

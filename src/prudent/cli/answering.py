@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import attrs
@@ -202,7 +202,6 @@ def answer(
         **own: The options of this statistic.
     """
     from prudent.release import statistics
-    from prudent.release.budget.ledger import OverBudgetError
 
     if request.source is None and request.connect is None:
         raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
@@ -215,15 +214,8 @@ def answer(
     if request.dry_run:
         _print_preview(request, ask(request.source, request.column, dry_run=True, **given))
         return
-    try:
-        with _budget(request) as ledger, only_elapsed():
-            outcome = ask(request.source, request.column, ledger=ledger, **given)
-    except OverBudgetError as error:
-        if request.as_json:
-            over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
-            _print_json(over | {"error": str(error)})
-        tell(Fault(str(error), status=OVER_BUDGET))
-        raise typer.Exit(OVER_BUDGET) from None
+    with _budget(request) as ledger, only_elapsed():
+        outcome = ask(request.source, request.column, ledger=ledger, **given)
     _print(request, outcome)
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
@@ -279,13 +271,23 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
     note("Nothing was read or charged.")
 
 
-def _budget(request: Request) -> Any:
-    """The ledger to charge, if there is one."""
-    from prudent.release.budget.ledger import Ledger
-
+@contextlib.contextmanager
+def _budget(request: Request) -> Iterator[Any]:
+    """The ledger to charge, if there is one; a charge that overdraws it ends the command."""
     if request.ledger is None:
-        return contextlib.nullcontext()
-    return Ledger.open(request.ledger, dataset=request.dataset)
+        yield None
+        return
+    from prudent.release.budget.ledger import Ledger, OverBudgetError
+
+    try:
+        with Ledger.open(request.ledger, dataset=request.dataset) as ledger:
+            yield ledger
+    except OverBudgetError as error:
+        if request.as_json:
+            over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
+            _print_json(over | {"error": str(error)})
+        tell(Fault(str(error), status=OVER_BUDGET))
+        raise typer.Exit(OVER_BUDGET) from None
 
 
 def _is_released(outcome: Any) -> bool:

@@ -2,15 +2,14 @@
 
 import math
 import platform
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from typing import Literal, NamedTuple
 
 import typer
 
 import prudent
+from prudent import _extras
 from prudent._progress import track
 from prudent.cli import options
 from prudent.cli.display import echo, echo_json, manner
@@ -62,10 +61,12 @@ def doctor(as_json: options.Json = False) -> None:
 
 def _made(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """What a check finds; an error in it is a finding, too: no user data is open here."""
+    name = check.__name__.strip("_").replace("_", " ")
     try:
         yield from check()
+    except _extras.MissingPackageError as error:
+        yield Finding(name, "missing", str(error))
     except Exception as error:
-        name = check.__name__.strip("_").replace("_", " ")
         yield Finding(name, "wrong", f"{type(error).__name__}: {error}")
 
 
@@ -75,36 +76,20 @@ def _versions() -> Iterator[Finding]:
     yield Finding("prudent", supported, f"{prudent.__version__}, {python}")
 
 
-def _extras() -> Iterator[Finding]:
-    needed: dict[str, list[str]] = {}
-    for text in metadata.requires("prudent") or ():
-        name, *_ = re.split(r"[^\w.-]", text, maxsplit=1)
-        extra = text.partition("extra ==")[2].strip(" \"'")
-        if name != "prudent":
-            needed.setdefault(extra, []).append(name)
-    for extra, names in sorted(needed.items()):
-        if extra in ("dev", "docs"):
-            continue
+def _installed() -> Iterator[Finding]:
+    for extra in _extras.known():
         part = f"extra {extra}" if extra else "core packages"
-        absent = [name for name in names if _version(name) is None]
-        if absent:
-            hint = f"needs {', '.join(absent)}: pip install 'prudent[{extra}]'"
-            yield Finding(part, "missing" if extra else "wrong", hint)
+        try:
+            _extras.check("this extra", [extra])
+        except _extras.MissingPackageError as error:
+            yield Finding(part, "missing" if extra else "wrong", str(error))
         else:
-            yield Finding(part, "ok", ", ".join(f"{name} {_version(name)}" for name in names))
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+            names = (f"{name} {_extras.version(name)}" for name in _extras.packages(extra))
+            yield Finding(part, "ok", ", ".join(names))
 
 
 def _gpu() -> Iterator[Finding]:
-    if _version("torch") is None:
-        yield Finding("GPU", "missing", "torch is not installed")
-        return
+    _extras.check("a GPU", ["train"])
     import torch
 
     if not torch.cuda.is_available():
@@ -139,9 +124,7 @@ def _data() -> Iterator[Finding]:
 
 
 def _noise() -> Iterator[Finding]:
-    if _version("opendp") is None:
-        yield Finding("noise", "missing", "opendp is not installed: pip install 'prudent[tables]'")
-        return
+    _extras.check("the noise of releases", ["tables"])
     import attrs
 
     from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest
@@ -197,9 +180,7 @@ def _prices() -> Iterator[Finding]:
 
 
 def _key_stream() -> Iterator[Finding]:
-    if _version("torch") is None or _version("cryptography") is None:
-        yield Finding("noise of training", "missing", "pip install 'prudent[train]'")
-        return
+    _extras.check("the noise of training", ["train"])
     from scipy import stats
 
     from prudent.training.keystream import Key, Purpose, normals
@@ -212,4 +193,4 @@ def _key_stream() -> Iterator[Finding]:
     yield Finding("noise of training", right, seen)
 
 
-_CHECKS = (_versions, _extras, _gpu, _data, _noise, _key_stream, _prices)
+_CHECKS = (_versions, _installed, _gpu, _data, _noise, _key_stream, _prices)

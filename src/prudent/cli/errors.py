@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from prudent import _extras
 from prudent._files import advice
 from prudent._redaction import redacted
 from prudent._validate import ArgumentError
@@ -179,10 +180,11 @@ def _misunderstood(error: Any, option: str | None) -> str:
 
 
 def _missing(error: ImportError) -> str:
-    extra = "tables" if error.name in ("ibis", "duckdb", "opendp") else "train"
-    return (
-        f"This command needs {error.name}, which is not installed: pip install 'prudent[{extra}]'."
-    )
+    try:
+        with _extras.needed("This command"):
+            raise error
+    except ImportError as found:
+        return str(found)
 
 
 def _file(error: OSError) -> str:

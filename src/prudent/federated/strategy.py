@@ -8,21 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prudent import _validate
+from prudent import _extras, _validate
 from prudent.federated.release import RoundRelease
 from prudent.training.keystream import Key, Purpose, Uncopied, uniforms
 from prudent.training.plan import Plan
 
-try:
+with _extras.needed("prudent.federated.PrivateStrategy"):
     from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
     from flwr.common import log
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result, Strategy
-except ImportError as error:
-    raise ImportError(
-        "prudent.federated.PrivateStrategy needs Flower: pip install 'prudent[federated]'.",
-        name=error.name,
-    ) from error
 
 from prudent.federated.records import Layout
 

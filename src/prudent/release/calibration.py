@@ -20,7 +20,6 @@ from prudent.accounting import (
     DiscreteLaplaceTest,
     GaussianTest,
     MarginTest,
-    PldAccountant,
     Reveals,
 )
 from prudent.accounting.calibration import Search, solve
@@ -149,6 +148,8 @@ def _least_multiplier(mechanism: "Mechanism", epsilon: float, delta: float) -> f
         return solve(event_of, _NOISE, epsilon=epsilon, delta=delta, name="noise_multiplier")
 
     def spent(multiplier: float) -> float:
+        from prudent.accounting import PldAccountant
+
         return PldAccountant().compose(_noisier(mechanism, multiplier).event).get_epsilon(delta)
 
     if mechanism.law is Law.LAPLACE or not isinstance(mechanism.test, DiscreteGaussianTest):

@@ -5,6 +5,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from prudent import _extras
 from prudent._validate import ArgumentError
 
 UNREADABLE = (
@@ -66,6 +67,5 @@ def _passed_on(error: BaseException) -> BaseException:
         return error.with_traceback(None)
     package = str(getattr(error, "name", "")).partition(".")[0]
     if isinstance(error, ImportError) and package in _PACKAGES:
-        needed = f"A release needs {package}. Install it: pip install 'prudent[tables]'."
-        return ModuleNotFoundError(needed, name=package)
+        return _extras.MissingPackageError("A release", [package], _extras.holding(package)[:1])
     return SourceError(UNREADABLE)

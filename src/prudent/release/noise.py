@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prudent import _validate
+from prudent import _extras, _validate
 from prudent._rounding import nearest
 from prudent._validate import ArgumentError, Choice
 from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, MarginTest
@@ -144,22 +144,18 @@ def checked_test(test: MarginTest) -> type[MarginTest]:
 @functools.lru_cache(maxsize=64)
 def _sampler(kind: type[MarginTest], scale: float) -> Any:
     """OpenDP's measurement on 64-bit integers; it takes the scale as an exact fraction."""
-    opendp = load_opendp()
+    load_opendp()
+    from opendp.domains import atom_domain  # not its prelude, which imports all it can work with
+    from opendp.measurements import make_gaussian, make_laplace
+    from opendp.metrics import absolute_distance
+
     if kind is DiscreteLaplaceTest:
-        space = opendp.atom_domain(T="i64"), opendp.absolute_distance(T="i64")
-        return opendp.m.make_laplace(*space, scale=scale)
-    space = opendp.atom_domain(T="i64"), opendp.absolute_distance(T="f64")
-    return opendp.m.make_gaussian(*space, scale=scale)
+        return make_laplace(atom_domain(T="i64"), absolute_distance(T="i64"), scale=scale)
+    return make_gaussian(atom_domain(T="i64"), absolute_distance(T="f64"), scale=scale)
 
 
-def load_opendp() -> Any:
+def load_opendp() -> None:
     """Import OpenDP and enable the features that this package needs."""
-    try:
-        import opendp.prelude as opendp
-    except ImportError as error:
-        raise ImportError(
-            "Releases draw their noise with OpenDP. Install it: pip install 'prudent[tables]'.",
-            name="opendp",
-        ) from error
-    opendp.enable_features("contrib")
-    return opendp
+    with _extras.needed("The noise of a release"):
+        from opendp.mod import enable_features
+    enable_features("contrib")

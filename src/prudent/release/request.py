@@ -22,7 +22,7 @@ import attrs
 import dp_accounting as dp
 import numpy as np
 
-from prudent import _validate
+from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting.chargeable import LedgerLike
@@ -352,7 +352,8 @@ def open_records(
         if isinstance(data, ArrayColumn):
             return data.checked(kind)
         return data if isinstance(data, Column) else ArrayColumn.of(data, kind, read_as)
-    from prudent.release.columns import opening  # needs ibis, which arrays do not
+    with _extras.needed("A release from a table"):
+        from prudent.release.columns import opening  # needs ibis, which arrays do not
 
     if "groups" in asked and "by" not in asked:
         raise _validate.ArgumentError(

@@ -52,5 +52,5 @@ def growth(script: str, *arguments: str) -> float:
 
 def fetch_everything(column: Any, first: int, last: int) -> npt.NDArray[np.float64]:
     """What no column may do: take all rows and sort them here."""
-    values = np.sort(fetched(column.rows)["value"].to_numpy())
+    values = np.sort(np.array(fetched(column.rows)["value"]))
     return np.asarray(values[max(first, 1) - 1 : last], np.float64)

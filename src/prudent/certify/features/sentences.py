@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from prudent import _extras
 from prudent._files import replacing, sha256
 from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.embedded import Embedded
@@ -77,12 +78,8 @@ class MiniLMEmbedding:
         """The tokenizer, read when first needed."""
         if self._tokenizer is not None:
             return self._tokenizer
-        try:
+        with _extras.needed("The map minilm"):
             from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ImportError(
-                "The map minilm needs tokenizers: pip install 'prudent[huggingface]'."
-            ) from error
         found = Tokenizer.from_file(str(find_weights(f"{FOLDER}/tokenizer.json")))
         found.no_padding()
         found.enable_truncation(TOKENS)

@@ -9,12 +9,12 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import attrs
 import dp_accounting as dp
 import numpy as np
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
-from scipy import special
 
 from prudent.accounting import (
     DiscreteGaussianTest,
@@ -22,13 +22,15 @@ from prudent.accounting import (
     ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
-    PldAccountant,
     ProposeTestReleaseDpEvent,
 )
 from prudent.accounting._numeric import float_above
 from prudent.accounting.domination import dominating, leaves
 from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Dominating, gaussian_profile
+
+if TYPE_CHECKING:
+    from prudent.accounting import PldAccountant
 
 _EVEN_LOSSES = 64  # grid points at equal distances: for losses spread over all of their range
 _SMALL_LOSSES = 32  # and at equal ratios: for losses that are mostly small
@@ -124,6 +126,8 @@ class BoundedPair:
 
 def _pure_variance(epsilon: float) -> float:
     """μ² of ε-DP: a randomised response is μ-GDP for this μ and no smaller one."""
+    from scipy import special
+
     return float((2 * special.ndtri(special.expit(epsilon))) ** 2) * (1 + 1e-6)
 
 
@@ -147,6 +151,8 @@ def _below(points: Array, values: Array, variance: float) -> bool:
 
     A chord can rise above a convex function the most where the tangents at both ends meet.
     """
+    from scipy import special
+
     if variance <= 0:
         return not values.any()
     root = math.sqrt(variance)
@@ -176,7 +182,7 @@ def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def bounded_pair(
-    event: dp.DpEvent, accountant: PldAccountant, known: Mapping[float, float]
+    event: dp.DpEvent, accountant: "PldAccountant", known: Mapping[float, float]
 ) -> BoundedPair | None:
     """The pair of an event after an accident was set aside; None if its losses are too large.
 
@@ -276,7 +282,7 @@ def pure_epsilon(event: dp.DpEvent) -> Fraction | float:
     return sum((_pure_epsilon_of(leaf) * count for leaf, count in leaves(event)), Fraction(0))
 
 
-def epsilon_at(event: dp.DpEvent, accountant: PldAccountant, accident: float) -> float:
+def epsilon_at(event: dp.DpEvent, accountant: "PldAccountant", accident: float) -> float:
     """An ε, rounded up, for which an event is (ε, accident)-DP.
 
     For a single part beside pure ones there is no need to compose: the ε of that part has a
@@ -323,5 +329,7 @@ def _pure_epsilon_of(leaf: dp.DpEvent) -> Fraction | float:
             return math.inf
         case ProposeTestReleaseDpEvent():  # its noise is Gaussian
             return math.inf
+    from prudent.accounting import PldAccountant
+
     epsilon = PldAccountant().compose(leaf).get_epsilon(0.0)
     return Fraction(epsilon) if epsilon < math.inf else math.inf

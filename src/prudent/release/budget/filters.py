@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import rounded_down, rounded_up
-from prudent.accounting import PldAccountant, calibration, serialisation
+from prudent.accounting import calibration, serialisation
 from prudent.accounting._numeric import float_above
 from prudent.accounting.loss_tables import Array
 from prudent.release.budget.bounded_pair import pure_epsilon
@@ -79,6 +79,8 @@ class Filter(abc.ABC, Generic[State]):
 
     def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:
         """ε of an event by itself, and the δ beside it: 0 if pure, else that told or all of δ."""
+        from prudent.accounting import PldAccountant
+
         accountant = PldAccountant()
         if not accountant.supports(event):
             return math.inf, self.delta
@@ -148,6 +150,8 @@ class ExactFilter(Filter[Counter[str]]):
 
 @functools.lru_cache(maxsize=64)
 def _exact_epsilon(counts: frozenset[tuple[str, int]], delta: float) -> float:
+    from prudent.accounting import PldAccountant
+
     accountant = PldAccountant()
     for text, count in sorted(counts):
         event = serialisation.from_json(text)

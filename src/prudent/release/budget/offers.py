@@ -5,7 +5,6 @@ from typing import Any
 
 import attrs
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
-from scipy import special
 
 from prudent._rounding import exact, rounded_down
 from prudent.release.budget.filters import ExactFilter, Filter
@@ -86,6 +85,8 @@ def _largest(filter_: Filter[Any], state: Any) -> float:
     Simple addition leaves `Room.epsilon`. Gaussian noise of which μ² is left stands for any
     ε-DP release with 2Φ⁻¹(1/(1 + e^(-ε))) = μ.
     """
+    from scipy import special
+
     room = filter_.room(state)
     by_noise = special.logit(special.ndtr(1 / (2 * room.noise_multiplier)))
     for epsilon in sorted((room.epsilon, float(by_noise)), reverse=True):

@@ -6,6 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from prudent import _extras
 from prudent._redaction import redacted
 from prudent.release.budget.storage import (
     DAMAGED,
@@ -54,12 +55,8 @@ class PostgresStore(Store):
     def __init__(self, address: str) -> None:
         super().__init__(shown(address))
         self._address = address
-        try:
+        with _extras.needed("A ledger in PostgreSQL"):
             import psycopg
-        except ImportError as error:
-            raise StorageError(
-                "A ledger in PostgreSQL needs psycopg: pip install 'prudent[tables]'."
-            ) from error
         self._driver = psycopg
         _check_address(address)
         self._closed = False

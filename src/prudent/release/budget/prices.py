@@ -7,18 +7,21 @@ accident. The filter takes the first that it can admit.
 import functools
 import math
 from fractions import Fraction
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent.accounting import PldAccountant, RdpAccountant, serialisation
+from prudent.accounting import serialisation
 from prudent.accounting._numeric import float_above
 from prudent.accounting.domination import additive_parts
 from prudent.release.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
 from prudent.release.budget.limits import ACCIDENTS, Limits
+
+if TYPE_CHECKING:
+    from prudent.accounting import PldAccountant
 
 _RESERVES = 3  # how many reserves a price is offered for, each a quarter of the one before
 _AMPLE = 16.0  # squared largest losses: a reserve beyond this gains nothing more
@@ -69,6 +72,8 @@ def price(limits: Limits, event: dp.DpEvent, delta: float | None = None) -> tupl
 @functools.lru_cache(maxsize=2**14)
 def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
     """Remembers prices, so that an event is priced once and not again while a ledger is locked."""
+    from prudent.accounting import PldAccountant, RdpAccountant
+
     event = serialisation.from_json(text)
     renyi, exact = RdpAccountant(limits.orders), PldAccountant()
     divergences, false_passes = (math.inf,) * len(limits.orders), 0.0
@@ -105,7 +110,7 @@ def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
 def _whole(
     limits: Limits,
     event: dp.DpEvent,
-    exact: PldAccountant,
+    exact: "PldAccountant",
     pure: Fraction | float,
     told: float | None,
 ) -> tuple[Fraction | float, Fraction | float]:
@@ -160,7 +165,7 @@ def _fraction(value: float) -> Fraction | float:
 
 
 def _with_accidents(
-    limits: Limits, bare: Costs, event: dp.DpEvent, exact: PldAccountant, accidents: list[float]
+    limits: Limits, bare: Costs, event: dp.DpEvent, exact: "PldAccountant", accidents: list[float]
 ) -> list[Costs]:
     """The costs with each accident set aside, the least first.
 

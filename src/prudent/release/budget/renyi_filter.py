@@ -6,6 +6,7 @@ the answers, so books cannot be exchanged along the way.
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 import attrs
 import dp_accounting as dp
@@ -13,9 +14,12 @@ import numpy as np
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.accounting import PldAccountant, RdpAccountant, serialisation
+from prudent.accounting import serialisation
 from prudent.accounting.loss_tables import Array
 from prudent.release.budget.filters import Filter, Room, divergence_limits, sum_up
+
+if TYPE_CHECKING:
+    from prudent.accounting import RdpAccountant
 
 _UNTOLD_DELTA = 1 / 64  # of the budget's δ: charged to simple composition if no δ was told
 
@@ -94,6 +98,8 @@ class RenyiFilter(Filter[Costs | None]):
             delta: At which δ simple composition counts it. By default 0 where that is possible,
                 else a 64th of the budget's δ and twice the accidents.
         """
+        from prudent.accounting import PldAccountant, RdpAccountant
+
         renyi, exact = RdpAccountant(self.orders), PldAccountant()
         divergences, accident = (math.inf,) * len(self.orders), 0.0
         if renyi.supports(event):
@@ -111,7 +117,7 @@ class RenyiFilter(Filter[Costs | None]):
         alone = exact.get_epsilon(self.delta)
         return Costs(epsilon, told, divergences, accident, alone)
 
-    def _set_aside(self, accountant: RdpAccountant) -> tuple[tuple[float, ...], float]:
+    def _set_aside(self, accountant: "RdpAccountant") -> tuple[tuple[float, ...], float]:
         """Divergences with the accidents among them or apart: whichever takes the smaller share.
 
         The choice depends on the event alone, so it is made before the event's answer is known.

@@ -13,7 +13,6 @@ import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet
 
 from prudent.release.columns.dialects import call, tried
@@ -70,6 +69,8 @@ def _used(file: str, columns: Sequence[str] | None) -> dict[str, pa.DataType]:
 
 
 def _dataset(files: Sequence[str], schema: pa.Schema | None = None) -> Any:
+    import pyarrow.dataset  # imports pandas, which takes longer than a release
+
     return pyarrow.dataset.dataset(
         list(files), schema=schema, format="parquet", partitioning="hive"
     )

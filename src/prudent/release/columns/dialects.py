@@ -12,9 +12,11 @@ from typing import Any
 import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
-import pyarrow as pa
 
+from prudent import _lazy
 from prudent.release.columns import images
+
+_lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty engines
 
 ENGINES = ("duckdb", "postgres", "pyspark")
 """The engines of which it is known, for every type, how to read and compare without fail."""
@@ -147,20 +149,27 @@ def backend_name(expression: ir.Expr) -> str:
     return str(expression.get_backend().name)
 
 
-def fetched(expression: ir.Expr) -> pa.Table:
-    """Run a query and return the answer as an Arrow table.
+def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
+    """Run a query and return the columns of the answer.
 
     ibis reads PostgreSQL through a server-side cursor, for which PostgreSQL does not plan parallel
-    workers. The answers here have few rows, so they are fetched at once instead.
+    workers, and imports pandas to read DuckDB, which takes longer than a release. The answers here
+    have few rows, so they are fetched at once instead.
     """
     table = expression.as_table()
-    if backend_name(expression) != "postgres":
+    if backend_name(expression) == "pyspark":
         with warnings.catch_warnings():
             # Spark quotes the error of a query in a warning.
             warnings.filterwarnings("ignore", message="toPandas attempted Arrow optimization")
-            return table.to_pyarrow()
+            return dict(table.to_pyarrow().to_pydict())
     rows = _rows(expression, ibis.to_sql(table))
-    return pa.Table.from_struct_array(pa.array(rows, type=table.schema().as_struct().to_pyarrow()))
+    found = {}
+    for place, (name, dtype) in enumerate(table.schema().items()):
+        values = [row[place] for row in rows]
+        # A sum of integers is wider than they are, and PostgreSQL's is a decimal number.
+        whole = dtype.is_integer()
+        found[name] = [value if value is None or not whole else int(value) for value in values]
+    return found
 
 
 def plan(expression: ir.Expr) -> str:

@@ -48,7 +48,7 @@ class PrivateGroups:
                 never releases a smaller group need not fetch it.
         """
         rows = self._opened.rows if self._staged is None else withheld(self._staged.kept)
-        found = withheld(fetched, sizes_of_groups(rows, at_least=at_least)).to_pydict()
+        found = withheld(fetched, sizes_of_groups(rows, at_least=at_least))
         codec = withheld(encoding, rows)
         dates = self._opened.member_type.is_date()
         names = (_day(each) if dates else _name(each, codec) for each in found["member"])

@@ -30,6 +30,7 @@ import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import numpy as np
+import numpy.typing as npt
 
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import Leaders
@@ -149,7 +150,7 @@ class TableColumn:
         found: list[int] = []
         for start in range(0, len(edges), _AT_ONCE):
             row = self._ask(how_many_below, edges=edges[start : start + _AT_ONCE])
-            found.extend(column[0].as_py() for column in row.columns)
+            found.extend(value for (value,) in row.values())
         return np.array(found, np.int64)
 
     def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
@@ -161,7 +162,7 @@ class TableColumn:
             high = self.order_statistics(last, last)[0]
         low_step, high_step = (int(step) for step in lattice.steps([low, high]))
         row = self._ask(sums_between, low=low, high=high, lattice=lattice, origin=low_step)
-        at_most_low, inside, *sums = (column[0].as_py() or 0 for column in row.columns)
+        at_most_low, inside, *sums = (value or 0 for (value,) in row.values())
         if first > last:
             return 0
         at_low = at_most_low - first + 1
@@ -173,14 +174,14 @@ class TableColumn:
         """See `Column`."""
         first, last = ends_in_steps(lattice, low, high)
         row = self._ask(clipped_sums, lattice=lattice, first=first, last=last)
-        records, *parts = (column[0].as_py() or 0 for column in row.columns)
+        records, *parts = (value or 0 for (value,) in row.values())
         return int(records * first + _joined(parts, LIMB))
 
     def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
         """See `Column`."""
         first, last = ends_in_steps(lattice, low, high)
         row = self._ask(clipped_squares, lattice=lattice, first=first, last=last)
-        found = {name: row[name][0].as_py() or 0 for name in row.column_names}
+        found = {name: value or 0 for name, (value,) in row.items()}
         squares = 0
         for name, value in found.items():
             if name.startswith("product_"):
@@ -192,23 +193,20 @@ class TableColumn:
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
-        found = self._ask(fullest_points, lattice=lattice, within=within).sort_by("step")
-        return (
-            found["step"].to_numpy().astype(np.int64),
-            found["records"].to_numpy().astype(np.int64),
-        )
+        found = _arrays(self._ask(fullest_points, lattice=lattice, within=within), by="step")
+        return found["step"].astype(np.int64), found["records"].astype(np.int64)
 
     def leaders(self) -> Leaders:
         """See `Column`."""
-        found = self._ask(two_largest_groups).sort_by("place").to_pydict()
+        found = _arrays(self._ask(two_largest_groups), by="place")
         (most, fewer), (first, second) = (
-            [*found[name], 0, 0][:2] for name in ("records", "position")
+            [*found[name].tolist(), 0, 0][:2] for name in ("records", "position")
         )
         return Leaders(most, fewer, fewer > 0 and second < first)
 
     def most_frequent(self) -> Any:
         """See `Column`."""
-        found = self._ask(largest_group)["value"].to_pylist()
+        found = self._ask(largest_group)["value"]
         return withheld(self._image, found[0]) if found else None
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
@@ -219,7 +217,7 @@ class TableColumn:
         found: list[int] = []
         for start in range(0, len(categories), _AT_ONCE):
             row = self._ask(how_many_of_each, categories=categories[start : start + _AT_ONCE])
-            found.extend(column[0].as_py() for column in row.columns)
+            found.extend(value for (value,) in row.values())
         return np.array(found, np.int64)
 
     def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
@@ -250,15 +248,15 @@ class TableColumn:
     @functools.cached_property
     def _quantiles(self) -> FloatArray:
         found = self._ask(sample_quantiles, share=SAMPLE / self._count)
-        return np.sort(found["value"].to_numpy().astype(np.float64))
+        return _arrays(found, by="value")["value"].astype(np.float64)
 
     def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
         """The values of ranks first..last among those in [low, high], as far as they exist."""
-        found = self._ask(near_ranks, low=low, high=high, first=first, last=last)
-        found = found.sort_by("upto")  # here, not in the query, where Spark would compute it twice
-        ends, records = found["upto"].to_numpy(), found["records"].to_numpy()
+        answer = self._ask(near_ranks, low=low, high=high, first=first, last=last)
+        found = _arrays(answer, by="upto")  # in the query Spark would compute it twice
+        ends, records = found["upto"].astype(np.int64), found["records"].astype(np.int64)
         repeats = np.minimum(ends, last) - np.maximum(ends - records + 1, first) + 1
-        return np.repeat(found["value"].to_numpy().astype(np.float64), repeats)
+        return np.repeat(found["value"].astype(np.float64), repeats)
 
 
 def sample_quantiles(rows: ir.Table, *, share: float) -> ir.Expr:
@@ -269,6 +267,13 @@ def sample_quantiles(rows: ir.Table, *, share: float) -> ir.Expr:
     return parts.aggregate(value=lambda t: t.value.max()).select("value")
 
 
+def _arrays(found: dict[str, list[Any]], *, by: str) -> dict[str, npt.NDArray[Any]]:
+    """The columns of an answer, its rows in the order of one of them."""
+    columns = {name: np.array(values) for name, values in found.items()}
+    order = np.argsort(columns[by], kind="stable")
+    return {name: column[order] for name, column in columns.items()}
+
+
 def _joined(parts: Sequence[int], bits: int) -> int:
     """The number whose limbs of so many bits, least first, are these; a limb may be any integer."""
     return sum(int(part) << (place * bits) for place, part in enumerate(parts))
@@ -277,4 +282,4 @@ def _joined(parts: Sequence[int], bits: int) -> int:
 def _answer(expression: ir.Expr) -> Any:
     """Fetch the engine's answer; its error messages are withheld, since they may quote records."""
     found = withheld(fetched, expression)
-    return found[0][0].as_py() if isinstance(expression, ir.Scalar) else found
+    return next(iter(found.values()))[0] if isinstance(expression, ir.Scalar) else found

@@ -4,28 +4,13 @@
 
 Each call calibrates a mechanism to (ε, δ), checks that the column exists, charges the ledger, and
 only then reads the data. The result, `Released` or `Refused`, may be published.
+
+The public names are listed in `__init__.pyi`. Each is imported when it is first used.
 """
 
-from prudent.release.statistics.histograms import histogram
-from prudent.release.statistics.moments import count, mean, sum, variance
-from prudent.release.statistics.most_frequent import mode
-from prudent.release.statistics.quantiles import certify_quantile, iqr, median, quantile, quantiles
-from prudent.release.statistics.summaries import describe
-from prudent.release.statistics.trimmed import trimmed_mean, trimmed_sum
+from prudent import _lazy
 
-__all__ = [
-    "certify_quantile",
-    "count",
-    "describe",
-    "histogram",
-    "iqr",
-    "mean",
-    "median",
-    "mode",
-    "quantile",
-    "quantiles",
-    "sum",
-    "trimmed_mean",
-    "trimmed_sum",
-    "variance",
-]
+# At once: the module of this name would else take the place of the function.
+from prudent.release.statistics.quantiles import quantiles as quantiles
+
+__all__, __getattr__, __dir__ = _lazy.attach(__name__, __file__)

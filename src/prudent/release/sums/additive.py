@@ -14,7 +14,6 @@ from statistics import NormalDist
 import attrs
 import dp_accounting as dp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
-from scipy import special
 
 from prudent import _validate
 from prudent.accounting.calibration import Search, solve
@@ -144,6 +143,8 @@ class NoiseRegion:
         distribution of shape d, so for Laplace noise the polytope is a ball in the sum of absolute
         differences; for Gaussian noise, whose coordinates are independent, it is a cube.
         """
+        from scipy import special
+
         _validate.between(0, 1, ends="()", confidence=confidence)
         size = len(self.centre)
         if self.law is Law.LAPLACE:

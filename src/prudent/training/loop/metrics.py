@@ -16,7 +16,7 @@ import attrs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from prudent import _progress
+from prudent import _extras, _progress
 from prudent._files import replacing, settle
 from prudent._rounding import rounded_up
 from prudent.training.loop.resuming import resumable
@@ -169,10 +169,6 @@ def _step_of(line: str) -> float:
 def _summary_writer(folder: Path | None) -> Any:
     if folder is None:
         raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
-    try:
+    with _extras.needed("tensorboard=True"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError(
-            "TensorBoard is not installed: pip install 'prudent[train]', or tensorboard=False."
-        ) from error
     return SummaryWriter(str(folder))

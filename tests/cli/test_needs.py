@@ -1,0 +1,166 @@
+"""Each command runs with its own extras alone, and without them says so before any work."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prudent import _extras
+from prudent.cli import command_line, needs
+from tests import environments
+
+TABLE = "value\n" + "\n".join(map(str, range(400))) + "\n"
+PRICE = ("--noise-multiplier", "1", "--sampling-rate", "0.01", "--steps", "10", "--delta", "1e-5")
+ASK = ("values.csv", "--column", "value", "--epsilon", "1")
+
+# The smallest job of every command. One that would take minutes is stopped after its first work,
+# by a file that is not there or a number that it cannot take.
+JOBS: dict[str, tuple[str, ...]] = {
+    "epsilon": (*PRICE, "--test", "none"),
+    "calibrate": (*PRICE[2:], "--epsilon", "2", "--test", "none", "--solve", "noise-multiplier"),
+    "train": ("--recipe", "list"),
+    "tune": ("--search", "missing.toml", "--steps", "2"),
+    "demo": ("--steps", "0"),
+    "suggest": ("median", "--count", "1000", "--epsilon", "1", "--spread", "10", "--trials", "2"),
+    "compare": ("--records", "100", "--trials", "2"),
+    "explore": ("--export", "page.html"),
+    "doctor": ("--json",),
+    **{f"release {name}": ASK for name in ("median", "iqr", "count", "sum", "mean", "variance")},
+    "release describe": ASK,
+    "release quantile": (*ASK, "--p", "0.9"),
+    "release quantiles": (*ASK, "--ps", "0.1,0.9"),
+    "release histogram": (*ASK, "--edges", "0,100,400"),
+    "release trimmed-mean": (*ASK, "--trim", "20", "--propose", "10", "--delta", "1e-6"),
+    "release mode": (*ASK, "--categories", "1,2"),
+    "release certify": (*ASK, "--within", "10"),
+    "budget create": ("new.db", "--epsilon", "1", "--delta", "1e-6"),
+    "budget show": ("new.db",),
+    "budget history": ("new.db",),
+    "budget verify": ("new.db",),
+    "paper table": ("0",),
+    "paper frontier": ("--results", "missing.csv"),
+    "paper grid": ("missing.toml",),
+    "paper figure": ("0",),
+    "paper report": ("--results", "missing.csv"),
+    "paper all": ("--results", "missing.csv"),
+    "paper compare": ("--steps", "10"),
+    "paper convergence": (),
+    "certify run": ("missing",),
+    "certify make-features": ("--out", "map.npz", "--features", "none"),
+    "certify": ("--dataset", "npz:missing.npz"),
+    "audit train": ("--steps", "0"),
+}
+
+
+def leaves(command: Any, name: str = "") -> Iterator[str]:
+    inner = getattr(command, "commands", {})
+    if not inner or command.invoke_without_command:
+        yield name
+    for own, each in inner.items():
+        yield from leaves(each, f"{name} {own}".strip())
+
+
+COMMANDS = [name for name in leaves(command_line()) if name]
+
+
+def job(name: str) -> list[str]:
+    own = ("--runs", "200") if name.startswith("audit ") else ()
+    return [*name.split(), *JOBS.get(name, own)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "values.csv").write_text(TABLE)
+    return tmp_path
+
+
+def test_every_command_has_a_module_and_a_line_in_the_table() -> None:
+    assert set(needs.NEEDS) >= set(needs.MODULES)
+    assert set(needs.NEEDS) <= {*needs.MODULES, *COMMANDS}
+    assert {name for name, _ in needs.NEEDS_OF_OPTIONS} <= {*needs.MODULES, *COMMANDS}
+
+
+def test_the_options_of_the_table_exist() -> None:
+    whole = command_line()
+    for name, option in needs.NEEDS_OF_OPTIONS:
+        inside = [each for each in COMMANDS if f"{each} ".startswith(f"{name} ")]
+        for each in inside if name not in COMMANDS else [name]:
+            found = whole
+            for word in each.split():
+                found = found.commands[word]
+            assert option in {parameter.name for parameter in found.params}, (each, option)
+
+
+def test_every_extra_of_the_table_is_one_of_the_package() -> None:
+    named = {extra for extras in needs.NEEDS.values() for extra in extras}
+    named |= {extra for extra, _ in needs.NEEDS_OF_OPTIONS.values()}
+    assert named <= set(_extras.known())
+
+
+def test_without_extras_each_command_names_its_own_before_any_work(folder: Path) -> None:
+    """With a file that is not there: what reads it first would complain of that."""
+    core = environments.environment(folder / "core")
+    wanting = [name for name in COMMANDS if needs.of(name, {})]
+    asked = [[word.replace("values.csv", "missing.csv") for word in job(name)] for name in wanting]
+    answers = environments.run(core, asked, folder / "work")
+    for name, (status, out, err) in zip(wanting, answers, strict=True):
+        extras = needs.of(name, {})
+        assert (status, out) == (2, ""), (name, err)
+        assert re.fullmatch(rf"prudent {name} needs .* installed: pip install .*\n", err), err
+        assert err.endswith(f"pip install 'prudent[{','.join(extras)}]'.\n"), err
+
+
+def test_an_option_that_needs_more_says_so_before_any_work(folder: Path) -> None:
+    core = environments.environment(folder / "core")
+    answers = environments.run(
+        core,
+        [
+            ["epsilon", *PRICE, "--test", "none", "--plot", "a.png"],
+            ["budget", "create", "postgresql://me@nowhere/db", "--epsilon", "1", "--delta", "1e-6"],
+            ["budget", "create", "postgresql://me@nowhere/db", "--help"],
+        ],
+        folder / "work",
+    )
+    assert [status for status, _, _ in answers] == [2, 2, 0]
+    assert answers[0][2].endswith(
+        "needs matplotlib, which is not installed: pip install 'prudent[plots]'.\n"
+    )
+    assert answers[1][2].startswith("prudent budget create needs ")
+    assert answers[1][2].endswith("pip install 'prudent[tables]'.\n")
+
+
+def test_help_needs_no_extra(folder: Path) -> None:
+    core = environments.environment(folder / "core")
+    asked = [["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
+    for words, (status, out, _) in zip(
+        asked, environments.run(core, asked, folder / "work"), strict=True
+    ):
+        assert (status, "Usage: prudent" in out) == (0, True), words
+
+
+SETS = [
+    pytest.param(extras, marks=[pytest.mark.slow] if extras else [], id="+".join(extras) or "core")
+    for extras in sorted({needs.of(name, {}) for name in COMMANDS})
+]
+
+
+@pytest.mark.parametrize("extras", SETS)
+def test_each_command_runs_with_its_own_extras_alone(folder: Path, extras: tuple[str, ...]) -> None:
+    alone = environments.environment(folder / "alone", extras)
+    names = [name for name in COMMANDS if needs.of(name, {}) == extras]
+    answers = environments.run(alone, [job(name) for name in names], folder / "work")
+    for name, (status, _, err) in zip(names, answers, strict=True):
+        assert status in (0, 2), (name, err)  # 1 is a bug, or a claim that was refuted
+        assert "not installed" not in err, (name, err)
+        assert status == 0 or name in STOPPED, (name, err)
+
+
+STOPPED = {
+    *("tune", "demo", "paper table", "paper frontier", "paper grid", "paper figure"),
+    *("paper report", "paper all", "certify run", "certify make-features", "certify"),
+    "audit train",
+}
+"""The commands whose job above ends after the first work, with status 2."""

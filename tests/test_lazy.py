@@ -1,0 +1,141 @@
+"""A deferred package is the package, only later; and what one command imports is what it needs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prudent import _extras, _lazy
+
+HEAVY = (
+    *("torch", "matplotlib", "pandas", "polars", "scipy", "pyarrow.compute", "opendp.prelude"),
+    *("dp_accounting.pld", "dp_accounting.rdp", "sqlite3", "ibis.backends.sql.compilers.trino"),
+    *("prudent.accounting.pld_accountant", "prudent.release.budget.ledger"),
+)
+AFTER_A_CHARGE = ("torch", "matplotlib", "pandas", "scipy.stats", "scipy.signal", "scipy.optimize")
+
+
+def answer(script: str, *arguments: str, folder: Path | None = None) -> list[str]:
+    """The words that a fresh interpreter prints last."""
+    found = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | ({} if folder is None else {"PYTHONPATH": path_with(folder)}),
+    )
+    return found.stdout.splitlines()[-1].split()
+
+
+def path_with(folder: Path) -> str:
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+def loaded(names: tuple[str, ...], *command: str) -> set[str]:
+    script = (
+        "import sys; from prudent.cli import main; assert main(sys.argv[1:]) == 0\n"
+        f"print('', *(set({names!r}) & set(sys.modules)))"
+    )
+    return set(answer(script, *command))
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert loaded((*HEAVY, "numpy", "attrs.nothing"), "--help") == set()
+
+
+def test_a_release_imports_no_accountant_and_no_pandas(tmp_path: Path) -> None:
+    pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+    table = tmp_path / "values.csv"
+    table.write_text("value\n" + "\n".join(map(str, range(500))) + "\n")
+    ask = ("release", "median", str(table), "--column", "value", "--epsilon", "1")
+    assert loaded(HEAVY, *ask) == set()
+    ledger = str(tmp_path / "budget.db")
+    loaded((), "budget", "create", ledger, "--epsilon", "3", "--delta", "1e-6")
+    assert loaded(AFTER_A_CHARGE, *ask, "--ledger", ledger) == set()
+    assert loaded(("sqlite3",), *ask, "--ledger", ledger) == {"sqlite3"}  # so this can fail
+
+
+def test_dp_accounting_is_the_same_whoever_imports_it_first() -> None:
+    script = (
+        "import sys, prudent, dp_accounting as dp\n"
+        "light = 'dp_accounting.pld' not in sys.modules\n"
+        "from prudent.accounting.events import LaplaceTest\n"
+        "event = dp.DpEvent\n"
+        "assert light and 'dp_accounting.pld' not in sys.modules\n"
+        "names = {}\n"
+        "exec('from dp_accounting import *', names)\n"
+        "import importlib, dp_accounting.pld\n"
+        "whole = importlib.reload(dp)\n"
+        "assert whole is dp is sys.modules['dp_accounting'] and names['DpEvent'] is event\n"
+        "assert whole.DpEvent is event is dp_accounting.dp_event.DpEvent\n"
+        "assert issubclass(LaplaceTest, whole.DpEvent)\n"
+        "assert names['pld'] is whole.pld and 'GaussianDpEvent' in dir(dp)\n"
+        "assert not hasattr(dp, 'nonsense')\n"
+        "print('same')"
+    )
+    assert answer(script) == ["same"]
+
+
+@pytest.mark.parametrize(
+    ("source", "deferred"),
+    [
+        ("'''Words.'''\nfrom parcel.first import one\nfrom parcel import second\n", True),
+        ("__all__ = ['one']\nfrom parcel.first import one\n", True),
+        ("from parcel.first import one\nprint(one)\n", False),
+        ("from parcel.first import *\n", False),
+        ("from parcel.first import one as two\n", False),
+        ("import parcel.first\n", False),
+    ],
+)
+def test_only_a_package_that_does_nothing_but_import_is_deferred(
+    tmp_path: Path, source: str, deferred: bool
+) -> None:
+    package = tmp_path / "parcel"
+    package.mkdir()
+    (package / "__init__.py").write_text(source)
+    (package / "first.py").write_text("one = 1\n")
+    (package / "second.py").write_text("two = 2\n")
+    script = (
+        "import sys; from prudent import _lazy; _lazy.defer('parcel')\n"
+        "late = 'parcel' in sys.modules and 'parcel.first' not in sys.modules\n"
+        "assert late is (sys.argv[1] == 'True')\n"
+        "import parcel\n"
+        "assert not late or (parcel.one, parcel.first.one) == (1, 1)\n"
+        "assert not hasattr(parcel, 'nonsense')\n"
+        "import parcel.second\n"
+        "print(parcel.second.two)"
+    )
+    assert answer(script, str(deferred), folder=tmp_path) == ["2"]
+
+
+def test_a_package_that_is_there_or_nowhere_is_left_alone() -> None:
+    before = sys.modules["pytest"]
+    _lazy.defer("pytest")
+    _lazy.defer("no_such_package")
+    assert sys.modules["pytest"] is before
+    assert "no_such_package" not in sys.modules
+
+
+def test_what_is_missing_is_blamed_on_the_extra_that_holds_it() -> None:
+    def blamed(module: str) -> str:
+        with pytest.raises(_extras.MissingPackageError) as caught, _extras.needed("It"):
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        return str(caught.value)
+
+    assert blamed("torch.nn") == (
+        "It needs torch, which is not installed: pip install 'prudent[train]'."
+    )
+    assert blamed("ibis") == (
+        "It needs ibis, which is not installed: pip install 'prudent[tables]'."
+    )
+    assert blamed("scipy") == "It needs scipy, which is not installed: pip install prudent."
+    assert blamed("absl").endswith("pip install prudent.")  # dp_accounting needs it
+    assert blamed("nonsense") == "It needs nonsense, which is not installed: pip install nonsense."
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:
+    with pytest.raises(ModuleNotFoundError) as caught, _extras.needed("It"):
+        import prudent.nonsense  # noqa: F401
+    assert not isinstance(caught.value, _extras.MissingPackageError)
