@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from prudent.certify.demo import Classifier
     from prudent.certify.experiment import Result
-    from prudent.release.outcome import Outcome
+    from prudent.release.outcome import Released
 
 _TABLE = (
     "No bounds on the data, no guess, no δ. These records are public, so here we may look: the "
@@ -128,15 +128,16 @@ def demo(
     note(f"Took {time.monotonic() - began:.0f} s, {sum(os.times()[:4]):.0f} processor seconds.")
 
 
-def _median() -> "Outcome":
+def _median() -> "Released":
     """The table's answer: the median of the incomes that ship with the package."""
     from prudent.release import median
     from prudent.samples import SAMPLES
 
-    return median(SAMPLES["salaries"].file, "salary", epsilon=0.3, certify=1000)
+    answer = median(SAMPLES["salaries"].file, "salary", epsilon=0.3, certify=1000)
+    return cast("Released", answer)  # without a proposal it is never refused
 
 
-def show_median(answer: "Outcome", console: "Console") -> None:
+def show_median(answer: "Released", console: "Console") -> None:
     """Print a private median, and what it stands for."""
     console.print("The median of 15,992 incomes, released with two proofs:")
     console.print(str(answer), markup=False, soft_wrap=True)
