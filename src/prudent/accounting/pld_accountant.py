@@ -8,7 +8,7 @@ are composed and why rounding cannot hide a part of δ.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import dp_accounting as dp
@@ -315,7 +315,8 @@ def _of_inner(leaf: dp.DpEvent, *, upper: bool) -> Dominating | None:
         return None
     if candidate.limit() >= 1 or candidate.limit(adding=True) >= 1:
         return Dominating((MixturePair.of((1.0, 1.0, 0.0)),))
-    renyi, every = RdpAccountant(), None
+    renyi = RdpAccountant()
+    every: Callable[[Array], Array] | None = None
     if count.most <= _FEW_CANDIDATES:
         every = PldAccountant().compose(_all_released(leaf, count)).profile
     return selected(
