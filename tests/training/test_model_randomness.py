@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from prudent import Execution, Plan, Step, Sum, fit, make_private
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping, Materialised, record_streams
-from prudent.training.gradients.record_streams import _NAMES, RANDOM
+from prudent.training.gradients.record_streams import _NAMES, RANDOM, rows_of
 from prudent.training.keystream import Key
 from prudent.training.model_randomness import ModelRandomness, StepRandomness
 
@@ -282,21 +282,17 @@ def test_masks_have_their_probability_and_differ():
 def test_default_generators_are_seeded_with_secret_bits_and_restored():
     """What is not drawn by record: on a GPU, in compiled steps."""
 
-    def draw(step: StepRandomness) -> tuple[Tensor, float, float]:
+    def draw(step: StepRandomness) -> Tensor:
         with step.seeded():
-            return torch.rand(2000), random.random(), np.random.rand()  # noqa: NPY002
+            return torch.rand(2000)
 
-    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: NPY002
-    expected = torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
-    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
     runs = [ModelRandomness.of(Key.from_seed(0), CPU, rank) for rank in (0, 1)]
-    first, again, later, other = (
-        draw(run.at(step))[0]
-        for run, step in ((runs[0], 1), (runs[0], 1), (runs[0], 2), (runs[1], 1))
-    )
-    found = torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
-    assert torch.equal(found[0], expected[0])
-    assert found[1:] == expected[1:]
+    places = (0, 1), (0, 1), (0, 2), (1, 1)
+    first, again, later, other = (draw(runs[rank].at(step)) for rank, step in places)
+    assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first, again)
     for different in (later, other):
         assert abs(float(torch.corrcoef(torch.stack([first, different]))[0, 1])) < 0.1
@@ -305,6 +301,17 @@ def test_default_generators_are_seeded_with_secret_bits_and_restored():
     with runs[0].at(1).seeded():
         state = torch.get_rng_state().numpy()[24 : 24 + 8 * 624].view(np.uint64)
     assert np.array_equal(state, words)  # all bits of the state are secret
+
+
+def test_choices_for_all_records_are_those_of_the_step_and_leave_no_trace():
+    def choose(step: int) -> tuple[float, float]:
+        with ModelRandomness.of(Key.from_seed(0), CPU).at(step).records(None).active():
+            rows_of(torch.ones(3))
+            return random.random(), np.random.rand()  # noqa: NPY002
+
+    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert choose(1) == choose(1) != choose(2)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
 
 
 def test_every_random_operation_of_torch_is_known():

@@ -32,7 +32,6 @@ second run after a record was refused.
 """
 
 import hashlib
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,6 +41,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prudent.training.gradients.randomness import is_capturing
 from prudent.training.gradients.record_streams import RecordStreams, Seeds
 from prudent.training.keystream import Key, Purpose, Stream
 
@@ -96,10 +96,13 @@ class StepRandomness:
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Seed all generators that a model may use, and restore them afterwards."""
-        host, device = torch.default_generator, _device_generator(self.device)
+        """Seed torch's default generators, and restore them afterwards.
+
+        While a graph is captured, that of the device is left alone: its replays are seeded.
+        """
+        host = torch.default_generator
+        device = None if is_capturing() else _device_generator(self.device)
         before = host.get_state(), None if device is None else device.get_state()
-        python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
         try:
             host.set_state(_twister(self.words[2:]))
             if device is not None:
@@ -111,8 +114,6 @@ class StepRandomness:
             host.set_state(before[0])
             if device is not None and before[1] is not None:
                 device.set_state(before[1])
-            random.setstate(python)
-            np.random.set_state(arrays)  # noqa: NPY002
 
     def records(self, ids: Tensor | None, first: int = 0) -> RecordStreams:
         """The streams of the records of a chunk.

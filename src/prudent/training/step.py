@@ -195,8 +195,7 @@ class Step:
             parameter.grad = None  # as large as the model, and not needed from now on
         with (
             without_gathering(self.model) if has_shards(self.model) else nullcontext(),
-            # A graph that is being captured draws from generators that are seeded at its replays.
-            nullcontext() if is_capturing() else self._drawn.seeded(),
+            self._drawn.seeded(),
         ):
             released = self._run_on(self._values(), self.trim, tuple(chunks), words)
             gradients = self._noisy_mean(released)

@@ -70,11 +70,14 @@ class RecordStreams:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let the models that run in this context draw from these streams."""
+        python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
         before = _ACTIVE.set(self)
         try:
             yield
         finally:
             _ACTIVE.reset(before)
+            random.setstate(python)
+            np.random.set_state(arrays)  # noqa: NPY002
 
 
 def active_streams() -> RecordStreams | None:
