@@ -87,6 +87,17 @@ class Form:
         return values, present
 
 
+def parts(records: Any, rows: int = ROWS) -> Iterator[Any]:
+    """Containers of so many records each, in order; the last may hold fewer."""
+    given = records.iloc if hasattr(records, "iloc") else _sliceable(records)
+    for start in range(0, len(records), rows):
+        yield given[start : start + rows]
+
+
+def _sliceable(records: Any) -> Any:
+    return records if hasattr(records, "__getitem__") else list(records)
+
+
 def width_of(records: Any) -> int:
     """How many numbers each record has: a public fact of an array, a table or the first record.
 

@@ -13,7 +13,7 @@ from prudent.experiments.recipes.augmentation import shifted
 from prudent.experiments.recipes.digits import GLYPHS_LINEAR, views
 from prudent.experiments.recipes.features import glyph_rows, joined_rows, scattering_rows
 from prudent.experiments.scattering import scattering
-from prudent.experiments.whole_network import codes_of, glyph_network
+from prudent.records.whole_network import codes_of, glyph_network
 
 
 @pytest.fixture(scope="module")

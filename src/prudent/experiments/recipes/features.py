@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from prudent.experiments.recipes.whitening import of_unit_length
 from prudent.experiments.scattering import CELLS, CHANNELS, scattering
-from prudent.experiments.whole_network import codes_of, glyph_network
+from prudent.records.whole_network import codes_of, glyph_network
 
 GROUPS = 27
 """Groups of the 81 channels that are normalised together."""

@@ -9,18 +9,19 @@ guarantees call "a function of the record alone" holds bit for bit. This needs n
 import functools
 import itertools
 import json
+import os
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent._files import replacing, sha256
 from prudent._formats import check_format, read_npz, reading
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
 FORMAT = 2
@@ -125,7 +126,7 @@ class Network:
         return codes
 
 
-def read_network(path: "Path") -> tuple[Network, dict[str, Any]]:
+def read_network(path: Path) -> tuple[Network, dict[str, Any]]:
     """The network of a weight file, and the header of the file."""
     expected = "a file of a feature map"
     with reading(path, expected):
@@ -140,10 +141,23 @@ def read_network(path: "Path") -> tuple[Network, dict[str, Any]]:
 
 
 @functools.cache
-def glyph_network() -> Network:
-    """The network trained on synthetic glyphs, which comes with the package."""
-    with resources.as_file(resources.files("prudent.experiments") / "glyphs.npz") as path:
-        return read_network(path)[0]
+def shipped_network(name: str) -> tuple[Network, str]:
+    """A network that comes with the package, `letters` or `glyphs`, and the digest of its file."""
+    with resources.as_file(resources.files("prudent.records") / f"{name}.npz") as path:
+        return read_network(path)[0], sha256(path)
+
+
+def write_network(
+    path: "str | os.PathLike[str]", layers: tuple[Layer, ...], story: dict[str, Any]
+) -> None:
+    """Write a weight file; `story` says how the weights were made."""
+    shapes = [{"size": each.size, "pad": each.pad, "pool": each.pool} for each in layers]
+    header = {"format": FORMAT, "layers": shapes, "story": story}
+    arrays: dict[str, npt.NDArray[Any]] = {"header": np.array(json.dumps(header))}
+    for i, layer in enumerate(layers):
+        arrays |= {f"weight{i}": layer.weight, f"gain{i}": layer.gain, f"bias{i}": layer.bias}
+    with replacing(Path(path), "wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def codes_of(network: Network, images: "Tensor") -> "Tensor":
