@@ -31,13 +31,14 @@ MAY_IMPORT = {
     "_rounding": set[str](),
     "_validate": {"_redaction"},
     "accounting": GROUND,
+    "records": GROUND,
     **{room: GROUND | {"accounting"} for room in WORKERS},
     "federated": GROUND | {"accounting", "training"},
     "tune": GROUND | {"accounting", "release", "training"},
-    "experiments": GROUND | WORKERS | {"accounting", "tune"},
-    "certify": GROUND | WORKERS | {"accounting", "experiments"},
-    "audit": GROUND | WORKERS | {"accounting", "experiments"},
-    "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent"},
+    "experiments": GROUND | WORKERS | {"accounting", "records", "tune"},
+    "certify": GROUND | WORKERS | {"accounting", "experiments", "records"},
+    "audit": GROUND | WORKERS | {"accounting", "certify", "experiments"},
+    "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent", "records"},
     "explore": GROUND | {"accounting", "paper", "release"},
     "cli": GROUND
     | WORKERS
@@ -114,6 +115,16 @@ def test_no_import_goes_back(room: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "module", ["classifier", "codes", "counts", "landmarks", "radius", "features/__init__"]
+)
+def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
+    tree = ast.parse((PACKAGE / "certify" / f"{module}.py").read_text(encoding="utf-8"))
+    at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = imported_names(ast.Module(at_once, []), ["prudent", "certify"])
+    assert not [name for name in names if name.startswith(("prudent.experiments", "torch"))]
+
+
+@pytest.mark.parametrize(
     ("path", "source"),
     [
         ("accounting/events.py", "from prudent.training import Plan"),
@@ -128,7 +139,7 @@ def test_no_import_goes_back(room: str) -> None:
         ("release/mechanism.py", "import importlib\nimportlib.import_module('prudent.paper')"),
         ("release/noise.py", "from prudent.audit import audit"),
         ("training/step.py", "from prudent.audit.training import white_box"),
-        ("audit/auditing.py", "from prudent.certify import CertifiedClassifier"),
+        ("certify/classifier.py", "from prudent.audit import audit"),
         ("corruption/__init__.py", "from prudent import cli"),
         ("paper/figures.py", "from prudent.cli import main"),
         ("_validate.py", "from prudent.accounting import events"),

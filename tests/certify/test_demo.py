@@ -25,9 +25,9 @@ CERTIFIED = Result(
     attacked={0: 0.961, 100: 0.953, 2000: 0.71},
     attacks={0: {"none": 0.961}, 100: {"copies": 0.953}, 2000: {"copies": 0.71}},
     median_radius=2_345.0,
+    sharpness=1.0,
     curve=[(0, 0.961), (100, 0.95), (2000, 0.6)],
     epsilon=0.3,
-    delta=1e-6,
 )
 BESIDE = attrs.evolve(
     CERTIFIED,
@@ -56,8 +56,8 @@ def test_the_picture_shows_both(tmp_path):
     text = (tmp_path / "demo.svg").read_text("utf-8")
     ElementTree.fromstring(text)
     words = " ".join(line for line in text.splitlines() if "<!--" in line)
-    assert "public letters, (0.3, 1e-06)-DP: 96.1%" in words
-    assert "no public data, (1, 1e-06)-DP: 95.1%" in words
+    assert "public letters, ε = 0.3: 96.1%" in words
+    assert "no public data, ε = 1: 95.1%" in words
     assert words.count("after the worst attack tried") == 2
     assert "bad records inserted or removed" in words
     assert "DP-SGD: 90.0%" in words
@@ -71,7 +71,7 @@ def test_the_last_lines_are_the_certificates():
     certified = told.index("certified accuracy against bad records")
     assert told.index("towards one half by design") < certified
     last = told[certified:]
-    for title in ("public letters", "(0.3, 1e-06)-DP", "no public data", "(1, 1e-06)-DP"):
+    for title in ("public letters", "(0.3, 0)-DP", "no public data", "(1, 0)-DP"):
         assert title in last
     for number in ("96.10%", "2,000", "60.00%", "71.00%", "95.10%", "65.00%"):
         assert number in last
@@ -101,6 +101,6 @@ def test_the_demo(tmp_path, capsys):
 
 
 def test_json_holds_percentages_in_full():
-    found = Result(2 / 3, {0: 1 / 7}, {}, {}, 1.0, [], 1.0, 1e-6, largest=1 / 3).plain()
+    found = Result(2 / 3, {0: 1 / 7}, {}, {}, 1.0, 1.0, [], 1.0, largest=1 / 3).plain()
     shares = found["accuracy"], found["certified"]["0"], found["largest_class"]
     assert shares == (100 * (2 / 3), 100 * (1 / 7), 100 * (1 / 3))

@@ -23,7 +23,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.codes import whole
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
-from prudent.certify.features import Function, Vectors, named, shipped_landmarks
+from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
 from prudent.certify.landmarks import RAMP, Features, Landmarks, Partition, random_directions
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
 from prudent.records.arrays import parts, width_of
@@ -163,7 +163,7 @@ class CertifiedClassifier:
         """
         self.__dict__.pop("n_features_in_", None)
         width = None if self.features is not None else _checked_width(X)
-        known = self._known(width)
+        known = self.known(width)
         done = known.pricing.charge(self.ledger, known.partition.name)
         return self._released(known, withheld(known.counted, X, y), done)
 
@@ -175,7 +175,7 @@ class CertifiedClassifier:
             width: How many numbers each record has, if records are vectors and `landmarks` is a
                 number; otherwise the landmarks say it.
         """
-        known = self._known(width)
+        known = self.known(width)
         done = known.pricing.charge(self.ledger, known.partition.name)
 
         def total() -> Counts:
@@ -192,7 +192,7 @@ class CertifiedClassifier:
         Args:
             counts: Of `count`, or a sum of such tables: what clients send by secure aggregation.
         """
-        known = self._known(None)
+        known = self.known()
         if counts.partition != known.digest:
             raise ArgumentError(
                 "counts", "on the partition and classes of this classifier", shown="others"
@@ -217,7 +217,7 @@ class CertifiedClassifier:
         """
         from prudent.release.statistics import count, histogram
 
-        known = self._known(None)
+        known = self.known()
         (size,) = known.partition.sizes  # a column holds one number
         totals, cells = known.pricing.parts
         common = {"by": label, "groups": known.classes.labels, "ledger": self.ledger}
@@ -233,24 +233,27 @@ class CertifiedClassifier:
 
     def count(self, X: Any, y: Any) -> Counts:  # noqa: N803
         """Exact counts of records, NOT PRIVATE: for secure aggregation, which adds tables up."""
-        return withheld(self._known(None).counted, X, y)
+        return withheld(self.known().counted, X, y)
 
     def cells(self, X: Any) -> Whole:  # noqa: N803
         """The cell of each record, for a column of a table; as private as the record itself."""
-        return self._known(None).partition.cells(X)
+        return self.known().partition.cells(X)
 
-    def _known(self, width: int | None) -> "_Known":
-        """What is public before a fit, checked."""
-        partition = self._partition(width)
-        return _Known(partition, Classes(_labels(self.classes)), self.pricing)
+    def known(self, width: int | None = None) -> "Known":
+        """What is public before a fit, checked.
+
+        Args:
+            width: How many numbers each record has, where records are vectors and `landmarks` is
+                a number of directions.
+        """
+        return Known(self._partition(width), Classes(_labels(self.classes)), self.pricing)
 
     def _partition(self, width: int | None) -> Partition:
         features, landmarks = self.features, self.landmarks
+        counted = isinstance(landmarks, int)
         if isinstance(features, str):
-            if landmarks is None or isinstance(landmarks, int):
-                if features in ("letters", "glyphs"):
-                    return _ramped(shipped_landmarks(features), self.ramp)
-                landmarks = None
+            if features in SHIPPED and (counted or landmarks is None):
+                return _ramped(shipped_landmarks(features), self.ramp)
             features = named(features)  # type: ignore[assignment]
         if hasattr(features, "cells"):
             return features  # type: ignore[return-value]
@@ -258,27 +261,29 @@ class CertifiedClassifier:
             raise ArgumentError(
                 "landmarks", "public records, or a number of directions", got=landmarks
             )
-        if isinstance(landmarks, int):
+        if counted:
             _validate.count(1, landmarks=landmarks)
-            if features is not None or width is None:
+            coded = Vectors(width) if features is None and width else features
+            if not hasattr(coded, "width"):
                 raise ArgumentError(
                     "landmarks", "public records, where records are no vectors", got=landmarks
                 )
-            rows: Any = random_directions(landmarks, width)
+            codes = whole(random_directions(landmarks, coded.width))
         else:
-            rows = landmarks
-        coded = _features(features, rows)
-        codes, present = coded.codes(rows)
-        if not present.all():
-            raise ArgumentError("landmarks", "records that the features can read", shown="others")
-        return Landmarks(coded, codes, self.ramp or RAMP)
+            coded = _features(features, landmarks)
+            codes, present = coded.codes(landmarks)
+            if not present.all():
+                raise ArgumentError(
+                    "landmarks", "records that the features can read", shown="others"
+                )
+        return Landmarks(coded, codes, self.ramp or RAMP)  # type: ignore[arg-type]
 
-    def _released(self, known: "_Known", exact: Counts, done: Any) -> Self:
+    def _released(self, known: "Known", exact: Counts, done: Any) -> Self:
         self._taken(known, exact.released(known.pricing, self.noise))
         done([self.counts_])
         return self
 
-    def _taken(self, known: "_Known", counts: Counts) -> None:
+    def _taken(self, known: "Known", counts: Counts) -> None:
         self.classes_ = np.array(known.classes.labels)
         self.partition_, self.counts_ = known.partition, counts
         if isinstance(known.partition, Landmarks):
@@ -408,7 +413,7 @@ class CertifiedClassifier:
         return found.fit_counts(counts)
 
 
-class _Known:
+class Known:
     """What is public before a fit: the cells, the classes and the price."""
 
     def __init__(self, partition: Partition, classes: Classes, pricing: Pricing) -> None:

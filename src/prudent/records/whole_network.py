@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import os
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,17 +173,30 @@ def codes_of(network: Network, images: "Tensor") -> "Tensor":
     finite = images.isfinite().flatten(1).all(1)
     clean = torch.where(finite[:, None, None, None], images, 0.0).clamp(0, 1)
     values = (TOP * clean.double()).round().float()
+    values = values.contiguous(memory_format=torch.channels_last)  # twice as fast
     for index, layer in enumerate(network.layers):
         weight = torch.from_numpy(layer.weight).to(device, torch.float32)
         gain, bias = (torch.from_numpy(each).to(device) for each in (layer.gain, layer.bias))
         if layer.size:
             kernel = weight.view(values.shape[1], layer.size, layer.size, -1).permute(3, 0, 1, 2)
             sums = functional.conv2d(values, kernel, padding=layer.pad)
-            sums = functional.max_pool2d(sums, layer.pool)
+            sums = functional.max_pool2d(sums, layer.pool) if layer.pool > 1 else sums
             gain, bias = gain[:, None, None], bias[:, None, None]
         else:  # whole-number networks flatten images with channels last
             flat = values.permute(0, 2, 3, 1).flatten(1) if values.ndim == 4 else values
             sums = flat @ weight
-        values = sums * gain + bias
-        values = values.round() if index == last else values.clamp(0, TOP).round()
+        values = sums.mul_(gain).add_(bias)  # two rounded operations, never a fused one
+        values = values.round_() if index == last else values.clamp_(0, TOP).round_()
     return torch.where(finite[:, None], values, torch.nan)
+
+
+def codes_of_bytes(network: Network, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """The codes of images (n, 28, 28); by torch, which is quicker, where it is loaded already."""
+    if "torch" not in sys.modules:
+        return network(images)
+    import torch
+
+    with torch.no_grad():
+        found = codes_of(network, torch.from_numpy(images)[:, None] / TOP)
+    codes: npt.NDArray[np.float64] = found.double().numpy()
+    return codes

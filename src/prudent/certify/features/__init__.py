@@ -2,11 +2,12 @@
 
 | name | records | what it is |
 | --- | --- | --- |
-| `letters` | images 28 × 28 | a network in whole numbers, trained on public letters |
+| `letters` | images 28 × 28 | networks in whole numbers, trained on public letters and on glyphs |
 | `glyphs` | images 28 × 28 | a network in whole numbers, trained on synthetic glyphs |
 | `resnet18` | colour images | ResNet18 up to its third stage, trained on ImageNet |
 | `minilm` | texts | MiniLM sentence embeddings, with a direction from made-up reviews |
 | `census` | rows of Census-Income | cells of public partitions |
+| `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
 `letters` and `glyphs` come with landmarks of their own.
 """
@@ -24,10 +25,13 @@ from prudent._validate import ArgumentError
 from prudent.certify.codes import Codes, whole
 from prudent.certify.landmarks import Features, Landmarks, Partition
 from prudent.records.arrays import Form, parts
-from prudent.records.whole_network import TOP, Network, shipped_network
+from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
 
-NAMES = ("census", "glyphs", "letters", "minilm", "resnet18")
+NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
 """The names that `named` accepts."""
+
+SHIPPED = ("letters", "glyphs")
+"""The maps that come with landmarks."""
 
 Flags = npt.NDArray[np.bool_]
 
@@ -95,7 +99,7 @@ class Function:
 
 @attrs.frozen(eq=False)
 class Images:
-    """Grey images of 28 × 28 pixels, coded by a network in whole numbers.
+    """Grey images of 28 × 28 pixels, coded by networks in whole numbers.
 
     Pixels are bytes from 0 to 255, or numbers from 0 to 1: an image without a number above 1 is
     read as the latter. So the code depends on the numbers, not on the type that holds them.
@@ -103,36 +107,53 @@ class Images:
     Attributes:
         name: As for `Features`.
         digest: As for `Features`.
-        network: The network.
+        networks: The networks, with the length of the code of each in the code of an image.
     """
 
     name: str
     digest: str
-    network: Network
+    networks: tuple[tuple[Network, float], ...]
+
+    @property
+    def width(self) -> int:
+        """How many entries a code has."""
+        return sum(network.entries for network, _ in self.networks)
 
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """Codes of images."""
-        codes, flags = [np.zeros((0, self.network.entries), np.float32)], [np.zeros(0, bool)]
+        codes, flags = [np.zeros((0, self.width), np.float32)], [np.zeros(0, bool)]
         for values, present in Form((28, 28), 0, TOP).chunks(records, _AT_ONCE):
             unit = values.max(axis=(1, 2)) <= 1
-            images = np.rint(np.where(unit[:, None, None], TOP * values, values))
-            codes.append(whole(self.network(images.astype(np.uint8))))
+            pixels = np.rint(np.where(unit[:, None, None], TOP * values, values)).astype(np.uint8)
+            each = [
+                length * whole(codes_of_bytes(network, pixels)).astype(np.float64)
+                for network, length in self.networks
+            ]
+            codes.append(whole(np.concatenate(each, axis=1)) if len(each) > 1 else whole(each[0]))
             flags.append(present)
         return np.concatenate(codes), np.concatenate(flags)
 
 
 def named(name: str) -> "Features | Partition":
     """The map or the partition of a name."""
+    kind, _, width = name.partition(":")
+    if kind == "vectors" and width.isdecimal() and int(width) > 0:
+        return Vectors(int(width))
     if name in _MADE:
         return _MADE[name]()
     raise ArgumentError("features", f"one of {', '.join(NAMES)}", got=name)
 
 
+_NETWORKS = {"glyphs": {"glyphs": 1.0}, "letters": {"letters": 1.0, "glyphs": 0.5}}
+
+
 @functools.cache
 def images(name: str) -> Images:
     """A map for grey images that comes with the package."""
-    network, digest = shipped_network(name)
-    return Images(name, digest, network)
+    found = {each: shipped_network(each) for each in _NETWORKS[name]}
+    networks = tuple((found[each][0], length) for each, length in _NETWORKS[name].items())
+    digest = " ".join(own for _, own in found.values())
+    return Images(name, f"{digest} {_NETWORKS[name]}", networks)
 
 
 @functools.cache
