@@ -262,7 +262,9 @@ def test_one_odd_record_changes_one_cell_by_one(odd: str, label: Any) -> None:
     rows = list(np.random.default_rng(0).integers(0, 256, (20, 2)).astype(np.uint8))
     names: list[Any] = [0, 1] * 10
     without = model().count(rows, names)
-    beside = model().count([*rows[:7], ODD_RECORDS[odd], *rows[7:]], [*names[:7], label, *names[7:]])
+    beside = model().count(
+        [*rows[:7], ODD_RECORDS[odd], *rows[7:]], [*names[:7], label, *names[7:]]
+    )
     assert np.abs(beside.cells - without.cells).sum() <= 1
     assert np.abs(beside.totals - without.totals).sum() <= 1
 
@@ -338,7 +340,10 @@ def test_tables_of_clients_add_up_to_that_of_all() -> None:
     central = fitted(noise=noise).fit_counts(both).counts_
     assert not np.array_equal(central.cells, both.cells)
     assert central.epsilon == 2.0
-    sent = [fitted(epsilon=each, noise=noise).fit_counts(part).counts_ for each, part in ((1.0, one), (2.0, two))]
+    sent = [
+        fitted(epsilon=each, noise=noise).fit_counts(part).counts_
+        for each, part in ((1.0, one), (2.0, two))
+    ]
     together = added(sent)
     assert together.epsilon == 2.0
     assert fitted().fit_counts(together).counts_ is together
@@ -354,10 +359,10 @@ def test_tables_of_clients_add_up_to_that_of_all() -> None:
 
 def test_a_stream_of_chunks_is_fitted_once() -> None:
     rows, labels = blobs(1, 2000)
-    chunks = ((rows[start : start + 77], labels[start : start + 77]) for start in range(0, 2000, 77))
-    streamed = CertifiedClassifier(
-        2.0, 4, LANDMARKS, noise=ReproducibleNoise(3)
-    ).fit_chunks(chunks)
+    chunks = (
+        (rows[start : start + 77], labels[start : start + 77]) for start in range(0, 2000, 77)
+    )
+    streamed = CertifiedClassifier(2.0, 4, LANDMARKS, noise=ReproducibleNoise(3)).fit_chunks(chunks)
     assert np.array_equal(streamed.counts_.cells, fitted().counts_.cells)
     directions = CertifiedClassifier(2.0, 4, 32, noise=SILENT)
     assert directions.fit_chunks([(rows, labels)], width=12).counts_.cells.sum() == 2000
@@ -383,7 +388,9 @@ def test_a_classifier_is_saved_and_read(tmp_path: Path) -> None:
         found = fitted(**options)
         found.save(tmp_path / "x.npz")
         again = CertifiedClassifier.load(tmp_path / "x.npz")
-        for one, two in zip(found.predict_radius(queries), again.predict_radius(queries), strict=True):
+        for one, two in zip(
+            found.predict_radius(queries), again.predict_radius(queries), strict=True
+        ):
             assert np.array_equal(one, two)
     mine = fitted(features=np.sign)
     mine.save(tmp_path / "y.npz")

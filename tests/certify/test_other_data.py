@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from prudent.certify import CertifiedClassifier, experiment
+from prudent.certify.codes import SCALE
 from prudent.certify.features.backbone import ResNet18Embedding, Thresholded
 from prudent.certify.features.reviews import reviews
 from prudent.certify.features.sentences import (
@@ -23,7 +24,6 @@ from prudent.certify.features.sentences import (
     write,
 )
 from prudent.certify.features.table import CENSUS, Column, Partitions
-from prudent.certify.codes import SCALE
 from prudent.certify.radius import STEPS
 from prudent.experiments.backbones import ResNet18Features
 from prudent.experiments.formats import packed_texts

@@ -147,8 +147,12 @@ def _planned(target: Target, k: int, haste: float) -> Attack:
         for name, row in enumerate(wanted):
             tables = np.split(row, starts[1:])
             for offer in (
-                np.array([start + each.argmax() for start, each in zip(starts, tables, strict=True)]),
-                np.array([start + each.argmin() for start, each in zip(starts, tables, strict=True)]),
+                np.array(
+                    [start + each.argmax() for start, each in zip(starts, tables, strict=True)]
+                ),
+                np.array(
+                    [start + each.argmin() for start, each in zip(starts, tables, strict=True)]
+                ),
             ):
                 moved = scores[:, name] + len(part) * target.moves(offer[None])[:, 0] / (2.0 * unit)
                 others = np.where(name == target.truth, rest, np.maximum(rest, moved))

@@ -21,12 +21,20 @@ from prudent._files import replacing
 from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
-from prudent.certify.codes import whole
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
-from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
-from prudent.certify.landmarks import RAMP, Features, Landmarks, Partition, random_directions
+from prudent.certify.features import Vectors
+from prudent.certify.known import (
+    ROWS,
+    Known,
+    check_queries,
+    checked_width,
+    labels_of,
+    name_of,
+    partition_of,
+)
+from prudent.certify.landmarks import RAMP, Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
-from prudent.records.arrays import parts, width_of
+from prudent.records.arrays import parts
 from prudent.records.labels import Classes
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise
@@ -38,8 +46,6 @@ RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported, unless others are given."""
 
 _PARAMETERS = ("epsilon", "classes", "landmarks", "features", "ramp", "share", "ledger", "noise")
-_ROWS = 1024  # records or queries mapped at a time, to save memory
-_MOST_CLASSES = 10**6
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -104,7 +110,7 @@ class CertifiedClassifier:
 
     def __repr__(self) -> str:
         cells = len(self.landmarks) if hasattr(self.landmarks, "__len__") else self.landmarks
-        by = "" if self.features is None else f", features={_named(self.features)}"
+        by = "" if self.features is None else f", features={name_of(self.features)}"
         at = "" if cells is None else f", landmarks={cells}"
         many = self.classes if isinstance(self.classes, int) else len(self.classes)
         fitted = "" if hasattr(self, "counts_") else ", not fitted"
@@ -162,7 +168,7 @@ class CertifiedClassifier:
             y: One label per record.
         """
         self.__dict__.pop("n_features_in_", None)
-        width = None if self.features is not None else _checked_width(X)
+        width = None if self.features is not None else checked_width(X)
         known = self.known(width)
         done = known.pricing.charge(self.ledger, known.partition.name)
         return self._released(known, withheld(known.counted, X, y), done)
@@ -246,37 +252,8 @@ class CertifiedClassifier:
             width: How many numbers each record has, where records are vectors and `landmarks` is
                 a number of directions.
         """
-        return Known(self._partition(width), Classes(_labels(self.classes)), self.pricing)
-
-    def _partition(self, width: int | None) -> Partition:
-        features, landmarks = self.features, self.landmarks
-        counted = isinstance(landmarks, int)
-        if isinstance(features, str):
-            if features in SHIPPED and (counted or landmarks is None):
-                return _ramped(shipped_landmarks(features), self.ramp)
-            features = named(features)  # type: ignore[assignment]
-        if hasattr(features, "cells"):
-            return features  # type: ignore[return-value]
-        if landmarks is None:
-            raise ArgumentError(
-                "landmarks", "public records, or a number of directions", got=landmarks
-            )
-        if counted:
-            _validate.count(1, landmarks=landmarks)
-            coded = Vectors(width) if features is None and width else features
-            if not hasattr(coded, "width"):
-                raise ArgumentError(
-                    "landmarks", "public records, where records are no vectors", got=landmarks
-                )
-            codes = whole(random_directions(landmarks, coded.width))
-        else:
-            coded = _features(features, landmarks)
-            codes, present = coded.codes(landmarks)
-            if not present.all():
-                raise ArgumentError(
-                    "landmarks", "records that the features can read", shown="others"
-                )
-        return Landmarks(coded, codes, self.ramp or RAMP)  # type: ignore[arg-type]
+        partition = partition_of(self.features, self.landmarks, self.ramp, width)
+        return Known(partition, Classes(labels_of(self.classes)), self.pricing)
 
     def _released(self, known: "Known", exact: Counts, done: Any) -> Self:
         self._taken(known, exact.released(known.pricing, self.noise))
@@ -311,9 +288,9 @@ class CertifiedClassifier:
         Both are in units of 1/(2 · STEPS · tables).
         """
         counts, partition = self._fitted(), self.partition_
-        _check_queries(X, getattr(self, "n_features_in_", None))
+        check_queries(X, getattr(self, "n_features_in_", None))
         scores, moves = [np.zeros((0, len(counts.cells)), np.int64)], [np.zeros(0, np.int64)]
-        for part in parts(X, _ROWS):
+        for part in parts(X, ROWS):
             weights = partition.weights(part)
             scores.append(scores_of(weights, counts.cells, counts.totals, counts.tables))
             moves.append(moves_of(weights, partition.sizes))
@@ -407,88 +384,5 @@ class CertifiedClassifier:
                 ramp=ramp,
                 share=header["share"],
             )
-            counts = Counts(
-                cells, totals, header["tables"], header["partition"], header["epsilon"]
-            )
+            counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
         return found.fit_counts(counts)
-
-
-class Known:
-    """What is public before a fit: the cells, the classes and the price."""
-
-    def __init__(self, partition: Partition, classes: Classes, pricing: Pricing) -> None:
-        self.partition, self.classes, self.pricing = partition, classes, pricing
-        self.digest = f"{partition.digest} {classes.labels!r}"
-
-    def empty(self) -> Counts:
-        sizes = self.partition.sizes
-        return Counts.empty(len(self.classes), sum(sizes), len(sizes), self.digest)
-
-    def counted(self, records: Any, labels: Any) -> Counts:
-        """Exact counts of records."""
-        found, names = self.empty(), self.classes.numbers(labels)
-        if len(names) != len(records):
-            raise ValueError
-        start = 0
-        for part in parts(records, _ROWS):
-            found.insert(self.partition.cells(part), names[start : start + _ROWS])
-            start += _ROWS
-        return found
-
-
-def _features(features: Any, rows: Any) -> Features:
-    if features is None:
-        return Vectors(width_of(rows))
-    if hasattr(features, "codes"):
-        return features  # type: ignore[no-any-return]
-    if not callable(features):
-        raise ArgumentError("features", "a name, a function or None", shown=_named(features))
-    first = np.asarray(features(next(parts(rows, 1))))
-    return Function(features, first.size, _named(features))
-
-
-def _ramped(shipped: Landmarks, ramp: tuple[float, float] | None) -> Landmarks:
-    return shipped if ramp is None else Landmarks(shipped.features, shipped.codes, ramp)
-
-
-def _named(features: Any) -> str:
-    if isinstance(features, str):
-        return repr(features)
-    return str(getattr(features, "name", getattr(features, "__name__", type(features).__name__)))
-
-
-def _labels(classes: Any) -> Sequence[Any]:
-    if isinstance(classes, int) and not isinstance(classes, bool):
-        _validate.between(2, _MOST_CLASSES, classes=classes)
-        return range(classes)
-    return np.asarray(_validate.values(classes=classes)).tolist()  # type: ignore[no-any-return]
-
-
-def _checked_width(records: Any) -> int:
-    """How many numbers a record has, which is public, like the type of the container."""
-    _refuse_odd_arrays(records)
-    return width_of(records)
-
-
-def _check_queries(queries: Any, width: int | None) -> None:
-    """Queries are public: what cannot be read is refused."""
-    _refuse_odd_arrays(queries)
-    if width is not None and len(queries) and width_of(queries) != width:
-        raise ArgumentError(
-            "X",
-            f"queries of {width} features",
-            shown=f"X has {width_of(queries)} features, but CertifiedClassifier is expecting "
-            f"{width} features as input",
-        )
-
-
-def _refuse_odd_arrays(records: Any) -> None:
-    if hasattr(records, "toarray"):
-        raise ArgumentError("X", "a dense array; sparse input is not supported", shown="sparse")
-    kind = getattr(getattr(records, "dtype", None), "kind", "f")
-    if kind == "c":
-        raise ArgumentError("X", "real numbers; Complex data not supported", shown="complex")
-    if getattr(records, "ndim", 2) == 1 and kind != "O":
-        raise ArgumentError(
-            "X", "2D array, one row per record. Reshape your data", shown="1D array"
-        )

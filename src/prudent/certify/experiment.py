@@ -14,9 +14,10 @@ from prudent import _progress
 from prudent._progress import part, track
 from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.attacks import Attack, Target, accuracy_after, best_attacks, empirical_radii
-from prudent.certify.classifier import RECORDS, CertifiedClassifier, Known
+from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.codes import Codes
 from prudent.certify.counts import Counts
+from prudent.certify.known import Known
 from prudent.certify.landmarks import Features, Flags, Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
 from prudent.experiments.files import cached_array

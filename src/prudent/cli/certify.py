@@ -36,8 +36,8 @@ def certify(
         typer.Option(
             metavar="NAME",
             help="The public features: letters (public letters) or glyphs (no data) for images of "
-            "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D numbers "
-            "per record. By default those made for the data set.",
+            "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
+            "numbers per record. By default those made for the data set.",
             autocompletion=among(*completion.FEATURES),
         ),
     ] = None,
@@ -184,7 +184,9 @@ def _show(result: "Result", out: Path | None) -> None:
         balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())
         console.print(f"{result.largest:.2%} of the test records are of one class.")
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
-    remark(f"Copies of real records changed predictions at {result.sharpness:.3f} times the radius.")
+    remark(
+        f"Copies of real records changed predictions at {result.sharpness:.3f} times the radius."
+    )
     remark("Certified is proved, for any records. Attacks show what happened, not what can.")
     if out is not None:
         files = f"Picture: {out / 'certified.png'}   table: {out / 'certified.csv'}   " + (

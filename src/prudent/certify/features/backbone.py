@@ -31,7 +31,7 @@ WIDTH = 256
 class ResNet18Embedding:
     """Features of images, bytes or numbers from 0 to 1, each (3, height, width).
 
-    Images are computed one by one. An image without a number above 1 is read as numbers from 0 to 1.
+    Images are computed one by one; one without a number above 1 is read as numbers from 0 to 1.
 
     Args:
         network: The network; None reads it from the folder `weights` of the data folders.

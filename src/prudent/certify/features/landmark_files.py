@@ -53,7 +53,7 @@ _HELD = "digits 50,000 to 60,000 of the training part of MNIST, with counts of t
 
 RECIPES = {
     "letters": Recipe(count=12_000, tables=3, saw=_HELD),
-    "glyphs": Recipe(count=8000, tables=2, saw=_HELD),
+    "glyphs": Recipe(count=16_000, tables=4, ramp=(0.05, 0.2), saw=_HELD),
 }
 
 
@@ -66,7 +66,10 @@ def make(path: Path, name: str, recipe: Recipe | None = None) -> dict[str, Any]:
     recipe = recipe or RECIPES[name]
     drawn = _letters(recipe) if name == "letters" else _glyphs(recipe)
     rows = np.concatenate(
-        [images(name).codes(part)[0] for part in np.split(drawn, range(_AT_ONCE, len(drawn), _AT_ONCE))]
+        [
+            images(name).codes(part)[0]
+            for part in np.split(drawn, range(_AT_ONCE, len(drawn), _AT_ONCE))
+        ]
     )
     deviations = np.sqrt(np.square(rows.astype(np.float64)).mean(axis=1, keepdims=True))
     steps = np.clip(np.rint(_FINE * rows / np.maximum(deviations, 1.0)), -_MOST, _MOST)

@@ -47,8 +47,8 @@ Real = npt.NDArray[np.float64]
 class MiniLMEmbedding:
     """Embeddings of texts.
 
-    Texts, or rows of UTF-8 bytes that zeros follow, are computed one by one. The files `model.safetensors` and `tokenizer.json`
-    are read from the folder `weights/all-MiniLM-L6-v2` of the data folders.
+    Texts, or rows of UTF-8 bytes that zeros follow, are computed one by one. `model.safetensors`
+    and `tokenizer.json` are read from the folder `weights/all-MiniLM-L6-v2` of the data folders.
 
     Args:
         encoder: The network; None reads it.

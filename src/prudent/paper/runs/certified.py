@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent.certify.attacks import Target, best_attacks
-from prudent.certify.classifier import CertifiedClassifier, Known
+from prudent.certify.classifier import CertifiedClassifier
 from prudent.certify.codes import Codes
 from prudent.certify.counts import Counts
 from prudent.certify.experiment import coded_once
+from prudent.certify.known import Known
 from prudent.certify.landmarks import Partition
 from prudent.certify.radius import Whole, scores_of
 from prudent.corruption import Backdoor, DataCorruption, corrupted_records, parse
