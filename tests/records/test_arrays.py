@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent._validate import ArgumentError
-from prudent.records.arrays import Form, width_of
+from prudent.records.arrays import Form, declared_width
 
 DRAW = np.random.default_rng(3)
 BYTES = DRAW.integers(0, 256, (6, 4, 4)).astype(np.uint8)
@@ -111,8 +111,10 @@ def test_what_is_no_container_is_refused() -> None:
     assert Form((2,)).read([])[0].shape == (0, 2)
 
 
-def test_the_width_is_that_of_an_array_or_of_the_first_record() -> None:
-    assert width_of(BYTES) == width_of(list(BYTES)) == 16
-    for wrong in ([], ["a"]):
-        with pytest.raises(ArgumentError):
-            width_of(wrong)
+def test_only_the_type_of_a_container_says_how_wide_records_are() -> None:
+    frame = pd.DataFrame({"a": [1], "b": ["x"]})
+    for wide in (BYTES, torch.from_numpy(BYTES), BYTES.astype(object)):
+        assert declared_width(wide) == 16
+    assert declared_width(frame) == declared_width(pl.DataFrame({"a": [1], "b": [2]})) == 2
+    for silent in ([], list(BYTES), ["a"], BYTES[:, 0, 0], 3):
+        assert declared_width(silent) is None

@@ -4,9 +4,9 @@
   a classifier is trained on each part, and the majority of them decides. One record changes one
   part, so one vote: a lead of v votes withstands v/2 records.
 * Run-off election (Rezaei and others, 2023): the two classes with the most votes meet in a second
-  round, in which each part votes for the one that it finds more likely. Here with the certificate of
-  the second round and of who takes part in it.
-* Nearest neighbours: the majority of the k nearest records; inserted records can be nearer than all.
+  round, in which each part votes for the one that it finds more likely. The radius is that of the
+  second round and of who takes part in it.
+* Nearest neighbours: the majority of the k nearest records; inserted ones can be nearer than all.
 * The ramp of the cosine to the records themselves, in place of counts at landmarks.
 
 The classifier of a part is that of the nearest class mean.

@@ -27,6 +27,7 @@ from prudent.certify.known import (
     ROWS,
     Known,
     check_queries,
+    check_records,
     checked_width,
     labels_of,
     name_of,
@@ -170,6 +171,7 @@ class CertifiedClassifier:
         self.__dict__.pop("n_features_in_", None)
         width = None if self.features is not None else checked_width(X)
         known = self.known(width)
+        check_records(X, known.partition)
         done = known.pricing.charge(self.ledger, known.partition.name)
         return self._released(known, withheld(known.counted, X, y), done)
 

@@ -12,7 +12,7 @@ from prudent.certify.codes import whole
 from prudent.certify.counts import Counts, Pricing
 from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
 from prudent.certify.landmarks import RAMP, Features, Landmarks, Partition, random_directions
-from prudent.records.arrays import parts, width_of
+from prudent.records.arrays import declared_width, parts
 from prudent.records.labels import Classes
 
 ROWS = 1024
@@ -47,7 +47,7 @@ class Known:
 
 def _features(features: Any, rows: Any) -> Features:
     if features is None:
-        return Vectors(width_of(rows))
+        return Vectors(np.atleast_2d(np.asarray(rows, dtype=np.float64))[0].size)
     if hasattr(features, "codes"):
         return features  # type: ignore[no-any-return]
     if not callable(features):
@@ -85,7 +85,7 @@ def partition_of(
         coded = Vectors(width) if features is None and width else features
         if not hasattr(coded, "width"):
             raise ArgumentError(
-                "landmarks", "public records, where records are no vectors", got=landmarks
+                "landmarks", "public records, where X is no array of vectors", got=landmarks
             )
         codes = whole(random_directions(landmarks, coded.width))
     else:
@@ -111,21 +111,29 @@ def labels_of(classes: Any) -> Sequence[Any]:
     return np.asarray(_validate.values(classes=classes)).tolist()  # type: ignore[no-any-return]
 
 
-def checked_width(records: Any) -> int:
-    """How many numbers a record has, which is public, like the type of the container."""
+def checked_width(records: Any) -> int | None:
+    """How many numbers the type of the records says that each has; refuses types of other kinds."""
     _refuse_odd_arrays(records)
-    return width_of(records)
+    return declared_width(records)
+
+
+def check_records(records: Any, partition: Partition) -> None:
+    """Refuse arrays whose records have another width than the landmarks: both are public."""
+    width, own = declared_width(records), getattr(partition, "features", None)
+    if isinstance(own, Vectors) and width is not None and width != own.width:
+        raise ArgumentError("X", f"records of {own.width} features", shown=f"{width} features")
 
 
 def check_queries(queries: Any, width: int | None) -> None:
     """Queries are public: what cannot be read is refused."""
     _refuse_odd_arrays(queries)
-    if width is not None and len(queries) and width_of(queries) != width:
+    found = declared_width(queries)
+    if width is not None and found is not None and found != width:
         raise ArgumentError(
             "X",
             f"queries of {width} features",
-            shown=f"X has {width_of(queries)} features, but CertifiedClassifier is expecting "
-            f"{width} features as input",
+            shown=f"X has {found} features, but CertifiedClassifier is expecting {width} features "
+            "as input",
         )
 
 

@@ -90,30 +90,32 @@ class Form:
 def parts(records: Any, rows: int = ROWS) -> Iterator[Any]:
     """Containers of so many records each, in order; the last may hold fewer."""
     given = records.iloc if hasattr(records, "iloc") else _sliceable(records)
-    for start in range(0, len(records), rows):
+    count = len(records) if hasattr(records, "__len__") else len(given)
+    for start in range(0, count, rows):
         yield given[start : start + rows]
 
 
 def _sliceable(records: Any) -> Any:
-    return records if hasattr(records, "__getitem__") else list(records)
+    if hasattr(records, "__getitem__"):
+        return records
+    return np.asarray(records) if hasattr(records, "__array__") else list(records)
 
 
-def width_of(records: Any) -> int:
-    """How many numbers each record has: a public fact of an array, a table or the first record.
+def declared_width(records: Any) -> int | None:
+    """How many numbers the type of a container says that each record has; None if it says nothing.
 
-    Raises:
-        ArgumentError: If there are no records, or these are no arrays of numbers.
+    The shape of an array, a tensor or a table is a public fact about its type. What a list holds is
+    not: its first record is as private as any other.
     """
-    given = _container(records, public=True)
-    if isinstance(given, np.ndarray):
-        return math.prod(given.shape[1:])
-    first = _numbers(given[0]) if len(given) else None
-    if first is None:
-        raise ArgumentError("X", "records that are arrays of numbers", shown="others or none")
-    return int(first.size)
+    if hasattr(records, "__array__") and not hasattr(records, "shape"):
+        records = np.asarray(records)
+    shape = getattr(records, "shape", None)
+    if isinstance(shape, tuple) and len(shape) > 1:
+        return math.prod(int(size) for size in shape[1:])
+    return None
 
 
-def _container(records: Any, *, public: bool = False) -> "npt.NDArray[Any] | Sequence[Any]":
+def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
     """Records as an array of numbers, which has one type for all, or as a sequence of records."""
     if hasattr(records, "detach"):  # a tensor, of a type that numpy may not have
         records = records.detach().cpu()
@@ -123,6 +125,8 @@ def _container(records: Any, *, public: bool = False) -> "npt.NDArray[Any] | Seq
         return list(zip(*columns, strict=True))
     if not isinstance(records, np.ndarray) and hasattr(records, "rows"):  # of polars
         return list(records.rows())
+    if not isinstance(records, list | tuple) and hasattr(records, "__array__"):
+        records = np.asarray(records)
     if isinstance(records, np.ndarray):
         if records.ndim < 1:
             raise ArgumentError("X", "one row per record", shown="a single number")
