@@ -82,7 +82,6 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "_formats.py",  # npz, by datasets, classifier and features
         "accounting/serialisation.py",  # event
         "certify/classifier.py",  # classifier
-        "certify/features/codes.py",
         "certify/features/sentences.py",
         "cli/answering.py",  # options
         "cli/train.py",  # settings

@@ -36,6 +36,7 @@ class Known:
     def counted(self, records: Any, labels: Any) -> Counts:
         """Exact counts of records."""
         found, names = self.empty(), self.classes.numbers(labels)
+        records = records if hasattr(records, "__len__") else np.asarray(records)
         if len(names) != len(records):
             raise ValueError
         start = 0

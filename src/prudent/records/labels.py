@@ -45,7 +45,8 @@ class Classes:
         if hasattr(labels, "detach"):
             labels = labels.detach().cpu()
             labels = (labels.double() if labels.is_floating_point() else labels).numpy()
-        given = np.asarray(labels) if isinstance(labels, np.ndarray) else list(labels)
+        listed = isinstance(labels, list | tuple) or not hasattr(labels, "__array__")
+        given = list(labels) if listed else np.asarray(labels)
         if isinstance(given, list):
             return np.array([self._number(label) for label in given], dtype=np.int64)
         if given.ndim == 2 and given.shape[1] == 1:
