@@ -34,7 +34,6 @@ CERTIFIED = Result(
     median_radius=2_345.0,
     curve=[(0, 0.961), (100, 0.95), (2000, 0.6)],
     epsilon=0.3,
-    delta=1e-6,
 )
 BESIDE = attrs.evolve(
     CERTIFIED,

@@ -42,7 +42,7 @@ class Size:
     attacked: tuple[int, ...]
 
 
-SHORT = Size(training.linear_entries, CLASSIFIERS[1:], (0,))
+SHORT = Size(training.linear_entries, CLASSIFIERS[:1], (0,))
 FULL = Size(training.entries, CLASSIFIERS, tuple(RECORDS))
 
 

@@ -1,17 +1,28 @@
 """The network in whole numbers: exact, equal to the one in floating point, and made by a recipe."""
 
+import json
+import sys
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from prudent.certify.features.network import Layer, Network, read, write
-from prudent.certify.features.voting import Ballot
-from prudent.certify.vectors import LENGTH
+from prudent.certify import features
+from prudent.certify.codes import SCALE
+from prudent.certify.features import shipped_landmarks
+from prudent.records.whole_network import (
+    Layer,
+    Network,
+    codes_of_bytes,
+    read_network,
+    shipped_network,
+    write_network,
+)
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
-from prudent.certify.features import feature_map, glyph_network, glyphs, letters  # noqa: E402
+from prudent.certify.features import glyph_network, glyphs, letters  # noqa: E402
 
 SMALL = letters.Recipe(
     steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3
@@ -94,12 +105,11 @@ def test_a_pixel_that_is_not_finite_harms_its_own_image_only(
 def test_a_network_is_written_and_read(
     made: tuple[letters.Convolutions, Network], tmp_path: Path
 ) -> None:
-    ballot = Ballot(tables=4, directions=16)
-    write(tmp_path / "x.npz", made[1].layers, ballot, {"loss": 1.0})
-    again = read(tmp_path / "x.npz", "x")
-    assert (again.ballot, again.entries) == (ballot, 32)
-    assert again.digest
-    assert np.array_equal(again.code(images(4)), made[1](images(4)))
+    write_network(tmp_path / "x.npz", made[1].layers, {"loss": 1.0})
+    again, header = read_network(tmp_path / "x.npz")
+    assert again.entries == 32
+    assert header["story"] == {"loss": 1.0}
+    assert np.array_equal(again(images(4)), made[1](images(4)))
 
 
 def public() -> "tuple[torch.Tensor, torch.Tensor]":
@@ -135,25 +145,59 @@ def test_whitening_makes_the_spread_within_classes_round() -> None:
     assert np.abs(covariance / covariance[0, 0] - np.eye(8)).max() < 0.1
 
 
-@pytest.mark.parametrize(("name", "beside"), [("letters", 256), ("glyphs", 512)])
-def test_maps_of_networks_come_with_the_package(name: str, beside: int) -> None:
-    shipped = feature_map(name)
-    votes = np.asarray(shipped.records(images(20)))
-    assert votes.shape == (20, shipped.width)
-    assert np.allclose(np.linalg.norm(votes[:, :beside], axis=1), 1 / 8)
-    assert np.allclose(votes[:, beside:].sum(axis=1), 1)
-    whole, finite = shipped.pairing.records(votes)
-    assert finite.all()
-    assert np.linalg.norm(whole, axis=1).max() <= LENGTH * shipped.pairing.length
-    odd = images(2).astype(float) / 255
-    odd[0, 3, 3] = np.nan
-    assert np.isnan(np.asarray(shipped.records(odd))[0]).all()
-    assert not np.asarray(shipped.queries(odd))[0].any()
+@pytest.mark.parametrize(("name", "width"), [("letters", 512), ("glyphs", 256)])
+def test_maps_and_landmarks_come_with_the_package(name: str, width: int) -> None:
+    shipped = shipped_landmarks(name)
+    pictures = images(20)
+    codes, present = shipped.features.codes(pictures)
+    assert codes.shape == (20, width)
+    assert present.all()
+    assert (np.square(codes.astype(np.int64)).sum(axis=1) <= SCALE**2).all()
+    alone = [shipped.features.codes(picture[None])[0] for picture in pictures]
+    assert codes.tobytes() == np.concatenate(alone).tobytes()
+    cells = shipped.cells(pictures)
+    assert cells.shape == (20, shipped.tables)
+    assert (cells // shipped.sizes[0] == np.arange(shipped.tables)).all()
+    story = json.loads(str(np.load(resources.files(features) / f"{name}-landmarks.npz")["story"]))
+    assert (story["count"], story["tables"]) == (len(shipped.codes), shipped.tables)
+    assert "held" in story["saw"] or "MNIST" in story["saw"]
 
 
-def test_the_maps_that_come_with_the_package_are_small() -> None:
-    folder = Path(glyphs.__file__).parent
-    assert sum(each.stat().st_size for each in folder.glob("*.npz")) < 2_000_000
+@pytest.mark.parametrize("name", ["letters", "glyphs"])
+def test_an_image_is_its_numbers_whatever_holds_them(name: str) -> None:
+    pictures = images(12)
+    shipped = shipped_landmarks(name)
+    wanted = shipped.cells(pictures)
+    units = pictures / 255.0
+    mixed = [units[i] if i % 3 == 1 else pictures[i] for i in range(12)]
+    mixed[4] = np.full((28, 28), np.nan)
+    mixed[7] = torch.from_numpy(units[7]).float()
+    found = shipped.cells(mixed)
+    assert (found[4] == -1).all()
+    assert np.array_equal(np.delete(found, 4, 0), np.delete(wanted, 4, 0))
+    for same in (
+        units,
+        units.astype(np.float32),
+        pictures.astype(np.int64),
+        pictures.astype(float),
+        pictures.reshape(12, 784),
+        np.asfortranarray(pictures),
+        torch.from_numpy(pictures)[:, None],
+    ):
+        assert np.array_equal(shipped.cells(same), wanted)
+
+
+def test_torch_computes_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, _ = shipped_network("letters")
+    by_torch = codes_of_bytes(network, images(30))
+    monkeypatch.delitem(sys.modules, "torch")
+    assert np.array_equal(codes_of_bytes(network, images(30)), by_torch)
+
+
+def test_what_comes_with_the_package_is_small() -> None:
+    folder = resources.files(features)
+    sizes = [each.stat().st_size for each in Path(str(folder)).glob("*.npz")]
+    assert sum(sizes) < 6_000_000
 
 
 FEW = glyph_network.Recipe(classes=6, others=12, copies=5, training=SMALL)
@@ -163,9 +207,9 @@ def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None
     story = glyph_network.make(tmp_path / "one.npz", FEW, steps=2)
     glyph_network.make(tmp_path / "two.npz", FEW, steps=2)
     assert (story["training"]["steps"], story["loops"]) == (2, 0.25)
-    one, two = (read(tmp_path / f"{each}.npz", "glyphs") for each in ("one", "two"))
-    assert (one.ballot, one.entries) == (FEW.training.ballot, 32)
-    assert np.array_equal(one.records(images(4)), two.records(images(4)))
+    one, two = (read_network(tmp_path / f"{each}.npz")[0] for each in ("one", "two"))
+    assert one.entries == 32
+    assert np.array_equal(one(images(4)), two(images(4)))
 
 
 def test_glyphs_are_drawn_class_by_class_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

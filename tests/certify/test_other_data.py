@@ -2,6 +2,7 @@
 
 import json
 
+import attrs
 import numpy as np
 import pytest
 
@@ -10,11 +11,11 @@ import torch
 from torch import nn
 
 from prudent.certify import CertifiedClassifier, experiment
-from prudent.certify.features import Vectors, embedded, feature_map
-from prudent.certify.features.backbone import ResNet18Embedding, thresholded
+from prudent.certify.codes import SCALE
+from prudent.certify.features.backbone import ResNet18Embedding, Thresholded
 from prudent.certify.features.reviews import reviews
 from prudent.certify.features.sentences import (
-    Histogram,
+    Intervals,
     MiniLMEmbedding,
     fitted,
     make,
@@ -23,7 +24,7 @@ from prudent.certify.features.sentences import (
     write,
 )
 from prudent.certify.features.table import CENSUS, Column, Partitions
-from prudent.certify.vectors import LENGTH, in_chunks
+from prudent.certify.radius import STEPS
 from prudent.experiments.backbones import ResNet18Features
 from prudent.experiments.formats import packed_texts
 from prudent.experiments.sentence_encoder import SentenceEncoder
@@ -31,7 +32,7 @@ from prudent.release.noise import ReproducibleNoise
 
 FIRST, SECOND = Column(0, (1.0, 2.0)), Column(1, cells=5)
 BOTH = Column(0, (1.5,)), Column(1, cells=3)
-PARTITIONS = Partitions("small", ((FIRST,), (SECOND,), BOTH, (Column(2, (0.0,)),)))
+PARTITIONS = Partitions("small", ((FIRST,), (SECOND,), BOTH, (Column(2, (0.0,)),)), 3)
 
 
 def people(count, seed=0):
@@ -48,15 +49,19 @@ def attacked(features, train, test, classes=2):
         features=features,
         classes=classes,
         epsilon=1.0,
-        delta=1e-6,
         records=(0, 5, 40, 400),
         noise=ReproducibleNoise(3),
     )[1]
 
 
+def similarity(partition, queries, records):
+    """The mean weight of the cells of each record, at each query."""
+    weights, cells = partition.weights(queries), partition.cells(records)
+    return np.stack([weights[:, row].mean(axis=1) for row in cells], axis=1) / STEPS
+
+
 def test_similarity_is_the_fraction_of_shared_cells():
     x, _ = people(40)
-    votes, weights = PARTITIONS.records(x), PARTITIONS.queries(x)
 
     def cells(row):
         a, b = int(row[0] >= 1) + int(row[0] >= 2), round(row[1])
@@ -65,17 +70,17 @@ def test_similarity_is_the_fraction_of_shared_cells():
     shared = [
         [np.mean([p == q for p, q in zip(cells(r), cells(s), strict=True)]) for r in x] for s in x
     ]
-    np.testing.assert_allclose(weights @ votes.T, shared)
-    assert PARTITIONS.width == 3 + 5 + 6 + 2
-    assert CENSUS.pairing.tables == 8
+    np.testing.assert_allclose(similarity(PARTITIONS, x, x), shared)
+    assert PARTITIONS.sizes == (3, 5, 6, 2)
+    assert len(CENSUS.sizes) == 8
 
 
-def test_a_row_that_is_not_finite_has_no_votes():
+def test_a_row_that_is_not_finite_is_absent():
     x, _ = people(4)
     x[2, 1] = np.nan
-    assert np.isnan(PARTITIONS.records(x)[2]).all()
-    assert not PARTITIONS.queries(x)[2].any()
-    np.testing.assert_array_equal(PARTITIONS.records(x)[0], PARTITIONS.records(x[:1])[0])
+    assert (PARTITIONS.cells(x)[2] == -1).all()
+    assert not PARTITIONS.weights(x)[2].any()
+    np.testing.assert_array_equal(PARTITIONS.cells(x)[0], PARTITIONS.cells(x[:1])[0])
 
 
 def test_attacks_on_a_table():
@@ -109,15 +114,14 @@ def test_a_histogram_weighs_intervals_near_the_query():
     found = fitted(*scale(), {})
     rows, _ = scale(1)
     numbers = found.numbers(rows)
-    similarity = found.queries(rows[:50]) @ found.records(rows).T
+    alike = similarity(found, rows[:50], rows)
     distance = np.abs(numbers[:50, None] - numbers)
-    assert (similarity[distance < 0.9] == 1).all()
-    assert (similarity[distance > 2.1] == 0).all()
-    np.testing.assert_allclose(similarity, np.clip(2 - distance, 0, 1), atol=0.051)
+    assert (alike[distance < 0.9] == 1).all()
+    assert (alike[distance > 2.1] == 0).all()
+    np.testing.assert_allclose(alike, np.clip(2 - distance, 0, 1), atol=0.051)
     rows[3] = np.inf
-    with np.errstate(invalid="ignore"):
-        assert np.isnan(found.records(rows)[3]).all()
-        assert not found.queries(rows)[3].any()
+    assert found.cells(rows)[3] == -1
+    assert not found.weights(rows)[3].any()
 
 
 def test_attacks_on_a_histogram_and_its_file(tmp_path):
@@ -132,9 +136,9 @@ def test_attacks_on_a_histogram_and_its_file(tmp_path):
 
 def test_the_direction_that_comes_with_the_package():
     features = minilm_map()
-    assert isinstance(features.rest, Histogram)
-    assert features.rest.direction.shape == (384,)
-    assert features.rest.story["reviews"] == 6000
+    assert isinstance(features, Intervals)
+    assert features.direction.shape == (384,)
+    assert features.story["reviews"] == 6000
     assert features.name == "minilm"
 
 
@@ -155,29 +159,25 @@ class Doubling:
 
     def __call__(self, records):
         self.calls += 1
-        return (2 * records).astype(np.float32)
+        return 2.0 * np.asarray(records)
 
 
 def test_embeddings_are_computed_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     rows, labels = scale()
     network = Doubling()
-    features = embedded.Embedded(network, Vectors(6, lambda x: x / 100, "scaled"))
-    fast, (first,) = embedded.computed_once(features, rows)
-    calls = network.calls
-    _, (second,) = embedded.computed_once(features, rows)
-    assert network.calls == calls == 3  # chunks of 256
+    features = attrs.evolve(fitted(*scale(), {}), embedding=network)
+    fast, (first,) = experiment.coded_once(features, rows)
+    _, (second,) = experiment.coded_once(features, rows)
+    assert network.calls == 1
     np.testing.assert_array_equal(first, second)
-    direct = np.concatenate([v for _, v in in_chunks(features.records, rows)])
-    np.testing.assert_array_equal(
-        direct, np.concatenate([v for _, v in in_chunks(fast.records, first)])
-    )
-    embedded.computed_once(features, rows[1:])  # other records, another entry
-    assert network.calls == 3 * calls
-    model = CertifiedClassifier(features, 2, 1.0, 1e-6).fit(rows, labels)
+    np.testing.assert_array_equal(fast.cells(first), features.cells(rows))
+    experiment.coded_once(features, rows[1:])  # other records, another entry
+    assert network.calls == 3
+    model = CertifiedClassifier(1.0, 2, features=features).fit(rows, labels)
     model.save(tmp_path / "model.npz")
     assert CertifiedClassifier.load(tmp_path / "model.npz", features).classes_.tolist() == [0, 1]
-    assert embedded.computed_once(fast, rows)[0] is fast
+    assert experiment.coded_once(fast, rows)[0] is fast
 
 
 def test_an_image_has_the_same_features_wherever_it_stands():
@@ -196,13 +196,14 @@ def test_an_image_has_the_same_features_wherever_it_stands():
 
 def test_features_above_the_threshold():
     rows = np.random.default_rng(0).exponential(size=(5, 256))
-    vectors = thresholded(rows)
-    assert (vectors >= 0).all()
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1)
-    assert ((vectors > 0) == (rows / np.linalg.norm(rows, axis=1, keepdims=True) > 0.05)).all()
-    whole, finite = feature_map("resnet18").pairing.records(vectors)
-    assert finite.all()
-    assert (np.square(whole).sum(axis=1) <= LENGTH**2).all()
+    codes, present = Thresholded(None).codes(rows)
+    assert present.all()
+    assert (codes >= 0).all()
+    assert (np.square(codes.astype(np.int64)).sum(axis=1) <= SCALE**2).all()
+    above = rows / np.linalg.norm(rows, axis=1, keepdims=True) - 0.05
+    assert not codes[above <= 0].any()
+    rows[1, 7] = np.nan
+    assert Thresholded(None).codes(rows)[1].tolist() == [True, False, True, True, True]
 
 
 def bert(layers=2, width=24, inner=40, words=30):
@@ -274,7 +275,6 @@ def test_texts_become_votes(tmp_path):
     story = make(tmp_path / "made.npz", 12, embedding)
     assert story["reviews"] == 12
     assert json.loads(str(np.load(tmp_path / "made.npz")["header"]))["story"] == story
-    features = embedded.Embedded(embedding, read(tmp_path / "made.npz"))
-    votes, finite = features.pairing.records(features.records(rows))
-    assert finite.all()
-    assert (votes.sum(axis=1) == LENGTH).all()
+    features = attrs.evolve(read(tmp_path / "made.npz"), embedding=embedding)
+    assert np.array_equal(features.cells(rows), features.cells(texts))
+    assert (features.cells([*texts, 3])[:, 0] >= 0).tolist() == [True] * 4 + [False]

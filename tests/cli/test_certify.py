@@ -38,7 +38,7 @@ def test_a_run_prints_its_certificates_and_keeps_the_classifier(
     with Ledger(tmp_path / "b.db", epsilon=2.0, delta=1e-5) as ledger:
         answer = prudent(
             *("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10"),
-            *("--epsilon", "1", "--delta", "1e-6", "--ledger", str(tmp_path / "b.db")),
+            *("--epsilon", "1", "--ledger", str(tmp_path / "b.db")),
             *("--out", str(out), "--json"),
         )
         assert (answer.status, answer.err) == (0, "")
@@ -50,6 +50,8 @@ def test_a_run_prints_its_certificates_and_keeps_the_classifier(
     for k, certified in found["certified"].items():
         assert certified <= found["attacked"][k]
     assert found["attacked"]["2000"] < found["accuracy"]
+    assert (found["epsilon"], found["delta"]) == (1.0, 0.0)
+    assert (out / "certified.csv").read_text().startswith("bad_records,")
     assert (out / "certified.png").stat().st_size > 10_000
     model = CertifiedClassifier.load(out / "classifier.npz")
     with np.load(archive) as data:
@@ -69,8 +71,8 @@ def test_a_certified_prediction_that_changes_ends_the_run(
 ) -> None:
     from prudent.certify import experiment
 
-    def boastful(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        winners, radii = experiment_decided(scores)
+    def boastful(*scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        winners, radii = experiment_decided(*scores)
         return winners, 3 * radii + 500
 
     experiment_decided = experiment.decided
@@ -82,7 +84,6 @@ def test_a_certified_prediction_that_changes_ends_the_run(
             features="vectors:10",
             classes=3,
             epsilon=1.0,
-            delta=1e-6,
         )
 
 
@@ -134,6 +135,27 @@ def test_what_is_wrong_is_said_in_one_line(flags: tuple[str, str], message: str)
     assert (answer.status, answer.out) == (2, "")
     assert message in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_public_records_are_landmarks(archive: Path, tmp_path: Path) -> None:
+    with np.load(archive) as data:
+        np.save(tmp_path / "public.npy", data["x_test"][:50])
+    flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10", "--json")
+    answer = prudent(*flags, "--landmarks", str(tmp_path / "public.npy"))
+    assert json.loads(answer.out)["accuracy"] > 90
+    (tmp_path / "wrong.npy").write_bytes(b"none")
+    wrong = prudent(*flags, "--landmarks", str(tmp_path / "wrong.npy"))
+    assert (wrong.status, wrong.out) == (2, "")
+
+
+def test_landmarks_are_made_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prudent.certify.features import landmark_files
+
+    monkeypatch.setitem(landmark_files.RECIPES, "glyphs", landmark_files.Recipe(count=6, tables=2))
+    answer = prudent("certify", "make-features", "--out", str(tmp_path / "x.npz"), "--json")
+    assert json.loads(answer.out)["count"] == 6
+    with np.load(tmp_path / "x.npz") as made:
+        assert made["rows"].shape == (6, 256)
 
 
 def test_the_map_of_glyphs_is_made_by_a_command(

@@ -124,7 +124,7 @@ def test_output_that_cannot_be_written_is_noticed_before_paying(
     ledger, out = tmp_path / "budget.db", tmp_path / "out"
     Ledger(ledger, epsilon=2.0, delta=1e-6).close()
     out.write_text("a file where the folder should be")
-    given = ["certify", "--dataset", f"npz:{archive}", "--epsilon", "1", "--delta", "1e-7"]
+    given = ["certify", "--dataset", f"npz:{archive}", "--epsilon", "1"]
     assert main([*given, "--ledger", str(ledger), "--out", str(out)]) == 2
     assert str(out) in capsys.readouterr().err
     with Ledger.open(ledger) as opened:

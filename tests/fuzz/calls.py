@@ -362,7 +362,7 @@ def _shape() -> Any:
 def _classifier() -> Any:
     from prudent.certify import CertifiedClassifier
 
-    return CertifiedClassifier("letters", 10, 1.0, 1e-6, noise=_noise())
+    return CertifiedClassifier(1.0, 10, np.eye(784)[::40], noise=_noise())
 
 
 def _fitted() -> Any:
@@ -1063,9 +1063,12 @@ CALLS: tuple[Call, ...] = (
         "certify.CertifiedClassifier",
         _of(
             "certify:CertifiedClassifier",
-            features="letters",
+            epsilon=1.0,
             classes=10,
-            **COST,
+            landmarks=16,
+            features=None,
+            ramp=None,
+            share=0.1,
             ledger=None,
             noise=Made(_noise),
         ),
@@ -1078,8 +1081,8 @@ CALLS: tuple[Call, ...] = (
     ),
     Call("certify.CertifiedClassifier.predict", _method(_fitted, "predict", X=Made(_images)), 0.05),
     Call(
-        "certify.CertifiedClassifier.predict_with_radius",
-        _method(_fitted, "predict_with_radius", X=Made(_images)),
+        "certify.CertifiedClassifier.predict_radius",
+        _method(_fitted, "predict_radius", X=Made(_images)),
         0.05,
     ),
     Call("certify.CertifiedClassifier.scores", _method(_fitted, "scores", X=Made(_images)), 0.05),
@@ -1089,10 +1092,10 @@ CALLS: tuple[Call, ...] = (
         0.05,
     ),
     Call(
-        "certify.CertifiedClassifier.certified_accuracy",
+        "certify.CertifiedClassifier.certified_score",
         _method(
             _fitted,
-            "certified_accuracy",
+            "certified_score",
             X=Made(_images),
             y=Made(lambda: np.arange(10)),
             records=(0, 1),
@@ -1105,6 +1108,7 @@ CALLS: tuple[Call, ...] = (
             "certify:CertifiedClassifier.load",
             path=Made(lambda: _file("classifier")),
             features=None,
+            landmarks=None,
         ),
         0.3,
     ),

@@ -286,7 +286,7 @@ COMMANDS: tuple[Command, ...] = (
         ("certify",),
         lambda: [
             *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--features=vectors:2", "--epsilon=1"),
-            *("--delta=1e-6", "--seed=0", "--json"),
+            *("--landmarks=none.npy", "--seed=0", "--json"),
         ],
         0.02,
     ),

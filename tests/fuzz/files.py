@@ -159,7 +159,7 @@ def _classifier() -> list[bytes]:
     from prudent.certify import CertifiedClassifier
     from prudent.release import ReproducibleNoise
 
-    found = CertifiedClassifier("vectors:2", 2, 1.0, 1e-6, noise=ReproducibleNoise(0))
+    found = CertifiedClassifier(1.0, 2, np.eye(2), noise=ReproducibleNoise(0))
     found.fit(np.eye(2), np.arange(2))
     path = folder() / "seed.npz"
     found.save(path)
@@ -169,17 +169,13 @@ def _classifier() -> list[bytes]:
 def _read_classifier(path: Path) -> object:
     from prudent.certify import CertifiedClassifier
 
-    return CertifiedClassifier.load(path).predict_with_radius(np.eye(2))
+    return CertifiedClassifier.load(path).predict_radius(np.eye(2))
 
 
 def _feature_file(name: str) -> Callable[[], list[bytes]]:
     def seeds() -> list[bytes]:
-        ballot = {"tables": 2, "directions": 4}
-        if name == "codes":
-            header = {"format": 1, "ballot": ballot, "story": {}}
-            arrays = {"weights": np.zeros((4, 2)), "gains": np.ones(2), "offsets": np.zeros(2)}
-        elif name == "network":
-            header = {"format": 1, "ballot": ballot, "layers": [{"size": 0}], "story": {}}
+        if name == "network":
+            header = {"format": 2, "layers": [{"size": 0}], "story": {}}
             arrays = {"weight0": np.ones((784, 2), np.int8), "gain0": np.ones(2, np.float32)}
             arrays["bias0"] = np.zeros(2, np.float32)
         else:
@@ -192,11 +188,10 @@ def _feature_file(name: str) -> Callable[[], list[bytes]]:
 
 def _read_features(name: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
-        from prudent.certify.features import codes, network, sentences
+        from prudent.certify.features import sentences
+        from prudent.records.whole_network import read_network
 
-        if name == "sentences":
-            return sentences.read(path)
-        return {"codes": codes, "network": network}[name].read(path, "some")
+        return sentences.read(path) if name == "sentences" else read_network(path)
 
     return read
 
@@ -668,7 +663,7 @@ TARGETS: tuple[Target, ...] = (
         Target(
             f"features {name}", _feature_file(name), _reads("features.npz", _read_features(name))
         )
-        for name in ("codes", "network", "sentences")
+        for name in ("network", "sentences")
     ),
     Target("safetensors", _weights, _reads("a.safetensors", _read_weights)),
     Target("torch weights", _torch_weights, _reads("a.pt", _read_weights)),

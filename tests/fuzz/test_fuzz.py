@@ -80,14 +80,13 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "_formats.py",  # npz, by datasets, classifier and features
         "accounting/serialisation.py",  # event
         "certify/classifier.py",  # classifier
-        "certify/features/codes.py",
         "certify/features/sentences.py",
         "cli/answering.py",  # options
         "cli/train.py",  # settings
         "experiments/backbones.py",  # safetensors, torch weights
         "experiments/files.py",  # arrays that prudent wrote to the user's cache
         "experiments/formats.py",  # idx, cifar, reviews, census
-        "experiments/whole_network.py",  # features network
+        "records/whole_network.py",  # features network
         "cli/event_report.py",  # event
         "explore/answers.py",  # comes with the package
         "explore/grid.py",  # comes with the package

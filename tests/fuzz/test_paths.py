@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="weights are torch's")
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.certify.features import feature_map
+from prudent.certify.features import named
 from prudent.experiments import files
 from prudent.experiments.backbones import find_weights
 from prudent.experiments.datasets import load, read_arrays
@@ -55,7 +55,7 @@ def test_a_name_that_leads_elsewhere_is_refused(name: str, tmp_path: Path) -> No
         lambda: files._unpack(tmp_path / "archive", [name], tmp_path),
         lambda: read_arrays(name, tmp_path),
         lambda: load(name, tmp_path),
-        lambda: feature_map(name),
+        lambda: named(name),
     ):
         with pytest.raises(ArgumentError, match=r"plain file name|one of"):
             act()

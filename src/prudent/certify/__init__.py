@@ -1,10 +1,12 @@
 """How many bad records an answer withstands: classifiers whose predictions come with a proof.
 
-classifier = CertifiedClassifier("letters", classes=10, epsilon=0.3, delta=1e-6)
-classifier.fit(images, labels)
-labels, radii = classifier.predict_with_radius(queries)
+classifier = CertifiedClassifier(epsilon=0.3, classes=10, landmarks=public_rows)
+classifier.fit(records, labels)
+labels, radii = classifier.predict_radius(queries)
 """
 
 from prudent.certify.classifier import CertifiedClassifier, NotFittedError
+from prudent.certify.counts import Counts
+from prudent.certify.landmarks import Landmarks, Partition
 
-__all__ = ["CertifiedClassifier", "NotFittedError"]
+__all__ = ["CertifiedClassifier", "Counts", "Landmarks", "NotFittedError", "Partition"]

@@ -1,132 +1,26 @@
 """Attacks on a certified classifier by someone who knows everything, the noise included.
 
-An attack inserts or removes k records. It knows the records, the feature map, the noise and the
-queries, and looks for the change that alters most predictions. Scores are linear in the sums, so an
-attack can try thousands of changes without training; `experiment` then trains on the poisoned
-records, with the same noise, and compares all predictions.
+An attack inserts or removes k records. It knows the records, the partition, the noise and the
+queries, and looks for the change that alters most predictions. Scores are linear in the counts, so
+thousands of changes are tried without a fit; `experiment` then counts the poisoned records anew,
+adds the same noise, and compares all predictions.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
-from prudent.certify.classifier import MOVE, CertifiedClassifier, constant_of, scores_of
-from prudent.certify.features import FeatureMap
-from prudent.certify.vectors import LENGTH, Pairing, Whole
-from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.certify.counts import Counts
+from prudent.certify.radius import STEPS, Weights, Whole, scores_of
 
-_POOL = 100
-_PARTS = 20  # in which queries are compared with records, to save memory
+_POOL = 200
 _ROUNDS = 24
-_PLANNED = 2000  # queries that an aimed attack looks at while it chooses
 _HASTE = (0.03, 0.1, 0.3)
+_REAL = 4000  # records that single queries are attacked with
 
-
-class RepeatedNoise:
-    """Draws noise once, and the same again for every later fit. NOT PRIVATE if fitted twice.
-
-    Certificates compare runs with the same noise; so do attacks.
-    """
-
-    def __init__(self, source: Noise | None = None) -> None:
-        self._source = source or SecureNoise()
-        self._drawn: dict[tuple[Law, float, int], list[int]] = {}
-
-    def of_test(self, test: Any) -> int:
-        """See `Noise`."""
-        return self._source.of_test(test)
-
-    def integer(self, bound: int) -> int:
-        """See `Noise`."""
-        return self._source.integer(bound)
-
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
-        """See `Noise`."""
-        key = law, scale, size
-        if key not in self._drawn:
-            self._drawn[key] = self._source.of_value(law, scale, size)
-        return self._drawn[key]
-
-
-class Stored:
-    """Vectors of records that were computed beforehand: a record is the number of its row.
-
-    Args:
-        like: The map that computed them.
-        vectors: On the lattice, (records, width).
-    """
-
-    def __init__(self, like: FeatureMap, vectors: sparse.csr_array) -> None:
-        self.name, self.width, self.digest = like.name, like.width, like.digest
-        self.pairing, self.vectors = like.pairing, vectors
-
-    def records(self, rows: npt.NDArray[np.generic]) -> npt.ArrayLike:
-        """The vectors with these numbers."""
-        dense: Whole = self.vectors[rows.astype(np.int64)].toarray()
-        return dense / LENGTH
-
-    queries = records
-
-
-@attrs.frozen(eq=False)
-class Records:
-    """Records as lattice vectors, with the index of the class of each."""
-
-    vectors: sparse.csr_array
-    classes: npt.NDArray[np.int64]
-
-    def sums(self, classes: int, pairing: Pairing) -> Whole:
-        """The sums that these records add to the released ones."""
-        shape = classes, len(self.classes)
-        ones = np.ones(len(self.classes), dtype=np.int64)
-        member = sparse.csr_array((ones, (self.classes, np.arange(shape[1]))), shape=shape)
-        counts = np.bincount(self.classes, minlength=classes) * constant_of(pairing)
-        return np.column_stack([(member @ self.vectors).toarray(), counts])
-
-    def fitted(self, like: CertifiedClassifier, features: FeatureMap, noise: Noise) -> Whole:
-        """What a classifier trained on these records releases, with the budget of another."""
-        stored = Stored(features, self.vectors)
-        classes = len(like.classes_)
-        model = CertifiedClassifier(stored, classes, like.epsilon, like.delta, noise=noise)
-        return model.fit(np.arange(len(self.classes)), self.classes).released_
-
-
-@attrs.frozen(eq=False)
-class Attack:
-    """A change of k records.
-
-    Attributes:
-        name: What is done.
-        inserted: Records to insert.
-        removed: Indices of records to remove.
-    """
-
-    name: str
-    inserted: Records
-    removed: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.inserted.classes) + len(self.removed)
-
-    def sums(self, target: "Target") -> Whole:
-        """What the attack adds to the released sums."""
-        classes, pairing = len(target.released), target.pairing
-        removed = target.records
-        gone = Records(removed.vectors[self.removed], removed.classes[self.removed])
-        return self.inserted.sums(classes, pairing) - gone.sums(classes, pairing)
-
-    def applied(self, records: Records) -> Records:
-        """The poisoned records."""
-        kept = np.ones(len(records.classes), dtype=bool)
-        kept[self.removed] = False
-        return Records(
-            sparse.vstack([records.vectors[kept], self.inserted.vectors], format="csr"),
-            np.concatenate([records.classes[kept], self.inserted.classes]),
-        )
+Real = npt.NDArray[np.float64]
 
 
 @attrs.frozen(eq=False)
@@ -134,25 +28,61 @@ class Target:
     """What an attack knows: everything.
 
     Attributes:
-        records: The records of the fit.
-        released: What it released.
-        queries: The vectors of the queries.
-        images: Vectors that the queries would have as records.
-        truth: The index of the right class of each query.
-        pairing: Of the feature map.
+        counts: What was released.
+        sizes: The cells of each table.
+        places: The cells of the records, (records, tables).
+        classes: The number of the class of each record.
+        weights: The weights of the queries.
+        truth: The number of the right class of each query.
+        images: The cells that the queries have as records.
     """
 
-    records: Records
-    released: Whole
-    queries: Whole
-    images: sparse.csr_array
-    truth: npt.NDArray[np.int64]
-    pairing: Pairing
+    counts: Counts
+    sizes: tuple[int, ...]
+    places: Whole
+    classes: Whole
+    weights: Weights
+    truth: Whole
+    images: Whole
 
     @property
     def scores(self) -> Whole:
         """The scores at the queries."""
-        return scores_of(self.queries, self.released, self.pairing)
+        counts = self.counts
+        return scores_of(self.weights, counts.cells, counts.totals, counts.tables)
+
+    def moves(self, places: Whole) -> Whole:
+        """What one record in these cells adds to the score of its class, (queries, records)."""
+        found = sum(self.weights[:, column].astype(np.int64) for column in places.T)
+        return np.asarray(2 * found - STEPS * len(self.sizes))
+
+
+@attrs.frozen(eq=False)
+class Attack:
+    """A change of records.
+
+    Attributes:
+        name: What is done.
+        places: The cells of the records, (kinds, tables).
+        classes: The class that each kind of record is named as.
+        times: How many there are of each kind; negative: removed.
+    """
+
+    name: str
+    places: Whole
+    classes: Whole
+    times: Whole
+
+    def __len__(self) -> int:
+        return int(np.abs(self.times).sum())
+
+    def applied(self, counts: Counts) -> Counts:
+        """The counts after the attack."""
+        cells, totals = counts.cells.copy(), counts.totals.copy()
+        for column in self.places.T:
+            np.add.at(cells, (self.classes, column), self.times)
+        np.add.at(totals, self.classes, self.times)
+        return attrs.evolve(counts, cells=cells, totals=totals)
 
 
 def best_attacks(target: Target, k: int) -> Iterator[Attack]:
@@ -162,152 +92,146 @@ def best_attacks(target: Target, k: int) -> Iterator[Attack]:
     | --- | --- |
     | copies | k copies of one query, named as another class; all are valid inputs |
     | mixture | k queries of a class with small radii, named as another class |
-    | nothing | k zero vectors, named as a class: they lower its score at every query |
     | removal | the k records of a class most similar to weak queries of it are removed |
-    | aimed | vectors chosen one after the other, whether or not a record has them; see `aimed` |
+    | aimed | cells and classes chosen one after the other, whether or not a record is in them |
     """
     scores = target.scores
     weak = _weakest(scores, target.truth)
     groups = [weak[target.truth[weak] == each] for each in range(scores.shape[1])]
     groups = [group[: max(20, len(group) // 5)] for group in groups if len(group)]
-    none = np.zeros(0, dtype=np.int64)
 
     pool = target.images[weak[:: max(1, len(weak) // _POOL)][:_POOL]]
-    index, name = _best(target, scores, pool, k)
-    yield Attack("copies", _repeated(pool[[index]], name, k), none)
+    index, name = _best(scores, target.moves(pool) * k, target.truth)
+    yield _inserted("copies", pool[[index]], name, k)
 
-    means = sparse.csr_array([target.images[group].mean(axis=0) for group in groups])
-    index, name = _best(target, scores, means, k)
-    yield Attack("mixture", _repeated(target.images[groups[index]], name, k), none)
+    mixed = [target.moves(target.images[group]).mean(axis=1) * k for group in groups]
+    index, name = _best(scores, np.stack(mixed, axis=1), target.truth)
+    yield _inserted("mixture", target.images[groups[index]], name, k)
 
-    zero = sparse.csr_array((1, target.images.shape[1]), dtype=np.int64)
-    index, name = _best(target, scores, zero, k)
-    yield Attack("nothing", _repeated(zero, name, k), none)
-
-    yield Attack("removal", _repeated(zero, 0, 0), _removal(target, scores, groups, k))
-
+    yield _removal(target, scores, groups, k)
     yield aimed(target, k)
 
 
 def aimed(target: Target, k: int) -> Attack:
-    """Insertion of k records whose vectors and classes are chosen one by one to do most harm.
+    """Insertion of k records whose cells and classes are chosen one by one to do most harm.
 
-    Any vector that the pairing allows may be inserted, whether or not a record has it, so whoever
-    inserts records has fewer to choose from. In each round every class is offered the zero vector,
-    which lowers it at all queries, and the vector that most raises it where it is close to winning;
-    the offer after which the fewest predictions are right, softly counted, is taken. How softly
-    depends on the haste, the share of k that a gap may have to count: several are tried.
+    In each round every class is offered, in each table, the cell that most raises it where it is
+    close to winning, and the one that most lowers it where it wins; the offer after which the
+    fewest predictions are right, softly counted, is taken. How softly depends on the haste, the
+    share of k that a gap may have to count: several are tried.
     """
-    step = max(1, len(target.truth) // _PLANNED)
-    seen = attrs.evolve(target, queries=target.queries[::step], truth=target.truth[::step])
-    best, chosen = np.inf, _Plan([0 * target.queries[0]], [0], [0]).attack
-    for haste in _HASTE:
-        attack = _planned(seen, k, haste).attack
-        released = target.released + attack.sums(target)
-        moved = scores_of(target.queries, released, target.pairing)
-        if (accuracy := _accuracy(moved, target.truth)) < best:
-            best, chosen = accuracy, attack
-    return chosen
+    plans = [_planned(target, k, haste) for haste in _HASTE]
+    return min(plans, key=lambda plan: accuracy_after(target, plan))
 
 
-@attrs.frozen(eq=False)
-class _Plan:
-    """Vectors to insert, the class of each, and how often."""
-
-    vectors: list[Whole]
-    names: list[int]
-    counts: list[int]
-
-    @property
-    def attack(self) -> Attack:
-        """The insertion of these vectors."""
-        rows = np.repeat(np.arange(len(self.counts)), self.counts)
-        vectors = sparse.csr_array(np.array(self.vectors))[rows]
-        names = np.array(self.names, dtype=np.int64)[rows]
-        return Attack("aimed", Records(vectors, names), np.zeros(0, dtype=np.int64))
+def accuracy_after(target: Target, attack: Attack) -> float:
+    """The accuracy on the queries after an attack."""
+    after = attrs.evolve(target, counts=attack.applied(target.counts)).scores
+    return _accuracy(after, target.truth)
 
 
-def _planned(target: Target, k: int, haste: float) -> _Plan:
-    """The choices of `aimed`, made on the queries of a target."""
-    unit = 2.0 * MOVE
-    queries = (target.queries / LENGTH).astype(np.float32)
-    scores, rows = target.scores / unit, np.arange(len(queries))
-    plan = _Plan([], [], [])
+def _planned(target: Target, k: int, haste: float) -> Attack:
+    unit = STEPS * len(target.sizes)
+    scores, rows = target.scores / (2.0 * unit), np.arange(len(target.truth))
+    starts = np.concatenate([[0], np.cumsum(target.sizes)[:-1]])
+    chosen: list[tuple[Whole, int, int]] = []
     for part in np.array_split(np.arange(k), min(k, _ROUNDS)):
-        size, own = len(part), scores[rows, target.truth]
-        rank = np.sort(scores, axis=1)
+        own, rank = scores[rows, target.truth], np.sort(scores, axis=1)
         rest = np.where(own == rank[:, -1], rank[:, -2], rank[:, -1])
         near = _soft((own - rest) / (haste * k))
         pull = near * (1 - near)  # large where the decision is close
         pulls = pull[:, None] * _soft((scores - rest[:, None]) / (haste * k))
-        pulls[rows, target.truth] = 0
-        directions = (queries.T @ pulls.astype(np.float32)).T.astype(np.float64)
-        offers = [target.pairing.nearest(each) for each in directions]
-        likes = queries @ (np.array(offers).T / LENGTH).astype(np.float32)
-        best, taken = np.inf, (0, np.zeros(len(rows)), offers[0])
-        for name, offer in enumerate(offers):
-            for like, vector in ((likes[:, name], offer), (np.zeros(len(rows)), 0 * offer)):
-                moved = scores[:, name] + size * (like - 0.5)
+        pulls[rows, target.truth] = -pull
+        wanted = pulls.T.astype(np.float32) @ target.weights  # (classes, cells)
+        best, taken = np.inf, (np.zeros(0, np.int64), 0, scores[:, 0])
+        for name, row in enumerate(wanted):
+            tables = np.split(row, starts[1:])
+            for offer in (
+                np.array(
+                    [start + each.argmax() for start, each in zip(starts, tables, strict=True)]
+                ),
+                np.array(
+                    [start + each.argmin() for start, each in zip(starts, tables, strict=True)]
+                ),
+            ):
+                moved = scores[:, name] + len(part) * target.moves(offer[None])[:, 0] / (2.0 * unit)
                 others = np.where(name == target.truth, rest, np.maximum(rest, moved))
                 mine = np.where(name == target.truth, moved, own)
                 if (left := float(_soft((mine - others) / (haste * k)).mean())) < best:
-                    best, taken = left, (name, moved, vector)
-        scores[:, taken[0]] = taken[1]
-        plan.names.append(taken[0])
-        plan.vectors.append(taken[2])
-        plan.counts.append(size)
-    return plan
+                    best, taken = left, (offer, name, moved)
+        scores[:, taken[1]] = taken[2]
+        chosen.append((taken[0], taken[1], len(part)))
+    places, classes, times = zip(*chosen, strict=True)
+    return Attack("aimed", np.stack(places), np.array(classes), np.array(times))
 
 
-def _soft(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+def empirical_radii(target: Target, scores: Whole) -> Whole:
+    """How many copies of a real record change each prediction: the fewest over records and classes.
+
+    Each record of a sample, in its cells, is named as each class: the most a real record can move
+    the gap is known for each query, and so is the number of copies after which the prediction is
+    another one. A certified radius is smaller than this number, by 1 if it is sharp.
+    """
+    step = max(1, len(target.places) // _REAL)
+    moves = target.moves(np.unique(target.places[::step], axis=0))
+    most = np.maximum(moves.max(axis=1), -moves.min(axis=1))
+    winners = scores.argmax(axis=1)
+    gaps = scores[np.arange(len(scores)), winners][:, None] - scores
+    later = np.arange(scores.shape[1]) > winners[:, None]
+    copies = (gaps + later + most[:, None] - 1) // np.maximum(most, 1)[:, None]
+    copies[np.arange(len(scores)), winners] = np.iinfo(np.int64).max
+    found: Whole = copies.min(axis=1)
+    return found
+
+
+def _soft(values: Real) -> Real:
     """1/(1 + e⁻ᵛ)."""
     return np.asarray(0.5 * (1 + np.tanh(values / 2)), dtype=np.float64)
 
 
-def _weakest(scores: Whole, truth: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Indices of queries that are predicted right, the smallest gap first."""
+def _weakest(scores: Whole, truth: Whole) -> Whole:
+    """Numbers of queries that are predicted right, the smallest gap first."""
     ranked = np.sort(scores, axis=1)
     gaps = np.where(scores.argmax(axis=1) == truth, ranked[:, -1] - ranked[:, -2], -1)
     order = np.argsort(gaps, kind="stable")
     return order[gaps[order] >= 0]
 
 
-def _repeated(vectors: sparse.csr_array, name: int, k: int) -> Records:
-    """As many as k records, taken from the rows in turn."""
-    return Records(vectors[np.arange(k) % vectors.shape[0]], np.full(k, name, dtype=np.int64))
+def _inserted(name: str, places: Whole, label: int, k: int) -> Attack:
+    """As many as k records, in these cells in turn."""
+    times = np.bincount(np.arange(k) % len(places), minlength=len(places))
+    return Attack(name, places, np.full(len(places), label), times)
 
 
-def _accuracy(scores: npt.NDArray[Any], truth: npt.NDArray[np.int64]) -> float:
-    return float(np.mean(scores.argmax(axis=1) == truth))
+def _accuracy(scores: npt.NDArray[np.generic], truth: Whole) -> float:
+    return float(np.mean(np.asarray(scores).argmax(axis=1) == truth))
 
 
-def _best(target: Target, scores: Whole, vectors: sparse.csr_array, k: int) -> tuple[int, int]:
-    """The row of vectors, and the class to name it as, of which k copies do most harm."""
-    likes = [vectors @ part.T for part in np.array_split(target.queries, _PARTS)]
-    moves = k * (np.concatenate(likes, axis=1).astype(np.float64) - MOVE)
+def _best(scores: Whole, moves: npt.NDArray[np.generic], truth: Whole) -> tuple[int, int]:
+    """The column of moves, and the class to name it as, that do most harm."""
     best, found = np.inf, (0, 0)
-    for index, row in enumerate(moves):
+    for index, column in enumerate(np.asarray(moves, dtype=np.float64).T):
         for name in range(scores.shape[1]):
             moved = scores.astype(np.float64)
-            moved[:, name] += row
-            if (accuracy := _accuracy(moved, target.truth)) < best:
+            moved[:, name] += column
+            if (accuracy := _accuracy(moved, truth)) < best:
                 best, found = accuracy, (index, name)
     return found
 
 
-def _removal(
-    target: Target, scores: Whole, groups: list[npt.NDArray[np.int64]], k: int
-) -> npt.NDArray[np.int64]:
+def _removal(target: Target, scores: Whole, groups: Sequence[Whole], k: int) -> Attack:
     """Of all classes, the removal of k records similar to its weak queries that does most harm."""
-    worst, chosen = _accuracy(scores, target.truth), np.zeros(0, dtype=np.int64)
+    best, chosen = np.inf, np.zeros(0, np.int64)
     for group in groups:
-        name = target.truth[group[0]]
-        members = np.flatnonzero(target.records.classes == name)
-        alike = target.records.vectors[members] @ target.queries[group].mean(axis=0)
+        members = np.flatnonzero(target.classes == target.truth[group[0]])
+        mean = target.weights[group].mean(axis=0)
+        alike = mean[target.places[members]].sum(axis=1)
         removed = members[np.argsort(-alike, kind="stable")[:k]]
-        gone = Records(target.records.vectors[removed], target.records.classes[removed])
-        sums = gone.sums(scores.shape[1], target.pairing)
-        moved = scores - scores_of(target.queries, sums, target.pairing)
-        if (accuracy := _accuracy(moved, target.truth)) < worst:
-            worst, chosen = accuracy, removed
-    return chosen
+        if (accuracy := accuracy_after(target, _removed(target, removed))) < best:
+            best, chosen = accuracy, removed
+    return _removed(target, chosen)
+
+
+def _removed(target: Target, rows: Whole) -> Attack:
+    times = np.full(len(rows), -1)
+    return Attack("removal", target.places[rows], target.classes[rows], times)

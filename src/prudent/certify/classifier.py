@@ -1,42 +1,14 @@
 """A private classifier whose predictions come with the number of bad records they withstand.
 
-A public map turns each record z into a vector u(z), and each query x into a vector q(x), such that
-0 <= ⟨q(x), u(z)⟩ <= 1 for all x and z: the similarity of the query and the record. Two pairings do
-this (`vectors`): non-negative vectors of Euclidean length at most 1; and records that cast votes,
-weighed by queries. The vectors (u(z), β) of each class are added up, β > 0 a constant, and the sums
-are released once with Gaussian noise: S_c, and last H_c, which is β times the number of records.
-The score of class c at a query x is
-
-    ⟨q(x), S_c⟩ − H_c/(2β),
-
-the sum over the records z of the class of ⟨q(x), u(z)⟩ − 1/2, and noise. The class with the largest
-score is predicted.
-
-Theorem. Let g be the difference between the two largest scores at x, and let r < 2g. With the same
-noise, the prediction at x is the same for every data set that differs from the given one by r
-inserted or removed records, whatever these records are.
-
-Proof. A record inserted into class c, or removed from it, moves the score of c by
-±(⟨q(x), u(z)⟩ − 1/2), at most 1/2 in size, and no other score. So r records, n_c of them in class
-c, change the difference between the scores of the predicted class a and any class b by at most
-n_a/2 + n_b/2 <= r/2 < g. It stays positive. ∎
-
-The largest whole number below 2g is ⌈2g⌉ − 1, the radius. A changed record is one removed and one
-inserted, and counts twice. The radius is a function of what was released, so it costs nothing and
-may be published, for any number of queries. It is sharp where some record has similarity 1 with the
-query: ⌈2g⌉ copies of it, named as the second class, bring a tie or a change.
-
-The half doubles the radius of the plain sum of similarities, in which a record moves a score by up
-to 1 but can only add to it: here a record unlike the query counts against its class as much as one
-like it counts for it. No rule can do better than the size of two classes: whoever can remove one
-class and insert it under the name of another can exchange their names.
-
-Everything is computed with whole numbers, in steps of 1/LENGTH.
+Each record adds one to a cell of a public table: its nearest landmark and its label. The table is
+released once, with discrete Laplace noise. A query weighs the landmarks, and the class with the
+largest weighted count wins; `radius` has the theorem and its proof.
 """
 
+import html
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,169 +21,297 @@ from prudent._files import replacing
 from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
-from prudent.certify.features import FeatureMap, feature_map
-from prudent.certify.vectors import LENGTH, Pairing, Whole, in_chunks
+from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
+from prudent.certify.features import Vectors
+from prudent.certify.known import (
+    ROWS,
+    Known,
+    check_queries,
+    check_records,
+    checked_width,
+    labels_of,
+    name_of,
+    partition_of,
+)
+from prudent.certify.landmarks import RAMP, Landmarks, Partition
+from prudent.certify.radius import Whole, decided, moves_of, scores_of
+from prudent.records.arrays import parts
+from prudent.records.labels import Classes
 from prudent.release.failures import withheld
-from prudent.release.noise import Law, Noise, SecureNoise
-from prudent.release.sums.additive import least_gaussian
+from prudent.release.noise import Noise
 
-FORMAT = 1
+FORMAT = 2
 """Format number of saved classifiers."""
 
-_MOST_CLASSES = 10**6
-_ROWS = 1024  # converted at a time, to save memory
+RECORDS = (0, 100, 500, 1000, 2000)
+"""Numbers of bad records for which certified accuracy is reported, unless others are given."""
 
-MOVE = LENGTH * LENGTH // 2
-"""How far one record can move the difference between two scores, in units of a whole score."""
+_PARAMETERS = ("epsilon", "classes", "landmarks", "features", "ramp", "share", "ledger", "noise")
 
 
-class NotFittedError(ValueError):
+class NotFittedError(ValueError, AttributeError):
     """A classifier was asked for a prediction before `fit`."""
 
 
 class CertifiedClassifier:
-    """A classifier by released class sums, with an (ε, δ) guarantee and a radius per prediction.
+    """A classifier by released counts, with pure ε and a radius for each prediction.
 
     Guarantee:
-        `fit` is (epsilon, delta)-DP when one record is added or removed: a record is in one class
-        sum only, so the L2 sensitivity of all sums is the length of its vector, and exact rounded
-        Gaussian noise of the calibrated scale is added. Everything else is post-processing. This
-        holds if `features` maps each record by itself and was not made from the records.
+        `fit` is ε-DP, with δ = 0, when one record is added or removed; see `counts.Pricing`.
+        Everything else is post-processing. This holds if `landmarks` and `features` were not made
+        from the records.
 
-        `predict_with_radius` returns radii for which the theorem of this module holds.
+        `predict_radius` returns radii for which the theorem of `radius` holds.
 
     | odd input | result |
     | --- | --- |
     | label that is no class | the record is left out |
-    | record with features that are not finite | the record is left out |
-    | query with features that are not finite | answered as the zero vector: by the class sizes |
+    | record that is not finite, or of another shape | the record is left out |
+    | query that is not finite | answered by the class sizes |
     | no records | noise decides |
-    | tie | the first class, radius 0 |
+    | tie | the first class |
 
     Args:
-        features: A name of `features.NAMES`, or a `FeatureMap`.
-        classes: The public list of labels, or their number k for labels 0 to k − 1.
         epsilon: ε of `fit`, at least 0.001.
-        delta: δ of `fit`.
-        ledger: Charged by `fit` before any data is read.
+        classes: The public list of labels, or their number k for labels 0 to k − 1.
+        landmarks: Public records, such as unlabelled examples of the domain; or how many random
+            directions to take, where nothing public is known; or None for a map that comes with
+            landmarks of its own.
+        features: What turns records into vectors whose cosines tell what is alike. None: records
+            are vectors already. A function: it is called with one record at a time, in a container
+            like that of the records. A name of `features.NAMES`, or a `Partition`.
+        ramp: Cosines between which the weight of a landmark rises from 0 to 1; None: those chosen
+            for the map, or `landmarks.RAMP`.
+        share: Fraction of ε for the class totals.
+        ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
 
     Attributes:
         classes_: The labels, as an array.
-        released_: The noisy sums, one row per class, in steps; the last column is that of the
-            constant. Public after `fit`.
-        noise_multiplier_: Noise deviation over sensitivity.
+        counts_: The released counts. Public after `fit`.
+        partition_: The public cells, and the weights that a query gives them.
+        n_features_in_: How many numbers a record has, if records are vectors.
     """
 
     def __init__(
         self,
-        features: "str | FeatureMap" = "letters",
-        classes: int | Sequence[Any] = 10,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
+        epsilon: float = 0.3,
+        classes: int | Sequence[Any] = 2,
+        landmarks: Any = 1024,
+        features: "str | Callable[[Any], Any] | Partition | None" = None,
         *,
+        ramp: tuple[float, float] | None = None,
+        share: float = TOTALS_SHARE,
         ledger: LedgerLike | None = None,
         noise: Noise | None = None,
     ) -> None:
-        self.features, self.classes = features, classes
-        self.epsilon = _validate.between(1e-3, 50, epsilon=epsilon)
-        self.delta = _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+        self.epsilon, self.classes, self.landmarks = epsilon, classes, landmarks
+        self.features, self.ramp, self.share = features, ramp, share
         self.ledger, self.noise = ledger, noise
-        self.classes_ = _labels(classes)
-        self._map = feature_map(features)
+
+    def __repr__(self) -> str:
+        cells = len(self.landmarks) if hasattr(self.landmarks, "__len__") else self.landmarks
+        by = "" if self.features is None else f", features={name_of(self.features)}"
+        at = "" if cells is None else f", landmarks={cells}"
+        many = self.classes if isinstance(self.classes, int) else len(self.classes)
+        fitted = "" if hasattr(self, "counts_") else ", not fitted"
+        return f"<CertifiedClassifier: ε={self.epsilon:g}, {many} classes{at}{by}{fitted}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor, as scikit-learn asks for them."""
-        names = ("features", "classes", "epsilon", "delta", "ledger", "noise")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _PARAMETERS}
 
     def set_params(self, **parameters: Any) -> Self:
-        """Set arguments of the constructor; forgets what was fitted."""
-        self.__init__(**{**self.get_params(), **parameters})  # type: ignore[misc]
-        vars(self).pop("released_", None)
+        """Set arguments of the constructor; takes effect at the next `fit`."""
+        for name, value in parameters.items():
+            if name not in _PARAMETERS:
+                raise ArgumentError("parameters", f"of {', '.join(_PARAMETERS)}", got=name)
+            setattr(self, name, value)
         return self
+
+    def __sklearn_clone__(self) -> Self:  # a copy of a ledger would be another budget
+        return type(self)(**self.get_params())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "counts_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(allow_nan=True),
+            non_deterministic=self.noise is None,
+        )
+
+    @property
+    def pricing(self) -> Pricing:
+        """How ε is spent."""
+        epsilon = _validate.between(1e-3, 50, epsilon=self.epsilon)
+        share = _validate.between(0, 1, ends="()", share=self.share)
+        return Pricing(epsilon, share)
 
     @property
     def event(self) -> dp.DpEvent:
         """What `fit` costs, for any accountant of this package."""
-        return dp.GaussianDpEvent(least_gaussian(self.epsilon, self.delta))
+        return self.pricing.event
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:  # noqa: N803 (as in scikit-learn)
-        """Release the sums of the classes; charges the ledger first.
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 (as in scikit-learn)
+        """Release the counts; charges the ledger first.
 
         Args:
-            X: Records, in the form that `features` takes.
+            X: Records: an array, a table with one record per row, a tensor or a list.
             y: One label per record.
         """
-        self.noise_multiplier_ = least_gaussian(self.epsilon, self.delta)
-        if self.ledger is not None:
-            label = f"certified classifier on {self._map.name} features"
-            self.ledger.charge(self.event, label, delta=self.delta)
-        sums = withheld(self._sums, X, y)
-        scale = self.noise_multiplier_ * sensitivity(self._map.pairing)
-        draws = (self.noise or SecureNoise()).of_value(Law.GAUSSIAN, scale, sums.size)
-        self.released_ = sums + np.array(draws, dtype=np.int64).reshape(sums.shape)
+        self.__dict__.pop("n_features_in_", None)
+        width = None if self.features is not None else checked_width(X)
+        known = self.known(width)
+        check_records(X, known.partition)
+        done = known.pricing.charge(self.ledger, known.partition.name)
+        return self._released(known, withheld(known.counted, X, y), done)
+
+    def fit_chunks(self, chunks: Iterable[tuple[Any, Any]], width: int | None = None) -> Self:
+        """Release the counts of records that do not fit in memory; charges the ledger first.
+
+        Args:
+            chunks: Pairs of records and labels, as `fit` takes them; read once.
+            width: How many numbers each record has, if records are vectors and `landmarks` is a
+                number; otherwise the landmarks say it.
+        """
+        known = self.known(width)
+        done = known.pricing.charge(self.ledger, known.partition.name)
+
+        def total() -> Counts:
+            found = known.empty()
+            for records, labels in chunks:
+                found = found + known.counted(records, labels)
+            return found
+
+        return self._released(known, withheld(total), done)
+
+    def fit_counts(self, counts: Counts) -> Self:
+        """Use counts made elsewhere: exact ones are charged and released, released ones taken.
+
+        Args:
+            counts: Of `count`, or a sum of such tables: what clients send by secure aggregation.
+        """
+        known = self.known()
+        if counts.partition != known.digest:
+            raise ArgumentError(
+                "counts", "on the partition and classes of this classifier", shown="others"
+            )
+        if counts.epsilon is None:
+            done = known.pricing.charge(self.ledger, known.partition.name)
+            return self._released(known, counts, done)
+        self._taken(known, counts)
         return self
 
-    def _sums(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Whole:  # noqa: N803
-        """Exact sums over the records of each class."""
-        records, labels = np.asarray(X), np.asarray(y)
-        if labels.shape != records.shape[:1]:
-            raise ValueError
-        sums = np.zeros((len(self.classes_), self._map.width + 1), dtype=np.int64)
-        for rows, values in in_chunks(self._map.records, records):
-            vectors, finite = self._map.pairing.records(values)
-            for index, label in enumerate(self.classes_.tolist()):
-                members = vectors[finite & np.asarray(labels[rows] == label, dtype=bool)]
-                sums[index, :-1] += members.sum(axis=0)
-                sums[index, -1] += constant_of(self._map.pairing) * len(members)
-        return sums
+    def fit_table(self, data: Any, cell: str, label: str, **table: Any) -> Self:
+        """Release the counts of a table that has the number of its cell in each row.
 
-    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:  # noqa: N803
+        The counts are computed where the table is, in a file, a database or Spark: they are the
+        histogram of one column, by another. Rows with other cells or labels are left out.
+
+        Args:
+            data: As for `prudent.release.histogram`.
+            cell: The column with the number of the nearest landmark, from 0 on.
+            label: The column with the label.
+            **table: Options of a table, such as `where`, `connect` and `table`.
+        """
+        from prudent.release.statistics import count, histogram
+
+        known = self.known()
+        (size,) = known.partition.sizes  # a column holds one number
+        totals, cells = known.pricing.parts
+        common = {"by": label, "groups": known.classes.labels, "ledger": self.ledger}
+        options = common | {"noise": self.noise} | table
+        edges = [*range(size), size - 0.5]
+        found = histogram(data, cell, edges=edges, epsilon=cells, **options)
+        numbers = count(data, cell, epsilon=totals, **options)
+        rows = [found[each].counts for each in known.classes.labels]
+        sums = [round(float(numbers[each].value)) for each in known.classes.labels]
+        counted = Counts(np.array(rows), np.array(sums), 1, known.digest, self.epsilon)
+        self._taken(known, counted)
+        return self
+
+    def count(self, X: Any, y: Any) -> Counts:  # noqa: N803
+        """Exact counts of records, NOT PRIVATE: for secure aggregation, which adds tables up."""
+        return withheld(self.known().counted, X, y)
+
+    def cells(self, X: Any) -> Whole:  # noqa: N803
+        """The cell of each record, for a column of a table; as private as the record itself."""
+        return self.known().partition.cells(X)
+
+    def known(self, width: int | None = None) -> "Known":
+        """What is public before a fit, checked.
+
+        Args:
+            width: How many numbers each record has, where records are vectors and `landmarks` is
+                a number of directions.
+        """
+        partition = partition_of(self.features, self.landmarks, self.ramp, width)
+        return Known(partition, Classes(labels_of(self.classes)), self.pricing)
+
+    def _released(self, known: "Known", exact: Counts, done: Any) -> Self:
+        self._taken(known, exact.released(known.pricing, self.noise))
+        done([self.counts_])
+        return self
+
+    def _taken(self, known: "Known", counts: Counts) -> None:
+        self.classes_ = np.array(known.classes.labels)
+        self.partition_, self.counts_ = known.partition, counts
+        if isinstance(known.partition, Landmarks):
+            features = known.partition.features
+            if isinstance(features, Vectors):
+                self.n_features_in_ = features.width
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """The predicted label of each query."""
-        return self.predict_with_radius(X)[0]
+        return self.predict_radius(X)[0]
 
-    def predict_with_radius(self, X: npt.ArrayLike) -> tuple[npt.NDArray[Any], Whole]:  # noqa: N803
+    def predict_radius(self, X: Any) -> tuple[npt.NDArray[Any], Whole]:  # noqa: N803
         """The predicted label of each query, and how many records it withstands.
 
         Returns:
             Labels, and radii: with the same noise, `fit` on data that differ by at most this many
             inserted or removed records predicts the same label.
         """
-        winners, radii = decided(self.scores(X))
+        winners, radii = decided(*self.scores(X))
         return self.classes_[winners], radii
 
-    def scores(self, X: npt.ArrayLike) -> Whole:  # noqa: N803
-        """The score of each class at each query, as whole numbers in units of 1/(2 · MOVE)."""
-        if not hasattr(self, "released_"):
+    def scores(self, X: Any) -> tuple[Whole, Whole]:  # noqa: N803
+        """The score of each class at each query, and the most that one record can move it.
+
+        Both are in units of 1/(2 · STEPS · tables).
+        """
+        counts, partition = self._fitted(), self.partition_
+        check_queries(X, getattr(self, "n_features_in_", None))
+        scores, moves = [np.zeros((0, len(counts.cells)), np.int64)], [np.zeros(0, np.int64)]
+        for part in parts(X, ROWS):
+            weights = partition.weights(part)
+            scores.append(scores_of(weights, counts.cells, counts.totals, counts.tables))
+            moves.append(moves_of(weights, partition.sizes))
+        return np.concatenate(scores), np.concatenate(moves)
+
+    def _fitted(self) -> Counts:
+        if not hasattr(self, "counts_"):
             raise NotFittedError("Expected a fitted classifier. Call fit first.")
-        queries = _array(X=X)
-        if queries.ndim < 1 or queries.dtype.kind not in "biuf":
-            raise ArgumentError(
-                "X", "an array of numbers, one row per query", shown=str(queries.dtype)
-            )
-        scores = np.zeros((len(queries), len(self.classes_)), dtype=np.int64)
-        try:
-            for rows, values in in_chunks(self._map.queries, queries):
-                vectors = self._map.pairing.queries(values)
-                scores[rows] = scores_of(vectors, self.released_, self._map.pairing)
-        except (IndexError, TypeError, ValueError):
-            raise ArgumentError(
-                "X",
-                f"records as the features {self._map.name!r} take them",
-                shown=f"an array of shape {queries.shape}",
-            ) from None
-        return scores
+        return self.counts_
 
-    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any) -> float:  # noqa: N803
         """Accuracy on queries with known labels."""
-        return self.certified_accuracy(X, y, records=(0,))[0]
+        return self.certified_score(X, y, records=(0,))[0]
 
-    def certified_accuracy(
+    def certified_score(
         self,
-        X: npt.ArrayLike,  # noqa: N803
-        y: npt.ArrayLike,
-        records: Iterable[int] = (0, 100, 500, 1000, 2000),
+        X: Any,  # noqa: N803
+        y: Any,
+        records: Iterable[int] = RECORDS,
     ) -> dict[int, float]:
         """Fraction of queries that are right and stay so under any change of k records, for each k.
 
@@ -220,13 +320,11 @@ class CertifiedClassifier:
             y: Their labels.
             records: Numbers k of inserted or removed records.
         """
-        labels, radii = self.predict_with_radius(X)
-        known = _array(y=y)
-        if known.shape != labels.shape:
-            raise ArgumentError(
-                "y", "one label per query", shown=f"an array of shape {known.shape}"
-            )
-        right = np.asarray(labels == known, dtype=bool)
+        winners, radii = decided(*self.scores(X))
+        truth = Classes(self.classes_.tolist()).numbers(y)
+        if truth.shape != winners.shape:
+            raise ArgumentError("y", "one label per query", shown=f"{len(truth)} labels")
+        right = winners == truth
         return {
             _validate.count(records=k): float(np.mean(right & (radii >= k))) if len(right) else 0.0
             for k in _validate.values(records=records)
@@ -234,30 +332,36 @@ class CertifiedClassifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was released to an .npz file, which holds numbers and JSON only."""
-        if not hasattr(self, "released_"):
-            raise NotFittedError("Expected a fitted classifier. Call fit first.")
+        counts = self._fitted()
         header = {
             "format": FORMAT,
-            "features": self._map.name,
-            "digest": self._map.digest,
+            "features": self.features if isinstance(self.features, str) else None,
             "classes": self.classes_.tolist(),
             "epsilon": self.epsilon,
-            "delta": self.delta,
-            "noise_multiplier": self.noise_multiplier_,
-            "length": LENGTH,
+            "share": self.share,
+            "ramp": self.ramp,
+            "tables": counts.tables,
+            "partition": counts.partition,
         }
+        arrays = {"cells": counts.cells, "totals": counts.totals}
+        if isinstance(self.partition_, Landmarks):
+            arrays["landmarks"] = self.partition_.codes.astype(np.int16)
         with replacing(Path(path), "wb") as file:
-            np.savez_compressed(file, released=self.released_, header=np.array(json.dumps(header)))
+            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], features: "str | FeatureMap | None" = None
+        cls,
+        path: str | os.PathLike[str],
+        features: "Callable[[Any], Any] | Partition | None" = None,
+        landmarks: Any = None,
     ) -> "CertifiedClassifier":
         """Read a classifier that `save` wrote.
 
         Args:
             path: The file.
-            features: The feature map, where it has no name of `features.NAMES`.
+            features: Those of the classifier, where they have no name.
+            landmarks: Those of the classifier, where `features` is a function.
 
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
@@ -265,88 +369,22 @@ class CertifiedClassifier:
         _validate.path(path=path)
         expected = "a file written by CertifiedClassifier.save"
         with reading(path, expected):
-            archive = read_npz(path, expected, "released", "header")
+            archive = read_npz(path, expected, "header", "cells", "totals", "landmarks")
             header = json.loads(str(archive["header"]))
-            released = archive["released"]
             check_format(header, FORMAT, f"{path}")
-            names = ("features", "classes", "epsilon", "delta", "digest")
-            named, classes, epsilon, delta, digest = (header[name] for name in names)
-            noise = _validate.positive(noise_multiplier=header["noise_multiplier"])
-            if released.dtype.kind != "i" or not isinstance(named, str):
-                raise ValueError
-        found = cls(features if features is not None else named, classes, epsilon, delta)
-        if (found._map.name, found._map.digest) != (named, digest):
-            raise ArgumentError(
-                "features",
-                f"those that {path} was fitted with, {named!r}",
-                got=found._map.name,
-                why="radii hold for the map that was summed",
+            cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
+            ramp = None if header["ramp"] is None else tuple(header["ramp"])
+            given = header["features"] if features is None else features
+            if given is None:
+                codes = archive["landmarks"].astype(np.float32)
+                given = Landmarks(Vectors(codes.shape[1]), codes, ramp or RAMP)  # type: ignore
+            found = cls(
+                header["epsilon"],
+                header["classes"],
+                landmarks,
+                given,
+                ramp=ramp,
+                share=header["share"],
             )
-        if released.shape != (len(found.classes_), found._map.width + 1):
-            raise ValueError(f"Expected one row of sums per class in {path}.")
-        found.released_, found.noise_multiplier_ = released.astype(np.int64), noise
-        return found
-
-
-def _array(**argument: Any) -> npt.NDArray[Any]:
-    """An argument as an array; it is public."""
-    ((name, value),) = argument.items()
-    try:
-        return np.asarray(value)
-    except Exception:  # whatever an object raises that is no array
-        raise ArgumentError(name, "an array", shown=type(value).__name__) from None
-
-
-def constant_of(pairing: Pairing) -> int:
-    """The last entry of a record's vector, in steps."""
-    return round(LENGTH * pairing.constant)
-
-
-def sensitivity(pairing: Pairing) -> float:
-    """Upper bound on the length of a record's vector, in steps."""
-    return LENGTH * pairing.length * (1 + 2.0**-40)
-
-
-def scores_of(vectors: Whole, released: Whole, pairing: Pairing) -> Whole:
-    """Scores times LENGTH², exactly: no sum of int64 overflows below 2³⁰ records.
-
-    Each record adds at most LENGTH² to the sum of absolute values of the products.
-    """
-    sums, last = released[:, :-1].T, MOVE // constant_of(pairing)
-    steps = int(vectors.max(initial=0))
-    largest = steps * int(np.abs(released[:, :-1]).sum(axis=1).max(initial=0))
-    if largest < 1 << 53:  # then float64 is exact too, and many times faster
-        exact, products = sums.astype(np.float64), np.zeros((len(vectors), len(released)), np.int64)
-        for start in range(0, len(vectors), _ROWS):
-            rows = slice(start, start + _ROWS)
-            products[rows] = vectors[rows].astype(np.float64) @ exact
-    else:
-        products = vectors @ sums
-    return products - last * released[:, -1]
-
-
-def decided(scores: Whole) -> tuple[Whole, Whole]:
-    """The index of the largest score in each row, and its radius; the first index wins a tie."""
-    ranked = np.sort(scores, axis=1)
-    return scores.argmax(axis=1), radius_of(ranked[:, -1] - ranked[:, -2])
-
-
-def radius_of(gaps: Whole) -> Whole:
-    """⌈2g⌉ − 1 for gaps g given in units of 1/(2 · MOVE), and 0 for a tie."""
-    return np.maximum((gaps - 1) // MOVE, 0)
-
-
-def _labels(classes: int | Sequence[Any]) -> npt.NDArray[Any]:
-    if isinstance(classes, int):
-        _validate.between(2, _MOST_CLASSES, classes=classes)
-    given = np.array(
-        list(range(classes)) if isinstance(classes, int) else _validate.values(classes=classes)
-    )
-    if (
-        given.dtype == object
-        or given.ndim != 1
-        or len(given) < 2
-        or len(set(given.tolist())) < len(given)
-    ):
-        raise ArgumentError("classes", "at least two different labels", got=classes)
-    return given
+            counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
+        return found.fit_counts(counts)

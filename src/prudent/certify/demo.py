@@ -34,7 +34,6 @@ CLASSIFIERS = (
 )
 """The classifiers of the demo, the better one first."""
 
-_DELTA = 1e-6
 _COLOURS = ("#2F8FD0", "#009E73")  # colour-blind safe
 
 
@@ -56,7 +55,6 @@ def certified(dataset: str, classifier: Classifier, records: Sequence[int] = REC
         features=classifier.features,
         classes=found.classes,
         epsilon=classifier.epsilon,
-        delta=_DELTA,
         records=records,
     )
     return result
@@ -67,7 +65,7 @@ def draw(found: Sequence[tuple[Classifier, Result]], axes: "Axes") -> None:
     reach = max(k for _, result in found for k, _ in result.curve)
     for (each, result), colour in zip(found, _COLOURS, strict=False):
         counts, shares = zip(*((k, 100 * v) for k, v in result.curve if k <= reach), strict=True)
-        label = f"{each.title}, ({result.epsilon:g}, {result.delta:g})-DP: {shares[0]:.1f}%"
+        label = f"{each.title}, ε = {result.epsilon:g}: {shares[0]:.1f}%"
         axes.plot(counts, shares, color=colour, label=label)
         axes.fill_between(counts, shares, color=colour, alpha=0.12)
         tried = sorted(result.attacked.items())

@@ -1,5 +1,6 @@
 """Certified accuracy of a data set beside what attacks achieve, as one value and one picture."""
 
+import hashlib
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,44 +9,65 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
-from prudent._progress import track
+from prudent import _progress
+from prudent._progress import part, track
 from prudent.accounting.chargeable import LedgerLike
-from prudent.certify.attacks import Records, RepeatedNoise, Target, best_attacks
-from prudent.certify.classifier import CertifiedClassifier, decided
-from prudent.certify.features import FeatureMap, feature_map
-from prudent.certify.features.embedded import computed_once
-from prudent.certify.vectors import in_chunks
+from prudent.certify.attacks import Attack, Target, accuracy_after, best_attacks, empirical_radii
+from prudent.certify.classifier import RECORDS, CertifiedClassifier
+from prudent.certify.codes import Codes
+from prudent.certify.counts import Counts
+from prudent.certify.known import Known
+from prudent.certify.landmarks import Features, Flags, Landmarks, Partition
+from prudent.certify.radius import Whole, decided, moves_of, scores_of
+from prudent.experiments.files import cached_array
+from prudent.records.arrays import parts
 from prudent.release.failures import withheld
-from prudent.release.noise import Noise
-from prudent.release.sums.additive import least_gaussian
+from prudent.release.noise import Law, Noise, SecureNoise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RECORDS = (0, 100, 500, 1000, 2000)
-"""Numbers of bad records for which certified accuracy is reported."""
-
-
-MAPS = {
-    "mnist": "letters",
-    "emnist-letters": "glyphs",
-    "emnist-az": "glyphs",
-    "cifar10": "resnet18",
-    "imdb": "minilm",
-    "census": "census",
-}
-"""The feature map made for a data set; `scattering` for others."""
+MAPS = {"cifar10": "resnet18", "imdb": "minilm", "census": "census", "mnist": "letters"}
+"""The public features made for a data set; `glyphs` for others."""
 
 RAW = ("cifar10", "imdb", "census")
 """Data sets whose records are read as they are stored: bytes, or numbers of a table."""
 
 _CENSUS_KEPT = 15  # one in so many of the people with small incomes; 6 % have large ones
+_PLANNED = 2000  # queries that attacks look at while they choose
+_ROWS = 1024
+_SLOW = ("resnet18", "minilm")  # their embeddings are kept in the user's cache
 
 
 class BrokenCertificateError(AssertionError):
     """A certified prediction changed: the proof or the code is wrong. Please report it."""
+
+
+class RepeatedNoise:
+    """Draws noise once, and the same again for every later fit. NOT PRIVATE if fitted twice.
+
+    Certificates compare runs with the same noise; so do attacks.
+    """
+
+    def __init__(self, source: Noise | None = None) -> None:
+        self._source = source or SecureNoise()
+        self._drawn: dict[tuple[Law, float, int], list[int]] = {}
+
+    def of_test(self, test: Any) -> int:
+        """See `Noise`."""
+        return self._source.of_test(test)
+
+    def integer(self, bound: int) -> int:
+        """See `Noise`."""
+        return self._source.integer(bound)
+
+    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
+        key = law, scale, size
+        if key not in self._drawn:
+            self._drawn[key] = self._source.of_value(law, scale, size)
+        return self._drawn[key]
 
 
 @attrs.frozen
@@ -56,15 +78,18 @@ class Result:
         accuracy: Accuracy on the test records.
         certified: For each number of bad records, the accuracy that is proved.
         attacked: For each number of bad records, the accuracy after the worst attack tried.
-        attacks: For each number of bad records, the accuracy after each attack.
+        attacks: For each number of bad records, the accuracy after each attack, on the test records
+            that the attacks were chosen on.
         median_radius: Median over the test records of the radius; that of a wrong prediction
             counts as −1.
+        sharpness: Median over test records of how many copies of a real record changed a
+            prediction, over the radius.
         curve: Certified accuracy at many numbers of records, for the picture.
         epsilon: ε of the release.
-        delta: δ of the release.
         balanced: Mean over the classes of the certified accuracy of their test records.
         largest: Fraction of the test records that are of the largest class: what is right
             without a look at the records.
+        delta: δ of the release.
     """
 
     accuracy: float
@@ -72,11 +97,12 @@ class Result:
     attacked: dict[int, float]
     attacks: dict[int, dict[str, float]]
     median_radius: float
+    sharpness: float
     curve: list[tuple[int, float]]
     epsilon: float
-    delta: float
     balanced: dict[int, float] = attrs.field(factory=dict)
     largest: float = 0.0
+    delta: float = 0.0
 
     def plain(self) -> dict[str, Any]:
         """The result in percent, as JSON holds it."""
@@ -92,6 +118,7 @@ class Result:
             "delta": self.delta,
             "attacked": percent(self.attacked),
             "attacks": {str(k): percent(found) for k, found in self.attacks.items()},
+            "empirical_over_certified": self.sharpness,
             "balanced": percent(self.balanced),
             "largest_class": 100 * self.largest,
         }
@@ -104,10 +131,10 @@ Part: TypeAlias = tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]
 def run(
     read: Callable[[], tuple[Part, Part]],
     *,
-    features: str | FeatureMap,
+    features: str | Partition,
     classes: int,
     epsilon: float,
-    delta: float,
+    landmarks: Any = 1024,
     records: Sequence[int] = RECORDS,
     ledger: LedgerLike | None = None,
     noise: Noise | None = None,
@@ -122,7 +149,7 @@ def run(
         features: As for `CertifiedClassifier`.
         classes: The number of classes.
         epsilon: ε.
-        delta: δ.
+        landmarks: As for `CertifiedClassifier`.
         records: Numbers of bad records.
         ledger: Charged before the records are read.
         noise: Source of randomness; None uses the operating system's.
@@ -133,46 +160,188 @@ def run(
     Raises:
         BrokenCertificateError: If an attack changed a prediction that was certified against it.
     """
-    mapped = feature_map(features)
-    same = RepeatedNoise(noise)
-    budget = CertifiedClassifier(mapped, classes, epsilon, delta)
-    if ledger is not None:
-        label = f"certified classifier on {mapped.name} features"
-        ledger.charge(budget.event, label, delta=delta)
+    model = CertifiedClassifier(epsilon, classes, landmarks, features)
+    known = model.known()
+    done = known.pricing.charge(ledger, known.partition.name)
     train, test = read()
-    usable = (train[1] >= 0) & (train[1] < classes)
-    fast, (records_in, queries_in) = withheld(lambda: computed_once(mapped, train[0], test[0]))
-    vectors, finite = withheld(lambda: _mapped(fast, records_in))
-    usable &= finite
-    members = Records(vectors[usable], train[1][usable])
-    released = members.fitted(budget, mapped, same)
-    queries = np.concatenate(
-        [mapped.pairing.queries(values) for _, values in in_chunks(fast.queries, queries_in)]
+    coded, (given, asked) = withheld(lambda: coded_once(known.partition, train[0], test[0]))
+    with part("counting records"):
+        places, names = withheld(lambda: _places(coded, known, given, train[1]))
+    same = RepeatedNoise(noise)
+    with part("drawing noise"):
+        model.fit_counts(_counted(known, places, names).released(known.pricing, same))
+    done([model.counts_])
+    with part("certifying test records"):
+        scores, moves = _scores(coded, asked, model.counts_)
+    winners, radii = decided(scores, moves)
+    chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
+    seen = asked[chosen]
+    target = Target(
+        model.counts_,
+        coded.sizes,
+        places,
+        names,
+        coded.weights(seen),
+        test[1][chosen],
+        coded.cells(seen),
     )
-    images, _ = _mapped(fast, queries_in)
-    target = Target(members, released, queries, images, test[1], mapped.pairing)
-    labels, radii = decided(target.scores)
-    right = labels == test[1]
-    tried = track(records, "attacks")
-    attacks = {k: _attacked(target, budget, mapped, same, k) for k in tried}
-    budget.released_ = released
-    budget.noise_multiplier_ = least_gaussian(epsilon, delta)
+    fit = _Refit(coded, asked, known, same, places, names)
+    attacks, attacked = {}, {}
+    for k in track(records, "attacks"):
+        attacks[k], attacked[k] = _attacked(target, fit, test[1], winners, radii, k)
+    with_real = empirical_radii(target, scores[chosen])
+    right = winners == test[1]
+    own = radii[chosen]
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
     sizes = np.bincount(test[1], minlength=classes)
     weights = 1 / (np.count_nonzero(sizes) * sizes[test[1]])
-    return budget, Result(
+    return model, Result(
         accuracy=float(np.mean(right)),
         certified={k: float(np.mean(right & (radii >= k))) for k in records},
-        attacked={k: min(found.values()) for k, found in attacks.items()},
+        attacked=attacked,
         attacks=attacks,
         median_radius=float(np.median(np.where(right, radii, -1))),
+        sharpness=float(np.median(with_real[own > 0] / own[own > 0])) if (own > 0).any() else 1.0,
         curve=[(k, float(np.mean(right & (radii >= k)))) for k in points],
         epsilon=epsilon,
-        delta=delta,
         balanced={k: float(weights[right & (radii >= k)].sum()) for k in records},
         largest=float(sizes.max() / len(test[1])),
     )
+
+
+@attrs.frozen(eq=False)
+class Coded:
+    """Features of records that were coded beforehand: a record is its code, or NaN.
+
+    Attributes:
+        name: That of the features that coded them.
+        digest: Likewise.
+    """
+
+    name: str
+    digest: str
+
+    def codes(self, records: Codes) -> tuple[Codes, Flags]:
+        """The codes as they are."""
+        present = np.isfinite(records).all(axis=1)
+        return np.where(present[:, None], records, np.float32(0)), present
+
+
+def coded_once(partition: Partition, *given: Any) -> tuple[Partition, list[Any]]:
+    """A partition of codes or embeddings, and those of some records: networks are slow."""
+    if isinstance(partition, Landmarks):
+        features = partition.features
+        found = [_codes(features, each) for each in given]
+        return attrs.evolve(partition, features=Coded(features.name, features.digest)), found
+    embedding = getattr(partition, "embedding", None)
+    if embedding is None:
+        return partition, list(given)
+    rows = [_embedded(embedding, each) for each in given]
+    return attrs.evolve(partition, embedding=None), rows  # type: ignore[misc]
+
+
+def _codes(features: Features, records: Any) -> Codes:
+    embedding = getattr(features, "embedding", None)
+    if embedding is not None:  # of a slow network, cached
+        features = attrs.evolve(features, embedding=None)  # type: ignore[misc]
+        records = _embedded(embedding, records)
+    found = []
+    with part(f"features {features.name}", len(records)):
+        for each in parts(records, _ROWS):
+            codes, present = features.codes(each)
+            found.append(np.where(present[:, None], codes, np.float32(np.nan)))
+            _progress.advance(len(codes))
+    return np.concatenate(found)
+
+
+def _embedded(embedding: Any, records: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def compute() -> npt.NDArray[np.float32]:
+        rows = []
+        with part(f"embedding by {embedding.name}", len(records)):
+            for each in parts(records, _ROWS):
+                rows.append(embedding(each).astype(np.float32))
+                _progress.advance(len(each))
+        return np.concatenate(rows)
+
+    content = hashlib.sha256(repr((records.shape, records.dtype)).encode())
+    content.update(np.ascontiguousarray(records).data)
+    key = f"{embedding.name}-{embedding.digest[:32]}-{content.hexdigest()[:32]}"
+    return cached_array(key, compute)
+
+
+def _places(coded: Partition, known: Known, given: Any, labels: Whole) -> tuple[Whole, Whole]:
+    """The cells and classes of the records that are present."""
+    places = np.concatenate([coded.cells(each) for each in parts(given, _ROWS)])
+    names = known.classes.numbers(labels)
+    kept = (places >= 0).all(axis=1) & (names >= 0)
+    return places[kept], names[kept]
+
+
+def _counted(known: Known, places: Whole, names: Whole) -> Counts:
+    counts = known.empty()
+    counts.insert(places, names)
+    return counts
+
+
+def _scores(coded: Partition, asked: Any, counts: Counts) -> tuple[Whole, Whole]:
+    scores, moves = [], []
+    for each in parts(asked, _ROWS):
+        weights = coded.weights(each)
+        scores.append(scores_of(weights, counts.cells, counts.totals, counts.tables))
+        moves.append(moves_of(weights, coded.sizes))
+    return np.concatenate(scores), np.concatenate(moves)
+
+
+@attrs.frozen(eq=False)
+class _Refit:
+    """Counts anew, from poisoned records and with the same noise, and all test records again."""
+
+    coded: Partition
+    asked: Any
+    known: Known
+    noise: Noise
+    places: Whole
+    names: Whole
+
+    def after(self, attack: Attack) -> tuple[Counts, Whole]:
+        """The counts of a fit on the poisoned records, and what they predict."""
+        places, names = poisoned(self.places, self.names, attack)
+        counts = _counted(self.known, places, names).released(self.known.pricing, self.noise)
+        scores, moves = _scores(self.coded, self.asked, counts)
+        return counts, decided(scores, moves)[0]
+
+
+def poisoned(places: Whole, names: Whole, attack: Attack) -> tuple[Whole, Whole]:
+    """The cells and classes of the records after an attack."""
+    kept = np.ones(len(names), dtype=bool)
+    gone = attack.times < 0
+    for place, name in zip(attack.places[gone], attack.classes[gone], strict=True):
+        found = np.flatnonzero(kept & (names == name) & (places == place).all(axis=1))
+        kept[found[:1]] = False
+    times = np.maximum(attack.times, 0)
+    return (
+        np.concatenate([places[kept], np.repeat(attack.places, times, axis=0)]),
+        np.concatenate([names[kept], np.repeat(attack.classes, times)]),
+    )
+
+
+def _attacked(
+    target: Target, fit: _Refit, truth: Whole, winners: Whole, radii: Whole, k: int
+) -> tuple[dict[str, float], float]:
+    """Accuracy after each attack with k records, and after the worst one fitted anew."""
+    if k == 0:
+        clean = float(np.mean(winners == truth))
+        return {"none": clean}, clean
+    attacks = list(best_attacks(target, k))
+    found = {attack.name: accuracy_after(target, attack) for attack in attacks}
+    worst = min(attacks, key=lambda attack: found[attack.name])
+    counts, now = fit.after(worst)
+    if not np.array_equal(counts.cells, worst.applied(target.counts).cells):
+        raise BrokenCertificateError(f"{worst.name}: counts are not those of a fit")
+    if (now != winners)[radii >= len(worst)].any():
+        raise BrokenCertificateError(f"{worst.name} with {len(worst)} records")
+    return found, float(np.mean(now == truth))
 
 
 def read(dataset: str) -> tuple[Part, Part]:
@@ -196,45 +365,6 @@ def thinned(part: Part, label: int, keep: int) -> Part:
         for record, own in zip(records, labels.tolist(), strict=True)
     ]
     return records[np.array(kept, dtype=bool)], labels[np.array(kept, dtype=bool)]
-
-
-def _mapped(
-    features: FeatureMap, records: npt.NDArray[np.generic]
-) -> tuple[sparse.csr_array, npt.NDArray[np.bool_]]:
-    """Vectors of records, most of whose entries may be zero, and which records are finite."""
-    chunks = (features.pairing.records(v) for _, v in in_chunks(features.records, records))
-    rows = [(sparse.csr_array(row), finite) for row, finite in chunks]  # dense ones take gigabytes
-    vectors = sparse.vstack([row for row, _ in rows], format="csr")
-    return vectors, np.concatenate([finite for _, finite in rows])
-
-
-def _attacked(
-    target: Target, like: CertifiedClassifier, features: FeatureMap, noise: Noise, k: int
-) -> dict[str, float]:
-    """Accuracy after each attack with k records; after the worst one trained anew.
-
-    Sums are whole numbers, so what an attack makes of them is known without training. The worst
-    attack is trained nevertheless, from the poisoned records and with the same noise.
-    """
-    labels, radii = decided(target.scores)
-    if k == 0:
-        return {"none": float(np.mean(labels == target.truth))}
-    found: dict[str, float] = {}
-    worst = None
-    for attack in best_attacks(target, k):
-        released = target.released + attack.sums(target)
-        now, _ = decided(attrs.evolve(target, released=released).scores)
-        if (now != labels)[radii >= len(attack)].any():
-            raise BrokenCertificateError(f"{attack.name} with {len(attack)} records")
-        found[attack.name] = float(np.mean(now == target.truth))
-        if found[attack.name] == min(found.values()):
-            worst = attack, released
-    if worst is not None:
-        attack, released = worst
-        trained = attack.applied(target.records).fitted(like, features, noise)
-        if not np.array_equal(trained, released):
-            raise BrokenCertificateError(f"{attack.name}: sums are not those of training")
-    return found
 
 
 def draw(result: Result, axes: "Axes") -> None:
@@ -261,14 +391,11 @@ def draw(result: Result, axes: "Axes") -> None:
 
 def plot(result: Result, title: str, path: Path) -> None:
     """Save the drawing of a result."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.add_subplot()
     draw(result, axes)
-    axes.set_title(f"{title}, ({result.epsilon:g}, {result.delta:g})-DP")
+    axes.set_title(f"{title}, ε = {result.epsilon:g}, δ = {result.delta:g}")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)

@@ -35,16 +35,23 @@ def certify(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The public feature map: glyphs or scattering (no data) or letters (public "
-            "letters) for images of 28 × 28, resnet18 for colour images, minilm for texts, census, "
-            "vectors:D for D numbers per record. By default the one made for the data set.",
+            help="The public features: letters (public letters) or glyphs (no data) for images of "
+            "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
+            "numbers per record. By default those made for the data set.",
             autocompletion=among(*completion.FEATURES),
         ),
     ] = None,
-    epsilon: Annotated[float, options.number("ε of the one release.")] = 1.0,
-    delta: Annotated[float, options.number("δ of the one release.")] = 1e-6,
+    landmarks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="An .npy file with public records, unlabelled, instead of the map's landmarks.",
+        ),
+    ] = None,
+    epsilon: Annotated[float, options.number("ε of the one release; δ is 0.")] = 0.3,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for the classifier and the picture.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for the classifier, the picture and the table."),
     ] = None,
     ledger: Annotated[
         str | None, typer.Option(metavar="FILE", help="Budget to charge before the data is read.")
@@ -55,20 +62,25 @@ def certify(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    r"""Fit a private classifier and certify its predictions against bad records.
+    r"""Certify a private classifier, or a training run, against bad records.
 
-    The sums of public features over each class are released once, with
-    (ε, δ). Every prediction then withstands a number of inserted or removed
-    records that is read off the released sums. Attacks that know everything,
-    the noise included, poison the records, and the classifier is trained
-    again: a certified prediction that changed would end the command.
+    Without a command: fit a private classifier. Each record adds one to a
+    table, in the cell of its nearest public landmark and its label; the table
+    is released once, with pure ε. Every prediction then withstands a number
+    of inserted or removed records that is read off the table. Attacks that
+    know everything, the noise included, poison the records, and the
+    classifier is fitted again: a certified prediction that changed would end
+    the command.
+
+    Elsewhere: prudent certify run bounds the accuracy of a training run.
+    prudent release quantile --certify, and prudent release certify, say how
+    many records a statistic of a table withstands.
 
     [b]Example[/b]
 
-    $ prudent certify --dataset mnist --epsilon 1 --delta 1e-6 \
-        --out runs/certify
+    $ prudent certify --dataset mnist --epsilon 0.1 --out runs/certify
 
-    $ prudent certify --dataset imdb --epsilon 0.3 --delta 1e-6
+    $ prudent certify --dataset mnist --features glyphs --epsilon 1
     """
     if context.invoked_subcommand is not None:
         return
@@ -77,7 +89,7 @@ def certify(
     from prudent.experiments.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
-    features = features or experiment.MAPS.get(dataset, "scattering")
+    features = features or experiment.MAPS.get(dataset, "glyphs")
     if out is not None:
         check_writable(out)  # before anything is paid for
     public = dataset in NAMED_DATASETS
@@ -87,7 +99,7 @@ def certify(
             features=features,
             classes=NAMED_DATASETS[dataset].classes if public else _classes(dataset),
             epsilon=epsilon,
-            delta=delta,
+            landmarks=1024 if landmarks is None else _rows(landmarks),
             ledger=book,
             noise=None if seed is None else ReproducibleNoise(seed),
         )
@@ -95,6 +107,7 @@ def certify(
         model.save(out / "classifier.npz")
         experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
         (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
+        (out / "certified.csv").write_text(_csv(result))
     if as_json:
         echo_json(result.plain())
     else:
@@ -107,6 +120,15 @@ def _budget(ledger: str | None) -> Any:
     from prudent.release.budget.ledger import Ledger
 
     return contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
+
+
+def _rows(path: Path) -> Any:
+    import numpy as np
+
+    from prudent._formats import reading
+
+    with reading(path, "an .npy file of numbers"):
+        return np.load(path, allow_pickle=False)
 
 
 def _parts(dataset: str) -> "tuple[Part, Part]":
@@ -139,11 +161,17 @@ def _classes(dataset: str) -> int:
     return class_count(path, found["classes"])
 
 
+def _csv(result: "Result") -> str:
+    rows = [(k, result.certified[k], result.attacked[k]) for k in result.certified]
+    lines = [f"{k},{100 * proved:.2f},{100 * left:.2f}" for k, proved, left in rows]
+    return "\n".join(["bad_records,certified,after_the_worst_attack", *lines, ""])
+
+
 def _show(result: "Result", out: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"({result.epsilon:g}, {result.delta:g})-DP: accuracy on test records"
+    title = f"ε = {result.epsilon:g}, δ = 0: accuracy on test records"
     table = Table(title=title)
     for name in ("bad records", "certified", "after the worst attack"):
         table.add_column(name, justify="right")
@@ -156,9 +184,14 @@ def _show(result: "Result", out: Path | None) -> None:
         balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())
         console.print(f"{result.largest:.2%} of the test records are of one class.")
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
+    remark(
+        f"Copies of real records changed predictions at {result.sharpness:.3f} times the radius."
+    )
     remark("Certified is proved, for any records. Attacks show what happened, not what can.")
     if out is not None:
-        files = f"Picture: {out / 'certified.png'}   classifier: {out / 'classifier.npz'}"
+        files = f"Picture: {out / 'certified.png'}   table: {out / 'certified.csv'}   " + (
+            f"classifier: {out / 'classifier.npz'}"
+        )
         console.print(as_text(files))
 
 
@@ -169,10 +202,10 @@ def make_features(
         str,
         typer.Option(
             metavar="NAME",
-            help="The map to make: scattering, glyphs, letters or minilm.",
+            help="What to make: the network glyphs or letters, their landmarks, or minilm.",
             autocompletion=among(*completion.MADE_FEATURES),
         ),
-    ] = "scattering",
+    ] = "glyphs-landmarks",
     device: Annotated[
         str,
         typer.Option(
@@ -187,7 +220,8 @@ def make_features(
 ) -> None:
     """Make a map of the package again.
 
-    scattering: from synthetic glyphs; reads no data, takes minutes.
+    glyphs-landmarks: codes of synthetic glyphs; reads no data.
+    letters-landmarks: codes of public letters (data set emnist-az).
     glyphs: a network trained on synthetic glyphs; reads no data, two
     minutes on a GPU, hours on a CPU.
     letters: from public letters (data set emnist-az); a minute and a half
@@ -196,13 +230,13 @@ def make_features(
 
     [b]Examples[/b]
 
-    $ prudent certify make-features --out scattering.npz
+    $ prudent certify make-features --out glyphs-landmarks.npz
 
     $ prudent certify make-features --features letters --out letters.npz --device cuda
     """
     from prudent import _validate
 
-    _validate.one_of(("scattering", "glyphs", "letters", "minilm"), features=features)
+    _validate.one_of(completion.MADE_FEATURES, features=features)
     _validate.device(device=device)
     if steps is not None:
         _validate.count(1, steps=steps)
@@ -219,9 +253,9 @@ def make_features(
 
         story = sentences.make(out)
     else:
-        from prudent.certify.features.codes import make
+        from prudent.certify.features import landmark_files
 
-        story = make(out)
+        story = landmark_files.make(out, features.removesuffix("-landmarks"))
     if as_json:
         echo_json(story)
     else:

@@ -12,8 +12,8 @@ DATASETS = ("mnist", "fashion-mnist", "emnist-letters", "emnist-az", "cifar10")
 """What a network can be trained on."""
 
 CERTIFIABLE = (*DATASETS, "imdb", "census")
-FEATURES = ("census", "glyphs", "letters", "minilm", "resnet18", "scattering", "vectors:")
-MADE_FEATURES = ("scattering", "glyphs", "letters", "minilm")
+FEATURES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:")
+MADE_FEATURES = ("glyphs-landmarks", "letters-landmarks", "glyphs", "letters", "minilm")
 CORRUPTIONS = (
     *("none", "label:", "label-targeted:", "feature:", "class-mean:", "gradient-match:"),
     *("backdoor:", "gradient:", "sign-flip:", "colluding:", "inner-product:", "reversed:"),

@@ -183,7 +183,7 @@ def show_certified(found: "Sequence[tuple[Classifier, Result]]", console: "Conso
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")
     for each, result in found:
-        title = f"{each.title}\n({result.epsilon:g}, {result.delta:g})-DP"
+        title = f"{each.title}\nε = {exact(result.epsilon)}"
         table.add_column(f"{title}\ncertified", justify="right", style="bold")
         if _attacked(result):
             table.add_column(f"{each.title}\nafter the worst\nattack tried", justify="right")

@@ -13,7 +13,7 @@ from prudent.experiments.recipes.augmentation import shifted
 from prudent.experiments.recipes.digits import GLYPHS_LINEAR, views
 from prudent.experiments.recipes.features import glyph_rows, joined_rows, scattering_rows
 from prudent.experiments.scattering import scattering
-from prudent.experiments.whole_network import codes_of, glyph_network
+from prudent.records.whole_network import codes_of, shipped_network
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def test_codes_of_the_glyph_network_are_the_same_bits_in_torch(digits):
     images = digits.train_features[:40].clone()
     images[3, 0, 2, 2] = torch.nan
     images[4] *= 3
-    wanted = glyph_network()(images.numpy())
+    wanted = shipped_network("glyphs")[0](images.numpy())
     assert np.array_equal(
-        codes_of(glyph_network(), images).double().numpy(), wanted, equal_nan=True
+        codes_of(shipped_network("glyphs")[0], images).double().numpy(), wanted, equal_nan=True
     )
 
 

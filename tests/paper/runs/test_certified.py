@@ -6,17 +6,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
 from prudent.certify import CertifiedClassifier  # noqa: E402
-from prudent.certify.features import feature_map  # noqa: E402
 from prudent.corruption import Backdoor, ClassMeanPoison, RandomLabelFlip, parse  # noqa: E402
 from prudent.experiments.datasets import Dataset  # noqa: E402
 from prudent.paper.corruptions import AIMED  # noqa: E402
-from prudent.paper.runs.certified import Known, noise_of  # noqa: E402
-from prudent.paper.runs.jobs import frontier_jobs, settings  # noqa: E402
+from prudent.paper.runs.certified import Measured, noise_of  # noqa: E402
+from prudent.paper.runs.jobs import frontier_jobs  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def known() -> Known:
+def known() -> Measured:
     """Four classes of vectors that are easy to tell apart."""
     draw = np.random.default_rng(0)
     labels = draw.integers(4, size=2600)
@@ -24,7 +23,8 @@ def known() -> Known:
     rows = torch.tensor(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=torch.float32)
     names = torch.tensor(labels)
     data = Dataset("easy", rows[600:], names[600:], rows[:600], names[:600], 4, "")
-    return Known.of(data, feature_map("vectors:12"))
+    public = CertifiedClassifier(1.0, 4, 200, "vectors:12", ramp=(0.0, 0.5)).known().partition
+    return Measured.of(data, public)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def known() -> Known:
 def test_a_row_is_that_of_the_classifier_fitted_on_the_bad_records(known, corruption):
     data = known.data if corruption is None else known.data.corrupted(corruption, 5)
     noise = noise_of(known, 3.0, 5)
-    model = CertifiedClassifier(
-        "vectors:12", 4, 3.0, settings()["delta"], noise=ReproducibleNoise(5)
-    ).fit(data.train_features.numpy(), data.train_labels.numpy())
+    model = CertifiedClassifier(3.0, 4, features=known.public, noise=ReproducibleNoise(5)).fit(
+        data.train_features.numpy(), data.train_labels.numpy()
+    )
     accuracy, success = known.measured(noise, corruption, 5)
     wanted = model.score(data.test_features.numpy(), data.test_labels.numpy())
     assert accuracy == round(100 * wanted, 2)

@@ -1,154 +1,196 @@
-"""Public maps from records to vectors: nothing in them comes from the records of a release.
+"""Public maps from records to codes, and public partitions: nothing in them is from the records.
 
-| name | records | what the map is |
+| name | records | what it is |
 | --- | --- | --- |
-| `scattering` | images 28 × 28 | scattering coefficients, with statistics of synthetic glyphs |
+| `letters` | images 28 × 28 | networks in whole numbers, trained on public letters and on glyphs |
 | `glyphs` | images 28 × 28 | a network in whole numbers, trained on synthetic glyphs |
-| `letters` | images 28 × 28 | a network in whole numbers, trained on public letters |
 | `resnet18` | colour images | ResNet18 up to its third stage, trained on ImageNet |
-| `minilm` | texts | MiniLM sentence embeddings, with directions from made-up reviews |
-| `census` | rows of Census-Income | votes for the cells of public partitions |
+| `minilm` | texts | MiniLM sentence embeddings, with a direction from made-up reviews |
+| `census` | rows of Census-Income | cells of public partitions |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
-A map of your own is a `Vectors` with a function from an array of records to an array with one row
-per record; row i must be a function of record i alone. Entries below 0 count as 0 and rows longer
-than 1 are shortened; `voting.rectified` makes signed features non-negative.
+`letters` and `glyphs` come with landmarks of their own.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Protocol
+from importlib import resources
+from typing import Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.certify.vectors import Euclidean, Pairing
+from prudent.certify.codes import Codes, whole
+from prudent.certify.landmarks import Features, Landmarks, Partition
+from prudent.records.arrays import Form, parts
+from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
 
-NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "scattering", "vectors:D")
-"""The names that `feature_map` accepts."""
+NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
+"""The names that `named` accepts."""
 
+SHIPPED = ("letters", "glyphs")
+"""The maps that come with landmarks."""
 
-class FeatureMap(Protocol):
-    """A public map from records and queries to vectors.
+Flags = npt.NDArray[np.bool_]
 
-    Attributes:
-        name: A name for messages and saved files.
-        width: The number of entries of a vector.
-        digest: Changes whenever the map does; saved files are checked against it.
-        pairing: How the vectors are rounded, and why their inner products are in [0, 1].
-    """
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def width(self) -> int: ...  # noqa: D102
-
-    @property
-    def digest(self) -> str: ...  # noqa: D102
-
-    @property
-    def pairing(self) -> Pairing: ...  # noqa: D102
-
-    def records(self, records: npt.NDArray[np.generic], /) -> npt.ArrayLike:
-        """The vectors of records, one per row."""
-        ...
-
-    def queries(self, queries: npt.NDArray[np.generic], /) -> npt.ArrayLike:
-        """The vectors of queries, one per row."""
-        ...
-
-
-def _flat(records: npt.NDArray[np.generic]) -> npt.ArrayLike:
-    return records.reshape(len(records), -1)
+_AT_ONCE = 512
 
 
 @attrs.frozen(eq=False)
 class Vectors:
-    """Non-negative vectors of Euclidean length at most 1, for records and queries alike.
+    """Records that are vectors already; only their direction counts.
 
     Attributes:
-        width: The number of entries.
-        function: From records to vectors, one per row; by default records are vectors already.
-        name: As for `FeatureMap`.
-        digest: As for `FeatureMap`.
+        width: How many numbers each holds.
     """
 
     width: int
-    function: Callable[[npt.NDArray[np.generic]], npt.ArrayLike] = _flat
-    name: str = attrs.field(default=attrs.Factory(lambda own: f"vectors:{own.width}", True))
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"vectors of {self.width}"
+
+    @property
+    def digest(self) -> str:
+        """Of the width."""
+        return self.name
+
+    def codes(self, records: Any) -> tuple[Codes, Flags]:
+        """The vectors, rounded to whole numbers."""
+        values, present = Form((self.width,)).read(records)
+        return whole(values), present
+
+
+@attrs.frozen(eq=False)
+class Function:
+    """Vectors by a function of your own, such as a frozen network.
+
+    It is called with one record at a time, as a container of one record, and returns one row:
+    libraries choose how to round by the shape of an array and by the place of a row in it, so a
+    function of many records gives each of them numbers that depend on the others.
+
+    Attributes:
+        function: From a container of one record to one row.
+        width: How many numbers a row holds; a record with more or fewer counts as absent.
+        name: As for `Features`.
+        digest: As for `Features`.
+    """
+
+    function: Callable[[Any], Any]
+    width: int
+    name: str = "a function"
     digest: str = ""
-    pairing: Pairing = attrs.field(factory=Euclidean)
 
-    def __attrs_post_init__(self) -> None:
-        _validate.count(1, width=self.width)
+    def codes(self, records: Any) -> tuple[Codes, Flags]:
+        """The rows of records; one for which the function fails counts as absent."""
+        rows = [self._row(part) for part in parts(records, 1)]
+        values, present = Form((self.width,)).read(rows)
+        return whole(values), present
 
-    def records(self, records: npt.NDArray[np.generic]) -> npt.ArrayLike:
-        """The vectors of records."""
-        return self.function(records)
-
-    def queries(self, queries: npt.NDArray[np.generic]) -> npt.ArrayLike:
-        """The vectors of queries."""
-        return self.function(queries)
+    def _row(self, record: Any) -> Any:
+        try:
+            return np.asarray(self.function(record), dtype=np.float64)
+        except Exception:  # whatever it raises, about this record alone
+            return None
 
 
-def feature_map(features: str | FeatureMap) -> FeatureMap:
-    """The feature map of a name; a map is returned as it is."""
-    allowed = f"one of {', '.join(NAMES)} or a FeatureMap"
-    if not isinstance(features, str):
-        if not all(hasattr(features, each) for each in ("name", "width", "records", "queries")):
-            raise ArgumentError("features", allowed, shown=type(features).__name__)
-        return features
-    kind, _, width = features.partition(":")
+@attrs.frozen(eq=False)
+class Images:
+    """Grey images of 28 × 28 pixels, coded by networks in whole numbers.
+
+    Pixels are bytes from 0 to 255, or numbers from 0 to 1: an image without a number above 1 is
+    read as the latter. So the code depends on the numbers, not on the type that holds them.
+
+    Attributes:
+        name: As for `Features`.
+        digest: As for `Features`.
+        networks: The networks, with the length of the code of each in the code of an image.
+    """
+
+    name: str
+    digest: str
+    networks: tuple[tuple[Network, float], ...]
+
+    @property
+    def width(self) -> int:
+        """How many entries a code has."""
+        return sum(network.entries for network, _ in self.networks)
+
+    def codes(self, records: Any) -> tuple[Codes, Flags]:
+        """Codes of images."""
+        codes, flags = [np.zeros((0, self.width), np.float32)], [np.zeros(0, bool)]
+        for values, present in Form((28, 28), 0, TOP).chunks(records, _AT_ONCE):
+            unit = values.max(axis=(1, 2)) <= 1
+            pixels = np.rint(np.where(unit[:, None, None], TOP * values, values)).astype(np.uint8)
+            each = [
+                length * whole(codes_of_bytes(network, pixels)).astype(np.float64)
+                for network, length in self.networks
+            ]
+            codes.append(whole(np.concatenate(each, axis=1)) if len(each) > 1 else whole(each[0]))
+            flags.append(present)
+        return np.concatenate(codes), np.concatenate(flags)
+
+
+def named(name: str) -> "Features | Partition":
+    """The map or the partition of a name."""
+    kind, _, width = name.partition(":")
     if kind == "vectors" and width.isdecimal() and int(width) > 0:
         return Vectors(int(width))
-    if features in _MADE:
-        return _MADE[features]()
-    raise ArgumentError("features", allowed, got=features)
+    if name in _MADE:
+        return _MADE[name]()
+    raise ArgumentError("features", f"one of {', '.join(NAMES)}", got=name)
+
+
+_NETWORKS = {"glyphs": {"glyphs": 1.0}, "letters": {"letters": 1.0, "glyphs": 0.5}}
 
 
 @functools.cache
-def _scattering() -> FeatureMap:
-    from prudent.certify.features.codes import shipped
-
-    return shipped("scattering")
+def images(name: str) -> Images:
+    """A map for grey images that comes with the package."""
+    found = {each: shipped_network(each) for each in _NETWORKS[name]}
+    networks = tuple((found[each][0], length) for each, length in _NETWORKS[name].items())
+    digest = " ".join(own for _, own in found.values())
+    return Images(name, f"{digest} {_NETWORKS[name]}", networks)
 
 
 @functools.cache
-def _network(name: str) -> FeatureMap:
-    from prudent.certify.features.network import shipped
+def shipped_landmarks(name: str) -> Landmarks:
+    """The landmarks of a map that come with the package, with the ramp chosen for them."""
+    place = resources.files("prudent.certify.features") / f"{name}-landmarks.npz"
+    with resources.as_file(place) as path, np.load(path) as archive:
+        rows = archive["rows"].astype(np.float64)
+        low, high = archive["ramp"].tolist()
+        tables = int(archive["tables"])
+    return Landmarks(images(name), whole(rows), (low, high), tables)
 
-    return shipped(name)
 
-
-def _census() -> FeatureMap:
+def _census() -> Partition:
     from prudent.certify.features.table import CENSUS
 
     return CENSUS
 
 
 @functools.cache
-def _resnet18() -> FeatureMap:
+def _resnet18() -> Features:
     from prudent.certify.features.backbone import resnet18_map
 
     return resnet18_map()
 
 
 @functools.cache
-def _minilm() -> FeatureMap:
+def _minilm() -> Partition:
     from prudent.certify.features.sentences import minilm_map
 
     return minilm_map()
 
 
-_MADE: dict[str, Callable[[], FeatureMap]] = {
+_MADE: dict[str, Callable[[], Features | Partition]] = {
     "census": _census,
-    "glyphs": functools.partial(_network, "glyphs"),
-    "letters": functools.partial(_network, "letters"),
+    "glyphs": functools.partial(images, "glyphs"),
+    "letters": functools.partial(images, "letters"),
     "minilm": _minilm,
     "resnet18": _resnet18,
-    "scattering": _scattering,
 }

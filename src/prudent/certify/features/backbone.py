@@ -6,28 +6,32 @@ that says little. Of the features of length 1, what exceeds a public threshold i
 
 import functools
 import hashlib
+from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from prudent._files import sha256
-from prudent.certify.features import Vectors
-from prudent.certify.features.embedded import Embedded
+from prudent.certify.codes import Codes, whole
+from prudent.certify.landmarks import Flags
 from prudent.experiments.backbones import ResNet18Features, features_of, find_weights, resnet18
+from prudent.records.arrays import Form
 
 WEIGHTS = "resnet18-to-layer3-bnfolded.safetensors"
 SIDE = 64
 """Height and width to which images are resized."""
 
 THRESHOLD = 0.05
+WIDTH = 256
+"""How many features there are."""
 
 
 class ResNet18Embedding:
-    """Features of images, bytes or numbers in [0, 1], as (n, 3, height, width).
+    """Features of images, bytes or numbers from 0 to 1, each (3, height, width).
 
-    Images are computed in batches of one shape, those of the caller. An image with a pixel that is
-    not finite gets NaN.
+    Images are computed one by one; one without a number above 1 is read as numbers from 0 to 1.
 
     Args:
         network: The network; None reads it from the folder `weights` of the data folders.
@@ -50,33 +54,51 @@ class ResNet18Embedding:
         weights = self._digest or sha256(find_weights(WEIGHTS))
         return hashlib.sha256(f"{weights} {SIDE}".encode()).hexdigest()
 
-    def __call__(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-        """The features of images."""
-        unit = np.float32(255 if records.dtype == np.uint8 else 1)
-        finite = np.isfinite(records).reshape(len(records), -1).all(axis=1)
-        clean = np.where(finite[:, None, None, None], records, 0).astype(np.float32)
-        images = torch.from_numpy(np.clip(clean / unit, 0, 1))
-        rows = features_of(self.network, images, SIDE, batch_size=len(images))
-        found: npt.NDArray[np.float32] = rows.numpy()
-        found[~finite] = np.nan
-        return found
+    def __call__(self, records: Any) -> npt.NDArray[np.float64]:
+        """The features of images; NaN for what is no image."""
+        return np.array([self._row(record) for record in records]).reshape(len(records), WIDTH)
+
+    def _row(self, record: Any) -> npt.NDArray[np.float64]:
+        """The features of one image, computed alone: its row depends on no other."""
+        shape = np.shape(record)
+        if len(shape) != 3 or shape[0] != 3 or not np.size(record):
+            return np.full(WIDTH, np.nan)
+        values, (present,) = Form(shape, 0, 255).read([record])
+        if not present:
+            return np.full(WIDTH, np.nan)
+        unit = values if values.max() <= 1 else values / 255
+        images = torch.from_numpy(unit.astype(np.float32))
+        row: npt.NDArray[np.float64] = features_of(self.network, images, SIDE)[0].double().numpy()
+        return row
 
 
-def thresholded(features: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """What exceeds the threshold of features of length 1, made as long as 1 again."""
-    rows = _unit(features.astype(np.float64)) - THRESHOLD
-    return _unit(rows.clip(min=0.0))
+@attrs.frozen(eq=False)
+class Thresholded:
+    """Codes by what exceeds a threshold of features of length 1.
+
+    Attributes:
+        embedding: From images to features; None: records are features already.
+        name: As for `Features`.
+    """
+
+    embedding: ResNet18Embedding | None = attrs.field(factory=ResNet18Embedding)
+    name: str = "resnet18"
+
+    width = WIDTH
+
+    @property
+    def digest(self) -> str:
+        """Of the network and the threshold."""
+        return f"{getattr(self.embedding, 'digest', '')} threshold {THRESHOLD}"
+
+    def codes(self, records: Any) -> tuple[Codes, Flags]:
+        """Codes of images."""
+        given = records if self.embedding is None else self.embedding(records)
+        rows, present = Form((WIDTH,)).read(given)
+        norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+        return whole((rows / np.maximum(norms, 1e-12) - THRESHOLD).clip(min=0.0)), present
 
 
-def _unit(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
-    found: npt.NDArray[np.float64] = rows / np.maximum(norms, 1e-12)
-    return found
-
-
-def resnet18_map(embedding: ResNet18Embedding | None = None) -> Embedded:
-    """The feature map `resnet18`."""
-    width, digest = 256, f"threshold {THRESHOLD}"
-    return Embedded(
-        embedding or ResNet18Embedding(), Vectors(width, thresholded, "resnet18", digest)
-    )
+def resnet18_map(embedding: ResNet18Embedding | None = None) -> Thresholded:
+    """The map `resnet18`."""
+    return Thresholded(embedding or ResNet18Embedding())

@@ -15,15 +15,13 @@ from torch import Tensor
 from prudent import _validate
 from prudent.certify.features import letters
 from prudent.certify.features.glyphs import Hand, glyphs
-from prudent.certify.features.network import TOP, Layer, write
-from prudent.certify.features.voting import Ballot
+from prudent.records.whole_network import TOP, Layer, write_network
 
 _AT_ONCE = 4000
 
 
 def _training() -> letters.Recipe:
-    ballot = Ballot(tables=64, share=0.5, both=True)
-    return letters.Recipe(steps=4000, channels=(32, 64, 128, 128), half=True, ballot=ballot)
+    return letters.Recipe(steps=4000, channels=(32, 64, 128, 128), half=True)
 
 
 @attrs.frozen
@@ -65,7 +63,7 @@ def trained(
     """Train a network on synthetic glyphs and round it to whole numbers.
 
     Returns:
-        Layers for `network.write`, and how they were made.
+        Layers for `write_network`, and how they were made.
     """
     images, labels = recipe.drawn(recipe.classes, recipe.seed, device)
     random = letters.seeded(recipe.training, device)
@@ -103,5 +101,5 @@ def make(
         training = attrs.evolve(recipe.training, steps=_validate.count(1, steps=steps))
         recipe = attrs.evolve(recipe, training=training)
     layers, story = trained(recipe, device)
-    write(path, layers, recipe.training.ballot, story)
+    write_network(path, layers, story)
     return story

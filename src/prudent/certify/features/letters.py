@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from prudent import _validate
 from prudent._progress import track
-from prudent.certify.features.network import TOP, Floats, Layer, write
-from prudent.certify.features.voting import Ballot
+from prudent.records.whole_network import TOP, Floats, Layer, write_network
 
 _WEIGHT = 127
 _CHUNK = 2000
@@ -44,7 +43,6 @@ class Recipe:
         sample: Letters that the covariance is taken of, times eight.
         shrink: Weight of the mean variance in the covariance.
         seed: Seed of everything random.
-        ballot: What records vote for.
     """
 
     steps: int = 5000
@@ -60,7 +58,6 @@ class Recipe:
     sample: int = 6000
     shrink: float = 0.02
     seed: int = 1
-    ballot: Ballot = attrs.field(factory=lambda: Ballot(tables=64, share=0.5))
 
 
 class Convolutions(nn.Module):
@@ -141,7 +138,7 @@ def trained(
         device: Where. The same device and versions of libraries give the same weights.
 
     Returns:
-        Layers for `network.write`, and how they were made.
+        Layers for `write_network`, and how they were made.
     """
     random = seeded(recipe, device)
     images, labels = turned(images.to(device), labels.to(device))
@@ -305,5 +302,5 @@ def make(
     public = load("emnist-az")
     images = (public.train_features[:, 0] * TOP).round().to(torch.uint8)
     layers, story = trained(recipe, images, public.train_labels, device)
-    write(path, layers, recipe.ballot, story)
+    write_network(path, layers, story)
     return story

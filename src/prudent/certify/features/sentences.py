@@ -1,10 +1,10 @@
 """A map for texts: where an embedding lies between blame and praise, as made-up reviews show it.
 
 A text is embedded by the first four layers of MiniLM. One direction, which separates embeddings of
-made-up praise from made-up blame (Fisher's discriminant), gives each text a number. A record votes
-for the interval that its number is in; a query gives weight 1 to intervals near its own number. So
-a class sum is a histogram of that number: where praise ends and blame begins is not taken from the
-made-up reviews but decided by the private histograms.
+made-up praise from made-up blame (Fisher's discriminant), gives each text a number. A record is in
+the cell of the interval of its number; a query gives weight 1 to intervals near its own number.
+Where praise ends and blame begins is not taken from the made-up reviews but decided by the private
+counts.
 """
 
 import functools
@@ -23,12 +23,13 @@ import torch
 from prudent import _extras
 from prudent._files import replacing, sha256
 from prudent._formats import check_format, read_npz, reading
-from prudent.certify.features.embedded import Embedded
 from prudent.certify.features.reviews import reviews
-from prudent.certify.vectors import Votes, in_chunks
+from prudent.certify.radius import STEPS, Weights, Whole
 from prudent.experiments.backbones import find_weights, read_weights
-from prudent.experiments.formats import packed_texts, unpacked_texts
+from prudent.experiments.formats import unpacked_texts
 from prudent.experiments.sentence_encoder import TOKENS, SentenceEncoder
+from prudent.records.arrays import Form
+from prudent.records.labels import NONE
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -38,7 +39,6 @@ FORMAT = 1
 
 FOLDER = "all-MiniLM-L6-v2"
 LAYERS = 4
-_BATCH = 32
 _REACH, _STEP = 8.0, 0.1
 _NEAR, _FAR = 1.0, 2.0
 
@@ -46,10 +46,10 @@ Real = npt.NDArray[np.float64]
 
 
 class MiniLMEmbedding:
-    """Embeddings of texts, given as rows of UTF-8 bytes that zeros follow (`packed_texts`).
+    """Embeddings of texts.
 
-    Texts are computed in batches of one shape. The files `model.safetensors` and `tokenizer.json`
-    are read from the folder `weights/all-MiniLM-L6-v2` of the data folders.
+    Texts, or rows of UTF-8 bytes that zeros follow, are computed one by one. `model.safetensors`
+    and `tokenizer.json` are read from the folder `weights/all-MiniLM-L6-v2` of the data folders.
 
     Args:
         encoder: The network; None reads it.
@@ -92,29 +92,42 @@ class MiniLMEmbedding:
         own = self._digest or " ".join(sha256(find_weights(f"{FOLDER}/{name}")) for name in files)
         return hashlib.sha256(f"{own} {LAYERS} {TOKENS}".encode()).hexdigest()
 
-    def __call__(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-        """The embeddings of texts; bytes, or bytes divided by 255."""
-        raw = records if records.dtype == np.uint8 else np.rint(255 * records.astype(np.float64))
-        texts = unpacked_texts(raw.astype(np.uint8))
-        tokens = torch.zeros(-(-len(texts) // _BATCH) * _BATCH, TOKENS, dtype=torch.long)
-        for row, encoded in zip(tokens, self.tokenizer.encode_batch(texts), strict=False):
-            row[: len(encoded.ids)] = torch.tensor(encoded.ids)
-        with torch.no_grad():
-            rows = torch.cat([self.encoder(part) for part in torch.split(tokens, _BATCH)])
-        found: npt.NDArray[np.float32] = rows[: len(texts)].numpy()
-        return found
+    def __call__(self, records: Any) -> npt.NDArray[np.float64]:
+        """The embeddings of texts; NaN for what is no text."""
+        return np.array([self._row(record) for record in records]).reshape(len(records), -1)
+
+    def _row(self, record: Any) -> npt.NDArray[np.float64]:
+        """The embedding of one text, computed alone: its row depends on no other."""
+        try:
+            text = record if isinstance(record, str) else unpacked_texts(_bytes(record))[0]
+            tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+            ids = self.tokenizer.encode(text).ids
+            tokens[0, : len(ids)] = torch.tensor(ids)
+            with torch.no_grad():
+                return self.encoder(tokens)[0].double().numpy()
+        except (TypeError, ValueError):
+            return np.full(self.encoder.width, np.nan)
+
+
+def _bytes(record: Any) -> npt.NDArray[np.uint8]:
+    """A row of bytes, or of bytes divided by 255, as an array of one row."""
+    values, (present,) = Form((np.size(record),), 0, 255).read([record])
+    if not present:
+        raise ValueError
+    return np.rint(values if values.max(initial=0) > 1 else 255 * values).astype(np.uint8)
 
 
 @attrs.frozen(eq=False)
-class Histogram:
-    """A feature map by one number per record and the interval it is in.
+class Intervals:
+    """A partition by one number per record and the interval it is in.
 
     Attributes:
-        name: As for `FeatureMap`.
-        digest: As for `FeatureMap`.
+        name: As for `Partition`.
+        digest: As for `Partition`.
         centre: Subtracted from embeddings of length 1.
         direction: Its inner product with what remains is the number.
         story: How both were made.
+        embedding: From records to embeddings; None: records are embeddings already.
     """
 
     name: str
@@ -122,39 +135,35 @@ class Histogram:
     centre: Real
     direction: Real
     story: dict[str, Any] = attrs.field(factory=dict)
+    embedding: MiniLMEmbedding | None = None
 
     @property
-    def width(self) -> int:
+    def sizes(self) -> tuple[int, ...]:
         """The number of intervals; the outermost have no ends."""
-        return round(2 * _REACH / _STEP)
+        return (round(2 * _REACH / _STEP),)
 
-    @property
-    def pairing(self) -> Votes:
-        """One vote."""
-        return Votes(1)
-
-    def numbers(self, embeddings: npt.NDArray[np.generic]) -> Real:
-        """The number of each embedding, summed row by row: no row depends on another."""
-        rows = embeddings.astype(np.float64)
+    def numbers(self, records: Any) -> Real:
+        """The number of each record, summed row by row: no row depends on another."""
+        given = records if self.embedding is None else self.embedding(records)
+        rows, present = Form((len(self.centre),)).read(given)
         norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
         found: Real = ((rows / np.maximum(norms, 1e-12) - self.centre) * self.direction).sum(axis=1)
-        return found
+        return np.where(present, found, np.nan)
 
-    def records(self, records: npt.NDArray[np.generic]) -> Real:
-        """A vote for the interval of each record; NaN for one that is not finite."""
+    def cells(self, records: Any) -> Whole:
+        """The interval of each record."""
         numbers = self.numbers(records)
-        finite = np.isfinite(numbers)
-        place = (np.where(finite, numbers, 0.0).clip(-_REACH, _REACH) + _REACH) // _STEP
-        votes = np.zeros((len(numbers), self.width))
-        votes[np.arange(len(numbers)), place.clip(max=self.width - 1).astype(np.int64)] = 1.0
-        votes[~finite] = np.nan
-        return votes
+        known = np.isfinite(numbers)
+        place = (np.where(known, numbers, 0.0).clip(-_REACH, _REACH) + _REACH) // _STEP
+        cells = place.clip(max=self.sizes[0] - 1).astype(np.int64)
+        return np.where(known, cells, NONE)[:, None]
 
-    def queries(self, queries: npt.NDArray[np.generic]) -> Real:
+    def weights(self, queries: Any) -> Weights:
         """The weights of intervals: 1 near the number of the query, 0 far from it."""
-        middles = _STEP * (np.arange(self.width) + 0.5) - _REACH
+        middles = _STEP * (np.arange(self.sizes[0]) + 0.5) - _REACH
         far = np.abs(self.numbers(queries)[:, None] - middles)
-        return np.nan_to_num(np.clip((_FAR - far) / (_FAR - _NEAR), 0.0, 1.0))
+        weights = np.nan_to_num(np.clip((_FAR - far) / (_FAR - _NEAR), 0.0, 1.0))
+        return np.floor(STEPS * weights).astype(np.float32)
 
 
 def direction_of(embeddings: Real, labels: npt.NDArray[np.int64], shrink: float = 0.5) -> Real:
@@ -175,10 +184,10 @@ def direction_of(embeddings: Real, labels: npt.NDArray[np.int64], shrink: float 
     return found
 
 
-def fitted(embeddings: Real, labels: npt.NDArray[np.int64], story: dict[str, Any]) -> Histogram:
+def fitted(embeddings: Real, labels: npt.NDArray[np.int64], story: dict[str, Any]) -> Intervals:
     """The map from embeddings of made-up reviews."""
     rows = embeddings / np.sqrt(np.square(embeddings).sum(axis=1, keepdims=True))
-    return Histogram("minilm", "", rows.mean(axis=0), direction_of(rows, labels), story)
+    return Intervals("minilm", "", rows.mean(axis=0), direction_of(rows, labels), story)
 
 
 def make(
@@ -191,13 +200,13 @@ def make(
     """
     texts, labels = reviews(count, seed=1)
     network = embedding or MiniLMEmbedding()
-    rows = np.concatenate([values for _, values in in_chunks(network, packed_texts(texts))])
+    rows = network(texts)
     story = {"reviews": count, "seed": 1, "layers": LAYERS}
     write(path, fitted(rows, labels, story))
     return story
 
 
-def write(path: str | os.PathLike[str], found: Histogram) -> None:
+def write(path: str | os.PathLike[str], found: Intervals) -> None:
     """Write a map."""
     header = np.array(json.dumps({"format": FORMAT, "story": found.story}))
     with replacing(Path(path), "wb") as file:
@@ -209,7 +218,7 @@ def write(path: str | os.PathLike[str], found: Histogram) -> None:
         )
 
 
-def read(path: str | os.PathLike[str]) -> Histogram:
+def read(path: str | os.PathLike[str]) -> Intervals:
     """A map that `write` wrote."""
     expected = "a file of a feature map"
     with reading(path, expected):
@@ -218,10 +227,10 @@ def read(path: str | os.PathLike[str]) -> Histogram:
         check_format(header, FORMAT, f"{path}")
         centre, direction = (archive[n].astype(np.float64) for n in ("centre", "direction"))
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        return Histogram("minilm", digest, centre, direction, header["story"])
+        return Intervals("minilm", digest, centre, direction, header["story"])
 
 
-def minilm_map(embedding: MiniLMEmbedding | None = None) -> Embedded:
-    """The feature map `minilm`, whose direction comes with the package."""
+def minilm_map(embedding: MiniLMEmbedding | None = None) -> Intervals:
+    """The partition `minilm`, whose direction comes with the package."""
     with resources.as_file(resources.files("prudent.certify.features") / "minilm.npz") as path:
-        return Embedded(embedding or MiniLMEmbedding(), read(path))
+        return attrs.evolve(read(path), embedding=embedding or MiniLMEmbedding())

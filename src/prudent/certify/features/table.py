@@ -1,19 +1,21 @@
-"""A map for records of a table: votes for the cells of public partitions.
+"""Cells for records of a table, by public edges of columns.
 
-Each partition is by a few columns: numbers fall between public edges, categories are what they are.
-A record votes, in each partition, for its cell, and a query gives weight 1 to its own cells. So the
-similarity of two records is the fraction of partitions in which they share a cell, and a class sum
-is a set of histograms: several sums per class, by a public partition of the records.
+Each table is by a few columns: numbers fall between public edges, categories are what they are. A
+query gives weight 1 to its own cells, so the similarity of two records is the fraction of tables in
+which they share a cell.
 """
 
 import hashlib
 import math
+from typing import Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent.certify.vectors import Votes
+from prudent.certify.radius import STEPS, Weights, Whole
+from prudent.records.arrays import Form
+from prudent.records.labels import NONE
 
 Real = npt.NDArray[np.float64]
 
@@ -46,56 +48,47 @@ class Column:
 
 @attrs.frozen
 class Partitions:
-    """A feature map by partitions of the records.
+    """A partition of records by columns, in one table for each group of columns.
 
     Attributes:
-        name: As for `FeatureMap`.
-        partitions: The columns of each partition; their number is a power of 2.
+        name: As for `Partition`.
+        partitions: The columns of each table.
+        columns: How many numbers a record has.
     """
 
     name: str
     partitions: tuple[tuple[Column, ...], ...]
+    columns: int
 
     @property
-    def width(self) -> int:
-        """All cells of all partitions."""
-        return sum(math.prod(column.cells for column in columns) for columns in self.partitions)
+    def sizes(self) -> tuple[int, ...]:
+        """The cells of each table."""
+        return tuple(math.prod(column.cells for column in each) for each in self.partitions)
 
     @property
     def digest(self) -> str:
         """Of the edges and everything else."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
-    @property
-    def pairing(self) -> Votes:
-        """One vote per partition."""
-        return Votes(len(self.partitions))
-
-    def records(self, records: npt.NDArray[np.generic]) -> Real:
-        """The votes of records; NaN for a record with a value that is not finite."""
-        votes, finite = self._shared(records)
-        votes /= len(self.partitions)
-        votes[~finite] = np.nan
-        return votes
-
-    def queries(self, queries: npt.NDArray[np.generic]) -> Real:
-        """The weight 1 for the cells of a query, unless it is not finite."""
-        weights, finite = self._shared(queries)
-        weights[~finite] = 0.0
-        return weights
-
-    def _shared(self, records: npt.NDArray[np.generic]) -> tuple[Real, npt.NDArray[np.bool_]]:
-        values = records.reshape(len(records), -1).astype(np.float64)
-        finite: npt.NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
-        values[~finite] = 0.0
-        marks, start = np.zeros((len(values), self.width)), 0
-        for columns in self.partitions:
+    def cells(self, records: Any) -> Whole:
+        """The cells of records."""
+        values, present = Form((self.columns,)).read(records)
+        found, start = [], 0
+        for columns, size in zip(self.partitions, self.sizes, strict=True):
             cell = np.zeros(len(values), dtype=np.int64)
             for column in columns:
                 cell = column.cells * cell + column.cell(values[:, column.index])
-            marks[np.arange(len(values)), start + cell] = 1.0
-            start += math.prod(column.cells for column in columns)
-        return marks, finite
+            found.append(start + cell)
+            start += size
+        return np.where(present[:, None], np.stack(found, axis=1), NONE)
+
+    def weights(self, queries: Any) -> Weights:
+        """The weight 1 for the cells of a query itself."""
+        cells = self.cells(queries)
+        found = np.zeros((len(cells), sum(self.sizes)), np.float32)
+        rows = np.flatnonzero((cells != NONE).all(axis=1))
+        found[rows[:, None], cells[rows]] = STEPS
+        return found
 
 
 _AGE = Column(0, (18, 28, 35, 50, 65))
@@ -116,5 +109,6 @@ CENSUS = Partitions(
         (_WEEKS,),
         (_GAINS, _LOSSES),
     ),
+    40,
 )
 """For Census-Income (KDD): what is commonly said to decide an income, one partition each."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from prudent.experiments.recipes.whitening import of_unit_length
 from prudent.experiments.scattering import CELLS, CHANNELS, scattering
-from prudent.experiments.whole_network import codes_of, glyph_network
+from prudent.records.whole_network import codes_of, shipped_network
 
 GROUPS = 27
 """Groups of the 81 channels that are normalised together."""
@@ -45,7 +45,7 @@ def scattering_rows(images: Tensor) -> Tensor:
 
 def glyph_rows(images: Tensor) -> Tensor:
     """Codes of the network that was trained on synthetic glyphs, (n, 256)."""
-    network = glyph_network()
+    network, _ = shipped_network("glyphs")
     return _by_parts(images, lambda part: codes_of(network, part))
 
 

@@ -1,36 +1,36 @@
 """The certified classifiers of the frontier: one private release in place of training.
 
-They meet the same bad records as the trained methods, and besides an attack aimed at their sums by
-someone who knows the feature map, the noise and the test records (`certify.attacks`).
+They meet the same bad records as the trained methods, and besides an attack aimed at their counts
+by someone who knows the features, the noise and the test records (`certify.attacks`).
 """
 
 import functools
 import hashlib
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
-from prudent.certify.attacks import Records, Target, best_attacks
-from prudent.certify.classifier import CertifiedClassifier, decided, scores_of
-from prudent.certify.features import FeatureMap, feature_map
-from prudent.certify.vectors import Whole, in_chunks
+from prudent.certify.attacks import Target, best_attacks
+from prudent.certify.classifier import CertifiedClassifier
+from prudent.certify.codes import Codes
+from prudent.certify.counts import Counts
+from prudent.certify.experiment import coded_once
+from prudent.certify.known import Known
+from prudent.certify.landmarks import Partition
+from prudent.certify.radius import Whole, scores_of
 from prudent.corruption import Backdoor, DataCorruption, corrupted_records, parse
 from prudent.experiments.datasets import Dataset, load
 from prudent.paper.corruptions import AIMED
 from prudent.paper.results import Reading
 from prudent.paper.runs.jobs import Job, settings
+from prudent.records.arrays import parts
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.sums.additive import least_gaussian
 
 Images = npt.NDArray[np.generic]
-T = TypeVar("T")
-_PART = 1024  # records that a thread maps at a time
+_ROWS = 1024
+_PLANNED = 2000  # test records that an aimed attack looks at while it chooses
 
 
 def run_certified(job: Job) -> list[Reading]:
@@ -48,7 +48,7 @@ def run_certified(job: Job) -> list[Reading]:
             epsilon=job.epsilons[0],
             accountant="pld",
             steps=1,
-            noise_multiplier=round(least_gaussian(job.epsilons[0], settings()["delta"]), 5),
+            noise_multiplier=round(1 / job.epsilons[0], 5),
             accuracy=accuracy,
             pass_rate=None,
             trim=None,
@@ -58,122 +58,129 @@ def run_certified(job: Job) -> list[Reading]:
 
 
 @attrs.frozen(eq=False)
-class Known:
-    """A data set with the vectors of its clean records: most bad ones differ in few images."""
+class Measured:
+    """A data set with the codes of its clean records: most bad ones differ in few images."""
 
     data: Dataset
-    features: FeatureMap
-    vectors: sparse.csr_array
-    queries: Whole
-    images: sparse.csr_array
-    seen: dict[bytes, sparse.csr_array] = attrs.field(factory=dict, init=False)
+    public: Partition
+    partition: Partition
+    train: Codes
+    test: Codes
+    seen: dict[bytes, Whole] = attrs.field(factory=dict, init=False)
 
     @classmethod
-    def of(cls, data: Dataset, features: FeatureMap) -> "Known":
-        """Map all records of a data set."""
+    def of(cls, data: Dataset, public: Partition) -> "Measured":
+        """Code all records of a data set."""
         train, test = data.train_features.numpy(), data.test_features.numpy()
-        asked = _queries(features, test)
-        return cls(data, features, _vectors(features, train), asked, _vectors(features, test))
+        coded, (given, asked) = coded_once(public, train, test)
+        return cls(data, public, coded, given, asked)
+
+    @functools.cached_property
+    def places(self) -> Whole:
+        """The cells of the clean records."""
+        return _cells(self.partition, self.train)
 
     @property
     def truth(self) -> npt.NDArray[np.int64]:
         """The labels of the test records."""
         return np.asarray(self.data.test_labels.numpy())
 
-    def measured(self, noise: Whole, corruption: object, seed: int) -> tuple[float, float | None]:
+    def model(self, epsilon: float) -> Known:
+        """The public facts of a classifier of these data."""
+        return CertifiedClassifier(epsilon, self.data.classes, features=self.partition).known()
+
+    def measured(self, noise: Counts, corruption: object, seed: int) -> tuple[float, float | None]:
         """Accuracy in percent under a corruption, and the success of its trigger if it has one."""
-        members = Records(self.vectors, self.data.train_labels.numpy())
+        places, labels = self.places, self.data.train_labels.numpy()
         if isinstance(corruption, DataCorruption):
-            members = self._corrupted(corruption, seed)
-        released = members.sums(self.data.classes, self.features.pairing) + noise
-        accuracy = _percent(self._labels(self.queries, released) == self.truth)
+            places, labels = self._corrupted(corruption, seed)
+        counts = _with_noise(noise, places, labels)
+        accuracy = _percent(self._labels(self.test, counts) == self.truth)
         if not isinstance(corruption, Backdoor):
             return accuracy, None
         others = self.truth != corruption.target
-        queries = _stamped(self, attrs.evolve(corruption, ratio=0.0))[others]
-        return accuracy, _percent(self._labels(queries, released) == corruption.target)
+        codes = _stamped(self, attrs.evolve(corruption, ratio=0.0))[others]
+        return accuracy, _percent(self._labels(codes, counts) == corruption.target)
 
-    def _labels(self, queries: Whole, released: Whole) -> npt.NDArray[np.int64]:
-        return decided(scores_of(queries, released, self.features.pairing))[0]
+    def _labels(self, codes: Codes, counts: Counts) -> npt.NDArray[np.int64]:
+        found = []
+        for each in parts(codes, _ROWS):
+            weights = self.partition.weights(each)
+            scores = scores_of(weights, counts.cells, counts.totals, counts.tables)
+            found.append(scores.argmax(axis=1))
+        return np.concatenate(found)
 
-    def _corrupted(self, corruption: DataCorruption, seed: int) -> Records:
+    def _corrupted(self, corruption: DataCorruption, seed: int) -> tuple[Whole, Whole]:
         bad = self.data.corrupted(corruption, seed)
         before, after = self.data.train_features.numpy(), bad.train_features.numpy()
         changed = np.flatnonzero((before != after).reshape(len(after), -1).any(axis=1))
-        labels = bad.train_labels.numpy()
-        if not len(changed):
-            return Records(self.vectors, labels)
-        kept = np.setdiff1d(np.arange(len(labels)), changed)
-        vectors = sparse.vstack([self.vectors[kept], self._poison(after[changed])], format="csr")
-        return Records(vectors, labels[np.concatenate([kept, changed])])
+        places = self.places.copy()
+        if len(changed):
+            places[changed] = self._poison(after[changed])
+        return places, bad.train_labels.numpy()
 
-    def _poison(self, images: Images) -> sparse.csr_array:
-        """The vectors of bad records; many repeat, in one run or at several ratios."""
+    def _poison(self, images: Images) -> Whole:
+        """The cells of bad records; many repeat, in one run or at several ratios."""
         keys = [hashlib.sha256(image.tobytes()).digest() for image in images]
         new = {key: index for index, key in enumerate(keys) if key not in self.seen}
         if new:
-            found = _vectors(self.features, images[list(new.values())])
-            self.seen.update((key, found[[row]]) for row, key in enumerate(new))
-        poison: sparse.csr_array = sparse.vstack([self.seen[key] for key in keys], format="csr")
-        return poison
+            found = _cells(self.public, images[list(new.values())])
+            self.seen.update(zip(new, found, strict=True))
+        return np.array([self.seen[key] for key in keys])
 
-    def aimed_at(self, noise: Whole, ratio: float, seed: int) -> float:
-        """Accuracy in percent after the worst attack aimed at the sums by the bad records."""
-        labels, pairing = self.data.train_labels.numpy(), self.features.pairing
+    def aimed_at(self, noise: Counts, ratio: float, seed: int) -> float:
+        """Accuracy in percent after the worst attack aimed at the counts by the bad records."""
+        labels = self.data.train_labels.numpy()
         honest = np.ones(len(labels), dtype=bool)
         honest[corrupted_records(len(labels), ratio, seed).numpy()] = False
-        members = Records(self.vectors[honest], labels[honest])
-        released = members.sums(self.data.classes, pairing) + noise
-        target = Target(members, released, self.queries, self.images, self.truth, pairing)
+        counts = _with_noise(noise, self.places[honest], labels[honest])
+        chosen = self.test[:: max(1, len(self.test) // _PLANNED)]
+        target = Target(
+            counts,
+            self.partition.sizes,
+            self.places[honest],
+            labels[honest],
+            self.partition.weights(chosen),
+            self.truth[:: max(1, len(self.test) // _PLANNED)],
+            self.partition.cells(chosen),
+        )
         return min(
-            _percent(self._labels(self.queries, released + attack.sums(target)) == self.truth)
+            _percent(self._labels(self.test, attack.applied(counts)) == self.truth)
             for attack in best_attacks(target, int((~honest).sum()))
-            if not len(attack.removed)  # bad records are drawn, not chosen: none can be removed
+            if attack.name != "removal"  # bad records are drawn, not chosen: none can be removed
         )
 
 
 @functools.lru_cache(maxsize=1)
-def _known(dataset: str, features: str) -> Known:
-    return Known.of(load(settings()["datasets"][dataset]["data"]), feature_map(features))
+def _known(dataset: str, features: str) -> Measured:
+    data = load(settings()["datasets"][dataset]["data"])
+    public = CertifiedClassifier(1.0, data.classes, None, features).known().partition
+    return Measured.of(data, public)
 
 
 @functools.lru_cache(maxsize=8)
-def noise_of(known: Known, epsilon: float, seed: int) -> Whole:
+def noise_of(known: Measured, epsilon: float, seed: int) -> Counts:
     """The noise of a fit with a seed: the same for all records, so that only they differ."""
-    members = Records(known.vectors[:0], known.data.train_labels.numpy()[:0])
-    like = CertifiedClassifier(known.features, known.data.classes, epsilon, settings()["delta"])
-    return members.fitted(like, known.features, ReproducibleNoise(seed))
+    model = known.model(epsilon)
+    return model.empty().released(model.pricing, ReproducibleNoise(seed))
+
+
+def _with_noise(noise: Counts, places: Whole, labels: Whole) -> Counts:
+    counts = attrs.evolve(noise, cells=noise.cells.copy(), totals=noise.totals.copy())
+    counts.insert(places, labels)
+    return counts
 
 
 @functools.lru_cache(maxsize=1)
-def _stamped(known: Known, trigger: Backdoor) -> Whole:
-    """The test records as queries, with the trigger in each."""
-    return _queries(known.features, trigger.triggered(known.data.test_features).numpy())
+def _stamped(known: Measured, trigger: Backdoor) -> Codes:
+    """The codes of the test records with the trigger in each."""
+    images = trigger.triggered(known.data.test_features).numpy()
+    codes: Codes = coded_once(known.public, images)[1][0]
+    return codes
 
 
-def _vectors(features: FeatureMap, images: Images) -> sparse.csr_array:
-    def mapped(part: Images) -> sparse.csr_array:
-        chunks = in_chunks(features.records, part)
-        rows = [sparse.csr_array(features.pairing.records(values)[0]) for _, values in chunks]
-        return sparse.vstack(rows, format="csr")
-
-    vectors: sparse.csr_array = sparse.vstack(_in_threads(mapped, images), format="csr")
-    return vectors
-
-
-def _queries(features: FeatureMap, images: Images) -> Whole:
-    def mapped(part: Images) -> Whole:
-        chunks = in_chunks(features.queries, part)
-        return np.concatenate([features.pairing.queries(values) for _, values in chunks])
-
-    return np.concatenate(_in_threads(mapped, images))
-
-
-def _in_threads(act: "Callable[[Images], T]", images: Images) -> "list[T]":
-    """What `act` makes of parts of images, in order; large array operations run side by side."""
-    parts = [images[start : start + _PART] for start in range(0, len(images), _PART)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(act, parts))
+def _cells(partition: Partition, records: Images) -> Whole:
+    return np.concatenate([partition.cells(each) for each in parts(records, _ROWS)])
 
 
 def _percent(right: npt.NDArray[np.bool_]) -> float:

@@ -1,0 +1,150 @@
+"""What is public before a fit: the cells, the classes and the price, from arguments as given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.certify.codes import whole
+from prudent.certify.counts import Counts, Pricing
+from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
+from prudent.certify.landmarks import RAMP, Features, Landmarks, Partition, random_directions
+from prudent.records.arrays import declared_width, parts
+from prudent.records.labels import Classes
+
+ROWS = 1024
+"""Records or queries that are mapped at a time, to save memory."""
+
+_MOST_CLASSES = 10**6
+
+
+class Known:
+    """What is public before a fit: the cells, the classes and the price."""
+
+    def __init__(self, partition: Partition, classes: Classes, pricing: Pricing) -> None:
+        self.partition, self.classes, self.pricing = partition, classes, pricing
+        self.digest = f"{partition.digest} {classes.labels!r}"
+
+    def empty(self) -> Counts:
+        """Counts of no records."""
+        sizes = self.partition.sizes
+        return Counts.empty(len(self.classes), sum(sizes), len(sizes), self.digest)
+
+    def counted(self, records: Any, labels: Any) -> Counts:
+        """Exact counts of records."""
+        found, names = self.empty(), self.classes.numbers(labels)
+        records = records if hasattr(records, "__len__") else np.asarray(records)
+        if len(names) != len(records):
+            raise ValueError
+        start = 0
+        for part in parts(records, ROWS):
+            found.insert(self.partition.cells(part), names[start : start + ROWS])
+            start += ROWS
+        return found
+
+
+def _features(features: Any, rows: Any) -> Features:
+    if features is None:
+        return Vectors(np.atleast_2d(np.asarray(rows, dtype=np.float64))[0].size)
+    if hasattr(features, "codes"):
+        return features  # type: ignore[no-any-return]
+    if not callable(features):
+        raise ArgumentError("features", "a name, a function or None", shown=name_of(features))
+    first = np.asarray(features(next(parts(rows, 1))))
+    return Function(features, first.size, name_of(features))
+
+
+def _ramped(shipped: Landmarks, ramp: tuple[float, float] | None) -> Landmarks:
+    return shipped if ramp is None else attrs.evolve(shipped, ramp=ramp)
+
+
+def partition_of(
+    features: Any, landmarks: Any, ramp: tuple[float, float] | None, width: int | None
+) -> Partition:
+    """The public partition that the arguments of a classifier describe, checked.
+
+    Args:
+        features: As for `CertifiedClassifier`.
+        landmarks: As for `CertifiedClassifier`.
+        ramp: As for `CertifiedClassifier`.
+        width: How many numbers each record has, where that is known.
+    """
+    counted = isinstance(landmarks, int)
+    if isinstance(features, str):
+        if features in SHIPPED and (counted or landmarks is None):
+            return _ramped(shipped_landmarks(features), ramp)
+        features = named(features)
+    if hasattr(features, "cells"):
+        return features  # type: ignore[no-any-return]
+    if landmarks is None:
+        raise ArgumentError("landmarks", "public records, or a number of directions", got=landmarks)
+    if counted:
+        _validate.count(1, landmarks=landmarks)
+        coded = Vectors(width) if features is None and width else features
+        if not hasattr(coded, "width"):
+            raise ArgumentError(
+                "landmarks", "public records, where X is no array of vectors", got=landmarks
+            )
+        codes = whole(random_directions(landmarks, coded.width))
+    else:
+        coded = _features(features, landmarks)
+        codes, present = coded.codes(landmarks)
+        if not present.all():
+            raise ArgumentError("landmarks", "records that the features can read", shown="others")
+    return Landmarks(coded, codes, ramp or RAMP)
+
+
+def name_of(features: Any) -> str:
+    """What features are called in messages."""
+    if isinstance(features, str):
+        return repr(features)
+    return str(getattr(features, "name", getattr(features, "__name__", type(features).__name__)))
+
+
+def labels_of(classes: Any) -> Sequence[Any]:
+    """The public labels, from a list of them or from their number."""
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        _validate.between(2, _MOST_CLASSES, classes=classes)
+        return range(classes)
+    return np.asarray(_validate.values(classes=classes)).tolist()  # type: ignore[no-any-return]
+
+
+def checked_width(records: Any) -> int | None:
+    """How many numbers the type of the records says that each has; refuses types of other kinds."""
+    _refuse_odd_arrays(records)
+    return declared_width(records)
+
+
+def check_records(records: Any, partition: Partition) -> None:
+    """Refuse arrays whose records have another width than the landmarks: both are public."""
+    width, own = declared_width(records), getattr(partition, "features", None)
+    if isinstance(own, Vectors) and width is not None and width != own.width:
+        raise ArgumentError("X", f"records of {own.width} features", shown=f"{width} features")
+
+
+def check_queries(queries: Any, width: int | None) -> None:
+    """Queries are public: what cannot be read is refused."""
+    _refuse_odd_arrays(queries)
+    found = declared_width(queries)
+    if width is not None and found is not None and found != width:
+        raise ArgumentError(
+            "X",
+            f"queries of {width} features",
+            shown=f"X has {found} features, but CertifiedClassifier is expecting {width} features "
+            "as input",
+        )
+
+
+def _refuse_odd_arrays(records: Any) -> None:
+    if hasattr(records, "toarray"):
+        raise ArgumentError("X", "a dense array; sparse input is not supported", shown="sparse")
+    kind = getattr(getattr(records, "dtype", None), "kind", "f")
+    if kind == "c":
+        raise ArgumentError("X", "real numbers; Complex data not supported", shown="complex")
+    if getattr(records, "ndim", 2) == 1 and kind != "O":
+        raise ArgumentError(
+            "X", "2D array, one row per record. Reshape your data", shown="1D array"
+        )

@@ -1,0 +1,158 @@
+"""Records of any container as arrays of numbers: each is converted by itself.
+
+Libraries that make one array of many records convert them together: one float among bytes makes
+floats of all of them, and a sum over columns is rounded otherwise in Fortran order than in C order.
+What a record adds to a release must be a function of this record alone. Here it is: a number
+becomes the nearest float64, whatever stands beside it, and records are handed on in C order. So the
+container, its type and its memory order change no bit of a record that they hold exactly.
+
+A record counts as absent if it is no array of finite numbers of the declared shape and range.
+"""
+
+import math
+import numbers
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from prudent._validate import ArgumentError
+
+Real = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+ROWS = 256
+"""Records that are converted at a time, to save memory."""
+
+_NUMBERS = "biuf"  # kinds of numpy types whose values are real numbers
+
+
+@attrs.frozen
+class Form:
+    """What one record looks like; declared, or known from public facts.
+
+    Attributes:
+        shape: Its shape. A record with as many numbers in another shape is reshaped.
+        low: The least number it may hold.
+        high: The largest.
+    """
+
+    shape: tuple[int, ...]
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def size(self) -> int:
+        """How many numbers a record holds."""
+        return math.prod(self.shape)
+
+    def read(self, records: Any) -> tuple[Real, Flags]:
+        """Records as one array in C order, and which of them are present; the others are zero.
+
+        Args:
+            records: An array, a tensor, a table with one record per row, or a sequence of records.
+
+        Returns:
+            Numbers of shape (records, *shape), and one flag per record.
+        """
+        parts = list(self.chunks(records))
+        empty: list[tuple[Real, Flags]] = [(np.zeros((0, *self.shape)), np.zeros(0, bool))]
+        values, present = zip(*(parts or empty), strict=True)
+        return np.concatenate(values), np.concatenate(present)
+
+    def chunks(self, records: Any, rows: int = ROWS) -> Iterator[tuple[Real, Flags]]:
+        """What `read` returns, of so many records at a time."""
+        given = _container(records)
+        for start in range(0, len(given), rows):
+            yield self._read(given[start : start + rows])
+
+    def _read(self, given: "npt.NDArray[Any] | Sequence[Any]") -> tuple[Real, Flags]:
+        values, present = np.zeros((len(given), *self.shape)), np.zeros(len(given), bool)
+        if isinstance(given, np.ndarray):
+            if given.size == values.size:
+                values[...] = given.reshape(values.shape)  # to the nearest, number by number
+                present[...] = True
+        else:
+            for index, record in enumerate(given):
+                found = _numbers(record)
+                if found is not None and found.size == self.size:
+                    values[index], present[index] = found.reshape(self.shape), True
+        flat = values.reshape(len(values), self.size)
+        with np.errstate(invalid="ignore"):
+            fits = np.isfinite(flat) & (flat >= self.low) & (flat <= self.high)
+        present &= fits.all(axis=1)
+        values[~present] = 0.0
+        return values, present
+
+
+def parts(records: Any, rows: int = ROWS) -> Iterator[Any]:
+    """Containers of so many records each, in order; the last may hold fewer."""
+    given = records.iloc if hasattr(records, "iloc") else _sliceable(records)
+    count = len(records) if hasattr(records, "__len__") else len(given)
+    for start in range(0, count, rows):
+        yield given[start : start + rows]
+
+
+def _sliceable(records: Any) -> Any:
+    if hasattr(records, "__getitem__"):
+        return records
+    return np.asarray(records) if hasattr(records, "__array__") else list(records)
+
+
+def declared_width(records: Any) -> int | None:
+    """How many numbers the type of a container says that each record has; None if it says nothing.
+
+    The shape of an array, a tensor or a table is a public fact about its type. What a list holds is
+    not: its first record is as private as any other.
+    """
+    if hasattr(records, "__array__") and not hasattr(records, "shape"):
+        records = np.asarray(records)
+    shape = getattr(records, "shape", None)
+    if isinstance(shape, tuple) and len(shape) > 1:
+        return math.prod(int(size) for size in shape[1:])
+    return None
+
+
+def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
+    """Records as an array of numbers, which has one type for all, or as a sequence of records."""
+    if hasattr(records, "detach"):  # a tensor, of a type that numpy may not have
+        records = records.detach().cpu()
+        records = (records.double() if records.is_floating_point() else records).numpy()
+    if hasattr(records, "iloc"):  # a table: each column has a type of its own
+        columns = [records.iloc[:, place].tolist() for place in range(records.shape[1])]
+        return list(zip(*columns, strict=True))
+    if not isinstance(records, np.ndarray) and hasattr(records, "rows"):  # of polars
+        return list(records.rows())
+    if not isinstance(records, list | tuple) and hasattr(records, "__array__"):
+        records = np.asarray(records)
+    if isinstance(records, np.ndarray):
+        if records.ndim < 1:
+            raise ArgumentError("X", "one row per record", shown="a single number")
+        return records if records.dtype.kind in _NUMBERS else list(records)
+    if not hasattr(records, "__len__") or not hasattr(records, "__getitem__"):
+        raise ArgumentError("X", "an array, a table or a sequence of records", shown="another type")
+    return records if isinstance(records, list | tuple) else list(records)
+
+
+def _numbers(record: Any) -> Real | None:
+    """One record as float64, or None if it is no array of numbers."""
+    try:
+        if hasattr(record, "detach"):
+            return _numbers(_container(record[None])[0])
+        found = np.asarray(record)
+        if found.dtype.kind in _NUMBERS:
+            return np.ascontiguousarray(found, dtype=np.float64)
+        if found.dtype != object:
+            return None
+        each = [_number(value) for value in found.ravel().tolist()]
+        return np.array(each, dtype=np.float64).reshape(found.shape)
+    except Exception:  # whatever an object raises that is no array of numbers
+        return None
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, numbers.Real | np.bool_):
+        raise TypeError
+    return float(value)
