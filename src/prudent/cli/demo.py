@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from prudent._rounding import rounded_up
+from prudent._rounding import exact, rounded_up
 from prudent.cli import completion, options
 from prudent.cli.display import as_text, echo_json, manner, note
 
