@@ -23,6 +23,7 @@ from prudent.training import (
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.keystream import Key, Purpose, normals
 from prudent.training.lattice_noise import rounded
+from prudent.training.rounding import noise_factor
 from tests.training.gradients.oracle import alone, cross_entropy
 
 RECORDS, BATCH, SILENT, SEED = 23, 16.0, 1e-6, 5
@@ -147,7 +148,8 @@ class TestDpSgd:
             outcome = step_of(aggregation, model)([Chunk(inputs, targets)])
             assert float(outcome.noise) == pytest.approx(1.3 * 3.0)
             gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-            noisy = rounded(expected * BATCH, drawn, *map(torch.tensor, (3.9, 0.25)))
+            deviation = 3.9 * noise_factor(len(expected), len([*model.parameters()]), torch.float64)
+            noisy = rounded(expected * BATCH, drawn, *map(torch.tensor, (deviation, 0.25)))
             assert torch.equal(gradient, noisy / BATCH)
 
     @pytest.mark.parametrize("kind", [Sum, TrimmedSum])
