@@ -95,7 +95,8 @@ def first_noise(count):
 def released(model, aggregation, outcome):
     """What the first step left in `.grad`, less the noise, which the seed gives away."""
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    return gradient - outcome.noise * first_noise(len(gradient)) / BATCH
+    noise = outcome.noise * noise_factor(len(gradient), len([*model.parameters()]), gradient.dtype)
+    return gradient - noise * first_noise(len(gradient)) / BATCH
 
 
 @pytest.mark.parametrize("engine", [BookKeeping, Materialised])
