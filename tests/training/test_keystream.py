@@ -117,11 +117,11 @@ class TestPositions:
         cpu, key = torch.device("cpu"), Key.from_seed(1)
         states = [
             key.generator(cpu, purpose, rank=rank).initial_seed()
-            for purpose in (Purpose.READING, Purpose.CORRUPTION)
+            for purpose in (Purpose.MODEL, Purpose.CORRUPTION)
             for rank in (0, 1)
         ]
         assert len(set(states)) == 4
-        assert key.generator(cpu, Purpose.READING).initial_seed() == states[0]
+        assert key.generator(cpu, Purpose.MODEL).initial_seed() == states[0]
 
 
 class TestKeys:

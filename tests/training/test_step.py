@@ -23,6 +23,7 @@ from prudent.training import (
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.keystream import Key, Purpose, normals
 from prudent.training.lattice_noise import rounded
+from prudent.training.rounding import noise_factor
 from tests.training.gradients.oracle import alone, cross_entropy
 
 RECORDS, BATCH, SILENT, SEED = 23, 16.0, 1e-6, 5
@@ -94,7 +95,8 @@ def first_noise(count):
 def released(model, aggregation, outcome):
     """What the first step left in `.grad`, less the noise, which the seed gives away."""
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    return gradient - outcome.noise * first_noise(len(gradient)) / BATCH
+    noise = outcome.noise * noise_factor(len(gradient), len([*model.parameters()]), gradient.dtype)
+    return gradient - noise * first_noise(len(gradient)) / BATCH
 
 
 @pytest.mark.parametrize("engine", [BookKeeping, Materialised])
@@ -147,7 +149,8 @@ class TestDpSgd:
             outcome = step_of(aggregation, model)([Chunk(inputs, targets)])
             assert float(outcome.noise) == pytest.approx(1.3 * 3.0)
             gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-            noisy = rounded(expected * BATCH, drawn, *map(torch.tensor, (3.9, 0.25)))
+            deviation = 3.9 * noise_factor(len(expected), len([*model.parameters()]), torch.float64)
+            noisy = rounded(expected * BATCH, drawn, *map(torch.tensor, (deviation, 0.25)))
             assert torch.equal(gradient, noisy / BATCH)
 
     @pytest.mark.parametrize("kind", [Sum, TrimmedSum])

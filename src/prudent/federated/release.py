@@ -35,7 +35,8 @@ class RoundOutcome(NamedTuple):
     Attributes:
         passed: Whether the robust branch was taken.
         trim: F, the number of updates that the robust branch of the round trims.
-        noise: Standard deviation of the noise on the sum.
+        noise: Standard deviation of the noise on the sum, without the factor that pays for rounding
+            (`noise_factor`).
     """
 
     passed: bool

@@ -48,7 +48,8 @@ class StepOutcome(NamedTuple):
     Attributes:
         passed: Whether the test passed.
         trim: F, the number of gradients that the robust branch of the step trims.
-        noise: Standard deviation of the noise on the sum.
+        noise: Standard deviation of the noise on the sum, without the factor that pays for rounding
+            (`noise_factor`).
         noisy_margin: The noisy margin that the test compared. Private unless the plan reveals the
             margin.
         drawn: Number of records in the batch. Private: neither released nor charged.
