@@ -22,7 +22,7 @@ from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
-from prudent.certify.features import Vectors
+from prudent.certify.features import Vectors, named
 from prudent.certify.known import (
     ROWS,
     Known,
@@ -376,9 +376,10 @@ class CertifiedClassifier:
             cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
             ramp = None if header["ramp"] is None else tuple(header["ramp"])
             given = header["features"] if features is None else features
-            if given is None:
+            if "landmarks" in archive and (given is None or isinstance(given, str)):
                 codes = archive["landmarks"].astype(np.float32)
-                given = Landmarks(Vectors(codes.shape[1]), codes, ramp)  # type: ignore
+                own: Any = Vectors(codes.shape[1]) if given is None else named(given)
+                given = Landmarks(own, codes, ramp, header["tables"])  # type: ignore[arg-type]
             found = cls(
                 header["epsilon"],
                 header["classes"],

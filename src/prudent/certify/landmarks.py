@@ -157,4 +157,4 @@ def public_ramp(codes: Codes, classes: int) -> tuple[float, float]:
 def random_directions(count: int, width: int) -> npt.NDArray[np.float64]:
     """Landmarks where nothing public is known: random signs, the same in every version of numpy."""
     drawn = np.random.RandomState(7).randint(0, 2, (count, width), dtype=np.uint8)
-    return 2.0 * drawn - 1.0
+    return 2 * drawn.astype(np.float64) - 1
