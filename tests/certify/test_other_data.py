@@ -182,7 +182,7 @@ def test_embeddings_are_computed_once(monkeypatch, tmp_path):
 
 def test_an_image_has_the_same_features_wherever_it_stands():
     torch.manual_seed(0)
-    embedding = ResNet18Embedding(ResNet18Features(1).eval(), "given")
+    embedding = ResNet18Embedding(ResNet18Features(1).eval(), "given", 64)
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
     found = embedding(images)

@@ -22,7 +22,7 @@ from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
-from prudent.certify.features import Vectors
+from prudent.certify.features import Vectors, named
 from prudent.certify.known import (
     ROWS,
     Known,
@@ -33,7 +33,7 @@ from prudent.certify.known import (
     name_of,
     partition_of,
 )
-from prudent.certify.landmarks import RAMP, Landmarks, Partition
+from prudent.certify.landmarks import Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
 from prudent.records.arrays import parts
 from prudent.records.labels import Classes
@@ -81,7 +81,7 @@ class CertifiedClassifier:
             are vectors already. A function: it is called with one record at a time, in a container
             like that of the records. A name of `features.NAMES`, or a `Partition`.
         ramp: Cosines between which the weight of a landmark rises from 0 to 1; None: those chosen
-            for the map, or `landmarks.RAMP`.
+            for the map, or by the cosines between landmarks, see `landmarks.public_ramp`.
         share: Fraction of ε for the class totals.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
@@ -254,8 +254,9 @@ class CertifiedClassifier:
             width: How many numbers each record has, where records are vectors and `landmarks` is
                 a number of directions.
         """
-        partition = partition_of(self.features, self.landmarks, self.ramp, width)
-        return Known(partition, Classes(labels_of(self.classes)), self.pricing)
+        classes = Classes(labels_of(self.classes))
+        partition = partition_of(self.features, self.landmarks, self.ramp, width, len(classes))
+        return Known(partition, classes, self.pricing)
 
     def _released(self, known: "Known", exact: Counts, done: Any) -> Self:
         self._taken(known, exact.released(known.pricing, self.noise))
@@ -339,7 +340,7 @@ class CertifiedClassifier:
             "classes": self.classes_.tolist(),
             "epsilon": self.epsilon,
             "share": self.share,
-            "ramp": self.ramp,
+            "ramp": getattr(self.partition_, "ramp", None),
             "tables": counts.tables,
             "partition": counts.partition,
         }
@@ -375,9 +376,10 @@ class CertifiedClassifier:
             cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
             ramp = None if header["ramp"] is None else tuple(header["ramp"])
             given = header["features"] if features is None else features
-            if given is None:
+            if "landmarks" in archive and (given is None or isinstance(given, str)):
                 codes = archive["landmarks"].astype(np.float32)
-                given = Landmarks(Vectors(codes.shape[1]), codes, ramp or RAMP)  # type: ignore
+                own: Any = Vectors(codes.shape[1]) if given is None else named(given)
+                given = Landmarks(own, codes, ramp, header["tables"])  # type: ignore[arg-type]
             found = cls(
                 header["epsilon"],
                 header["classes"],

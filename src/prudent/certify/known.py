@@ -11,7 +11,13 @@ from prudent._validate import ArgumentError
 from prudent.certify.codes import whole
 from prudent.certify.counts import Counts, Pricing
 from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
-from prudent.certify.landmarks import RAMP, Features, Landmarks, Partition, random_directions
+from prudent.certify.landmarks import (
+    Features,
+    Landmarks,
+    Partition,
+    public_ramp,
+    random_directions,
+)
 from prudent.records.arrays import declared_width, parts
 from prudent.records.labels import Classes
 
@@ -62,7 +68,11 @@ def _ramped(shipped: Landmarks, ramp: tuple[float, float] | None) -> Landmarks:
 
 
 def partition_of(
-    features: Any, landmarks: Any, ramp: tuple[float, float] | None, width: int | None
+    features: Any,
+    landmarks: Any,
+    ramp: tuple[float, float] | None,
+    width: int | None,
+    classes: int,
 ) -> Partition:
     """The public partition that the arguments of a classifier describe, checked.
 
@@ -71,6 +81,7 @@ def partition_of(
         landmarks: As for `CertifiedClassifier`.
         ramp: As for `CertifiedClassifier`.
         width: How many numbers each record has, where that is known.
+        classes: How many classes there are.
     """
     counted = isinstance(landmarks, int)
     if isinstance(features, str):
@@ -94,7 +105,7 @@ def partition_of(
         codes, present = coded.codes(landmarks)
         if not present.all():
             raise ArgumentError("landmarks", "records that the features can read", shown="others")
-    return Landmarks(coded, codes, ramp or RAMP)
+    return Landmarks(coded, codes, ramp or public_ramp(codes, classes))
 
 
 def name_of(features: Any) -> str:

@@ -19,8 +19,7 @@ from prudent.records.labels import NONE
 
 Flags = npt.NDArray[np.bool_]
 
-RAMP = (0.1, 0.35)
-"""Cosines between which weights rise from 0 to 1, unless others are given."""
+_SAMPLE = 1000
 
 
 class Features(Protocol):
@@ -88,7 +87,7 @@ class Landmarks:
 
     features: Features
     codes: Codes
-    ramp: tuple[float, float] = RAMP
+    ramp: tuple[float, float] = (0.1, 0.35)
     tables: int = 1
 
     def __attrs_post_init__(self) -> None:
@@ -136,7 +135,26 @@ class Landmarks:
         return found
 
 
+def public_ramp(codes: Codes, classes: int) -> tuple[float, float]:
+    """A ramp by the landmarks alone: as many of them have weight as are of one class of several.
+
+    Of the cosines between landmarks, which are public, a fraction 1/classes is between alike ones
+    if classes are of one size. The ramp rises around that quantile.
+    """
+    rows = codes[:: max(1, len(codes) // _SAMPLE)]
+    others = ~np.eye(len(rows), dtype=bool)
+    cosines = np.sort((rows @ rows.T)[others]) / np.float32(SCALE * SCALE)
+    if not len(cosines):
+        return 0.0, 0.5
+    low, high = (
+        float(cosines[min(len(cosines) - 1, int(share * len(cosines)))])
+        for share in (1 - 1.5 / max(classes, 2), 1 - 0.5 / max(classes, 2))
+    )
+    low = max(-1.0, min(low, 0.9))
+    return low, min(1.0, max(high, low + 0.05))
+
+
 def random_directions(count: int, width: int) -> npt.NDArray[np.float64]:
     """Landmarks where nothing public is known: random signs, the same in every version of numpy."""
     drawn = np.random.RandomState(7).randint(0, 2, (count, width), dtype=np.uint8)
-    return 2.0 * drawn - 1.0
+    return 2 * drawn.astype(np.float64) - 1

@@ -36,12 +36,15 @@ class ResNet18Embedding:
     Args:
         network: The network; None reads it from the folder `weights` of the data folders.
         digest: Of its weights.
+        width: How many features it has.
     """
 
     name = "resnet18"
 
-    def __init__(self, network: ResNet18Features | None = None, digest: str = "") -> None:
-        self._network, self._digest = network, digest
+    def __init__(
+        self, network: ResNet18Features | None = None, digest: str = "", width: int = WIDTH
+    ) -> None:
+        self._network, self._digest, self.width = network, digest, width
 
     @functools.cached_property
     def network(self) -> ResNet18Features:
@@ -56,16 +59,16 @@ class ResNet18Embedding:
 
     def __call__(self, records: Any) -> npt.NDArray[np.float64]:
         """The features of images; NaN for what is no image."""
-        return np.array([self._row(record) for record in records]).reshape(len(records), WIDTH)
+        return np.array([self._row(record) for record in records]).reshape(len(records), self.width)
 
     def _row(self, record: Any) -> npt.NDArray[np.float64]:
         """The features of one image, computed alone: its row depends on no other."""
         shape = np.shape(record)
         if len(shape) != 3 or shape[0] != 3 or not np.size(record):
-            return np.full(WIDTH, np.nan)
+            return np.full(self.width, np.nan)
         values, (present,) = Form(shape, 0, 255).read([record])
         if not present:
-            return np.full(WIDTH, np.nan)
+            return np.full(self.width, np.nan)
         unit = values if values.max() <= 1 else values / 255
         images = torch.from_numpy(unit.astype(np.float32))
         row: npt.NDArray[np.float64] = features_of(self.network, images, SIDE)[0].double().numpy()

@@ -53,7 +53,7 @@ class Recipe:
 _HELD = "digits 50,000 to 60,000 of the training part of MNIST, with counts of the first 50,000"
 
 RECIPES = {
-    "letters": Recipe(count=12_000, tables=3, saw=_HELD),
+    "letters": Recipe(count=12_000, ramp=(0.1, 0.3), saw=_HELD),
     "glyphs": Recipe(count=16_000, tables=4, ramp=(0.05, 0.2), seed=77, saw=_HELD),
 }
 

@@ -112,7 +112,7 @@ class MiniLMEmbedding:
 def _bytes(record: Any) -> npt.NDArray[np.uint8]:
     """A row of bytes, or of bytes divided by 255, as an array of one row."""
     values, (present,) = Form((np.size(record),), 0, 255).read([record])
-    if not present:
+    if not present or np.ndim(record) != 1:
         raise ValueError
     return np.rint(values if values.max(initial=0) > 1 else 255 * values).astype(np.uint8)
 

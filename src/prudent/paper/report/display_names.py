@@ -20,7 +20,7 @@ _METHODS = {
     "ours": "TSGD+PTR, tuned",
     "ours-dpsgd": "DP-SGD, tuned",
     "certified-letters": "certified, public letters",
-    "certified-glyphs": "certified, no public data",
+    "certified-scattering": "certified, no public data",
 }
 _DATASETS = {
     "mnist": "MNIST",
