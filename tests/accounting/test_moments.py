@@ -127,7 +127,11 @@ def test_discrete_margin_has_the_divergence_of_its_sum(test, rate, order, adding
                 (weight(k) / total, mp.log(weight(k - 1) / weight(k)), 1.1)
                 for k in range(-math.ceil(14 * test.scale) - 3, math.ceil(14 * test.scale) + 4)
             ]
-    agrees(margin_pair(test, 1.1), components, order, rate, adding)
+    pair = margin_pair(test, 1.1)
+    if isinstance(test, DiscreteGaussianTest):  # of what was cut off nothing is known but its mass
+        assert moments.renyi_divergence(pair, np.array([2.0]), rate)[0] == math.inf
+        pair = MixturePair(pair.absent[:-2], pair.present[:-2], pair.sigma[:-2])
+    agrees(pair, components, order, rate, adding)
 
 
 def agrees_with_exact_masses(pair, order, rate, adding):
