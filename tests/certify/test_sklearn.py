@@ -18,8 +18,6 @@ from prudent.certify.known import labels_of  # noqa: E402
 from prudent.release.budget.ledger import Ledger  # noqa: E402
 
 EXCLUDED = {
-    "check_estimators_nan_inf": "a record that is not finite counts as absent: an error about it "
-    "would show that it is there",
     "check_classifiers_one_label": "one class cannot be certified against another",
     "check_classifiers_one_label_sample_weights": "as above",
     "check_classifiers_classes": "classes are in the order in which they are declared, not sorted",

@@ -231,8 +231,8 @@ class CertifiedClassifier:
         common = {"by": label, "groups": known.classes.labels, "ledger": self.ledger}
         options = common | {"noise": self.noise} | table
         edges = [*range(size), size - 0.5]
-        found = histogram(data, cell, edges=edges, epsilon=cells, **options)
-        numbers = count(data, cell, epsilon=totals, **options)
+        found: Any = histogram(data, cell, edges=edges, epsilon=cells, **options)
+        numbers: Any = count(data, cell, epsilon=totals, **options)
         rows = [found[each].counts for each in known.classes.labels]
         sums = [round(float(numbers[each].value)) for each in known.classes.labels]
         counted = Counts(np.array(rows), np.array(sums), 1, known.digest, self.epsilon)
@@ -344,7 +344,7 @@ class CertifiedClassifier:
             "tables": counts.tables,
             "partition": counts.partition,
         }
-        arrays = {"cells": counts.cells, "totals": counts.totals}
+        arrays: dict[str, Any] = {"cells": counts.cells, "totals": counts.totals}
         if isinstance(self.partition_, Landmarks):
             arrays["landmarks"] = self.partition_.codes.astype(np.int16)
         with replacing(Path(path), "wb") as file:

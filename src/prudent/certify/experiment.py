@@ -224,7 +224,7 @@ class Coded:
 
     def codes(self, records: Codes) -> tuple[Codes, Flags]:
         """The codes as they are."""
-        present = np.isfinite(records).all(axis=1)
+        present: Flags = np.asarray(np.isfinite(records).all(axis=1))
         return np.where(present[:, None], records, np.float32(0)), present
 
 

@@ -6,19 +6,18 @@ from prudent.audit.releases.case import Case, Run
 from prudent.certify.classifier import CertifiedClassifier
 from prudent.release.noise import Noise
 
-_ROWS = np.repeat(np.eye(2), 50, axis=0)
-_LABELS = np.repeat([0, 1], 50)
+_RECORDS = [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]] * 50  # two numbers and a label
 
 
 def certified_classifier(epsilon: float, delta: float) -> Case:
     """Counts at two landmarks: a record raises a cell by 1, and the total of its class by 1."""
-    with_record = np.concatenate([_ROWS, [[1.0, 0.0]]]), np.concatenate([_LABELS, [0]])
 
-    def fit(data: tuple[np.ndarray, np.ndarray], noise: Noise) -> tuple[int, int]:
-        model = CertifiedClassifier(epsilon, 2, np.eye(2), noise=noise).fit(*data)
+    def fit(data: list[list[float]], noise: Noise) -> tuple[int, int]:
+        rows = np.array(data)
+        model = CertifiedClassifier(epsilon, 2, np.eye(2), noise=noise).fit(rows[:, :2], rows[:, 2])
         return int(model.counts_.cells[0, 0]), int(model.counts_.totals[0])
 
-    def prepare(data: tuple[np.ndarray, np.ndarray], noise: Noise) -> Run:
+    def prepare(data: list[list[float]], noise: Noise) -> Run:
         return lambda: fit(data, noise)
 
     totals, cells = CertifiedClassifier(epsilon).pricing.parts
@@ -32,8 +31,8 @@ def certified_classifier(epsilon: float, delta: float) -> Case:
         name="certified-classifier",
         epsilon=epsilon,
         delta=0.0,
-        with_record=with_record,
-        without_record=(_ROWS, _LABELS),
+        with_record=[*_RECORDS, [1.0, 0.0, 0.0]],
+        without_record=_RECORDS,
         prepare=prepare,
         score=score,
         exact=epsilon,

@@ -104,7 +104,8 @@ class MiniLMEmbedding:
             ids = self.tokenizer.encode(text).ids
             tokens[0, : len(ids)] = torch.tensor(ids)
             with torch.no_grad():
-                return self.encoder(tokens)[0].double().numpy()
+                row: npt.NDArray[np.float64] = self.encoder(tokens)[0].double().numpy()
+            return row
         except (TypeError, ValueError):
             return np.full(self.encoder.width, np.nan)
 
