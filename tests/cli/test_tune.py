@@ -106,7 +106,7 @@ def test_search_spaces_are_read() -> None:
         (("--search=lr=2:1",), "--search"),
         (("--search=lr=0:1:log",), "--search"),
         (("--search=lr=nan:1",), "--search"),
-        (("--search=lr=-1:1",), "--lr"),
+        (("--search=lr=-1:1",), "lr"),
         (("--search=lr=1:2", "--search=lr=1:2"), "--search"),
         (("--search=lr=1:2", "--method=sgd"), "--method"),
         (("--search=lr=1:2", "--candidates=0"), "--candidates"),

@@ -16,6 +16,7 @@ from prudent.training import Execution, Plan, Sum, fit
 from prudent.training import step as step_module
 from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise
+from prudent.training.rounding import noise_factor
 from prudent.training.step_state import StepState
 from tests.oracles import linear_attack as attack
 from tests.training.gradients.oracle import cross_entropy
@@ -67,7 +68,8 @@ def public_noise():
         progress=False,
         lr=rate,
     )
-    steps = [(before - after) * expected / rate for before, after in pairwise(shown)]
+    factor = noise_factor(sum(p.numel() for p in model.parameters()), 2, torch.float64)
+    steps = [(a - b) * expected / rate / factor for a, b in pairwise(shown)]
     return [step[USED:].flatten().numpy() for step in steps]
 
 

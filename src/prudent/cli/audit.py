@@ -24,6 +24,7 @@ RELEASES = {
     "variance": "The variance of values within public bounds.",
     "histogram": "A histogram with public edges.",
     "certificate": "How many records keep a quantile within an interval.",
+    "certified-classifier": "The counts of the certified classifier.",
     "partitions": "Which groups occur.",
     "exponential": "The exponential mechanism: a median without its interval.",
     "exponential-quantile": "The exponential mechanism: a 0.9-quantile without its interval.",

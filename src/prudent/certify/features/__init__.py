@@ -160,7 +160,7 @@ def images(name: str) -> Images:
 def shipped_landmarks(name: str) -> Landmarks:
     """The landmarks of a map that come with the package, with the ramp chosen for them."""
     place = resources.files("prudent.certify.features") / f"{name}-landmarks.npz"
-    with resources.as_file(place) as path, np.load(path) as archive:
+    with resources.as_file(place) as path, np.load(path, allow_pickle=False) as archive:
         rows = archive["rows"].astype(np.float64)
         low, high = archive["ramp"].tolist()
         tables = int(archive["tables"])

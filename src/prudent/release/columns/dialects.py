@@ -157,6 +157,8 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
     have few rows, so they are fetched at once instead.
     """
     table = expression.as_table()
+    if table.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
+        return dict(table.to_pyarrow().to_pydict())
     if backend_name(expression) == "pyspark":
         with warnings.catch_warnings():
             # Spark quotes the error of a query in a warning.
