@@ -105,6 +105,7 @@ def test_a_second_ledger_for_the_same_data_is_an_error(
     assert "salaries" in run("create", tmp_path / "a.db", *budget).stdout
     refused = run("create", tmp_path / "b.db", *budget)
     assert "salaries already has a budget" in str(refused.exception)
+    assert str(refused.exception).count("another") == 1  # the command line puts its flag there
     assert run("create", tmp_path / "b.db", *budget, "--another").exit_code == 0
 
 

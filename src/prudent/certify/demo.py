@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from prudent.certify import experiment
-from prudent.certify.experiment import RECORDS, Part, Result
+from prudent.certify.classifier import RECORDS
+from prudent.certify.experiment import Part, Result
 from prudent.experiments.datasets import load
 
 if TYPE_CHECKING:

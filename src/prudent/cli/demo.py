@@ -178,7 +178,7 @@ def show_certified(found: "Sequence[tuple[Classifier, Result]]", console: "Conso
     from rich.table import Table
 
     from prudent.accounting import ADD_REMOVE
-    from prudent.certify.experiment import RECORDS
+    from prudent.certify.classifier import RECORDS
 
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")

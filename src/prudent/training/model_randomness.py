@@ -108,7 +108,7 @@ class StepRandomness:
             if device is not None:
                 seed, offset = (int(word) & (2**63 - 1) for word in self.words[:2])
                 device.manual_seed(seed)
-                device.set_offset(offset & (2**62 - 4))  # type: ignore[attr-defined]
+                device.set_offset(offset & (2**62 - 4))
             yield
         finally:
             host.set_state(before[0])

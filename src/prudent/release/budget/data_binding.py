@@ -35,7 +35,7 @@ class SecondLedgerError(LedgerError):
         super().__init__(
             f"{data} already has a budget: data set {dataset!r} in {location}. Two budgets for the "
             "same data add up, and neither knows of the other. Charge that one; or, to allow both, "
-            "create this one with another=True (--another)."
+            "create this one with another=True."
         )
 
     def __reduce__(self) -> tuple[type["SecondLedgerError"], tuple[str, str, str]]:

@@ -150,7 +150,7 @@ def rows_of(batch: Any) -> Tensor:
     return torch.arange(len(leaf), device=leaf.device)
 
 
-class _Drawing(TorchDispatchMode):
+class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Executes random operations with one generator state per record.
 
     Args:
@@ -158,7 +158,7 @@ class _Drawing(TorchDispatchMode):
     """
 
     def __init__(self, draws: Draws) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._draws = draws
         self._single: Iterator[int] = iter(())
 
