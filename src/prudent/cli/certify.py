@@ -78,6 +78,7 @@ def certify(
 
     [b]Example[/b]
 
+    A minute on two cores:
     $ prudent certify --dataset mnist --epsilon 0.1 --out runs/certify
 
     $ prudent certify --dataset mnist --features glyphs --epsilon 1
