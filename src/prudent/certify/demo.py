@@ -46,6 +46,9 @@ def certified(dataset: str, classifier: Classifier, records: Sequence[int] = REC
         classifier: The classifier.
         records: Numbers of bad records with which it is attacked; 0 is no attack.
     """
+    import torch
+
+    torch.set_num_threads(1)  # training runs have the other cores
     found = load(dataset)
     parts: tuple[Part, Part] = (
         (found.train_features.numpy(), found.train_labels.numpy()),

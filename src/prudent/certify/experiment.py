@@ -83,7 +83,7 @@ class Result:
         median_radius: Median over the test records of the radius; that of a wrong prediction
             counts as −1.
         sharpness: Median over test records of how many copies of a real record changed a
-            prediction, over the radius.
+            prediction, over the radius; None without attacks.
         curve: Certified accuracy at many numbers of records, for the picture.
         epsilon: ε of the release.
         balanced: Mean over the classes of the certified accuracy of their test records.
@@ -97,9 +97,9 @@ class Result:
     attacked: dict[int, float]
     attacks: dict[int, dict[str, float]]
     median_radius: float
-    sharpness: float
     curve: list[tuple[int, float]]
     epsilon: float
+    sharpness: float | None = None
     balanced: dict[int, float] = attrs.field(factory=dict)
     largest: float = 0.0
     delta: float = 0.0
@@ -136,6 +136,7 @@ def run(
     epsilon: float,
     landmarks: Any = 1024,
     records: Sequence[int] = RECORDS,
+    attack: bool = True,
     ledger: LedgerLike | None = None,
     noise: Noise | None = None,
 ) -> tuple[CertifiedClassifier, Result]:
@@ -150,7 +151,8 @@ def run(
         classes: The number of classes.
         epsilon: ε.
         landmarks: As for `CertifiedClassifier`.
-        records: Numbers of bad records.
+        records: Numbers of bad records; with 0 alone nothing is attacked.
+        attack: Whether to attack, which takes most of the time.
         ledger: Charged before the records are read.
         noise: Source of randomness; None uses the operating system's.
 
@@ -174,24 +176,25 @@ def run(
     with part("certifying test records"):
         scores, moves = _scores(coded, asked, model.counts_)
     winners, radii = decided(scores, moves)
-    chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
-    seen = asked[chosen]
-    target = Target(
-        model.counts_,
-        coded.sizes,
-        places,
-        names,
-        coded.weights(seen),
-        test[1][chosen],
-        coded.cells(seen),
-    )
-    fit = _Refit(coded, asked, known, same, places, names)
-    attacks, attacked = {}, {}
-    for k in track(records, "attacks"):
-        attacks[k], attacked[k] = _attacked(target, fit, test[1], winners, radii, k)
-    with_real = empirical_radii(target, scores[chosen])
+    attacks: dict[int, dict[str, float]] = {}
+    attacked, sharpness = {0: float(np.mean(winners == test[1]))}, None
+    if attack and any(records):
+        chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
+        seen = asked[chosen]
+        target = Target(
+            model.counts_,
+            coded.sizes,
+            places,
+            names,
+            coded.weights(seen),
+            test[1][chosen],
+            coded.cells(seen),
+        )
+        fit = _Refit(coded, asked, known, same, places, names)
+        for k in track([k for k in records if k], "attacks"):
+            attacks[k], attacked[k] = _attacked(target, fit, test[1], winners, radii, k)
+        sharpness = _sharpness(empirical_radii(target, scores[chosen]), radii[chosen])
     right = winners == test[1]
-    own = radii[chosen]
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
     sizes = np.bincount(test[1], minlength=classes)
@@ -202,7 +205,7 @@ def run(
         attacked=attacked,
         attacks=attacks,
         median_radius=float(np.median(np.where(right, radii, -1))),
-        sharpness=float(np.median(with_real[own > 0] / own[own > 0])) if (own > 0).any() else 1.0,
+        sharpness=sharpness,
         curve=[(k, float(np.mean(right & (radii >= k)))) for k in points],
         epsilon=epsilon,
         balanced={k: float(weights[right & (radii >= k)].sum()) for k in records},
@@ -330,9 +333,6 @@ def _attacked(
     target: Target, fit: _Refit, truth: Whole, winners: Whole, radii: Whole, k: int
 ) -> tuple[dict[str, float], float]:
     """Accuracy after each attack with k records, and after the worst one fitted anew."""
-    if k == 0:
-        clean = float(np.mean(winners == truth))
-        return {"none": clean}, clean
     attacks = list(best_attacks(target, k))
     found = {attack.name: accuracy_after(target, attack) for attack in attacks}
     worst = min(attacks, key=lambda attack: found[attack.name])
@@ -342,6 +342,12 @@ def _attacked(
     if (now != winners)[radii >= len(worst)].any():
         raise BrokenCertificateError(f"{worst.name} with {len(worst)} records")
     return found, float(np.mean(now == truth))
+
+
+def _sharpness(with_real: Whole, radii: Whole) -> float:
+    """Median of how many copies of a real record changed a prediction, over the radius."""
+    some = radii > 0
+    return float(np.median(with_real[some] / radii[some])) if some.any() else 1.0
 
 
 def read(dataset: str) -> tuple[Part, Part]:
@@ -374,14 +380,15 @@ def draw(result: Result, axes: "Axes") -> None:
     axes.plot(counts, shares, color="#2F8FD0", label="certified: no such records can do worse")
     axes.fill_between(counts, shares, color="#2F8FD0", alpha=0.15)
     tried = sorted(result.attacked.items())
-    axes.plot(
-        [k for k, _ in tried],
-        [100 * value for _, value in tried],
-        color="#D55E00",
-        marker="o",
-        linestyle="--",
-        label="after the worst attack tried",
-    )
+    if len(tried) > 1:
+        axes.plot(
+            [k for k, _ in tried],
+            [100 * value for _, value in tried],
+            color="#D55E00",
+            marker="o",
+            linestyle="--",
+            label="after the worst attack tried",
+        )
     axes.set_xlabel("bad records inserted or removed")
     axes.set_ylabel("accuracy on clean test data, %")
     axes.set_ylim(0, 100)

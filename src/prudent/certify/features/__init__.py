@@ -35,7 +35,7 @@ SHIPPED = ("letters", "glyphs")
 
 Flags = npt.NDArray[np.bool_]
 
-_AT_ONCE = 512
+_AT_ONCE = 128  # whose activations stay in the cache of a processor
 
 
 @attrs.frozen(eq=False)

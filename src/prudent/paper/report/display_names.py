@@ -19,8 +19,8 @@ _METHODS = {
     "ptr": "TSGD+PTR",
     "ours": "TSGD+PTR, tuned",
     "ours-dpsgd": "DP-SGD, tuned",
-    "certified-letters": "certified, public letters",
-    "certified-scattering": "certified, no public data",
+    "certified-letters": "sums of votes (earlier classifier), public letters",
+    "certified-scattering": "sums of votes (earlier classifier), no public data",
 }
 _DATASETS = {
     "mnist": "MNIST",
