@@ -39,7 +39,7 @@ def test_a_run_prints_its_certificates_and_keeps_the_classifier(
         answer = prudent(
             *("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10"),
             *("--epsilon", "1", "--ledger", str(tmp_path / "b.db")),
-            *("--out", str(out), "--json"),
+            *("--out", str(out), "--attack", "--json"),
         )
         assert (answer.status, answer.err) == (0, "")
         found = json.loads(answer.out)

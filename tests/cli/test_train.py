@@ -6,9 +6,8 @@ import attrs
 import numpy as np
 import pytest
 import torch
-import typer
 
-from prudent.cli import app, main
+from prudent.cli import command_line, main
 from prudent.experiments.experiment import Experiment
 from prudent.training.loop.checkpoint import load_checkpoint
 
@@ -266,9 +265,10 @@ def test_a_recipe_brings_features_and_settings_that_flags_change(capsys, tmp_pat
 
 
 def test_every_setting_of_an_experiment_has_a_flag():
-    command = typer.main.get_command(app).commands["train"]
+    command = command_line().commands["train"]
     flags = {parameter.name for parameter in command.params}
-    elsewhere = {"settings", "device", "out", "resume", "as_json", "records_per_person", "recipe"}
+    elsewhere = {"settings", "device", "out", "resume", "as_json", "quiet"}
+    elsewhere |= {"records_per_person", "recipe"}
     assert flags - elsewhere == {field.name for field in attrs.fields(Experiment)}
 
 

@@ -209,7 +209,7 @@ def test_batches_are_poisson_samples_each_used_once(
             assert torch.equal(part.inputs["input_ids"][part.valid], data.ids[ids[valid]])
     own.add_callback(StopsAt(5))
     own.train()
-    with pytest.raises(RuntimeError, match="batch of step 5"):
+    with pytest.raises(RuntimeError, match="batch of update 5"):
         own.training_step(own.model, batch)
 
 
