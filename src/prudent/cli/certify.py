@@ -81,7 +81,7 @@ def certify(
 
     [b]Example[/b]
 
-    Some two minutes on two cores:
+    A few minutes on two cores:
     $ prudent certify --dataset mnist --epsilon 0.1 --out runs/certify
 
     $ prudent certify --dataset mnist --features glyphs --epsilon 1

@@ -50,7 +50,10 @@ class Recipe:
     saw: str = ""
 
 
-_HELD = "digits 50,000 to 60,000 of the training part of MNIST, with counts of the first 50,000"
+_HELD = (
+    "digits 50,000 to 60,000 of the training part of MNIST, with counts of the first 50,000; "
+    "results of other settings on the test part were known"
+)
 
 RECIPES = {
     "letters": Recipe(count=12_000, ramp=(0.1, 0.3), saw=_HELD),
