@@ -285,6 +285,7 @@ def test_what_layers_may_cut_norms_and_sums_do_not(allow, monkeypatch):
         return multiply(left, right)
 
     before = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    everywhere = torch.get_float32_matmul_precision()
     allow()
     try:
         allowed = torch.backends.cuda.matmul.fp32_precision
@@ -296,9 +297,11 @@ def test_what_layers_may_cut_norms_and_sums_do_not(allow, monkeypatch):
             Dense(torch.randn(5, 6)).weighted_sum(torch.ones(5))
         assert torch.backends.cuda.matmul.fp32_precision == allowed == "tf32"
     finally:
+        torch.set_float32_matmul_precision(everywhere)
         torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = (
             before
         )
+    assert torch.get_float32_matmul_precision() == everywhere
     assert len(seen) == 4
     assert all(precisions <= {"ieee", "none"} for precisions in seen)
 
