@@ -2,13 +2,12 @@
 
     python docs/run_tutorials.py [NAME ...]     # `make tutorials` runs them all
 
-Each runs in a temporary folder that holds a copy of docs/tutorials/data, so that it neither
-depends on what lies around nor leaves anything behind.
+Each runs in an empty temporary folder, so that it neither depends on what lies around nor leaves
+anything behind.
 """
 
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -47,7 +46,6 @@ def run(path: Path) -> nbformat.NotebookNode:
         "language_info": {"name": "python"},
     }
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(TUTORIALS / "data", Path(folder) / "data")
         NotebookClient(
             notebook,
             timeout=LIMIT,

@@ -10,11 +10,15 @@ import pytest
 from prudent import _extras, _lazy
 
 HEAVY = (
-    *("torch", "matplotlib", "pandas", "polars", "scipy", "pyarrow.compute", "opendp.prelude"),
+    *("torch", "matplotlib", "pandas", "polars", "scipy", "pyarrow.compute", "pyarrow.parquet"),
     *("dp_accounting.pld", "dp_accounting.rdp", "sqlite3", "ibis.backends.sql.compilers.trino"),
-    *("prudent.accounting.pld_accountant", "prudent.release.budget.ledger"),
+    *("prudent.accounting.pld_accountant", "prudent.release.budget.ledger", "opendp.prelude"),
+    "pydantic",
 )
-AFTER_A_CHARGE = ("torch", "matplotlib", "pandas", "scipy.stats", "scipy.signal", "scipy.optimize")
+AFTER_A_CHARGE = (
+    *("torch", "matplotlib", "pandas", "pydantic", "scipy.stats", "scipy.signal", "scipy.optimize"),
+    *("dp_accounting.pld", "dp_accounting.rdp", "absl"),
+)
 
 
 def answer(script: str, *arguments: str, folder: Path | None = None) -> list[str]:

@@ -95,6 +95,12 @@ def test_a_run_is_what_the_public_function_releases(name: str) -> None:
                 assert run == (found.value / found.spacing if found.spacing else found.value)
 
 
+@pytest.mark.parametrize("name", cheap_first(CASES))
+def test_every_case_runs_on_both_data_sets(name: str) -> None:
+    for data in (case(name).with_record, case(name).without_record):
+        case(name).prepare(data, ReproducibleNoise(0))()
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_the_price_of_the_pair_is_the_claim(name: str) -> None:
     exact = case(name).exact

@@ -11,7 +11,7 @@ from prudent import _extras
 from prudent.cli import command_line, needs
 from tests import environments
 
-TABLE = "value\n" + "\n".join(map(str, range(400))) + "\n"
+TABLE = "value,kind\n" + "".join(f"{place},a\n" for place in range(400))
 PRICE = ("--noise-multiplier", "1", "--sampling-rate", "0.01", "--steps", "10", "--delta", "1e-5")
 ASK = ("values.csv", "--column", "value", "--epsilon", "1")
 
@@ -24,7 +24,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "tune": ("--search", "missing.toml", "--steps", "2"),
     "demo": ("--steps", "0"),
     "suggest": ("median", "--count", "1000", "--epsilon", "1", "--spread", "10", "--trials", "2"),
-    "compare": ("--records", "100", "--trials", "2"),
+    "compare": ("--records", "2000", "--trials", "2"),
     "explore": ("--export", "page.html"),
     "doctor": ("--json",),
     "sample": ("salaries",),
@@ -33,8 +33,8 @@ JOBS: dict[str, tuple[str, ...]] = {
     "release quantile": (*ASK, "--p", "0.9"),
     "release quantiles": (*ASK, "--ps", "0.1,0.9"),
     "release histogram": (*ASK, "--edges", "0,100,400"),
-    "release trimmed-mean": (*ASK, "--trim", "20", "--propose", "10", "--delta", "1e-6"),
-    "release mode": (*ASK, "--categories", "1,2"),
+    "release trimmed-mean": (*ASK, "--trim", "100", "--propose", "10", "--delta", "1e-6"),
+    "release mode": (*ASK[:2], "kind", *ASK[3:], "--categories", "a,b", "--delta", "1e-6"),
     "release certify": (*ASK, "--high", "300"),
     "budget create": ("new.db", "--epsilon", "1", "--delta", "1e-6"),
     "budget show": ("new.db",),

@@ -6,8 +6,7 @@ from typing import overload
 
 import dp_accounting as dp
 import numpy as np
-from dp_accounting.dp_event import RandomizedResponseDpEvent
-from dp_accounting.rdp import RdpAccountant as _RdpAccountant
+from dp_accounting.dp_event import RandomizedResponseDpEvent, RepeatAndSelectDpEvent
 
 from prudent import _validate
 from prudent.accounting._numeric import each
@@ -26,6 +25,7 @@ from prudent.accounting.domination import (
 )
 from prudent.accounting.events import (
     ApproximateDpEvent,
+    BinomialSelectionDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
     ExponentialMechanismDpEvent,
@@ -67,9 +67,10 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 _ABOVE_ONE = 1 + 1e-6
 _NOT_AT_ORDER_ONE = (RandomizedResponseDpEvent, dp.SampledWithoutReplacementDpEvent)
 """Events whose formulas in dp_accounting are not valid at order 1."""
+_SELECTIONS = (RepeatAndSelectDpEvent, BinomialSelectionDpEvent)
 
 
-class RdpAccountant(_RdpAccountant):
+class RdpAccountant(dp.PrivacyAccountant):
     """Composes events by their Rényi divergences.
 
     Keeps two accounts: a plain one, and one in which every accident of a test (a margin of 0 that
@@ -96,7 +97,7 @@ class RdpAccountant(_RdpAccountant):
             raise _validate.ArgumentError("orders", "with at least one entry", shown="none")
         for order in chosen:
             _validate.between(1, np.inf, orders=order)
-        super().__init__(chosen, check_neighbouring(neighboring_relation))
+        super().__init__(check_neighbouring(neighboring_relation))
         self._orders: Array = np.array(chosen, float)
         self._rdp: Array = np.zeros(len(chosen))
         self._split_rdp: Array = np.zeros(len(chosen))
@@ -130,7 +131,7 @@ class RdpAccountant(_RdpAccountant):
             error = refused(leaf, self.neighboring_relation)
             if error is None and isinstance(leaf, WorstOfDpEvent):
                 error = self._compose_worst(leaf, times, do_compose)
-            elif error is None and trial_count(leaf) is not None:
+            elif error is None and isinstance(leaf, _SELECTIONS):
                 error = self._compose_selection(leaf, times, do_compose)
             elif error is None:
                 error = self._compose_theirs(leaf, times, do_compose)
@@ -155,20 +156,13 @@ class RdpAccountant(_RdpAccountant):
         return None
 
     def _compose_selection(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
-        """Charge the best of many runs, by the better of two bounds (see `repeated_selection`).
-
-        Accidents of tests are not charged apart.
-        """
+        """Charge the best of many runs; accidents of tests are not charged apart."""
+        count = trial_count(leaf)
         candidate = RdpAccountant(self._orders.tolist(), self.neighboring_relation)
         error = candidate._maybe_compose(leaf.event, 1, do_compose)
         if error is not None or not do_compose:
             return error
-        count = trial_count(leaf)
-        assert count is not None
-        added = selected_divergences(count, self._orders, candidate._rdp)
-        if not isinstance(count, Binomial):
-            known = _papernot_steinke(self._orders, candidate._rdp, count)
-            added = np.minimum(added, known)
+        added = _selected(leaf, count, self._orders, candidate._rdp)
         self._rdp, self._split_rdp = self._rdp + times * added, self._split_rdp + times * added
         return None
 
@@ -184,20 +178,28 @@ class RdpAccountant(_RdpAccountant):
 
     def _compose_theirs(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
         """Have dp_accounting price an event once, and add the result to both accounts."""
-        orders, books = self._orders, (self._rdp, self._split_rdp, self._split_delta)
-        try:
-            if isinstance(leaf, _NOT_AT_ORDER_ONE):  # divergences do not decrease with the order
-                self._orders = np.maximum(orders, _ABOVE_ONE)
-            self._rdp = np.zeros_like(self._split_rdp)
-            with np.errstate(invalid="ignore"):
-                error = super()._maybe_compose(leaf, times, do_compose)
-            added = np.where(np.isnan(self._rdp), np.inf, self._rdp)
-        finally:  # an error must not leave an account empty
-            self._orders = orders
-            self._rdp, self._split_rdp, self._split_delta = books
+        from dp_accounting.rdp import RdpAccountant as Peer  # takes longer than most prices
+
+        # Divergences do not decrease with the order.
+        lifted = isinstance(leaf, _NOT_AT_ORDER_ONE)
+        orders = np.maximum(self._orders, _ABOVE_ONE) if lifted else self._orders
+        peer = Peer(orders, self.neighboring_relation)
+        with np.errstate(invalid="ignore"):
+            error = peer._maybe_compose(leaf, times, do_compose)
         if error is None and do_compose:
+            added = np.where(np.isnan(peer.rdp), np.inf, peer.rdp)
             self._rdp, self._split_rdp = self._rdp + added, self._split_rdp + added
         return error
+
+    @property
+    def orders(self) -> Array:
+        """The Rényi orders."""
+        return self._orders.copy()
+
+    @property
+    def rdp(self) -> Array:
+        """The divergences of everything composed so far at `orders`."""
+        return self._rdp.copy()
 
     @property
     def accidents_apart(self) -> tuple[Array, float]:
@@ -253,6 +255,20 @@ class RdpAccountant(_RdpAccountant):
         plain = best_delta(self._orders, self._rdp, epsilon)
         split, order = best_delta(self._orders, self._split_rdp, epsilon)
         return min(plain, (min(1.0, split + self._split_delta), order))
+
+
+def _selected(leaf: dp.DpEvent, count: TrialCount | None, orders: Array, rdp: Array) -> Array:
+    """Divergences of the best of many runs, by the better of two bounds (`repeated_selection`)."""
+    if count is None:  # of very many there is dp_accounting's bound alone
+        from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_repeat_and_select
+
+        with np.errstate(invalid="ignore"):
+            known = _compute_rdp_repeat_and_select(orders, rdp, leaf.mean, leaf.shape)
+        return np.where(np.isnan(known), np.inf, known)
+    added = selected_divergences(count, orders, rdp)
+    if isinstance(count, Binomial):
+        return added
+    return np.minimum(added, _papernot_steinke(orders, rdp, count))
 
 
 def _papernot_steinke(orders: Array, rdp: Array, count: TrialCount) -> Array:

@@ -5,6 +5,7 @@ and the extras that it needs in `prudent.cli.needs`. Only the command that is as
 together, and only typer is imported for that: whatever it needs beyond, it imports when it runs.
 """
 
+import atexit
 import functools
 import gc
 import importlib
@@ -20,6 +21,8 @@ from prudent._warning import PredictableNoiseWarning
 from prudent.cli import display, errors, needs, options, progress
 
 _HELP = ["-h", "--help"]
+
+atexit.register(gc.freeze)  # the process ends: nothing is gained by looking for garbage then
 
 
 def _print_version(wanted: bool) -> None:
@@ -121,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows `prudent`; by default what this process was started with.
     """
-    gc.set_threshold(50_000)  # imports make many objects and no garbage: a tenth of the start
+    # Imports make many objects and no garbage: looking for it is a tenth of a release's time.
+    gc.set_threshold(500_000)
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = command_line(given[0] if given and given[0] in needs.MODULES else None)
     asked = display.Manner.asked(given)

@@ -145,7 +145,13 @@ class ReleasedInterval:
 
 @attrs.frozen
 class UnknownSpread:
-    """The spread of a number of which nothing is known."""
+    """The spread of a number of which no interval may be shown.
+
+    Attributes:
+        noise: The spread by its noise alone, which would mislead.
+    """
+
+    noise: Spread | None = None
 
     def interval(self, value: Any, confidence: float) -> None:
         """See `Spread`."""

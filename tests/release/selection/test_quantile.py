@@ -16,6 +16,8 @@ from prudent.release.noise import ReproducibleNoise
 from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.selection.quantile import ExponentialQuantile
 from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
+from prudent.release.selection.sampler import draw
+from prudent.release.selection.window import Window
 
 GENERATOR = np.random.default_rng(5)
 NORMAL = GENERATOR.normal(500, 100, 20_000)
@@ -31,6 +33,33 @@ SHAPES: dict[str, tuple[FloatArray, Measure]] = {
 
 def true_quantile(values: FloatArray, p: float) -> float:
     return float(np.sort(values)[math.ceil(p * len(values)) - 1])
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 3.0])
+@pytest.mark.parametrize("records", [1, 10, 150, 1_000])
+@pytest.mark.parametrize(
+    "measure",
+    [DoubleMeasure(), DoubleMeasure((0.0, 1_000.0)), LatticeMeasure(Lattice(0, 0, 1_000))],
+)
+def test_an_interval_misses_as_rarely_as_it_says(
+    measure: Measure, records: int, epsilon: float
+) -> None:
+    """By the exact law of the interval, around any value that may have been drawn.
+
+    The rare wrong one may be as narrow as a single value, more rarely still.
+    """
+    values = np.round(NORMAL[:records])
+    mechanism, noise = ExponentialQuantile(0.5, epsilon, measure), ReproducibleNoise(1)
+    window = Window.read(ArrayColumn(values), measure, mechanism.p, mechanism.reach)
+    (true,) = measure.indices(np.array([true_quantile(values, 0.5)])).tolist()
+    for _ in range(4):
+        index = draw(measure, *mechanism.value_weights(window), noise)
+        intervals = measure.around(index)
+        weights = mechanism.interval_weights(window, intervals)
+        pairs = list(zip(intervals, weights, strict=True))
+        wrong = [(ends, weight) for ends, weight in pairs if not ends[0] <= true <= ends[1]]
+        assert 20 * sum(weight for _, weight in wrong) <= sum(weights)
+        assert 300 * sum(weight for (low, high), weight in wrong if low == high) <= sum(weights)
 
 
 class Recorder(ArrayColumn):

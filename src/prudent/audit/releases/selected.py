@@ -26,6 +26,7 @@ from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
+from prudent.release.outcome import UnknownSpread
 from prudent.release.selection.measure import LatticeMeasure, Measure
 from prudent.release.selection.quantile import ExponentialQuantile
 from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
@@ -325,7 +326,10 @@ def _public(
 
 def _moments(found: Any) -> tuple[float, ...]:
     """The noisy sums and the private bounds, which are part of the answer."""
-    moments = found.spread.moments
+    spread: Any = found.spread
+    if isinstance(spread, UnknownSpread):
+        spread = spread.noise
+    moments = spread.moments
     return (*moments.ends, *moments.region.centre)
 
 

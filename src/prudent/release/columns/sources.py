@@ -17,7 +17,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent._redaction import redacted
-from prudent.release.columns import arrow_tables, images, text_files
+from prudent.release.columns import images, text_files
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
 
@@ -169,6 +169,8 @@ def _files(path: str) -> list[str]:
 
 def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> ir.Table:
     """Open Parquet files in DuckDB directly if it can read every record, otherwise via Arrow."""
+    from prudent.release.columns import arrow_tables
+
     if arrow_tables.needs_care(files, columns):
         return arrow_tables.scanned(backend, files, columns)
     return backend.read_parquet(list(map(text_files.escaped, files)))
@@ -185,6 +187,8 @@ def _duckdb(*arguments: Any, **options: Any) -> Any:
 
 
 def _from_frame(frame: Any, columns: Sequence[str] | None) -> OpenTable:
+    from prudent.release.columns import arrow_tables
+
     kind = type(frame).__module__.split(".")[0]
     if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
         raise SourceArgumentError(

@@ -283,7 +283,7 @@ class _Parts:
         if self.share is None:
             return released
         found = ClippedShare.release(records, ends, self.share, noise)
-        spread = UnknownSpread() if found.interval is None else released.spread
+        spread = UnknownSpread(released.spread) if found.interval is None else released.spread
         return attrs.evolve(
             released, spread=spread, clipped_share=found.interval, notes=(str(found),)
         )

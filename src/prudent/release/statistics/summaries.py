@@ -185,7 +185,7 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
             moments.spacing,
             plan.event,
             plan.sums.law.value,
-            spread if known else UnknownSpread(),
+            spread if known else UnknownSpread(spread),
             about=None if which == "count" else f"the {which} of {clipped}",
             clipped_share=None if which == "count" else share.interval,
         )
