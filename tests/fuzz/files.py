@@ -61,6 +61,12 @@ def folder() -> Path:
     return Path(keep.name)
 
 
+def remove_folder() -> None:
+    """Remove the folder and what is in it."""
+    while _KEPT:
+        _KEPT.pop().cleanup()
+
+
 _KEPT: list[Any] = []
 
 

@@ -147,7 +147,7 @@ def _laplace(
     )
 
 
-class _Silent:
+class Silent:
     """A source of noise that adds none: it shows where a release is centred."""
 
     def of_test(self, test: Any) -> int:
@@ -163,5 +163,5 @@ class _Silent:
 def _centre(
     release: Callable[[Any, Noise], Any], data: Sequence[float], place: int | None
 ) -> float:
-    found = release(ArrayColumn(np.array(data)), _Silent())
+    found = release(ArrayColumn(np.array(data)), Silent())
     return float(found if place is None else found[place])
