@@ -3,8 +3,7 @@
 Files and texts are fed by atheris, which mutates the seeds and keeps what reaches new code, where
 it is installed; otherwise by `mutation`. Everything else is fed by hypothesis. The inputs of a
 target are divided into shares with seeds of their own, and each share runs in a child of this
-process, which has imported the libraries but not prudent, with a limit on memory; several children
-run at once. Exit status 1 if there is a finding; the folder `--out` then holds a file for each.
+process, which has imported the libraries, with a limit on memory; several children run at once. Exit status 1 if there is a finding; the folder `--out` then holds a file for each.
 """
 
 import argparse
@@ -41,7 +40,9 @@ _LIBRARIES = (
     *("numpy", "torch", "pandas", "pyarrow", "pyarrow.parquet", "duckdb", "ibis", "sqlglot"),
     *("scipy.stats", "scipy.optimize", "matplotlib.pyplot", "dp_accounting", "hypothesis", "typer"),
     *("safetensors.torch", "opendp.prelude", "rich.console", "polars", "tensorboard"),
+    "torch._dynamo",
 )
+_OURS = ("cli", "release", "training", "certify", "federated", "tune", "audit")
 
 
 def main() -> int:
@@ -70,7 +71,9 @@ def _run_all(asked: argparse.Namespace) -> int:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the limit on memory leaves no room for CUDA
     from tests.fuzz.registry import KINDS
 
-    for name in _LIBRARIES:
+    # Atheris instruments what a child imports; without it, importing once is enough.
+    ours = () if importlib.util.find_spec("atheris") else (f"prudent.{each}" for each in _OURS)
+    for name in (*_LIBRARIES, *ours):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     every = [each for kind, some in KINDS.items() if asked.kind in (None, kind) for each in some]

@@ -154,7 +154,7 @@ def test_a_difference_above_the_bound_is_a_finding(monkeypatch: pytest.MonkeyPat
     target = differences.DIFFERENCES[0]
     assert target.judge(case) is None
     entry.plant(monkeypatch)
-    with pytest.raises(FindingError, match="by .* more than 1"):
+    with pytest.raises(FindingError, match="more than 1"):
         target.judge(case)
 
 

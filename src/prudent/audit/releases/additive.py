@@ -151,12 +151,15 @@ class Silent:
     """A source of noise that adds none: it shows where a release is centred."""
 
     def of_test(self, test: Any) -> int:
+        """See `Noise`."""
         return 0
 
     def of_value(self, law: Any, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
         return [0] * size
 
     def integer(self, bound: int) -> int:
+        """See `Noise`."""
         return bound // 2
 
 
