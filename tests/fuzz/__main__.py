@@ -3,7 +3,8 @@
 Files and texts are fed by atheris, which mutates the seeds and keeps what reaches new code, where
 it is installed; otherwise by `mutation`. Everything else is fed by hypothesis. The inputs of a
 target are divided into shares with seeds of their own, and each share runs in a child of this
-process, which has imported the libraries, with a limit on memory; several children run at once. Exit status 1 if there is a finding; the folder `--out` then holds a file for each.
+process, which has imported the libraries, with a limit on memory; several children run at once.
+Exit status 1 if there is a finding; the folder `--out` then holds a file for each.
 """
 
 import argparse
@@ -69,6 +70,7 @@ class Share:
 
 def _run_all(asked: argparse.Namespace) -> int:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the limit on memory leaves no room for CUDA
+    from tests.fuzz import calls
     from tests.fuzz.registry import KINDS
 
     # Atheris instruments what a child imports; without it, importing once is enough.
@@ -76,6 +78,7 @@ def _run_all(asked: argparse.Namespace) -> int:
     for name in (*_LIBRARIES, *ours):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    calls.VALUES.validate()  # makes tables of characters, which take seconds
     every = [each for kind, some in KINDS.items() if asked.kind in (None, kind) for each in some]
     shares = list(_shares([each for each in every if asked.only in each.name], asked))
     waiting = collections.Counter(share.target.name for share in shares)
@@ -93,8 +96,9 @@ def _run_all(asked: argparse.Namespace) -> int:
             _report(rows[name], asked.out)
         done = sum(each["inputs"] for each in rows.values())
         found = sum(each["found"] for each in rows.values())
-        told = f"{done:,} of {asked.inputs:,} inputs, {found} findings"
-        print(f"{told}, {time.monotonic() - started:.0f} s", end="\r", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            told = f"{done:,} of {asked.inputs:,} inputs, {found} findings"
+            print(f"{told}, {time.monotonic() - started:.0f} s", end="\r", file=sys.stderr)
     (asked.out / "results.json").write_text(json.dumps(list(rows.values()), indent=1))
     print(f"{done:,} inputs for {len(rows)} targets, {found} findings; see {asked.out}")
     return 1 if found else 0

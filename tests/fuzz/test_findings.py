@@ -150,6 +150,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("training.check", {"model": "x"}),
     ("training.gradient_norms", {"execution": "mean"}),
     ("training.suggest_aggregation", {"norms": None}),
+    ("release.ArrayColumn.of", {"kind": AMBIGUOUS, "values": AMBIGUOUS}),
     ("certify.CertifiedClassifier.load", {"path": None}),
     *(("certify.CertifiedClassifier.load", {"features": each}) for each in (2**31, (-1.9, 5.7))),
     ("certify.CertifiedClassifier.score", {"y": (-3.5, 1.0)}),

@@ -83,7 +83,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "certify/features/__init__.py",  # comes with the package
         "certify/features/sentences.py",
         "cli/answering.py",  # options
-        "cli/certify.py",  # rows of numbers
+        "cli/certify.py",  # landmarks
         "cli/train.py",  # settings
         "experiments/backbones.py",  # safetensors, torch weights
         "experiments/files.py",  # arrays that prudent wrote to the user's cache
