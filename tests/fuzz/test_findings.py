@@ -91,6 +91,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.ProposeTestReleaseMechanism", {"monotone": torch.ones(2)}),
     *(("release.Ledger", {name: np.array([])}) for name in ("adaptive", "relation")),
     ("release.ArrayColumn.of", {"values": "a"}),
+    ("release.PartitionSelection.needed", {"probability": torch.tensor(0.5)}),
+    ("release.suggest", {"seed": 0.995}),
+    *(
+        ("release.ProposeTestReleaseMechanism.calibrate", {name: torch.zeros(2, 3)})
+        for name in ("fallback", "monotone")
+    ),
     ("release.ArrayColumn.of", {"kind": AMBIGUOUS}),
     ("release.Lattice", {"high": None}),
     ("release.check_margin", {"domain": None}),
