@@ -6,7 +6,6 @@ import math
 import pickle
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +27,7 @@ CHECKS = [
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("value", ["3", b"3", None, True, [3], math.nan, -1, "three", np.array(3)])
+@pytest.mark.parametrize("value", ["3", b"3", None, True, [3], math.nan, -1, "three"])
 def test_what_is_no_number_in_range_is_refused(check, value):
     with pytest.raises(ValueError, match=r"^Expected rate .*, got .*\.$") as caught:
         check(rate=value)
@@ -36,7 +35,7 @@ def test_what_is_no_number_in_range_is_refused(check, value):
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.int64(3), Decimal(3)])
+@pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.int64(3), np.array(3)])
 def test_a_number_of_any_kind_becomes_a_plain_one(check, value):
     assert type(check(rate=value)) in (int, float)
     assert check(rate=value) == 3
