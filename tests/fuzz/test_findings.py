@@ -157,6 +157,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("training.gradient_norms", {"execution": "mean"}),
     ("training.suggest_aggregation", {"norms": None}),
     ("release.ArrayColumn.of", {"kind": AMBIGUOUS, "values": AMBIGUOUS}),
+    *(
+        (f"certify.CertifiedClassifier.{name}", {"X": each})
+        for name in ("predict", "scores", "score")
+        for each in (None, 0.4, {"a": 1})
+    ),
+    *(("certify.CertifiedClassifier.certified_score", {"y": each}) for each in (None, 0.3)),
     ("certify.CertifiedClassifier.load", {"path": None}),
     *(("certify.CertifiedClassifier.load", {"features": each}) for each in (2**31, (-1.9, 5.7))),
     ("certify.CertifiedClassifier.score", {"y": (-3.5, 1.0)}),

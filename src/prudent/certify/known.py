@@ -156,6 +156,16 @@ def check_queries(queries: Any, width: int | None) -> None:
         )
 
 
+def query_parts(queries: Any) -> list[Any]:
+    """Queries in containers of some each; whatever holds no records is refused: they are public."""
+    try:
+        return list(parts(queries, ROWS))
+    except Exception:  # whatever an object raises that is no container
+        raise ArgumentError(
+            "X", "an array, a table or a list of queries", shown=type(queries).__name__
+        ) from None
+
+
 def _refuse_odd_arrays(records: Any) -> None:
     if hasattr(records, "toarray"):
         raise ArgumentError("X", "a dense array; sparse input is not supported", shown="sparse")
