@@ -76,9 +76,10 @@ tutorials: $(call has,$(TUTORIAL_EXTRAS))
 FUZZ_INPUTS ?= 100000
 FUZZ_SECONDS ?= 600
 FUZZ_ONLY ?=
+FUZZ_JOBS ?= $(shell nproc)
 fuzz: $(call has,$(TEST_EXTRAS))
 	PYTHONPATH=src $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
-		--only '$(FUZZ_ONLY)'
+		--only '$(FUZZ_ONLY)' --jobs $(FUZZ_JOBS)
 
 # Flower asks for older versions of what everything else uses: an environment of its own.
 test-federated: build/constraints-federated.txt

@@ -415,6 +415,7 @@ def test_a_classifier_is_saved_and_read(tmp_path: Path) -> None:
         {"landmarks": 0},
         {"landmarks": [[1.0, np.nan]]},
         {"landmarks": []},
+        {"landmarks": np.ones((0, 2))},
         {"ramp": (0.5, 0.5)},
         {"ramp": (0.0, 2.0)},
         {"share": 0.0},

@@ -7,26 +7,30 @@ notice.
 """
 
 import contextlib
+import copy
+import importlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from prudent import release
+from prudent.audit.releases.additive import Silent
 from prudent.records import reader
 from prudent.training import Execution, Key, Plan, Sum, fit, make_private
 from prudent.training.model_randomness import StepRandomness
 from prudent.training.sampling import PoissonSampler
-from tests.differential import odd
+from tests.differential import drawing, odd
 
 COUNT = 24
 SLACK = 1e-6
@@ -54,6 +58,10 @@ class Entry(ABC):
         draws: Whether a record gets random numbers: then those of the others must stay theirs, and
             leaving a record out is told from removing it, which gives others a new name.
         slow: Whether releases take long.
+        alone: Whether the bound holds only if the other records are ordinary.
+        containers: What the records may come in.
+        container: What they come in.
+        needs: A package that prudent does without.
     """
 
     name: str
@@ -63,6 +71,20 @@ class Entry(ABC):
     telling: Sequence[str] = ("far",)
     draws = False
     slow = False
+    alone = False
+    containers: Sequence[str] = ("as they are",)
+    container = "as they are"
+    needs: str | None = None
+
+    def arranged(self, container: str) -> Self:
+        """The same entry with its records in another container."""
+        found = copy.copy(self)
+        found.container = container
+        return found
+
+    @abstractmethod
+    def drawn(self) -> st.SearchStrategy[Any]:
+        """Any other record that fits into the container, or, for items, any at all."""
 
     @abstractmethod
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
@@ -71,6 +93,11 @@ class Entry(ABC):
     @abstractmethod
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         """Break the entry."""
+
+    @property
+    def most(self) -> float:
+        """The bound, with what rounding may add."""
+        return self.bound * (1 + SLACK)
 
     def __str__(self) -> str:
         return self.name
@@ -152,7 +179,18 @@ class Items(Dataset):
             return self.records[index]
         shift = torch.randn(4) + random.random() + np.random.rand()  # noqa: NPY002
         x, y = self.records[index]
-        return x + 2 * shift, y
+        return torch.as_tensor(x) + 2 * shift, y
+
+
+ROWS: dict[str, Any] = {
+    "tensors": lambda place, x: x,
+    "arrays": lambda place, x: x.numpy(),
+    "arrays and tensors": lambda place, x: x.numpy() if place % 2 else x,
+    "double precision": lambda place, x: x.double(),
+    "half precision": lambda place, x: x.half(),
+    "every other number": lambda place, x: drawing.ordered(x, "strided"),
+}
+"""What the rows of items may be."""
 
 
 class Training(Entry):
@@ -182,6 +220,17 @@ class Training(Entry):
         self.plain = ordinary() if plain is None else plain
         self.options, self.telling, self.slow = options, telling, slow
         self.draws = augmented or "dropout" in name or "collator" in name
+
+    containers = tuple(ROWS)
+    container = "tensors"
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return drawing.items()
+
+    def arranged(self, container: str) -> Self:
+        found = super().arranged(container)
+        found.plain = [(ROWS[container](n, x), y) for n, (x, y) in enumerate(self.plain)]
+        return found
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Tensor:
         torch.manual_seed(0)
@@ -229,20 +278,40 @@ def plant_promotion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reader.RecordReader, "rows", together)
 
 
-class FitTensors(Training):
-    """`fit` on a pair of tensors."""
+class Stacked(Entry):
+    """What entries that take tensors of all records share."""
 
     odd = odd.VALUES
+    containers = tuple(
+        f"{dtype}, {order}"
+        for dtype in ("float32", "float64", "float16", "bfloat16", "int64", "uint8")
+        for order in drawing.ORDERS
+    )
+    container = "float32, rows"
 
-    def __init__(self, name: str, *, order: str = "rows", **options: Any) -> None:
+    def drawn(self) -> st.SearchStrategy[Any]:
+        labels = st.integers(-1, 3) | drawing.WHOLE
+        return st.tuples(drawing.rows(), labels)
+
+    def arranged(self, container: str) -> Self:
+        return Entry.arranged(self, container)
+
+    def stacked(self, records: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Features and labels in the container."""
+        dtype, order = self.container.split(", ")
+        x = torch.stack([x for x, _ in records]).to(drawing.DTYPES[dtype])
+        return drawing.ordered(x, order), torch.tensor([y for _, y in records])
+
+
+class FitTensors(Stacked, Training):
+    """`fit` on a pair of tensors."""
+
+    def __init__(self, name: str, *, container: str = "float32, rows", **options: Any) -> None:
         super().__init__(name, **options)
-        self.order = order
+        self.container = container
 
     def train(self, model: nn.Module, records: Sequence[Any]) -> None:
-        x = torch.stack([x for x, _ in records])
-        if self.order == "columns":
-            x = x.T.contiguous().T
-        self.fit(model, (x, torch.tensor([y for _, y in records])))
+        self.fit(model, self.stacked(records))
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         plant_masks_by_position(patch) if "dropout" in self.name else plant_centring(patch)
@@ -279,7 +348,8 @@ def plant_centring(patch: pytest.MonkeyPatch) -> None:
 def masking(items: list[Any]) -> Any:
     """A collator of texts: pads to the longest, and masks at random."""
     longest = max(len(x) for x, _ in items)
-    x = torch.stack([functional.pad(x, (0, longest - len(x))) for x, _ in items])
+    rows = [torch.as_tensor(x) for x, _ in items]
+    x = torch.stack([functional.pad(x, (0, longest - len(x))) for x in rows])
     return torch.where(torch.rand(x.shape) < 0.5, 0.0, x), torch.tensor([y for _, y in items])
 
 
@@ -318,6 +388,9 @@ class IgnoredLabels(MakePrivate):
         super().__init__(name, [(torch.ones(4), -100)] * 5 + kept + [(torch.ones(4), -100)] * 18)
         self.model, self.telling = Blank, ("opposed",)
 
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return st.tuples(drawing.rows(), st.sampled_from([0, 1, -100]))
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets)
 
@@ -341,7 +414,7 @@ class Blank(nn.Module):
 
 ENTRIES: list[Entry] = [
     FitTensors("fit, tensors"),
-    FitTensors("fit, tensors by column", order="columns"),
+    FitTensors("fit, tensors by column", container="float32, columns"),
     FitTensors("fit, tensors, dropout", model=lambda: Network(dropout=0.5)),
     FitTensors("fit, tensors, checkpointing", model=lambda: Network(checkpointed=True)),
     Training("fit, items", telling=("longer", "half label", "raising")),
@@ -377,19 +450,6 @@ ENTRIES: list[Entry] = [
 # ---- statistics, scores, audits --------------------------------------------------------------
 
 
-class NoNoise:
-    """A source of noise that is zero."""
-
-    def of_test(self, test: Any) -> int:
-        return 0
-
-    def of_value(self, law: Any, scale: float, size: int) -> list[int]:
-        return [0] * size
-
-    def integer(self, bound: int) -> int:
-        return bound // 2
-
-
 NUMBERS: dict[str, Any] = {
     "not a number": float("nan"),
     "infinite": float("inf"),
@@ -401,6 +461,24 @@ NUMBERS: dict[str, Any] = {
 }
 
 
+def _frame(module: str, make: str) -> Any:
+    return lambda values: getattr(importlib.import_module(module), make)({"x": values})
+
+
+COLUMNS: dict[str, Any] = {
+    "array": lambda values: values,
+    "list": lambda values: values.tolist(),
+    "every other number": lambda values: np.stack([values, values], -1)[:, 0],
+    "backwards": lambda values: values[::-1].copy()[::-1],
+    "single precision": lambda values: values.astype(np.float32),
+    "big-endian": lambda values: values.astype(">f8"),
+    "pandas": _frame("pandas", "DataFrame"),
+    "polars": _frame("polars", "DataFrame"),
+    "arrow": _frame("pyarrow", "table"),
+}
+"""What a column may come in."""
+
+
 class Statistic(Entry):
     """A statistic of a column with bounds from 0 to 10."""
 
@@ -408,12 +486,23 @@ class Statistic(Entry):
     telling = ("far",)
     plain = tuple(index % 11 + 0.25 for index in range(COUNT))
 
+    containers = tuple(COLUMNS)
+    container = "array"
+
     def __init__(self, name: str, bound: float, **options: Any) -> None:
         self.name, self.bound, self.options = name, bound, options
+        self.alone = name == "mean"  # fewer records that count, larger steps of the mean
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return st.floats()
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         values = np.array([v for place, v in enumerate(records) if place != absent], dtype=float)
-        found = getattr(release, self.name)(values, epsilon=1.0, noise=NoNoise(), **self.options)
+        column = COLUMNS[self.container](values)
+        named = {} if isinstance(column, np.ndarray | list) else {"column": "x"}
+        found = getattr(release, self.name)(
+            column, epsilon=1.0, noise=Silent(), **named, **self.options
+        )
         if self.name == "histogram":
             return torch.tensor(list(found.counts), dtype=torch.float64)
         return torch.tensor([float(found)], dtype=torch.float64)
@@ -428,11 +517,10 @@ class Statistic(Entry):
         patch.setattr(Statistic, "release", scaled)
 
 
-class Score(Entry):
+class Score(Stacked):
     """The score of a candidate of `tune` on held-out records."""
 
     name = "tune, held-out score"
-    odd = odd.VALUES
     plain = ordinary()
     telling = ("no class",)
 
@@ -440,9 +528,8 @@ class Score(Entry):
         from prudent.tune.fitting import HeldOut
 
         kept = [record for place, record in enumerate(records) if place != absent]
-        x, y = torch.stack([x for x, _ in kept]), torch.tensor([y for _, y in kept])
         torch.manual_seed(0)
-        score = HeldOut(x, y, None)(Picky())
+        score = HeldOut(*self.stacked(kept), None)(Picky())
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
@@ -475,6 +562,9 @@ class Audit(Entry):
 
     def __init__(self) -> None:
         self.odd = {name: torch.tensor([x, x], dtype=torch.float64) for name, x in NUMBERS.items()}
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return drawing.arrays(2).map(torch.from_numpy)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         from prudent.audit.training.observing import observe

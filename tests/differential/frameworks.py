@@ -4,6 +4,7 @@ import multiprocessing
 import tempfile
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -18,7 +20,7 @@ from torch.utils.data import DataLoader
 from prudent.certify import CertifiedClassifier
 from prudent.federated import RoundRelease
 from prudent.training import Execution, Key, Plan, Sum, fit
-from tests.differential import odd
+from tests.differential import drawing, odd
 from tests.differential.entries import (
     COUNT,
     ENTRIES,
@@ -82,9 +84,14 @@ class HuggingFace(Entry):
     """`PrivateTrainer`."""
 
     name = "PrivateTrainer"
+    needs = "transformers"
     draws = True
     plain = TEXTS
     odd = ODD_TEXTS
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        words = st.lists(st.integers(-1, 21) | st.just(-100), max_size=9)
+        return st.builds(text, words, st.none() | words)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         from transformers import TrainingArguments
@@ -125,6 +132,8 @@ class HuggingFace(Entry):
 
 class Lightning(Training):
     """Lightning's Trainer on a private module."""
+
+    needs = "lightning"
 
     def train(self, model: nn.Module, records: Sequence[Any]) -> None:
         from lightning.pytorch import LightningModule, Trainer
@@ -178,6 +187,9 @@ class Federated(Entry):
     telling = ("huge", "far")
     odd = UPDATES
 
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return drawing.arrays(2)
+
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         made = RoundRelease(CLIENTS, 2, expected_clients=COUNT, key=Key.from_seed(0))
         kept = [record for place, record in enumerate(records) if place != absent]
@@ -199,6 +211,7 @@ class Flower(Federated):
     """The same through Flower's messages, in which a client may send anything."""
 
     name = "federated round, Flower"
+    needs = "flwr"
     telling = ("single precision", "none")
     odd = Federated.odd | {
         "single precision": np.array([0.1, 1e30], dtype=np.float32),
@@ -210,6 +223,10 @@ class Flower(Federated):
         "complex": np.array([1j, 2.0]),
         "none": None,
     }
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        found = drawing.tensors(2).filter(lambda x: isinstance(x, Tensor | np.ndarray))
+        return found.filter(lambda x: x.dtype != torch.bfloat16).map(np.array)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         flower = pytest.importorskip("flwr.app", reason="needs pip install 'prudent[federated]'")
@@ -242,7 +259,7 @@ class Classifier(Entry):
 
     def __init__(self, features: str, container: str, *, slow: bool = False) -> None:
         self.name, self.slow = f"certified classifier, {features}, {container}", slow
-        self.features, self.container = features, container
+        self.features, self.container, self.containers = features, container, (container,)
         shape = (28, 28) if features == "letters" else (16,)
         draw = np.random.default_rng(0)
         images = draw.integers(0, 256, (COUNT, *shape)).astype(np.uint8)
@@ -264,6 +281,15 @@ class Classifier(Entry):
                 "half label": (one, np.float16(1)),
                 "text label": (one, "1"),
             }
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        shape = self.plain[0][0].shape
+        if self.container == "list":
+            return st.tuples(drawing.tensors(shape[0]), drawing.LABELS)
+        images = st.integers(0, 2**32 - 1).map(
+            lambda seed: np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+        )
+        return st.tuples(images, st.integers(-(2**62), 2**62) | st.integers(-1, 3))
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         kept = [record for place, record in enumerate(records) if place != absent]
@@ -328,3 +354,9 @@ ENTRIES += [
     Classifier("letters", "list", slow=True),
     SeveralProcesses("fit, two processes", augmented=True, slow=True),
 ]
+
+
+def installed(*, slow: bool = False) -> list[Entry]:
+    """The entries, slow or not, of which everything is installed."""
+    found = (each for each in ENTRIES if each.slow == slow)
+    return [each for each in found if each.needs is None or find_spec(each.needs)]

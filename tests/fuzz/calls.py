@@ -959,6 +959,7 @@ CALLS: tuple[Call, ...] = (
             cuda_graph=None,
             workers=0,
             prefetch=2,
+            double_sums=False,
             compile=False,
             seed=0,
             distributed=None,

@@ -61,6 +61,12 @@ def folder() -> Path:
     return Path(keep.name)
 
 
+def remove_folder() -> None:
+    """Remove the folder and what is in it."""
+    while _KEPT:
+        _KEPT.pop().cleanup()
+
+
 _KEPT: list[Any] = []
 
 
@@ -170,6 +176,25 @@ def _read_classifier(path: Path) -> object:
     from prudent.certify import CertifiedClassifier
 
     return CertifiedClassifier.load(path).predict_radius(np.eye(2))
+
+
+def _landmarks() -> list[bytes]:
+    return [_array(each) for each in (np.eye(2), np.eye(2, dtype=np.uint8), np.ones((3, 28, 28)))]
+
+
+def _array(values: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def _read_landmarks(path: Path) -> object:
+    from prudent.certify import CertifiedClassifier
+    from prudent.cli.certify import _rows
+    from prudent.release import ReproducibleNoise
+
+    found = CertifiedClassifier(1.0, 2, _rows(path), noise=ReproducibleNoise(0))
+    return found.fit(np.eye(2), np.arange(2)).predict_radius(np.eye(2))
 
 
 def _feature_file(name: str) -> Callable[[], list[bytes]]:
@@ -659,6 +684,7 @@ TARGETS: tuple[Target, ...] = (
     Target("census", _census, _reads("census.csv", _read_census)),
     Target("npz", _npz, _reads("a.npz", _read_npz)),
     Target("classifier", _classifier, _reads("classifier.npz", _read_classifier)),
+    Target("landmarks", _landmarks, _reads("landmarks.npy", _read_landmarks)),
     *(
         Target(
             f"features {name}", _feature_file(name), _reads("features.npz", _read_features(name))

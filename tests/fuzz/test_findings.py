@@ -91,6 +91,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.ProposeTestReleaseMechanism", {"monotone": torch.ones(2)}),
     *(("release.Ledger", {name: np.array([])}) for name in ("adaptive", "relation")),
     ("release.ArrayColumn.of", {"values": "a"}),
+    ("release.PartitionSelection.needed", {"probability": torch.tensor(0.5)}),
+    ("release.suggest", {"seed": 0.995}),
+    *(
+        ("release.ProposeTestReleaseMechanism.calibrate", {name: torch.zeros(2, 3)})
+        for name in ("fallback", "monotone")
+    ),
     ("release.ArrayColumn.of", {"kind": AMBIGUOUS}),
     ("release.Lattice", {"high": None}),
     ("release.check_margin", {"domain": None}),
@@ -150,6 +156,13 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("training.check", {"model": "x"}),
     ("training.gradient_norms", {"execution": "mean"}),
     ("training.suggest_aggregation", {"norms": None}),
+    ("release.ArrayColumn.of", {"kind": AMBIGUOUS, "values": AMBIGUOUS}),
+    *(
+        (f"certify.CertifiedClassifier.{name}", {"X": each})
+        for name in ("predict", "scores", "score")
+        for each in (None, 0.4, {"a": 1})
+    ),
+    *(("certify.CertifiedClassifier.certified_score", {"y": each}) for each in (None, 0.3)),
     ("certify.CertifiedClassifier.load", {"path": None}),
     *(("certify.CertifiedClassifier.load", {"features": each}) for each in (2**31, (-1.9, 5.7))),
     ("certify.CertifiedClassifier.score", {"y": (-3.5, 1.0)}),

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 pytest.importorskip("torch", reason="most entries are about training")
 
-from tests.fuzz import calls, commands, files
+from tests.fuzz import calls, commands, differences, files
 from tests.fuzz.judging import FindingError, is_chosen, judge
 from tests.fuzz.mutation import mutated
 
@@ -83,7 +83,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "certify/features/__init__.py",  # comes with the package
         "certify/features/sentences.py",
         "cli/answering.py",  # options
-        "cli/certify.py",  # rows of numbers
+        "cli/certify.py",  # landmarks
         "cli/train.py",  # settings
         "experiments/backbones.py",  # safetensors, torch weights
         "experiments/files.py",  # arrays that prudent wrote to the user's cache
@@ -143,6 +143,37 @@ def test_commands(
     monkeypatch.chdir(tmp_path)  # a strange name may become that of a file
     right = list(command.make())
     command.judge(commands._replaced(right, ({0: "\x1b[2J'\""}, ())))
+
+
+def test_a_difference_above_the_bound_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.differential.drawing import Case
+    from tests.differential.entries import ENTRIES
+
+    (entry,) = (each for each in ENTRIES if each.name == "fit, items")
+    case = Case(entry.arranged("arrays and tensors"), entry.odd["longer"], 3)
+    target = differences.DIFFERENCES[0]
+    assert target.judge(case) is None
+    entry.plant(monkeypatch)
+    with pytest.raises(FindingError, match="more than 1"):
+        target.judge(case)
+
+
+def test_a_record_that_makes_an_entry_refuse_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.differential.drawing import Case
+    from tests.differential.entries import ENTRIES, Statistic
+
+    (entry,) = (each for each in ENTRIES if each.name == "count")
+    whole = Statistic.release
+
+    def picky(self: Statistic, records: Any, absent: int | None = None) -> Any:
+        if 1e9 in records:
+            raise ValueError("too large")
+        return whole(self, records, absent)
+
+    monkeypatch.setattr(Statistic, "release", picky)
+    assert differences.DIFFERENCES[0].judge(Case(entry, 5.0, 0)) is None
+    with pytest.raises(FindingError, match="refused because of a record"):
+        differences.DIFFERENCES[0].judge(Case(entry, 1e9, 0))
 
 
 def test_an_error_that_nobody_chose_is_a_finding() -> None:

@@ -11,9 +11,11 @@ from prudent import Plan, ProposeTestRelease, Step, Sum
 from prudent.accounting.events import GaussianTest
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.norms import lengths
+from prudent.training.gradients.contributions import Outer
+from prudent.training.gradients.norms import lengths, squared_norms
+from prudent.training.gradients.products import cut_product, shortened
 from prudent.training.keystream import Key
-from prudent.training.noise import HostNoise
+from prudent.training.noise import DeviceNoise, HostNoise
 from prudent.training.rounding import SUMS, noise_factor
 
 TOKENS = 40
@@ -54,7 +56,9 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs * targets
 
 
-def exact_sum(monkeypatch, make, records, clip, engine, chunk) -> tuple[Tensor, float]:
+def exact_sum(
+    monkeypatch, make, records, clip, engine, chunk, device="cpu"
+) -> tuple[Tensor, float]:
     """The sum to which noise is added, and the deviation of the noise."""
     seen: list[tuple[Tensor, float]] = []
 
@@ -62,13 +66,20 @@ def exact_sum(monkeypatch, make, records, clip, engine, chunk) -> tuple[Tensor, 
         seen.append((total.clone(), float(deviation)))
 
     monkeypatch.setattr(HostNoise, "add_", look)
+    monkeypatch.setattr(DeviceNoise, "add_", look)
     torch.manual_seed(0)
-    model = make()
+    model = make().to(device)
     plan = Plan(sampling_rate=1.0, steps=1, aggregation=Sum(clip=clip, noise_multiplier=2.0))
     step = Step(
-        plan, model, loss, expected_batch=1.0, engine=engine(model, loss), key=Key.from_seed(0)
+        plan,
+        model,
+        loss,
+        expected_batch=1.0,
+        engine=engine(model, loss),
+        key=Key.from_seed(0),
+        cuda_graph=False,
     )
-    inputs = torch.full((records, 4, 3), 0.7)  # equal numbers round in one direction
+    inputs = torch.full((records, 4, 3), 0.7, device=device)  # equal numbers round in one direction
     step([Chunk(part, part[:, 0, 0]) for part in torch.split(inputs, chunk)])
     return seen[0]
 
@@ -94,6 +105,43 @@ def test_the_check_sees_sums_in_single_precision(monkeypatch):
         without, _ = exact_sum(monkeypatch, Vector, 4095, clip, BookKeeping, 4096)
         moved.append(float((with_it - without).norm()) / clip)
     assert max(moved) > 1 + 1e-5
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+def test_double_sums_of_short_factors_are_those_of_the_norms(positions):
+    """Factors truncated to TF32, as on a GPU: products of the same numbers."""
+    torch.manual_seed(0)
+    rows, columns = torch.randn(1, 50, positions, 5), torch.randn(1, 50, positions, 7)
+    weights = torch.rand(50)
+    factors = Outer(rows, columns, lambda total: total[0], cut_product)
+    cut = [shortened(each[0]).double() for each in (rows, columns)]
+    each = torch.einsum("ntr,ntc->nrc", *cut)
+    assert (squared_norms([factors]) >= each.square().sum((1, 2)) * (1 - 1e-6)).all()
+    exact = (weights.double()[:, None, None] * each).sum(0)
+    found = factors.weighted_sum(weights.double())
+    assert found.dtype == torch.float64
+    assert (found - exact).norm() < 1e-14 * each.norm(dim=(1, 2)).sum()
+
+
+def test_terms_that_cancel_have_the_norms_that_the_proof_takes():
+    """The sum of the lengths of all terms, in norms, is at most 1/√(8ε)."""
+    for dtype, most in ((torch.float32, 1024.0), (torch.float64, 2.4e7)):
+        rows = torch.tensor([1.0, -1.0], dtype=dtype).view(1, 1, 2, 1)
+        columns = torch.ones(1, 1, 2, 1, dtype=dtype)
+        norm = squared_norms([Outer(rows, columns, lambda total: total)]).sqrt()
+        assert 0.5 * most < 2.0 / float(norm) <= most
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("make", [Vector, Sliding, Table])
+def test_double_sums_on_a_gpu_move_by_one_clip(make, monkeypatch):
+    def engine(model, loss):
+        return BookKeeping(model.cuda(), loss, double_sums=True)
+
+    for clip in (0.1, 1 / 3):
+        with_it, _ = exact_sum(monkeypatch, make, 1500, clip, engine, 1500, "cuda")
+        without, _ = exact_sum(monkeypatch, make, 1499, clip, engine, 1500, "cuda")
+        assert 0.9 * clip < float((with_it - without).double().norm()) <= clip * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 3, 2047, 2048, 5000, 300_000])

@@ -24,7 +24,6 @@ from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
 from prudent.certify.features import Vectors, named
 from prudent.certify.known import (
-    ROWS,
     Known,
     check_queries,
     check_records,
@@ -32,10 +31,10 @@ from prudent.certify.known import (
     labels_of,
     name_of,
     partition_of,
+    query_parts,
 )
 from prudent.certify.landmarks import Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
-from prudent.records.arrays import parts
 from prudent.records.labels import Classes
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise
@@ -293,7 +292,7 @@ class CertifiedClassifier:
         counts, partition = self._fitted(), self.partition_
         check_queries(X, getattr(self, "n_features_in_", None))
         scores, moves = [np.zeros((0, len(counts.cells)), np.int64)], [np.zeros(0, np.int64)]
-        for part in parts(X, ROWS):
+        for part in query_parts(X):
             weights = partition.weights(part)
             scores.append(scores_of(weights, counts.cells, counts.totals, counts.tables))
             moves.append(moves_of(weights, partition.sizes))
@@ -322,6 +321,8 @@ class CertifiedClassifier:
             records: Numbers k of inserted or removed records.
         """
         winners, radii = decided(*self.scores(X))
+        if not hasattr(y, "__iter__"):
+            raise ArgumentError("y", "an array or a list of labels", shown=type(y).__name__)
         truth = Classes(self.classes_.tolist()).numbers(y)
         if truth.shape != winners.shape:
             raise ArgumentError("y", "one label per query", shown=f"{len(truth)} labels")

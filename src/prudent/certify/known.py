@@ -63,6 +63,11 @@ def _features(features: Any, rows: Any) -> Features:
     return Function(features, first.size, name_of(features))
 
 
+def _is_empty(rows: Any) -> bool:
+    shape = getattr(rows, "shape", None)
+    return 0 in shape if shape is not None else hasattr(rows, "__len__") and not len(rows)
+
+
 def _ramped(shipped: Landmarks, ramp: tuple[float, float] | None) -> Landmarks:
     return shipped if ramp is None else attrs.evolve(shipped, ramp=ramp)
 
@@ -101,6 +106,8 @@ def partition_of(
             )
         codes = whole(random_directions(landmarks, coded.width))
     else:
+        if _is_empty(landmarks):
+            raise ArgumentError("landmarks", "at least one public record", shown="none")
         coded = _features(features, landmarks)
         codes, present = coded.codes(landmarks)
         if not present.all():
@@ -147,6 +154,16 @@ def check_queries(queries: Any, width: int | None) -> None:
             shown=f"X has {found} features, but CertifiedClassifier is expecting {width} features "
             "as input",
         )
+
+
+def query_parts(queries: Any) -> list[Any]:
+    """Queries in containers of some each; whatever holds no records is refused: they are public."""
+    try:
+        return list(parts(queries, ROWS))
+    except Exception:  # whatever an object raises that is no container
+        raise ArgumentError(
+            "X", "an array, a table or a list of queries", shown=type(queries).__name__
+        ) from None
 
 
 def _refuse_odd_arrays(records: Any) -> None:

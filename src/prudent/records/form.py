@@ -12,6 +12,7 @@ computes with it. Here a record is converted alone, and written into memory of a
 | row of another shape, or structure, or not a number | | the record is absent |
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -84,7 +85,7 @@ class Branch:
             if not isinstance(value, Mapping):
                 raise _MisfitError
             return [value[key] for key in self.keys]
-        if not isinstance(value, tuple | list) or len(value) != len(self.parts):
+        if not isinstance(value, (tuple, list)) or len(value) != len(self.parts):
             raise _MisfitError
         return list(value)
 
@@ -151,6 +152,10 @@ class Form:
 
 def tensor_of(value: Any) -> Tensor:
     """A value as a tensor on the host, as torch's `default_collate` makes one of it."""
+    if type(value) is Tensor and value.layout is torch.strided and value.is_cpu:
+        return value.detach() if value.requires_grad else value
+    if type(value) is int:
+        return _integer(value)
     if isinstance(value, Tensor):
         plain = value.detach().as_subclass(Tensor)
         if plain.layout != torch.strided:
@@ -166,6 +171,12 @@ def tensor_of(value: Any) -> Tensor:
     if isinstance(value, int):
         return torch.tensor(value)
     raise _no_tensor()
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _integer(value: int) -> Tensor:
+    """A number that many records hold, such as a label; it is only ever read."""
+    return torch.tensor(value)
 
 
 def row_of(batch: Any, rows: int) -> Any:

@@ -98,7 +98,8 @@ def compare_mechanisms(
     _validate.count(1, trials=trials)
     if propose is not None:
         _validate.positive(propose=propose)
-    values = np.asarray(shape.rvs(records, np.random.default_rng(seed)), np.float64)
+    generator = np.random.default_rng(_validate.count(seed=seed))
+    values = np.asarray(shape.rvs(records, generator), np.float64)
     column = ArrayColumn(values)
     truth = float(column.order_statistics((records + 1) // 2, (records + 1) // 2)[0])
     rows = []

@@ -173,8 +173,8 @@ class ProposeTestReleaseMechanism:
             failure=checked_target(epsilon, delta, failure),
             bounds=bounds,
             fallback_sensitivity=fallback_sensitivity,
-            fallback_noise_multiplier=1.0 if fallback else math.inf,
-            monotone=monotone,
+            fallback_noise_multiplier=1.0 if _validate.flag(fallback=fallback) else math.inf,
+            monotone=_validate.flag(monotone=monotone),
             law=law,
         )
         return with_least_noise(unscaled, epsilon, delta, test)

@@ -91,8 +91,7 @@ class PartitionSelection:
 
     def needed(self, probability: float = 0.5) -> int:
         """The number of records from which on a group is kept with this probability at least."""
-        _validate.between(0, 1, ends="(]", probability=probability)
-        wanted = Fraction(probability) * ONE
+        wanted = Fraction(_validate.between(0, 1, ends="(]", probability=probability)) * ONE
         units = next(place for place, chance in enumerate(self.chances) if chance >= wanted)
         return (units - 1) * self.records + 1
 

@@ -161,7 +161,7 @@ def suggest(
     _validate.count(1, count=count)
     _validate.count(1, trials=trials)
     believed = _shape(spread, centre, quantiles, shape)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(_validate.count(seed=seed))
     values = np.asarray(believed.rvs(count, random_state=generator), np.float64)
     ask, truth = _asked(statistic, p, values)
     expected: dict[str, Expectation] = {}

@@ -31,7 +31,6 @@ In both ways running a batch again repeats its draws: recomputation, checkpointe
 second run after a record was refused.
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,7 +41,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prudent.training.gradients.randomness import is_capturing
-from prudent.training.gradients.record_streams import RecordStreams, Seeds
+from prudent.training.gradients.record_streams import RecordStreams, Seeds, mixed
 from prudent.training.keystream import Key, Purpose, Stream
 
 _SHARED = 0
@@ -73,9 +72,9 @@ class ModelRandomness:
 
     def at(self, step: int) -> "StepRandomness":
         """What is drawn in one step."""
-        shared = self.stream.words(5, step=step, rank=_SHARED).numpy()
+        shared = self.stream.words(3, step=step, rank=_SHARED).numpy().astype(np.uint64)
         own = self.stream.words(2 + _TWISTER[1] // 2, step=step, rank=self.rank + 1)
-        return StepRandomness(shared[:4].tobytes(), int(shared[4]) & (2**63 - 1), own, self.device)
+        return StepRandomness(shared[:2], int(shared[2]) & (2**63 - 1), own, self.device)
 
 
 @attrs.frozen
@@ -83,13 +82,13 @@ class StepRandomness:
     """The random numbers that a model draws in one step.
 
     Attributes:
-        secret: The key from which the streams of records are derived.
+        secret: Two words from which the streams of records are derived.
         choices: The seed of choices for all records at once.
         words: Random bits for the default generators of this process.
         device: The device of the model.
     """
 
-    secret: bytes = attrs.field(repr=False)
+    secret: Seeds = attrs.field(repr=False)
     choices: int = attrs.field(repr=False)
     words: Tensor = attrs.field(repr=False)
     device: torch.device
@@ -124,12 +123,9 @@ class StepRandomness:
         """
 
         def seeds(rows: NDArray[np.int64]) -> Seeds:
-            named = rows + first if ids is None else ids.numpy()[rows]
-            digests = (
-                hashlib.blake2b(name.to_bytes(8, "little"), key=self.secret, digest_size=8).digest()
-                for name in named.tolist()
-            )
-            return np.frombuffer(b"".join(digests), dtype=np.uint64)
+            named = (rows + first if ids is None else ids.numpy()[rows]).astype(np.uint64)
+            # One to one, so that no two records of a step share a stream.
+            return mixed(mixed(named + self.secret[0]) ^ self.secret[1])
 
         return RecordStreams(seeds, self.choices)
 

@@ -249,7 +249,8 @@ class Step:
         decision = self._decide(norms, valid, chunks, trimmed, words)
         total: Values = {}
         # In double precision: in single precision the rounding of a sum grows with the batch.
-        weights = decision.weights if norms.is_cuda else decision.weights.double()
+        double = self.engine.double_sums or not norms.is_cuda
+        weights = decision.weights.double() if double else decision.weights
         parts = torch.split(weights, [len(batch.norms) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(part).items():

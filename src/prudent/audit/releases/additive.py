@@ -147,21 +147,24 @@ def _laplace(
     )
 
 
-class _Silent:
+class Silent:
     """A source of noise that adds none: it shows where a release is centred."""
 
     def of_test(self, test: Any) -> int:
+        """See `Noise`."""
         return 0
 
     def of_value(self, law: Any, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
         return [0] * size
 
     def integer(self, bound: int) -> int:
+        """See `Noise`."""
         return bound // 2
 
 
 def _centre(
     release: Callable[[Any, Noise], Any], data: Sequence[float], place: int | None
 ) -> float:
-    found = release(ArrayColumn(np.array(data)), _Silent())
+    found = release(ArrayColumn(np.array(data)), Silent())
     return float(found if place is None else found[place])

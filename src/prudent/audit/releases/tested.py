@@ -43,6 +43,7 @@ _PROPOSE = 1.0
 _BOUNDS = (-1000.0, 1000.0)
 _LONGEST = 8.0  # bound on the norm of a vector
 _OUTSIDE = 50.0  # how far outside the bounds the record lies: clipping must bring it back
+_FURTHER = 6  # how far above the threshold a margin is tried
 _SPAN = 60.0  # scales of the noise beyond which an exact law is cut off: a mass of 1e-26
 
 
@@ -194,7 +195,8 @@ def mode(epsilon: float, delta: float) -> Case:
 def trimmed_sum(epsilon: float, delta: float) -> Case:
     """The trimmed sum of vectors of equal norm, with the rows of one data set in reverse.
 
-    Which of the tied vectors are trimmed must not depend on the order of the rows.
+    Which of the tied vectors are trimmed must not depend on the order of the rows. The margin is
+    that at which the two laws are furthest apart: there runs show most of a fault in the noise.
     """
     options: Budget = {
         "epsilon": epsilon,
@@ -203,19 +205,24 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         "law": Law.GAUSSIAN,
     }
     mechanism = tested.calibrate(options, _PROPOSE, fallback_sensitivity=_LONGEST, monotone=True)
-    trim = mechanism.threshold + 4
+    trim = mechanism.threshold + _FURTHER + 4
 
     def measure(data: Any) -> RobustValue:
         return trimmed.trimmed_sum(
             data, mechanism.lattice, trim, propose=mechanism.steps, cap=mechanism.cap
         )
 
-    ties = [[_PROPOSE]] * trim + [[-_PROPOSE]] * trim
-    long = [[_LONGEST]] * (trim - mechanism.threshold - 1)
-    fewer = np.array(long + ties)
-    more = np.array([[_OUTSIDE * _LONGEST], *long, *ties])[::-1]
-    pair = measure(more), measure(fewer)
-    laws = [_gaussian_law(mechanism, each, pair) for each in pair]
+    def rows(margin: int) -> tuple[Any, Any]:
+        ties = [[_PROPOSE]] * trim + [[-_PROPOSE]] * trim
+        long = [[_LONGEST]] * (trim - margin - 1)
+        return np.array([[_OUTSIDE * _LONGEST], *long, *ties])[::-1], np.array(long + ties)
+
+    def laws(data: tuple[Any, Any]) -> Any:
+        pair = [measure(each) for each in data]
+        return [_gaussian_law(mechanism, each, pair) for each in pair]
+
+    margins = range(mechanism.threshold, mechanism.threshold + _FURTHER)
+    more, fewer = max(map(rows, margins), key=lambda data: _distance(laws(data)))
     return Case(
         name="trimmed-sum",
         epsilon=epsilon,
@@ -232,11 +239,16 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
             delta=delta,
             noise=noise,
         ),
-        score=_score(mechanism, *pair),
-        exact=exact_epsilon(laws, delta),
+        score=_score(mechanism, measure(more), measure(fewer)),
+        exact=exact_epsilon(laws((more, fewer)), delta),
         delta_at=(0.0, float(PldAccountant().compose(mechanism.event).get_delta(0.0))),
         notes=GAUSSIAN,
     )
+
+
+def _distance(laws: Sequence[Any]) -> float:
+    """The total variation distance of two discrete laws."""
+    return float(np.abs(laws[0] - laws[1]).sum() / 2)
 
 
 def _calibrated(

@@ -172,6 +172,7 @@ class ArrayColumn:
         _validate.instance(
             (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
         )
+        _validate.one_of(("numbers", "categories"), kind=kind)
         if isinstance(values, list | tuple) or values.dtype == object:
             records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
             if kind == "categories" or records.ndim != 1:

@@ -177,15 +177,16 @@ class Outer:
     def _products(self, piece: slice, weights: Tensor) -> Iterator[Tensor]:
         """Matrices that add up to the weighted sum of some records; the smaller factor is scaled.
 
-        With short factors, the scaled one is split into short parts. With a single position there
-        is no allowance for what two of them leave out, so a third is added.
+        With short factors, the scaled one is split into short parts, unless the sum is in double
+        precision. With a single position there is no allowance for what two of them leave out, so a
+        third is added.
         """
         by_columns = self.unfold is None and self.columns.numel() < self.rows.numel()
         scaled = self.columns[:, piece] if by_columns else self.rows[:, piece]
-        if self.short is None:
+        if self.short is None or weights.dtype == torch.float64:
             other = self.rows[:, piece] if by_columns else self.unfolded(piece)
-            left = _weighted(scaled, weights)
-            pair = left, other.to(left.dtype)
+            left = _weighted(self.cut(scaled), weights)
+            pair = left, self.cut(other).to(left.dtype)
             left, right = (each.flatten(1, 2) for each in (reversed(pair) if by_columns else pair))
             yield _finite_product(left.mT, right)
             return

@@ -133,7 +133,7 @@ class Draws:
     def next_seeds(self) -> Seeds:
         """One seed per record for the next random call."""
         self.number += 1
-        return _mixed(self._seeds + _GOLDEN * np.full(1, self.number, np.uint64))
+        return mixed(self._seeds + _GOLDEN * np.full(1, self.number, np.uint64))
 
 
 def rows_of(batch: Any) -> Tensor:
@@ -255,12 +255,12 @@ def _bernoulli(seeds: Seeds, count: int, probability: float) -> Tensor:
     places = (np.arange(-(-count // 2), dtype=np.uint64) + np.uint64(1)) * _GOLDEN
     step = max(1, _BLOCK // max(1, len(places)))
     for start in range(0, len(seeds), step):
-        words = _mixed(seeds[start : start + step, None] + places)
+        words = mixed(seeds[start : start + step, None] + places)
         below[start : start + step] = words.view(np.uint32)[:, :count] < np.uint32(limit)
     return torch.from_numpy(below)
 
 
-def _mixed(words: Seeds) -> Seeds:
+def mixed(words: Seeds) -> Seeds:
     """The output function of SplitMix64 (Steele, Lea and Flood 2014), in place."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(0xBF58476D1CE4E5B9)
