@@ -211,32 +211,24 @@ class CertifiedClassifier:
         self._taken(known, counts)
         return self
 
-    def fit_table(self, data: Any, cell: str, label: str, **table: Any) -> Self:
-        """Release the counts of a table that has the number of its cell in each row.
+    def fit_table(self, data: Any, column: str, label: str, **table: Any) -> Self:
+        """Release the counts of a table in a file, a database or Spark; charges the ledger first.
 
-        The counts are computed where the table is, in a file, a database or Spark: they are the
-        histogram of one column, by another. Rows with other cells or labels are left out.
+        A column of cell numbers is counted where the table is, as a histogram is. Vectors, such as
+        embeddings, are read in batches. Rows with other cells or labels are left out.
 
         Args:
             data: As for `prudent.release.histogram`.
-            cell: The column with the number of the nearest landmark, from 0 on.
+            column: The column with the number of the nearest landmark, from 0 on; or with arrays of
+                numbers, which are records.
             label: The column with the label.
             **table: Options of a table, such as `where`, `connect` and `table`.
         """
-        from prudent.release.statistics import count, histogram
+        from prudent.certify.tables import counts_of_table  # needs the extra for tables
 
         known = self.known()
-        (size,) = known.partition.sizes  # a column holds one number
-        totals, cells = known.pricing.parts
-        common = {"by": label, "groups": known.classes.labels, "ledger": self.ledger}
-        options = common | {"noise": self.noise} | table
-        edges = [*range(size), size - 0.5]
-        found: Any = histogram(data, cell, edges=edges, epsilon=cells, **options)
-        numbers: Any = count(data, cell, epsilon=totals, **options)
-        rows = [found[each].counts for each in known.classes.labels]
-        sums = [round(float(numbers[each].value)) for each in known.classes.labels]
-        counted = Counts(np.array(rows), np.array(sums), 1, known.digest, self.epsilon)
-        self._taken(known, counted)
+        counts = counts_of_table(known, data, column, label, self.ledger, self.noise, table)
+        self._taken(known, counts)
         return self
 
     def count(self, X: Any, y: Any) -> Counts:  # noqa: N803
