@@ -24,14 +24,17 @@ from prudent.certify.radius import Whole
 PARTS = 6000
 _NEIGHBOURS = 10
 _ROWS = 500
-_RAMP = (0.1, 0.4)
 
 Decided = tuple[Whole, Whole]
 """The winning class at each query, and its radius."""
 
 
 def certified_by_others(
-    records: Codes, labels: Whole, queries: Codes, classes: int
+    records: Codes,
+    labels: Whole,
+    queries: Codes,
+    classes: int,
+    ramp: tuple[float, float] = (0.1, 0.4),
 ) -> Iterator[tuple[str, Decided]]:
     """The name of each rule, and what it predicts and certifies.
 
@@ -40,12 +43,13 @@ def certified_by_others(
         labels: Their classes.
         queries: Codes of the queries.
         classes: How many classes there are.
+        ramp: Of the cosine to the records themselves; see `Landmarks`.
     """
     alike = _likes(records, labels, queries, classes)
-    yield "DPA", by_votes(alike[0])
-    yield "DPA, run-off", by_run_off(*alike)
+    yield f"DPA, {PARTS:,} parts", by_votes(alike[0])
+    yield f"run-off election, {PARTS:,} parts", by_run_off(*alike)
     yield f"{_NEIGHBOURS} nearest neighbours", nearest_neighbours(records, labels, queries, classes)
-    yield "ramp of the cosine to the records", by_records(records, labels, queries, classes)
+    yield "ramp of the cosine to the records", by_records(records, labels, queries, classes, ramp)
 
 
 def _likes(
@@ -129,9 +133,11 @@ def nearest_neighbours(records: Codes, labels: Whole, queries: Codes, classes: i
     return by_votes(votes)
 
 
-def by_records(records: Codes, labels: Whole, queries: Codes, classes: int) -> Decided:
+def by_records(
+    records: Codes, labels: Whole, queries: Codes, classes: int, ramp: tuple[float, float]
+) -> Decided:
     """The theorem of `radius` with each record in a cell of its own; rounded down."""
-    low, high = (SCALE * SCALE * cosine for cosine in _RAMP)
+    low, high = (SCALE * SCALE * cosine for cosine in ramp)
     scores = np.zeros((len(queries), classes))
     sizes = np.bincount(labels, minlength=classes)
     for start in range(0, len(queries), _ROWS):

@@ -6,10 +6,8 @@ largest weighted count wins; `radius` has the theorem and its proof.
 """
 
 import html
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import dp_accounting as dp
@@ -17,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
-from prudent._files import replacing
-from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
+from prudent.certify import saving
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
-from prudent.certify.features import Vectors, named
+from prudent.certify.features import Vectors
 from prudent.certify.known import (
     ROWS,
     Known,
@@ -39,9 +36,6 @@ from prudent.records.arrays import parts
 from prudent.records.labels import Classes
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise
-
-FORMAT = 2
-"""Format number of saved classifiers."""
 
 RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported, unless others are given."""
@@ -325,22 +319,9 @@ class CertifiedClassifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was released to an .npz file, which holds numbers and JSON only."""
-        counts = self._fitted()
-        header = {
-            "format": FORMAT,
-            "features": self.features if isinstance(self.features, str) else None,
-            "classes": self.classes_.tolist(),
-            "epsilon": self.epsilon,
-            "share": self.share,
-            "ramp": getattr(self.partition_, "ramp", None),
-            "tables": counts.tables,
-            "partition": counts.partition,
-        }
-        arrays: dict[str, Any] = {"cells": counts.cells, "totals": counts.totals}
-        if isinstance(self.partition_, Landmarks):
-            arrays["landmarks"] = self.partition_.codes.astype(np.int16)
-        with replacing(Path(path), "wb") as file:
-            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+        counts, ramp = self._fitted(), getattr(self.partition_, "ramp", None)
+        saved = saving.Saved(self.features, self.classes_.tolist(), self.share, ramp, counts)
+        saving.write(path, saved, self.partition_)
 
     @classmethod
     def load(
@@ -359,26 +340,7 @@ class CertifiedClassifier:
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
         """
-        _validate.path(path=path)
-        expected = "a file written by CertifiedClassifier.save"
-        with reading(path, expected):
-            archive = read_npz(path, expected, "header", "cells", "totals", "landmarks")
-            header = json.loads(str(archive["header"]))
-            check_format(header, FORMAT, f"{path}")
-            cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
-            ramp = None if header["ramp"] is None else tuple(header["ramp"])
-            given = header["features"] if features is None else features
-            if "landmarks" in archive and (given is None or isinstance(given, str)):
-                codes = archive["landmarks"].astype(np.float32)
-                own: Any = Vectors(codes.shape[1]) if given is None else named(given)
-                given = Landmarks(own, codes, ramp, header["tables"])  # type: ignore[arg-type]
-            found = cls(
-                header["epsilon"],
-                header["classes"],
-                landmarks,
-                given,
-                ramp=ramp,
-                share=header["share"],
-            )
-            counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
-        return found.fit_counts(counts)
+        saved = saving.read(path, features)
+        epsilon: Any = saved.counts.epsilon
+        found = cls(epsilon, saved.classes, landmarks, saved.features, ramp=saved.ramp)
+        return found.set_params(share=saved.share).fit_counts(saved.counts)

@@ -85,7 +85,7 @@ def counts_of_table(
     options = {"by": label, "groups": labels, "ledger": ledger, "noise": noise, **table}
     options |= {"epsilon": known.pricing.epsilon}
     found: Any = request.release(lambda one: _prepared(known, one), data, column, options)
-    rows = [found[each].counts for each in labels]
+    rows: list[Counts] = [found[each].counts for each in labels]
     return attrs.evolve(
         rows[0],
         cells=np.concatenate([each.cells for each in rows]),
