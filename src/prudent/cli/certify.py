@@ -242,6 +242,7 @@ def make_features(
 
     glyphs-landmarks: codes of synthetic glyphs; reads no data.
     letters-landmarks: codes of public letters (data set emnist-az).
+    resnet18-landmarks: codes of random images, and their statistics.
     glyphs: a network trained on synthetic glyphs; reads no data, two
     minutes on a GPU, hours on a CPU.
     letters: from public letters (data set emnist-az); a minute and a half
@@ -272,6 +273,10 @@ def make_features(
         from prudent.certify.features import sentences
 
         story = sentences.make(out)
+    elif features == "resnet18-landmarks":
+        from prudent.certify.features import backbone
+
+        story = backbone.make(out)
     else:
         from prudent.certify.features import landmark_files
 
