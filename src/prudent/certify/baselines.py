@@ -57,10 +57,10 @@ def _likes(
 ) -> tuple[Whole, npt.NDArray[np.int32]]:
     """Votes of the parts, (queries, classes), and how many parts prefer a class to another."""
     part = np.array([zlib.crc32(np.ascontiguousarray(row).tobytes()) % PARTS for row in records])
-    sums = np.zeros((PARTS, classes, records.shape[1]), np.float32)
-    np.add.at(sums, (part, labels), records)
+    sums = np.zeros((classes, PARTS, records.shape[1]), np.float32)
+    np.add.at(sums, (labels, part), records)
     norms = np.linalg.norm(sums, axis=2, keepdims=True)
-    means = (sums / np.maximum(norms, 1e-6)).reshape(PARTS * classes, -1)
+    means = (sums / np.maximum(norms, 1e-6)).reshape(classes * PARTS, -1)
     absent = (norms[:, :, 0] == 0).ravel()
     votes = np.zeros((len(queries), classes), np.int64)
     duels = np.zeros((len(queries), classes, classes), np.int32)
@@ -68,15 +68,13 @@ def _likes(
         rows = slice(start, start + _ROWS)
         cosines = queries[rows] @ means.T
         cosines[:, absent] = -np.inf
-        cosines = cosines.reshape(-1, PARTS, classes)
-        chosen = cosines.argmax(axis=2)
+        cosines = cosines.reshape(-1, classes, PARTS)
+        chosen = cosines.argmax(axis=1)
         for name in range(classes):
             votes[rows, name] = (chosen == name).sum(axis=1)
-            for other in range(classes):
-                ahead = cosines[:, :, name] > cosines[:, :, other]
-                if name < other:  # the first wins a draw, as argmax decides
-                    ahead |= cosines[:, :, name] == cosines[:, :, other]
-                duels[rows, name, other] = ahead.sum(axis=1) if name != other else 0
+            for other in range(name + 1, classes):  # the first wins a draw, as argmax decides
+                ahead = (cosines[:, name] >= cosines[:, other]).sum(axis=1)
+                duels[rows, name, other], duels[rows, other, name] = ahead, PARTS - ahead
     return votes, duels
 
 
