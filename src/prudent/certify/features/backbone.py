@@ -114,7 +114,7 @@ class Whitened:
     @property
     def width(self) -> int:
         """How many entries a code has."""
-        return self.matrix.shape[1]
+        return int(self.matrix.shape[1])
 
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """Codes of images."""
@@ -160,6 +160,7 @@ def make(path: Path, embedding: ResNet18Embedding | None = None) -> dict[str, An
     features = network(draw(_IMAGES, 32, generator).numpy())
     found = whitened(features)
     story = {"images": _IMAGES, "landmarks": _LANDMARKS, "seed": _SEED, "ramp": _RAMP, "saw": _SAW}
-    arrays = {"centre": found.centre.astype(np.int32), "matrix": found.matrix.astype(np.int16)}
-    write(path, found.codes(features[:_LANDMARKS])[0], _RAMP, 1, story, **arrays)
+    centre, matrix = found.centre.astype(np.int32), found.matrix.astype(np.int16)
+    codes, _ = found.codes(features[:_LANDMARKS])
+    write(path, codes, _RAMP, 1, story, centre=centre, matrix=matrix)
     return story

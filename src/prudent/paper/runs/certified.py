@@ -181,7 +181,8 @@ def _stamped(known: Measured, trigger: Backdoor) -> Codes:
 
 def _labels(weights: Iterable[Weights], counts: Counts) -> Whole:
     found = [scores_of(each, counts.cells, counts.totals, counts.tables) for each in weights]
-    return np.concatenate(found).argmax(axis=1)
+    winners: Whole = np.concatenate(found).argmax(axis=1)
+    return winners
 
 
 def _cells(partition: Partition, records: Images) -> Whole:
