@@ -1,10 +1,9 @@
-"""Certified accuracy over five draws of noise, and what other rules certify on the same features.
+"""Certified accuracy over five draws of noise.
 
     python -m benchmarks.certify OUT.json [--dataset mnist] [--features letters] [--epsilon 0.3 0.1]
 
-The test records are read once for each row; nothing is chosen by them. The other rules are not
-private: Deep Partition Aggregation (Levine and Feizi, 2021), its run-off election (Rezaei and
-others, 2023), nearest neighbours, and the ramp of the cosine to the records themselves.
+The test records are read once for each row; nothing is chosen by them. What other rules certify:
+`prudent certify --compare`.
 """
 
 import argparse
@@ -14,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from prudent.certify import experiment
-from prudent.certify.baselines import certified_by_others
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.experiment import _counted, _places, _scores, coded_once
 from prudent.certify.radius import decided
@@ -45,7 +43,6 @@ def main():
     parser.add_argument("--dataset", default="mnist")
     parser.add_argument("--features", default="letters")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.3, 0.1])
-    parser.add_argument("--others", action="store_true")
     given = parser.parse_args()
     train, test = parts(given.dataset)
     classes = int(max(train[1].max(), test[1].max())) + 1
@@ -69,11 +66,6 @@ def main():
             flush=True,
         )
         given.out.write_text(json.dumps(story, indent=1) + "\n")
-    if given.others:
-        for name, found in certified_by_others(records, train[1], queries, classes):
-            story[f"{given.dataset} {given.features} {name}"] = row(*found, test[1])
-            print(name, row(*found, test[1]), flush=True)
-            given.out.write_text(json.dumps(story, indent=1) + "\n")
 
 
 if __name__ == "__main__":

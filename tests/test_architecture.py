@@ -126,7 +126,11 @@ def test_no_import_goes_back(room: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["classifier", "codes", "counts", "known", "landmarks", "radius", "features/__init__"]
+    "module",
+    [
+        *("classifier", "codes", "counts", "known", "landmarks", "radius", "tables"),
+        *("attacks", "features/__init__", "features/table"),
+    ],
 )
 def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
     tree = ast.parse((PACKAGE / "certify" / f"{module}.py").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting import RdpAccountant
 from prudent.certify import demo as certificates
 from prudent.certify.demo import CLASSIFIERS, Classifier
-from prudent.certify.experiment import Result
+from prudent.certify.report import Result
 from prudent.cli.demo import _median, show_certified, show_median, show_runs
 from prudent.demo import FULL, SHORT, Size, run_demo
 from prudent.experiments import demo as training

@@ -19,7 +19,7 @@ from prudent._validate import ArgumentError
 from prudent.certify import demo as certificates
 from prudent.certify.classifier import RECORDS
 from prudent.certify.demo import CLASSIFIERS, Classifier
-from prudent.certify.experiment import Result
+from prudent.certify.report import Result
 from prudent.experiments import demo as training
 from prudent.experiments import picture
 from prudent.experiments.demo import EVALUATIONS, Entry

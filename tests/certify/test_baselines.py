@@ -66,4 +66,7 @@ def test_all_rules_run_on_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> Non
     for winners, radii in found.values():
         assert np.mean(winners == truth) > 0.6
         assert (radii >= 0).all()
-    assert np.median(found["DPA, run-off"][1]) >= np.median(found["DPA"][1]) * 0.9
+    assert (
+        np.median(found["run-off election, 40 parts"][1])
+        >= np.median(found["DPA, 40 parts"][1]) * 0.9
+    )

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from prudent.certify import CertifiedClassifier, experiment
-from prudent.certify.codes import SCALE
-from prudent.certify.features.backbone import ResNet18Embedding, Thresholded
+from prudent.certify.features import backbone, shipped_landmarks
+from prudent.certify.features.backbone import ResNet18Embedding, whitened
 from prudent.certify.features.reviews import reviews
 from prudent.certify.features.sentences import (
     Intervals,
@@ -194,16 +194,35 @@ def test_an_image_has_the_same_features_wherever_it_stands():
     np.testing.assert_array_equal(np.delete(embedding(floats), 2, 0), np.delete(found, 2, 0))
 
 
-def test_features_above_the_threshold():
-    rows = np.random.default_rng(0).exponential(size=(5, 256))
-    codes, present = Thresholded(None).codes(rows)
+def test_whitened_features_are_round_and_computed_row_by_row(tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    rows = np.square(draw.standard_normal((3000, 40)) @ draw.standard_normal((40, 256)) + 9)
+    found = whitened(rows)
+    codes, present = found.codes(rows)
     assert present.all()
-    assert (codes >= 0).all()
-    assert (np.square(codes.astype(np.int64)).sum(axis=1) <= SCALE**2).all()
-    above = rows / np.linalg.norm(rows, axis=1, keepdims=True) - 0.05
-    assert not codes[above <= 0].any()
+    assert codes.shape == (3000, 128)
+    spread = codes[:, :30].std(axis=0)  # the directions in which these rows vary
+    assert spread.max() / spread.min() < 1.6
+    alone = np.concatenate([found.codes(row[None])[0] for row in rows[:40]])
+    assert alone.tobytes() == codes[:40].tobytes()
     rows[1, 7] = np.nan
-    assert Thresholded(None).codes(rows)[1].tolist() == [True, False, True, True, True]
+    assert found.codes(rows[:3])[1].tolist() == [True, False, True]
+    rows[2] = 1e300
+    assert np.isfinite(found.codes(rows[2:3])[0]).all()
+
+
+def test_statistics_and_landmarks_of_random_images_are_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(backbone, "_IMAGES", 200)
+    monkeypatch.setattr(backbone, "_LANDMARKS", 150)
+    torch.manual_seed(0)
+    embedding = ResNet18Embedding(ResNet18Features(3).eval(), "given", 256)
+    story = backbone.make(tmp_path / "made.npz", embedding)
+    made = np.load(tmp_path / "made.npz")
+    assert made["rows"].shape == (150, 128)
+    assert json.loads(str(made["story"]))["images"] == story["images"] == 200
+    shipped = shipped_landmarks("resnet18")
+    assert shipped.codes.shape == (8000, 128)
+    assert shipped.features.name == "resnet18"
 
 
 def bert(layers=2, width=24, inner=40, words=30):

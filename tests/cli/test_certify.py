@@ -66,6 +66,18 @@ def test_a_seed_repeats_and_says_that_it_is_not_private(archive: Path) -> None:
     assert "predictable" in one.err
 
 
+def test_other_rules_are_compared(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prudent.certify.baselines.PARTS", 30)
+    flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10", "--compare")
+    others = json.loads(prudent(*flags, "--json").out)["others"]
+    assert len(others) == 4
+    assert all(each["0"] > 60 for each in others.values())
+    assert "run-off election, 30 parts, not private: 0: " in prudent(*flags).out
+    refused = prudent("certify", "--dataset", "census", "--compare")
+    assert refused.status == 2
+    assert "--compare" in refused.err
+
+
 def test_a_certified_prediction_that_changes_ends_the_run(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
             "--bounds=0,1000",
         ],
         "release mode": [table, *ASKED, "--propose=500", "--delta=1e-6"],
-        "release certify": [table, *ASKED, "--high=900"],
+        "release certify-quantile": [table, *ASKED, "--high=900"],
         "budget create": [f"{folder}/new.db", "--epsilon=1", "--delta=1e-6"],
         "certify": [f"--dataset=npz:{archive}", "--features=vectors:6", "--seed=0"],
         "certify make-features": [f"--out={folder}/f.npz"],

@@ -222,7 +222,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("release", "trimmed-mean"), _release("--trim=5", "--propose=5", "--delta=1e-6")),
     Command(("release", "mode"), _release("--categories=1,2", "--delta=1e-6")),
     Command(
-        ("release", "certify"),
+        ("release", "certify-quantile"),
         lambda: [
             *(_table(), "--column=x", "--epsilon=1", "--p=0.5", "--high=20"),
             *(f"--ledger={_ledger()}", "--dataset=default", "--explain"),

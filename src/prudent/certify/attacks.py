@@ -3,7 +3,8 @@
 An attack inserts or removes k records. It knows the records, the partition, the noise and the
 queries, and looks for the change that alters most predictions. Scores are linear in the counts, so
 thousands of changes are tried without a fit; `experiment` then counts the poisoned records anew,
-adds the same noise, and compares all predictions.
+adds the same noise, and compares all predictions. Single predictions are attacked with as many
+records as their radius says, and with one more.
 """
 
 import functools
@@ -85,6 +86,19 @@ class Attack:
         np.add.at(totals, self.classes, self.times)
         return attrs.evolve(counts, cells=cells, totals=totals)
 
+    def poisoned(self, places: Whole, names: Whole) -> tuple[Whole, Whole]:
+        """The cells and classes of records after the attack."""
+        kept = np.ones(len(names), dtype=bool)
+        gone = self.times < 0
+        for place, name in zip(self.places[gone], self.classes[gone], strict=True):
+            found = np.flatnonzero(kept & (names == name) & (places == place).all(axis=1))
+            kept[found[:1]] = False
+        times = np.maximum(self.times, 0)
+        return (
+            np.concatenate([places[kept], np.repeat(self.places, times, axis=0)]),
+            np.concatenate([names[kept], np.repeat(self.classes, times)]),
+        )
+
 
 def best_attacks(target: Target, k: int) -> Iterator[Attack]:
     """The most harmful attack of each kind with k records.
@@ -125,14 +139,43 @@ def aimed(target: Target, k: int) -> Attack:
     return min(plans, key=lambda plan: accuracy_after(target, plan))
 
 
-def accuracy_after(target: Target, attack: Attack) -> float:
-    """The accuracy on the queries after an attack: scores are linear in the counts."""
+def scores_after(target: Target, attack: Attack, queries: Whole | None = None) -> Whole:
+    """The scores at all queries, or at some, after an attack: they are linear in the counts."""
+    rows = np.arange(len(target.weights)) if queries is None else queries
     counts = target.counts
     none = attrs.evolve(counts, cells=0 * counts.cells, totals=0 * counts.totals)
     change = attack.applied(none)
-    used = np.flatnonzero(change.cells.any(axis=0))
-    moved = scores_of(target.weights[:, used], change.cells[:, used], change.totals, counts.tables)
-    return _accuracy(target.scores + moved, target.truth)
+    used = np.unique(attack.places)
+    weights = target.weights[np.ix_(rows, used)]
+    moved = scores_of(weights, change.cells[:, used], change.totals, counts.tables)
+    found: Whole = target.scores[rows] + moved
+    return found
+
+
+def accuracy_after(target: Target, attack: Attack) -> float:
+    """The accuracy on the queries after an attack."""
+    return _accuracy(scores_after(target, attack), target.truth)
+
+
+def changed_at(target: Target, query: int, records: int) -> bool:
+    """Whether so many copies of one record, any vector there can be, change one prediction.
+
+    The worst record is tried for each class: the one most like the query, named as another class,
+    and the one least like it, named as the predicted class.
+    """
+    starts = np.cumsum([0, *target.sizes[:-1]])
+    tables = np.split(target.weights[query], starts[1:])
+    alike, unlike = (
+        np.array([start + find(each) for start, each in zip(starts, tables, strict=True)])
+        for find in (np.argmax, np.argmin)
+    )
+    winner = target.scores[query].argmax()
+    for name in range(target.scores.shape[1]):
+        place = unlike if name == winner else alike
+        attack = _inserted("copies", place[None], name, records)
+        if scores_after(target, attack, np.array([query])).argmax() != winner:
+            return True
+    return False
 
 
 def _planned(target: Target, k: int, haste: float) -> Attack:

@@ -24,14 +24,17 @@ from prudent.certify.radius import Whole
 PARTS = 6000
 _NEIGHBOURS = 10
 _ROWS = 500
-_RAMP = (0.1, 0.4)
 
 Decided = tuple[Whole, Whole]
 """The winning class at each query, and its radius."""
 
 
 def certified_by_others(
-    records: Codes, labels: Whole, queries: Codes, classes: int
+    records: Codes,
+    labels: Whole,
+    queries: Codes,
+    classes: int,
+    ramp: tuple[float, float] = (0.1, 0.4),
 ) -> Iterator[tuple[str, Decided]]:
     """The name of each rule, and what it predicts and certifies.
 
@@ -40,12 +43,13 @@ def certified_by_others(
         labels: Their classes.
         queries: Codes of the queries.
         classes: How many classes there are.
+        ramp: Of the cosine to the records themselves; see `Landmarks`.
     """
     alike = _likes(records, labels, queries, classes)
-    yield "DPA", by_votes(alike[0])
-    yield "DPA, run-off", by_run_off(*alike)
+    yield f"DPA, {PARTS:,} parts", by_votes(alike[0])
+    yield f"run-off election, {PARTS:,} parts", by_run_off(*alike)
     yield f"{_NEIGHBOURS} nearest neighbours", nearest_neighbours(records, labels, queries, classes)
-    yield "ramp of the cosine to the records", by_records(records, labels, queries, classes)
+    yield "ramp of the cosine to the records", by_records(records, labels, queries, classes, ramp)
 
 
 def _likes(
@@ -53,10 +57,10 @@ def _likes(
 ) -> tuple[Whole, npt.NDArray[np.int32]]:
     """Votes of the parts, (queries, classes), and how many parts prefer a class to another."""
     part = np.array([zlib.crc32(np.ascontiguousarray(row).tobytes()) % PARTS for row in records])
-    sums = np.zeros((PARTS, classes, records.shape[1]), np.float32)
-    np.add.at(sums, (part, labels), records)
+    sums = np.zeros((classes, PARTS, records.shape[1]), np.float32)
+    np.add.at(sums, (labels, part), records)
     norms = np.linalg.norm(sums, axis=2, keepdims=True)
-    means = (sums / np.maximum(norms, 1e-6)).reshape(PARTS * classes, -1)
+    means = (sums / np.maximum(norms, 1e-6)).reshape(classes * PARTS, -1)
     absent = (norms[:, :, 0] == 0).ravel()
     votes = np.zeros((len(queries), classes), np.int64)
     duels = np.zeros((len(queries), classes, classes), np.int32)
@@ -64,15 +68,13 @@ def _likes(
         rows = slice(start, start + _ROWS)
         cosines = queries[rows] @ means.T
         cosines[:, absent] = -np.inf
-        cosines = cosines.reshape(-1, PARTS, classes)
-        chosen = cosines.argmax(axis=2)
+        cosines = cosines.reshape(-1, classes, PARTS)
+        chosen = cosines.argmax(axis=1)
         for name in range(classes):
             votes[rows, name] = (chosen == name).sum(axis=1)
-            for other in range(classes):
-                ahead = cosines[:, :, name] > cosines[:, :, other]
-                if name < other:  # the first wins a draw, as argmax decides
-                    ahead |= cosines[:, :, name] == cosines[:, :, other]
-                duels[rows, name, other] = ahead.sum(axis=1) if name != other else 0
+            for other in range(name + 1, classes):  # the first wins a draw, as argmax decides
+                ahead = (cosines[:, name] >= cosines[:, other]).sum(axis=1)
+                duels[rows, name, other], duels[rows, other, name] = ahead, PARTS - ahead
     return votes, duels
 
 
@@ -129,9 +131,11 @@ def nearest_neighbours(records: Codes, labels: Whole, queries: Codes, classes: i
     return by_votes(votes)
 
 
-def by_records(records: Codes, labels: Whole, queries: Codes, classes: int) -> Decided:
+def by_records(
+    records: Codes, labels: Whole, queries: Codes, classes: int, ramp: tuple[float, float]
+) -> Decided:
     """The theorem of `radius` with each record in a cell of its own; rounded down."""
-    low, high = (SCALE * SCALE * cosine for cosine in _RAMP)
+    low, high = (SCALE * SCALE * cosine for cosine in ramp)
     scores = np.zeros((len(queries), classes))
     sizes = np.bincount(labels, minlength=classes)
     for start in range(0, len(queries), _ROWS):

@@ -6,10 +6,8 @@ largest weighted count wins; `radius` has the theorem and its proof.
 """
 
 import html
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import dp_accounting as dp
@@ -17,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
-from prudent._files import replacing
-from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
+from prudent.certify import saving
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
-from prudent.certify.features import Vectors, named
+from prudent.certify.features import Vectors
 from prudent.certify.known import (
     Known,
     check_queries,
@@ -38,9 +35,6 @@ from prudent.certify.radius import Whole, decided, moves_of, scores_of
 from prudent.records.labels import Classes
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise
-
-FORMAT = 2
-"""Format number of saved classifiers."""
 
 RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported, unless others are given."""
@@ -210,32 +204,24 @@ class CertifiedClassifier:
         self._taken(known, counts)
         return self
 
-    def fit_table(self, data: Any, cell: str, label: str, **table: Any) -> Self:
-        """Release the counts of a table that has the number of its cell in each row.
+    def fit_table(self, data: Any, column: str, label: str, **table: Any) -> Self:
+        """Release the counts of a table in a file, a database or Spark; charges the ledger first.
 
-        The counts are computed where the table is, in a file, a database or Spark: they are the
-        histogram of one column, by another. Rows with other cells or labels are left out.
+        A column of cell numbers is counted where the table is, as a histogram is. Vectors, such as
+        embeddings, are read in batches. Rows with other cells or labels are left out.
 
         Args:
             data: As for `prudent.release.histogram`.
-            cell: The column with the number of the nearest landmark, from 0 on.
+            column: The column with the number of the nearest landmark, from 0 on; or with arrays of
+                numbers, which are records.
             label: The column with the label.
             **table: Options of a table, such as `where`, `connect` and `table`.
         """
-        from prudent.release.statistics import count, histogram
+        from prudent.certify.tables import counts_of_table  # needs the extra for tables
 
         known = self.known()
-        (size,) = known.partition.sizes  # a column holds one number
-        totals, cells = known.pricing.parts
-        common = {"by": label, "groups": known.classes.labels, "ledger": self.ledger}
-        options = common | {"noise": self.noise} | table
-        edges = [*range(size), size - 0.5]
-        found: Any = histogram(data, cell, edges=edges, epsilon=cells, **options)
-        numbers: Any = count(data, cell, epsilon=totals, **options)
-        rows = [found[each].counts for each in known.classes.labels]
-        sums = [round(float(numbers[each].value)) for each in known.classes.labels]
-        counted = Counts(np.array(rows), np.array(sums), 1, known.digest, self.epsilon)
-        self._taken(known, counted)
+        counts = counts_of_table(known, data, column, label, self.ledger, self.noise, table)
+        self._taken(known, counts)
         return self
 
     def count(self, X: Any, y: Any) -> Counts:  # noqa: N803
@@ -334,22 +320,9 @@ class CertifiedClassifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was released to an .npz file, which holds numbers and JSON only."""
-        counts = self._fitted()
-        header = {
-            "format": FORMAT,
-            "features": self.features if isinstance(self.features, str) else None,
-            "classes": self.classes_.tolist(),
-            "epsilon": self.epsilon,
-            "share": self.share,
-            "ramp": getattr(self.partition_, "ramp", None),
-            "tables": counts.tables,
-            "partition": counts.partition,
-        }
-        arrays: dict[str, Any] = {"cells": counts.cells, "totals": counts.totals}
-        if isinstance(self.partition_, Landmarks):
-            arrays["landmarks"] = self.partition_.codes.astype(np.int16)
-        with replacing(Path(path), "wb") as file:
-            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+        counts, ramp = self._fitted(), getattr(self.partition_, "ramp", None)
+        saved = saving.Saved(self.features, self.classes_.tolist(), self.share, ramp, counts)
+        saving.write(path, saved, self.partition_)
 
     @classmethod
     def load(
@@ -368,26 +341,7 @@ class CertifiedClassifier:
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
         """
-        _validate.path(path=path)
-        expected = "a file written by CertifiedClassifier.save"
-        with reading(path, expected):
-            archive = read_npz(path, expected, "header", "cells", "totals", "landmarks")
-            header = json.loads(str(archive["header"]))
-            check_format(header, FORMAT, f"{path}")
-            cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
-            ramp = None if header["ramp"] is None else tuple(header["ramp"])
-            given = header["features"] if features is None else features
-            if "landmarks" in archive and (given is None or isinstance(given, str)):
-                codes = archive["landmarks"].astype(np.float32)
-                own: Any = Vectors(codes.shape[1]) if given is None else named(given)
-                given = Landmarks(own, codes, ramp, header["tables"])  # type: ignore[arg-type]
-            found = cls(
-                header["epsilon"],
-                header["classes"],
-                landmarks,
-                given,
-                ramp=ramp,
-                share=header["share"],
-            )
-            counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
-        return found.fit_counts(counts)
+        saved = saving.read(path, features)
+        epsilon: Any = saved.counts.epsilon
+        found = cls(epsilon, saved.classes, landmarks, saved.features, ramp=saved.ramp)
+        return found.set_params(share=saved.share).fit_counts(saved.counts)

@@ -5,7 +5,6 @@ records of this class. So the tables together change by T, in the sum of absolut
 numbers of records by 1, when one record is added or removed.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -128,23 +127,16 @@ class Pricing:
         """What a release costs, for any accountant of this package."""
         return dp.ComposedDpEvent([self.cells.event, self.totals.event])
 
-    def charge(self, ledger: LedgerLike | None, name: str, data: Any = None) -> Any:
-        """Charge a ledger, before any record is read; see `charging.charge`."""
-        preview = Preview(
+    def preview(self, name: str) -> Preview:
+        """What is known of a release before any record is read."""
+        return Preview(
             statistic=f"counts at {name}",
             mechanism="laplace",
             epsilon=self.epsilon,
             delta=0.0,
             event=self.event,
         )
-        return charge(ledger, preview, data)
 
-
-def added(tables: Sequence[Counts]) -> Counts:
-    """The sum of one or more tables."""
-    if not tables:
-        raise ArgumentError("tables", "one or more tables of counts", got=tables)
-    found = tables[0]
-    for each in tables[1:]:
-        found = found + each
-    return found
+    def charge(self, ledger: LedgerLike | None, name: str, data: Any = None) -> Any:
+        """Charge a ledger, before any record is read; see `charging.charge`."""
+        return charge(ledger, self.preview(name), data)

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from prudent.certify import experiment
+from prudent.certify import experiment, report
 from prudent.certify.classifier import RECORDS
-from prudent.certify.experiment import Part, Result
+from prudent.certify.experiment import Part
+from prudent.certify.report import Result
 from prudent.experiments.datasets import load
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ CLASSIFIERS = (
     Classifier("glyphs", 1.0, "no public data"),
 )
 """The classifiers of the demo, the better one first."""
-
-_COLOURS = ("#2F8FD0", "#009E73")  # colour-blind safe
 
 
 def certified(dataset: str, classifier: Classifier, records: Sequence[int] = RECORDS) -> Result:
@@ -66,27 +65,5 @@ def certified(dataset: str, classifier: Classifier, records: Sequence[int] = REC
 
 def draw(found: Sequence[tuple[Classifier, Result]], axes: "Axes") -> None:
     """Draw what each classifier certifies, and beside it what the worst attack tried achieved."""
-    reach = max(k for _, result in found for k, _ in result.curve)
-    for (each, result), colour in zip(found, _COLOURS, strict=False):
-        counts, shares = zip(*((k, 100 * v) for k, v in result.curve if k <= reach), strict=True)
-        label = f"{each.title}, ε = {result.epsilon:g}: {shares[0]:.1f}%"
-        axes.plot(counts, shares, color=colour, label=label)
-        axes.fill_between(counts, shares, color=colour, alpha=0.12)
-        tried = sorted(result.attacked.items())
-        if len(tried) == 1:
-            continue
-        axes.plot(
-            [k for k, _ in tried],
-            [100 * value for _, value in tried],
-            color=colour,
-            marker="o",
-            markersize=4,
-            linestyle="--",
-            label="after the worst attack tried",
-        )
-    axes.set_title("MNIST, private classifiers: proved for any bad records")
-    axes.set_xlabel("bad records inserted or removed")
-    axes.set_ylabel("certified accuracy on clean test data, %")
-    axes.set_ylim(0, 100)
-    axes.set_xlim(0, reach)
-    axes.legend(loc="lower left", fontsize=8)
+    report.draw([(each.title, result) for each, result in found], axes)
+    axes.set_title("MNIST, private classifiers")

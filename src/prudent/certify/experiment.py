@@ -3,8 +3,7 @@
 import hashlib
 import zlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -12,21 +11,28 @@ import numpy.typing as npt
 
 from prudent import _progress
 from prudent._progress import part, track
+from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
-from prudent.certify.attacks import Attack, Target, accuracy_after, best_attacks, empirical_radii
+from prudent.certify.attacks import (
+    Attack,
+    Target,
+    accuracy_after,
+    best_attacks,
+    changed_at,
+    empirical_radii,
+)
+from prudent.certify.baselines import certified_by_others
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.codes import Codes
 from prudent.certify.counts import Counts
 from prudent.certify.known import Known
 from prudent.certify.landmarks import Features, Flags, Landmarks, Partition
-from prudent.certify.radius import Whole, decided, moves_of, scores_of
+from prudent.certify.radius import UNTOUCHABLE, Whole, decided, moves_of, scores_of
+from prudent.certify.report import Result, median_radius, shares
 from prudent.experiments.files import cached_array
 from prudent.records.arrays import parts
 from prudent.release.failures import withheld
 from prudent.release.noise import Law, Noise, SecureNoise
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAPS = {"cifar10": "resnet18", "imdb": "minilm", "census": "census", "mnist": "letters"}
 """The public features made for a data set; `glyphs` for others."""
@@ -37,6 +43,7 @@ RAW = ("cifar10", "imdb", "census")
 _CENSUS_KEPT = 15  # one in so many of the people with small incomes; 6 % have large ones
 _PLANNED = 2000  # queries that attacks look at while they choose
 _ROWS = 1024
+_SINGLE = 100  # predictions that are attacked one by one
 _SLOW = ("resnet18", "minilm")  # their embeddings are kept in the user's cache
 
 
@@ -70,60 +77,6 @@ class RepeatedNoise:
         return self._drawn[key]
 
 
-@attrs.frozen
-class Result:
-    """What a classifier certifies, and what attacks made of it. Fractions, not percent.
-
-    Attributes:
-        accuracy: Accuracy on the test records.
-        certified: For each number of bad records, the accuracy that is proved.
-        attacked: For each number of bad records, the accuracy after the worst attack tried.
-        attacks: For each number of bad records, the accuracy after each attack, on the test records
-            that the attacks were chosen on.
-        median_radius: Median over the test records of the radius; that of a wrong prediction
-            counts as −1.
-        sharpness: Median over test records of how many copies of a real record changed a
-            prediction, over the radius; None without attacks.
-        curve: Certified accuracy at many numbers of records, for the picture.
-        epsilon: ε of the release.
-        balanced: Mean over the classes of the certified accuracy of their test records.
-        largest: Fraction of the test records that are of the largest class: what is right
-            without a look at the records.
-        delta: δ of the release.
-    """
-
-    accuracy: float
-    certified: dict[int, float]
-    attacked: dict[int, float]
-    attacks: dict[int, dict[str, float]]
-    median_radius: float
-    curve: list[tuple[int, float]]
-    epsilon: float
-    sharpness: float | None = None
-    balanced: dict[int, float] = attrs.field(factory=dict)
-    largest: float = 0.0
-    delta: float = 0.0
-
-    def plain(self) -> dict[str, Any]:
-        """The result in percent, as JSON holds it."""
-
-        def percent(values: dict[Any, float]) -> dict[str, float]:
-            return {str(name): 100 * value for name, value in values.items()}
-
-        return {
-            "accuracy": 100 * self.accuracy,
-            "certified": percent(self.certified),
-            "median_radius": self.median_radius,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "attacked": percent(self.attacked),
-            "attacks": {str(k): percent(found) for k, found in self.attacks.items()},
-            "empirical_over_certified": self.sharpness,
-            "balanced": percent(self.balanced),
-            "largest_class": 100 * self.largest,
-        }
-
-
 Part: TypeAlias = tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]
 """Records, and their labels from 0 on."""
 
@@ -137,6 +90,7 @@ def run(
     landmarks: Any = 1024,
     records: Sequence[int] = RECORDS,
     attack: bool = True,
+    compare: bool = False,
     ledger: LedgerLike | None = None,
     noise: Noise | None = None,
 ) -> tuple[CertifiedClassifier, Result]:
@@ -153,6 +107,7 @@ def run(
         landmarks: As for `CertifiedClassifier`.
         records: Numbers of bad records; with 0 alone nothing is attacked.
         attack: Whether to attack, which takes most of the time.
+        compare: Whether to certify by rules that are not private as well, on the same codes.
         ledger: Charged before the records are read.
         noise: Source of randomness; None uses the operating system's.
 
@@ -164,6 +119,8 @@ def run(
     """
     model = CertifiedClassifier(epsilon, classes, landmarks, features)
     known = model.known()
+    if compare and not isinstance(known.partition, Landmarks):
+        raise ArgumentError("compare", "features with landmarks", got=known.partition.name)
     done = known.pricing.charge(ledger, known.partition.name)
     train, test = read()
     coded, (given, asked) = withheld(lambda: coded_once(known.partition, train[0], test[0]))
@@ -176,8 +133,9 @@ def run(
     with part("certifying test records"):
         scores, moves = _scores(coded, asked, model.counts_)
     winners, radii = decided(scores, moves)
+    right = winners == test[1]
     attacks: dict[int, dict[str, float]] = {}
-    attacked, sharpness = {0: float(np.mean(winners == test[1]))}, None
+    attacked, sharpness, beyond = {0: float(np.mean(right))}, None, None
     if attack and any(records):
         chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
         seen = asked[chosen]
@@ -194,23 +152,48 @@ def run(
         for k in track([k for k in records if k], "attacks"):
             attacks[k], attacked[k] = _attacked(target, fit, test[1], winners, radii, k)
         sharpness = _sharpness(empirical_radii(target, scores[chosen]), radii[chosen])
-    right = winners == test[1]
+        beyond = _changed_beyond(target, radii[chosen])
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
     sizes = np.bincount(test[1], minlength=classes)
     weights = 1 / (np.count_nonzero(sizes) * sizes[test[1]])
     return model, Result(
         accuracy=float(np.mean(right)),
-        certified={k: float(np.mean(right & (radii >= k))) for k in records},
+        certified=shares(right, radii, records),
         attacked=attacked,
         attacks=attacks,
-        median_radius=float(np.median(np.where(right, radii, -1))),
+        median_radius=median_radius(right, radii),
         sharpness=sharpness,
-        curve=[(k, float(np.mean(right & (radii >= k)))) for k in points],
+        beyond=beyond,
+        curve=list(shares(right, radii, points).items()),
         epsilon=epsilon,
         balanced={k: float(weights[right & (radii >= k)].sum()) for k in records},
         largest=float(sizes.max() / len(test[1])),
+        others=_others(known, coded, (given, train[1]), (asked, test[1]), records)
+        if compare
+        else {},
     )
+
+
+def _others(
+    known: Known,
+    coded: Partition,
+    train: tuple[Codes, Whole],
+    test: tuple[Codes, Whole],
+    records: Sequence[int],
+) -> dict[str, dict[str, float]]:
+    """What rules that are not private certify, in percent, on the same codes."""
+    assert isinstance(coded, Landmarks)  # checked before the charge
+    found, names = {}, known.classes.numbers(train[1])
+    kept = np.isfinite(train[0]).all(axis=1) & (names >= 0)
+    rules = certified_by_others(
+        train[0][kept], names[kept], test[0], len(known.classes), coded.ramp
+    )
+    for name, (winners, radii) in track(rules, "other rules"):
+        right = winners == test[1]
+        rows = {str(k): 100 * value for k, value in shares(right, radii, records).items()}
+        found[name] = rows | {"median_radius": median_radius(right, radii)}
+    return found
 
 
 @attrs.frozen(eq=False)
@@ -309,24 +292,10 @@ class _Refit:
 
     def after(self, attack: Attack) -> tuple[Counts, Whole]:
         """The counts of a fit on the poisoned records, and what they predict."""
-        places, names = poisoned(self.places, self.names, attack)
+        places, names = attack.poisoned(self.places, self.names)
         counts = _counted(self.known, places, names).released(self.known.pricing, self.noise)
         scores, moves = _scores(self.coded, self.asked, counts)
         return counts, decided(scores, moves)[0]
-
-
-def poisoned(places: Whole, names: Whole, attack: Attack) -> tuple[Whole, Whole]:
-    """The cells and classes of the records after an attack."""
-    kept = np.ones(len(names), dtype=bool)
-    gone = attack.times < 0
-    for place, name in zip(attack.places[gone], attack.classes[gone], strict=True):
-        found = np.flatnonzero(kept & (names == name) & (places == place).all(axis=1))
-        kept[found[:1]] = False
-    times = np.maximum(attack.times, 0)
-    return (
-        np.concatenate([places[kept], np.repeat(attack.places, times, axis=0)]),
-        np.concatenate([names[kept], np.repeat(attack.classes, times)]),
-    )
 
 
 def _attacked(
@@ -342,6 +311,15 @@ def _attacked(
     if (now != winners)[radii >= len(worst)].any():
         raise BrokenCertificateError(f"{worst.name} with {len(worst)} records")
     return found, float(np.mean(now == truth))
+
+
+def _changed_beyond(target: Target, radii: Whole) -> float:
+    """The fraction of some predictions that one record more than their radius changes."""
+    queries = np.flatnonzero(radii < UNTOUCHABLE)
+    queries = queries[:: max(1, len(queries) // _SINGLE)].tolist()
+    if broken := sum(changed_at(target, each, int(radii[each])) for each in queries):
+        raise BrokenCertificateError(f"copies of one record, {broken} predictions")
+    return float(np.mean([changed_at(target, each, int(radii[each]) + 1) for each in queries]))
 
 
 def _sharpness(with_real: Whole, radii: Whole) -> float:
@@ -371,38 +349,3 @@ def thinned(part: Part, label: int, keep: int) -> Part:
         for record, own in zip(records, labels.tolist(), strict=True)
     ]
     return records[np.array(kept, dtype=bool)], labels[np.array(kept, dtype=bool)]
-
-
-def draw(result: Result, axes: "Axes") -> None:
-    """Draw certified accuracy against the number of bad records, beside the attacks."""
-    counts, certified = zip(*result.curve, strict=True)
-    shares = [100 * value for value in certified]
-    axes.plot(counts, shares, color="#2F8FD0", label="certified: no such records can do worse")
-    axes.fill_between(counts, shares, color="#2F8FD0", alpha=0.15)
-    tried = sorted(result.attacked.items())
-    if len(tried) > 1:
-        axes.plot(
-            [k for k, _ in tried],
-            [100 * value for _, value in tried],
-            color="#D55E00",
-            marker="o",
-            linestyle="--",
-            label="after the worst attack tried",
-        )
-    axes.set_xlabel("bad records inserted or removed")
-    axes.set_ylabel("accuracy on clean test data, %")
-    axes.set_ylim(0, 100)
-    axes.set_xlim(0, counts[-1])
-    axes.legend(loc="upper right", frameon=False, fontsize=8)
-
-
-def plot(result: Result, title: str, path: Path) -> None:
-    """Save the drawing of a result."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.add_subplot()
-    draw(result, axes)
-    axes.set_title(f"{title}, ε = {result.epsilon:g}, δ = {result.delta:g}")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)

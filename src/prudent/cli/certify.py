@@ -12,7 +12,8 @@ from prudent.cli.completion import among
 from prudent.cli.display import as_text, echo, echo_json, note, remark
 
 if TYPE_CHECKING:
-    from prudent.certify.experiment import Part, Result
+    from prudent.certify.experiment import Part
+    from prudent.certify.report import Result
 
 _UNBALANCED = 0.6  # share of a class from which on accuracy alone says little
 
@@ -63,25 +64,34 @@ def certify(
     attack: Annotated[
         bool, typer.Option("--attack", help="Also attack the classifier, for many minutes.")
     ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Also certify by rules that are not private, on the same features: partition "
+            "aggregation, run-off election, nearest neighbours.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    r"""Certify a private classifier, or a training run, against bad records.
+    r"""Certify a private classifier of a data set: how many bad records it withstands.
 
-    Without a command: fit a private classifier. Each record adds one to a
-    table, in the cell of its nearest public landmark and its label; the table
-    is released once, with pure ε. Every prediction then withstands a number
-    of inserted or removed records that is read off the table. With --attack,
-    attacks that know everything, the noise included, poison the records, and the
-    classifier is fitted again: a certified prediction that changed would end
-    the command.
+    Each record adds one to a table, in the cell of its nearest public landmark
+    and its label; the table is released once, with pure ε. Every prediction
+    then withstands a number of inserted or removed records that is read off
+    the table. With --attack, attacks that know everything, the noise included,
+    poison the records, and the classifier is fitted again: a certified
+    prediction that changed would end the command.
 
-    Elsewhere: prudent certify run bounds the accuracy of a training run.
-    prudent release quantile --certify, and prudent release certify, say how
-    many records a statistic of a table withstands.
+    [b]What else is certified[/b]
 
-    [b]Example[/b]
+    A training run:                  prudent certify run DIR
+    A quantile within an interval:   prudent release certify-quantile
+    A statistic, with its release:   prudent release median --certify TOLERANCE
 
-    A few minutes on two cores:
+    [b]Examples[/b]
+
+    About a minute on two cores:
     $ prudent certify --dataset mnist --epsilon 0.1 --out runs/certify
 
     $ prudent certify --dataset mnist --features glyphs --epsilon 1
@@ -89,7 +99,7 @@ def certify(
     if context.invoked_subcommand is not None:
         return
     from prudent._files import check_writable
-    from prudent.certify import experiment
+    from prudent.certify import experiment, report
     from prudent.experiments.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
@@ -105,14 +115,15 @@ def certify(
             epsilon=epsilon,
             landmarks=1024 if landmarks is None else _rows(landmarks),
             attack=attack,
+            compare=compare,
             ledger=book,
             noise=None if seed is None else ReproducibleNoise(seed),
         )
     if out is not None:
         model.save(out / "classifier.npz")
-        experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
+        report.plot(result, f"{dataset}, features {features}", out / "certified.png")
         (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
-        (out / "certified.csv").write_text(_csv(result))
+        (out / "certified.csv").write_text(result.table())
     if as_json:
         echo_json(result.plain())
     else:
@@ -166,12 +177,6 @@ def _classes(dataset: str) -> int:
     return class_count(path, found["classes"])
 
 
-def _csv(result: "Result") -> str:
-    left = {k: f"{100 * value:.2f}" for k, value in result.attacked.items()}
-    lines = [f"{k},{100 * proved:.2f},{left.get(k, '')}" for k, proved in result.certified.items()]
-    return "\n".join(["bad_records,certified,after_the_worst_attack", *lines, ""])
-
-
 def _show(result: "Result", out: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -193,10 +198,14 @@ def _show(result: "Result", out: Path | None) -> None:
         balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())
         console.print(f"{result.largest:.2%} of the test records are of one class.")
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
-    if result.sharpness is not None:
+    for name, row in result.others.items():
+        proved = ", ".join(f"{k}: {value:.2f}%" for k, value in row.items() if k.isdecimal())
+        console.print(f"{name}, not private: {proved}; median {row['median_radius']:,.0f}.")
+    if result.sharpness is not None and result.beyond is not None:
         remark(
-            "Copies of real records changed predictions at "
-            f"{result.sharpness:.3f} times the radius."
+            f"Copies of a real record changed predictions at {result.sharpness:.3f} times the "
+            f"radius (median). Of single predictions none changed with as many copies of any "
+            f"vector as its radius, and {result.beyond:.0%} did with one more."
         )
     remark("Certified is proved, for any records. Attacks show what happened, not what can.")
     if out is not None:
@@ -233,6 +242,7 @@ def make_features(
 
     glyphs-landmarks: codes of synthetic glyphs; reads no data.
     letters-landmarks: codes of public letters (data set emnist-az).
+    resnet18-landmarks: codes of random images, and their statistics.
     glyphs: a network trained on synthetic glyphs; reads no data, two
     minutes on a GPU, hours on a CPU.
     letters: from public letters (data set emnist-az); a minute and a half
@@ -263,6 +273,10 @@ def make_features(
         from prudent.certify.features import sentences
 
         story = sentences.make(out)
+    elif features == "resnet18-landmarks":
+        from prudent.certify.features import backbone
+
+        story = backbone.make(out)
     else:
         from prudent.certify.features import landmark_files
 

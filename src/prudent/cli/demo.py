@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from prudent.certify.demo import Classifier
-    from prudent.certify.experiment import Result
+    from prudent.certify.report import Result
     from prudent.release.outcome import Released
 
 _TABLE = (

@@ -255,7 +255,7 @@ def mode(
 
 
 @_command
-def certify(
+def certify_quantile(
     request: Request,
     p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1].")] = "0.5",
     low: Annotated[str | None, typer.Option(metavar="VALUE", help="Lower end, if any.")] = None,
@@ -265,7 +265,7 @@ def certify(
 
     [b]Example[/b]
 
-    $ prudent release certify salaries.parquet --column salary --high 60000 \
+    $ prudent release certify-quantile salaries.parquet --column salary --high 60000 \
         --epsilon 0.1 --ledger budget.db
     """
     answer(request, "certify_quantile", p=p, low=low, high=high)

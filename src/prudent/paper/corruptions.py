@@ -12,7 +12,7 @@ from prudent.corruption import DataCorruption, GradientCorruption, parse
 from prudent.corruption.records import valid_ratio
 
 AIMED = "aimed"
-"""The attack on certified classifiers alone, by records chosen for their sums."""
+"""The attack on certified classifiers alone, by records chosen for their counts."""
 _OWN = re.compile(r"(?P<place>[^:]+):(?P<name>[A-Za-z_]\w*):(?P<ratio>[^:]+)")
 
 

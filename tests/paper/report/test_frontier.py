@@ -140,9 +140,9 @@ def test_an_attack_on_certified_classifiers_is_not_missed_by_others(results):
     assert (ours.least, certified.least) == (94.0, 70.0)
     assert frontier.best(0.2) == 94.0
     cells = table(frontier_grid(frontier))
-    name = f"aimed at the sums{UNCOVERED}"
+    name = f"aimed at the counts{UNCOVERED}"
     assert cells[name, "TSGD+PTR, tuned"].text == "–"
-    assert cells[name, "sums of votes (earlier classifier), public letters"].text == "70.00"
+    assert cells[name, "certified classifier, public letters"].text == "70.00"
 
 
 def test_seeds_are_told_where_they_are_not_as_many_as_usual(results):
@@ -239,11 +239,6 @@ def test_what_the_readme_says_follows_from_the_tables(measured):
     trained = [rate for column, rate in fifth.items() if not column.startswith("certified")]
     assert len(trained) == 5
     assert f"in {min(trained):.0f} to {max(trained):.1f} % against" in said
-    letters = [row for row in records.rows if row.column == "certified-letters"]
-    assert {row.success["backdoor"].mean for row in letters} == {0}
-    assert "classifier on public letters) it never succeeds" in said
-    aimed = [row.cells["aimed"].mean for row in letters]
-    assert "leaves it {:.0f}, {:.0f} and {:.0f} %".format(*aimed) in said
     best = [gradients.best(ratio) for ratio in gradients.ratios]
     assert "leaves {:.0f}, {:.0f} and {:.0f} % at best".format(*best) in said
     tuned = max(row.least for row in gradients.rows if row.column.startswith("ours"))

@@ -4,12 +4,12 @@
 | --- | --- | --- |
 | `letters` | images 28 × 28 | networks in whole numbers, trained on public letters and on glyphs |
 | `glyphs` | images 28 × 28 | a network in whole numbers, trained on synthetic glyphs |
-| `resnet18` | colour images | ResNet18 up to its third stage, trained on ImageNet |
+| `resnet18` | colour images | ResNet18 up to its third stage, trained on ImageNet, whitened |
 | `minilm` | texts | MiniLM sentence embeddings, with a direction from made-up reviews |
 | `census` | rows of Census-Income | cells of public partitions |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
-`letters` and `glyphs` come with landmarks of their own.
+`letters`, `glyphs` and `resnet18` come with landmarks of their own.
 """
 
 import functools
@@ -30,7 +30,7 @@ from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
 """The names that `named` accepts."""
 
-SHIPPED = ("letters", "glyphs")
+SHIPPED = ("letters", "glyphs", "resnet18")
 """The maps that come with landmarks."""
 
 Flags = npt.NDArray[np.bool_]
@@ -164,7 +164,8 @@ def shipped_landmarks(name: str) -> Landmarks:
         rows = archive["rows"].astype(np.float64)
         low, high = archive["ramp"].tolist()
         tables = int(archive["tables"])
-    return Landmarks(images(name), whole(rows), (low, high), tables)
+    features: Any = named(name)
+    return Landmarks(features, whole(rows), (low, high), tables)
 
 
 def _census() -> Partition:

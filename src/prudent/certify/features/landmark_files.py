@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from prudent._files import replacing
+from prudent.certify.codes import Codes
 from prudent.certify.features import images
 from prudent.certify.features.glyphs import Hand, glyphs
 from prudent.certify.features.letters import turned
@@ -75,18 +76,31 @@ def make(path: Path, name: str, recipe: Recipe | None = None) -> dict[str, Any]:
             for part in np.split(drawn, range(_AT_ONCE, len(drawn), _AT_ONCE))
         ]
     )
-    deviations = np.sqrt(np.square(rows.astype(np.float64)).mean(axis=1, keepdims=True))
-    steps = np.clip(np.rint(_FINE * rows / np.maximum(deviations, 1.0)), -_MOST, _MOST)
     story = attrs.asdict(recipe)
+    write(path, rows, recipe.ramp, recipe.tables, story)
+    return story
+
+
+def write(
+    path: Path,
+    codes: Codes,
+    ramp: tuple[float, float],
+    tables: int,
+    story: dict[str, Any],
+    **arrays: npt.NDArray[np.integer[Any]],
+) -> None:
+    """Write landmarks, rounded to a few steps, and what else belongs to their map."""
+    deviations = np.sqrt(np.square(codes.astype(np.float64)).mean(axis=1, keepdims=True))
+    steps = np.clip(np.rint(_FINE * codes / np.maximum(deviations, 1.0)), -_MOST, _MOST)
     with replacing(path, "wb") as file:
         np.savez_compressed(
             file,
             rows=steps.astype(np.int8),
-            ramp=np.array(recipe.ramp),
-            tables=np.array(recipe.tables),
+            ramp=np.array(ramp),
+            tables=np.array(tables),
             story=np.array(json.dumps(story)),
+            **arrays,  # type: ignore[arg-type]
         )
-    return story
 
 
 def _letters(recipe: Recipe) -> npt.NDArray[np.uint8]:

@@ -19,8 +19,8 @@ _METHODS = {
     "ptr": "TSGD+PTR",
     "ours": "TSGD+PTR, tuned",
     "ours-dpsgd": "DP-SGD, tuned",
-    "certified-letters": "sums of votes (earlier classifier), public letters",
-    "certified-scattering": "sums of votes (earlier classifier), no public data",
+    "certified-letters": "certified classifier, public letters",
+    "certified-glyphs": "certified classifier, no public data",
 }
 _DATASETS = {
     "mnist": "MNIST",
@@ -42,7 +42,7 @@ _CORRUPTIONS = {
     "class-mean": "class means",
     "gradient-match": "gradient matching",
     "backdoor": "backdoor",
-    "aimed": "aimed at the sums",
+    "aimed": "aimed at the counts",
     "gradient": "gradient noise",
     "sign-flip": "sign flip",
     "colluding": "colluding",

@@ -283,7 +283,7 @@ def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
         title=f"{display_names.dataset(found[0].dataset)}, every run at ε = {found[0].epsilon:g}",
         note="Lowest mean accuracy over the attacks that were run, in percent; for the backdoor, "
         "test records with the trigger that are taken for its class. The certified classifiers "
-        "also meet an attack aimed at their sums, and compute no gradients.",
+        "also meet an attack aimed at their counts, and compute no gradients.",
     )
 
 

@@ -6,7 +6,7 @@ by someone who knows the features, the noise and the test records (`certify.atta
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -19,7 +19,7 @@ from prudent.certify.counts import Counts
 from prudent.certify.experiment import coded_once
 from prudent.certify.known import Known
 from prudent.certify.landmarks import Partition
-from prudent.certify.radius import Whole, scores_of
+from prudent.certify.radius import Weights, Whole, scores_of
 from prudent.corruption import Backdoor, DataCorruption, corrupted_records, parse
 from prudent.experiments.datasets import Dataset, load
 from prudent.paper.corruptions import AIMED
@@ -80,6 +80,11 @@ class Measured:
         """The cells of the clean records."""
         return _cells(self.partition, self.train)
 
+    @functools.cached_property
+    def weights(self) -> list[Weights]:
+        """The weights of the clean test records: every run asks for them."""
+        return list(self._weights(self.test))
+
     @property
     def truth(self) -> npt.NDArray[np.int64]:
         """The labels of the test records."""
@@ -95,20 +100,15 @@ class Measured:
         if isinstance(corruption, DataCorruption):
             places, labels = self._corrupted(corruption, seed)
         counts = _with_noise(noise, places, labels)
-        accuracy = _percent(self._labels(self.test, counts) == self.truth)
+        accuracy = _percent(_labels(self.weights, counts) == self.truth)
         if not isinstance(corruption, Backdoor):
             return accuracy, None
         others = self.truth != corruption.target
         codes = _stamped(self, attrs.evolve(corruption, ratio=0.0))[others]
-        return accuracy, _percent(self._labels(codes, counts) == corruption.target)
+        return accuracy, _percent(_labels(self._weights(codes), counts) == corruption.target)
 
-    def _labels(self, codes: Codes, counts: Counts) -> npt.NDArray[np.int64]:
-        found = []
-        for each in parts(codes, _ROWS):
-            weights = self.partition.weights(each)
-            scores = scores_of(weights, counts.cells, counts.totals, counts.tables)
-            found.append(scores.argmax(axis=1))
-        return np.concatenate(found)
+    def _weights(self, codes: Codes) -> Iterator[Weights]:
+        return (self.partition.weights(each) for each in parts(codes, _ROWS))
 
     def _corrupted(self, corruption: DataCorruption, seed: int) -> tuple[Whole, Whole]:
         bad = self.data.corrupted(corruption, seed)
@@ -145,7 +145,7 @@ class Measured:
             self.partition.cells(chosen),
         )
         return min(
-            _percent(self._labels(self.test, attack.applied(counts)) == self.truth)
+            _percent(_labels(self.weights, attack.applied(counts)) == self.truth)
             for attack in best_attacks(target, int((~honest).sum()))
             if attack.name != "removal"  # bad records are drawn, not chosen: none can be removed
         )
@@ -177,6 +177,12 @@ def _stamped(known: Measured, trigger: Backdoor) -> Codes:
     images = trigger.triggered(known.data.test_features).numpy()
     codes: Codes = coded_once(known.public, images)[1][0]
     return codes
+
+
+def _labels(weights: Iterable[Weights], counts: Counts) -> Whole:
+    found = [scores_of(each, counts.cells, counts.totals, counts.tables) for each in weights]
+    winners: Whole = np.concatenate(found).argmax(axis=1)
+    return winners
 
 
 def _cells(partition: Partition, records: Images) -> Whole:

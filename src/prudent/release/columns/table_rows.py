@@ -152,7 +152,28 @@ def open_rows(asked: Asked) -> Opened:
     """
     _validate.one_of(("numbers", "categories"), kind=asked.kind)
     column = asked.column
-    names = {"column": column, "unit": asked.unit, "by": asked.by}
+    opened, rows = filtered(asked)
+    engine = backend_name(rows)
+    value: ir.Value = ibis.literal(1.0, "float64")
+    scale: Scale | None = NUMBER
+    if column is not None:
+        value, scale = _value(rows[column], asked, text=column in opened.text)
+    contribution = checked(asked.unit, asked.per_unit, by=asked.by, scale=scale)
+    chosen = {"value": exact(value, engine)}
+    if asked.unit is not None:
+        chosen["unit"] = exact(_identifying(rows[asked.unit], asked.unit), engine)
+    if asked.by is not None:
+        chosen["member"] = exact(grouping(rows[asked.by], asked.by), engine)
+    member_type = None if asked.by is None else rows[asked.by].type()
+    rows = rows.select(**chosen).drop_null()
+    if rows.value.type().is_floating():
+        rows = rows.filter(~rows.value.isnan())
+    return Opened(rows, value.type(), scale, contribution, member_type, opened)
+
+
+def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
+    """Open the source, and return it with the rows that are asked for; reads none."""
+    names = {"column": asked.column, "unit": asked.unit, "by": asked.by}
     used = [name for name in names.values() if name is not None]
     opened = open_source(
         asked.source,
@@ -168,25 +189,10 @@ def open_rows(asked: Asked) -> Opened:
     if asked.where is not None:
         where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
         rows = rows.filter(of_one_row(where, rows))
-    engine = backend_name(rows)
-    value: ir.Value = ibis.literal(1.0, "float64")
-    scale: Scale | None = NUMBER
-    if column is not None:
-        value, scale = _value(rows[column], asked, text=column in opened.text)
-    contribution = checked(asked.unit, asked.per_unit, by=asked.by, scale=scale)
-    chosen = {"value": exact(value, engine)}
-    if asked.unit is not None:
-        chosen["unit"] = exact(_identifying(rows[asked.unit], asked.unit), engine)
-    if asked.by is not None:
-        chosen["member"] = exact(_grouping(rows[asked.by], asked.by), engine)
-    member_type = None if asked.by is None else rows[asked.by].type()
-    rows = rows.select(**chosen).drop_null()
-    if rows.value.type().is_floating():
-        rows = rows.filter(~rows.value.isnan())
-    return Opened(rows, value.type(), scale, contribution, member_type, opened)
+    return opened, rows
 
 
-def _grouping(column: ir.Column, name: str) -> ir.Value:
+def grouping(column: ir.Column, name: str) -> ir.Value:
     """Return the column of groups; that of dates as days, of which the infinite ones are in none.
 
     Raises:

@@ -1,0 +1,113 @@
+"""Counts of a table where it is: in a file, a database or Spark.
+
+A column of cell numbers is counted by its engine, in one query per class: a private histogram, by
+label. No engine knows landmarks, so vectors are read in batches and counted here. Either way one
+row is one record, in one cell of each table and one class, or it is absent altogether: what it adds
+to a score is what the theorem of `radius` says.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from prudent._validate import ArgumentError
+from prudent.accounting.chargeable import LedgerLike
+from prudent.certify.counts import Counts
+from prudent.certify.known import Known
+from prudent.certify.radius import Whole
+from prudent.release import request
+from prudent.release.columns.column import Column
+from prudent.release.columns.table_rows import Asked
+from prudent.release.columns.vectors import open_vectors
+from prudent.release.failures import withheld
+from prudent.release.lattice import Lattice
+from prudent.release.noise import Noise
+
+_ALL = 1 << 62  # more records than any cell has: no cell is left out for having few
+
+
+@attrs.frozen(eq=False)
+class ClassCounts:
+    """Released counts of one class, as the other releases of a table are handed out."""
+
+    counts: Counts
+    epsilon: float | None = None
+    delta: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def counts_of_table(
+    known: Known,
+    data: Any,
+    column: str,
+    label: str,
+    ledger: LedgerLike | None,
+    noise: Noise | None,
+    table: Mapping[str, Any],
+) -> Counts:
+    """Charge the ledger, count the rows of a table and release the counts.
+
+    Args:
+        known: The cells, the classes and the price.
+        data: As for `prudent.release.histogram`.
+        column: The column with cell numbers, or with vectors.
+        label: The column with the label.
+        ledger: Charged before any row is read.
+        noise: Source of randomness; None uses the operating system's.
+        table: Options of a table.
+    """
+    request.check_names(table, request.TableOptions)
+    if {"by", "groups"} & set(table):
+        raise ArgumentError("table", "no by and groups: label and classes are these", shown="both")
+    labels = known.classes.labels
+    read = open_vectors(Asked(data, column, by=label, **table), labels)
+    if read is not None:
+        done = known.pricing.charge(ledger, known.partition.name, data)
+
+        def counted() -> Counts:
+            found = known.empty()
+            for vectors, numbers in read():
+                found.insert(known.partition.cells(vectors), numbers)
+            return found
+
+        released = withheld(counted).released(known.pricing, noise)
+        done([released])
+        return released
+    if len(known.partition.sizes) > 1:
+        raise ArgumentError(
+            "column",
+            "vectors, where landmarks are in several tables",
+            got=column,
+            why="a column holds the number of one cell",
+        )
+    options = {"by": label, "groups": labels, "ledger": ledger, "noise": noise, **table}
+    options |= {"epsilon": known.pricing.epsilon}
+    found: Any = request.release(lambda one: _prepared(known, one), data, column, options)
+    rows: list[Counts] = [found[each].counts for each in labels]
+    return attrs.evolve(
+        rows[0],
+        cells=np.concatenate([each.cells for each in rows]),
+        totals=np.concatenate([each.totals for each in rows]),
+    )
+
+
+def _prepared(known: Known, column: Column) -> request.Prepared:
+    """The release of the counts of one class: a row is one of its records or absent."""
+    request.check_certifiable(column)
+
+    def answer(records: Column, noise: Noise | None) -> Any:
+        cells = _cells(records, known.partition.sizes[0])
+        exact = Counts(cells[None], cells.sum(keepdims=True), 1, known.digest)
+        return ClassCounts(exact.released(known.pricing, noise))
+
+    return request.Prepared(preview=known.pricing.preview(known.partition.name), answer=answer)
+
+
+def _cells(records: Column, size: int) -> Whole:
+    """How many records each cell has; numbers are rounded, and those beyond the cells left out."""
+    steps, counts = records.frequencies(Lattice(0, -1, size), _ALL)
+    found = np.zeros(size + 2, np.int64)
+    found[steps + 1] = counts
+    return found[1:-1]
