@@ -21,6 +21,9 @@ import numpy.typing as npt
 from prudent.certify.codes import SCALE, Codes
 from prudent.certify.radius import Whole
 
+RECORDS_RAMP = (0.1, 0.4)
+"""Of the cosine to records, where that to landmarks says nothing about it."""
+
 PARTS = 6000
 _NEIGHBOURS = 10
 _ROWS = 500
@@ -34,7 +37,7 @@ def certified_by_others(
     labels: Whole,
     queries: Codes,
     classes: int,
-    ramp: tuple[float, float] = (0.1, 0.4),
+    ramp: tuple[float, float] = RECORDS_RAMP,
 ) -> Iterator[tuple[str, Decided]]:
     """The name of each rule, and what it predicts and certifies.
 

@@ -42,9 +42,21 @@ def _squares(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return found
 
 
-def nearest(codes: Codes, landmarks: Codes, rows: int = 1024) -> npt.NDArray[np.int64]:
-    """The number of the landmark with the largest product with each code; the first, if several."""
-    parts = [each.argmax(axis=1) for each in products(codes, landmarks, rows)]
+def nearest(
+    codes: Codes, landmarks: Codes, less: Codes | None = None, rows: int = 1024
+) -> npt.NDArray[np.int64]:
+    """The number of the landmark with the largest product with each code; the first, if several.
+
+    Args:
+        codes: Of records.
+        landmarks: Of the landmarks.
+        less: What is taken off the products of each landmark.
+        rows: Records at a time.
+    """
+    parts = [
+        (each if less is None else each - less).argmax(axis=1)
+        for each in products(codes, landmarks, rows)
+    ]
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
 
 

@@ -21,7 +21,7 @@ from prudent.certify.attacks import (
     changed_at,
     empirical_radii,
 )
-from prudent.certify.baselines import certified_by_others
+from prudent.certify.baselines import RECORDS_RAMP, certified_by_others
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.codes import Codes
 from prudent.certify.counts import Counts
@@ -186,9 +186,8 @@ def _others(
     assert isinstance(coded, Landmarks)  # checked before the charge
     found, names = {}, known.classes.numbers(train[1])
     kept = np.isfinite(train[0]).all(axis=1) & (names >= 0)
-    rules = certified_by_others(
-        train[0][kept], names[kept], test[0], len(known.classes), coded.ramp
-    )
+    ramp = coded.ramp if coded.crowding is None else RECORDS_RAMP
+    rules = certified_by_others(train[0][kept], names[kept], test[0], len(known.classes), ramp)
     for name, (winners, radii) in track(rules, "other rules"):
         right = winners == test[1]
         rows = {str(k): 100 * value for k, value in shares(right, radii, records).items()}

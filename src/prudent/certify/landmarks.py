@@ -2,7 +2,8 @@
 
 A query gives a landmark the weight 0 if the cosine of their codes is at most `low`, 1 from `high`
 on, and linearly between. So records in cells near the query count for their class, and records far
-from it count against theirs.
+from it count against theirs. Where landmarks lie in crowds, a cosine is worth less there than among
+few: see `Crowding`.
 """
 
 import hashlib
@@ -13,13 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.certify.codes import SCALE, Codes, nearest
+from prudent.certify.codes import SCALE, Codes, nearest, products
 from prudent.certify.radius import STEPS, Weights, Whole
 from prudent.records.labels import NONE
 
 Flags = npt.NDArray[np.bool_]
 
 _SAMPLE = 1000
+
+NEAREST = 50
+"""How many landmarks the crowding of a place is measured by."""
 
 
 class Features(Protocol):
@@ -75,24 +79,82 @@ class Partition(Protocol):
 
 
 @attrs.frozen(eq=False)
+class Crowding:
+    """How crowded the places of landmarks and queries are, and how much of that is taken off.
+
+    The crowding of a place is its mean product with the `NEAREST` landmarks nearest to it. It is
+    public, like the landmarks.
+
+    Attributes:
+        products: The crowding of each landmark among the others, in whole numbers.
+        records: The part of it that is taken off before a record chooses its nearest landmark.
+        landmarks: The part of it that is taken off the product of a query and a landmark.
+        queries: The part of the crowding of the query that is taken off as well.
+    """
+
+    products: Codes
+    records: float
+    landmarks: float
+    queries: float
+
+    @classmethod
+    def of(cls, codes: Codes, records: float, landmarks: float, queries: float) -> "Crowding":
+        """That of landmarks."""
+        means = [
+            _nearest_mean(part, 1 + NEAREST, skip=1) for part in products(codes, codes, _SAMPLE)
+        ]
+        return cls(np.rint(np.concatenate(means)).astype(np.float32), records, landmarks, queries)
+
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+        rest = repr((self.records, self.landmarks, self.queries))
+        return hashlib.sha256(rest.encode() + self.products.tobytes()).hexdigest()
+
+    def of_records(self) -> Codes:
+        """What is taken off the products of a record with each landmark, in whole numbers."""
+        found: Codes = np.rint(np.float32(self.records) * self.products)
+        return found
+
+    def take_off(self, found: Codes) -> None:
+        """Take crowding off the products of queries with the landmarks."""
+        crowds = _nearest_mean(found, NEAREST)
+        found -= np.rint(self.queries * crowds).astype(np.float32)[:, None]
+        found -= np.rint(np.float32(self.landmarks) * self.products)
+
+
+def _nearest_mean(found: Codes, count: int, skip: int = 0) -> npt.NDArray[np.float64]:
+    """The mean of the largest products of each row, the first `skip` left out.
+
+    Sums of whole numbers in double precision are exact, in any order.
+    """
+    count = min(count, found.shape[1])
+    largest = np.partition(found, found.shape[1] - count, axis=1)[:, -count:].astype(np.float64)
+    total = largest.sum(axis=1) - (largest.max(axis=1) if skip else 0.0)
+    mean: npt.NDArray[np.float64] = total / max(1, count - skip)
+    return mean
+
+
+@attrs.frozen(eq=False)
 class Landmarks:
     """A partition by landmarks.
 
     Attributes:
         features: From records to codes.
-        codes: Of the landmarks, those of one table after those of another.
-        ramp: Cosines up to which a landmark has no weight, and from which on it has all.
-        tables: Tables of equally many landmarks: a record is in one cell of each.
+        codes: Of the landmarks.
+        ramp: Cosines, less crowding, up to which a landmark has no weight, and from which on it
+            has all.
+        crowding: Of the landmarks; None: cosines count as they are.
     """
 
     features: Features
     codes: Codes
     ramp: tuple[float, float] = (0.1, 0.35)
-    tables: int = 1
+    crowding: Crowding | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.codes.ndim != 2 or not len(self.codes) or len(self.codes) % self.tables:
-            raise ArgumentError("landmarks", "rows of numbers, equally many a table", shown="not")
+        if self.codes.ndim != 2 or not len(self.codes):
+            raise ArgumentError("landmarks", "rows of numbers, one or more", shown="not")
         low, high = self.ramp
         if not -1 <= low < high <= 1:
             raise ArgumentError("ramp", "two cosines in rising order", got=self.ramp)
@@ -105,29 +167,28 @@ class Landmarks:
     @property
     def digest(self) -> str:
         """Of the features, the landmarks and the ramp."""
-        rest = repr((self.features.digest, self.ramp, self.tables, self.codes.shape))
+        crowding = self.crowding.digest if self.crowding else ""
+        rest = repr((self.features.digest, self.ramp, crowding, self.codes.shape))
         return hashlib.sha256(rest.encode() + self.codes.tobytes()).hexdigest()
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Equally many landmarks in each table."""
-        return (len(self.codes) // self.tables,) * self.tables
+        """One table of all landmarks."""
+        return (len(self.codes),)
 
     def cells(self, records: Any) -> Whole:
-        """The nearest landmark of each table; products are exact, the first wins a tie."""
+        """The nearest landmark; products are exact, the first wins a tie."""
         codes, present = self.features.codes(records)
-        size = self.sizes[0]
-        parts = [
-            start + nearest(codes, self.codes[start : start + size])
-            for start in range(0, len(self.codes), size)
-        ]
-        return np.where(present[:, None], np.stack(parts, axis=1), NONE)
+        less = self.crowding.of_records() if self.crowding else None
+        return np.where(present, nearest(codes, self.codes, less), NONE)[:, None]
 
     def weights(self, queries: Any) -> Weights:
         """The ramp of the cosines."""
         codes, present = self.features.codes(queries)
         low, high = (np.float32(SCALE * SCALE * cosine) for cosine in self.ramp)
         found = codes @ self.codes.T
+        if self.crowding:
+            self.crowding.take_off(found)
         found -= low
         found *= STEPS / (high - low)
         np.floor(np.clip(found, 0, STEPS, out=found), out=found)

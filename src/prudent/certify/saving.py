@@ -13,7 +13,7 @@ from prudent._files import replacing
 from prudent._formats import check_format, read_npz, reading
 from prudent.certify.counts import Counts
 from prudent.certify.features import Vectors, named
-from prudent.certify.landmarks import Landmarks
+from prudent.certify.landmarks import Crowding, Landmarks
 
 FORMAT = 2
 """Format number of saved classifiers."""
@@ -54,6 +54,10 @@ def write(path: str | os.PathLike[str], saved: Saved, partition: Any) -> None:
     arrays: dict[str, Any] = {"cells": counts.cells, "totals": counts.totals}
     if isinstance(partition, Landmarks):
         arrays["landmarks"] = partition.codes.astype(np.int16)
+        if partition.crowding:
+            crowding = partition.crowding
+            arrays["crowding"] = crowding.products
+            header["crowding"] = [crowding.records, crowding.landmarks, crowding.queries]
     with replacing(Path(path), "wb") as file:
         np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
 
@@ -63,7 +67,7 @@ def read(path: str | os.PathLike[str], features: Any) -> Saved:
     _validate.path(path=path)
     expected = "a file written by CertifiedClassifier.save"
     with reading(path, expected):
-        archive = read_npz(path, expected, "header", "cells", "totals", "landmarks")
+        archive = read_npz(path, expected, "header", "cells", "totals", "landmarks", "crowding")
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
         cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
@@ -71,7 +75,9 @@ def read(path: str | os.PathLike[str], features: Any) -> Saved:
         given = header["features"] if features is None else features
         if "landmarks" in archive and (given is None or isinstance(given, str)):
             codes = archive["landmarks"].astype(np.float32)
+            shares = header.get("crowding")
             own: Any = Vectors(codes.shape[1]) if given is None else named(given)
-            given = Landmarks(own, codes, ramp, header["tables"])  # type: ignore[arg-type]
+            crowding = Crowding(archive["crowding"], *shares) if shares else None
+            given = Landmarks(own, codes, ramp, crowding)  # type: ignore[arg-type]
         counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
         return Saved(given, header["classes"], header["share"], ramp, counts)

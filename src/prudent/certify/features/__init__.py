@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from prudent._validate import ArgumentError
 from prudent.certify.codes import Codes, whole
-from prudent.certify.landmarks import Features, Landmarks, Partition
+from prudent.certify.landmarks import Crowding, Features, Landmarks, Partition
 from prudent.records.arrays import Form, parts
 from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
 
@@ -163,9 +163,10 @@ def shipped_landmarks(name: str) -> Landmarks:
     with resources.as_file(place) as path, np.load(path, allow_pickle=False) as archive:
         rows = archive["rows"].astype(np.float64)
         low, high = archive["ramp"].tolist()
-        tables = int(archive["tables"])
+        shares = archive["crowding_shares"].tolist() if "crowding" in archive else None
+        crowding = Crowding(archive["crowding"].astype(np.float32), *shares) if shares else None
     features: Any = named(name)
-    return Landmarks(features, whole(rows), (low, high), tables)
+    return Landmarks(features, whole(rows), (low, high), crowding)
 
 
 def _census() -> Partition:

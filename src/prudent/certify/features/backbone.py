@@ -162,5 +162,5 @@ def make(path: Path, embedding: ResNet18Embedding | None = None) -> dict[str, An
     story = {"images": _IMAGES, "landmarks": _LANDMARKS, "seed": _SEED, "ramp": _RAMP, "saw": _SAW}
     centre, matrix = found.centre.astype(np.int32), found.matrix.astype(np.int16)
     codes, _ = found.codes(features[:_LANDMARKS])
-    write(path, codes, _RAMP, 1, story, centre=centre, matrix=matrix)
+    write(path, codes, _RAMP, story, centre=centre, matrix=matrix)
     return story

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 CURVES = 4
-_POINTS = 14
+POINTS = 14
 _SIDE = 28
 _AT_ONCE = 512
 _FAR = 1e3
@@ -63,11 +63,11 @@ def glyphs(
     for i in range(1, CURVES):
         end, start = control[:, :, i - 1, 3], control[:, :, i, 0]
         control[:, :, i, 0] = torch.where(joined[:, None, i, None], end, start)
-    t = torch.linspace(0, 1, _POINTS, device=control.device)
+    t = torch.linspace(0, 1, POINTS, device=control.device)
     basis = torch.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3])
     lines = torch.einsum("abscd,cp->abspd", control, basis).flatten(0, 1)
     used = torch.arange(CURVES, device=t.device) < 1 + hand.below(CURVES, classes, 1)
-    return _drawn(_slanted(lines, hand), used.repeat_interleave(copies, 0), hand)
+    return drawn(slanted(lines, hand), used.repeat_interleave(copies, 0), hand)
 
 
 def _characters(classes: int, hand: Hand, loops: float) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,8 @@ def _characters(classes: int, hand: Hand, loops: float) -> tuple[Tensor, Tensor]
     return control, joined
 
 
-def _slanted(lines: Tensor, hand: Hand) -> Tensor:
+def slanted(lines: Tensor, hand: Hand) -> Tensor:
+    """Lines of each image turned, slanted and stretched a little."""
     count = len(lines)
     angle, shear = 0.15 * hand.normal(count), 0.25 * hand.normal(count)
     cos, sin = torch.cos(angle), torch.sin(angle)
@@ -99,10 +100,10 @@ def _slanted(lines: Tensor, hand: Hand) -> Tensor:
     return torch.einsum("nspd,nde->nspe", lines, skew @ turn)
 
 
-def _drawn(lines: Tensor, used: Tensor, hand: Hand) -> Tensor:
+def drawn(lines: Tensor, used: Tensor, hand: Hand) -> Tensor:
     """Pen strokes along the used lines (n, curves, points, 2), fitted into the image."""
     points = lines.flatten(1, 2)
-    inked = used.repeat_interleave(_POINTS, 1)[..., None]
+    inked = used.repeat_interleave(POINTS, 1)[..., None]
     high = torch.where(inked, points, -_FAR).amax(1)
     low = torch.where(inked, points, _FAR).amin(1)
     points = points * (18 / (high - low).amax(1).clamp_min(0.2))[:, None, None]

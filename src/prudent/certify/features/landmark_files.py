@@ -1,4 +1,6 @@
-"""The landmarks that come with the package: codes of public letters and of synthetic glyphs.
+"""The landmarks that come with the package: codes of public letters, of glyphs and of digits.
+
+Glyphs are random curves, and digits are strokes written down by hand: no data.
 
 Landmarks are rounded to a few steps, which makes their file small: a rounded landmark is as public
 and as good a landmark as the one it was made from.
@@ -14,10 +16,12 @@ import numpy.typing as npt
 import torch
 
 from prudent._files import replacing
-from prudent.certify.codes import Codes
+from prudent.certify.codes import Codes, whole
 from prudent.certify.features import images
 from prudent.certify.features.glyphs import Hand, glyphs
 from prudent.certify.features.letters import turned
+from prudent.certify.features.strokes import digits
+from prudent.certify.landmarks import Crowding
 from prudent.records.whole_network import TOP
 
 _MOST = 15
@@ -31,9 +35,10 @@ class Recipe:
     """How landmarks are made.
 
     Attributes:
-        count: How many.
-        tables: In so many tables.
+        count: How many letters or glyphs.
+        digits: How many digits by strokes.
         ramp: See `Landmarks`.
+        crowding: The parts of the crowding that count for records, landmarks and queries.
         upright: Fraction of letters that are not turned.
         variation: How much copies of a glyph differ.
         loops: Probability that a curve of a glyph is closed.
@@ -42,9 +47,10 @@ class Recipe:
     """
 
     count: int
-    tables: int = 1
-    ramp: tuple[float, float] = (0.1, 0.35)
-    upright: float = 0.5
+    digits: int
+    ramp: tuple[float, float]
+    crowding: tuple[float, float, float]
+    upright: float = 0.0
     variation: float = 0.2
     loops: float = 0.25
     seed: int = 3
@@ -57,8 +63,8 @@ _HELD = (
 )
 
 RECIPES = {
-    "letters": Recipe(count=12_000, ramp=(0.1, 0.3), saw=_HELD),
-    "glyphs": Recipe(count=16_000, tables=4, ramp=(0.05, 0.2), seed=77, saw=_HELD),
+    "letters": Recipe(8000, 4000, (-0.165, -0.04), (0.0, 0.2, 0.6), saw=_HELD),
+    "glyphs": Recipe(12_000, 12_000, (-0.087, 0.07), (0.8, 0.5, 0.0), seed=77, saw=_HELD),
 }
 
 
@@ -69,7 +75,9 @@ def make(path: Path, name: str, recipe: Recipe | None = None) -> dict[str, Any]:
         How they were made.
     """
     recipe = recipe or RECIPES[name]
-    drawn = _letters(recipe) if name == "letters" else _glyphs(recipe)
+    others = _letters(recipe) if name == "letters" else _glyphs(recipe)
+    strokes = (TOP * digits(recipe.digits, recipe.seed)).round().to(torch.uint8).numpy()
+    drawn = np.concatenate([others, strokes])
     rows = np.concatenate(
         [
             images(name).codes(part)[0]
@@ -77,7 +85,7 @@ def make(path: Path, name: str, recipe: Recipe | None = None) -> dict[str, Any]:
         ]
     )
     story = attrs.asdict(recipe)
-    write(path, rows, recipe.ramp, recipe.tables, story)
+    write(path, rows, recipe.ramp, story, recipe.crowding)
     return story
 
 
@@ -85,19 +93,21 @@ def write(
     path: Path,
     codes: Codes,
     ramp: tuple[float, float],
-    tables: int,
     story: dict[str, Any],
-    **arrays: npt.NDArray[np.integer[Any]],
+    crowding: tuple[float, float, float] | None = None,
+    **arrays: npt.NDArray[Any],
 ) -> None:
     """Write landmarks, rounded to a few steps, and what else belongs to their map."""
     deviations = np.sqrt(np.square(codes.astype(np.float64)).mean(axis=1, keepdims=True))
     steps = np.clip(np.rint(_FINE * codes / np.maximum(deviations, 1.0)), -_MOST, _MOST)
+    if crowding:
+        crowds = Crowding.of(whole(steps), *crowding).products
+        arrays |= {"crowding": crowds.astype(np.int32), "crowding_shares": np.array(crowding)}
     with replacing(path, "wb") as file:
         np.savez_compressed(
             file,
             rows=steps.astype(np.int8),
             ramp=np.array(ramp),
-            tables=np.array(tables),
             story=np.array(json.dumps(story)),
             **arrays,  # type: ignore[arg-type]
         )
