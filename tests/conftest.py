@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -13,8 +14,9 @@ import prudent
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
 from tests.quick import is_quick
-from tests.thorough import THOROUGH
+from tests.tiers import OTHER_TIERS, representatives
 
+_PLAIN = SimpleNamespace(_idlist=())
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 # The same examples on every run, and no clock: a shared machine must not decide what passes.
@@ -47,10 +49,17 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what `tests/thorough.txt` lists, before tests are chosen by their marks."""
+    """Leaves combinations of parameters to the second tier, before tests are chosen by marks."""
+    functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.nodeid in THOROUGH or item.nodeid.partition("[")[0] in THOROUGH:
-            item.add_marker("thorough")
+        if not OTHER_TIERS & {mark.name for mark in item.iter_markers()}:
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in functions.values():
+        # One name per parameter, or per row of several; `indices` are numbered over all cases.
+        chosen = representatives([getattr(case, "callspec", _PLAIN)._idlist for case in cases])
+        for position, case in enumerate(cases):
+            if position not in chosen:
+                case.add_marker("thorough")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,33 @@
+"""Which cases of a test are in the first tier, `make test`, and which in the second.
+
+Of a test with several parameters `make test` runs each value of each of them in some case;
+`make test-thorough` runs the other combinations. No list says so, so a new test falls on the right
+side by itself. A test that takes seconds, where a quicker one covers the same promise, is marked
+`thorough` by hand. Only processor seconds on a quiet machine decide:
+
+    make test PRUDENT_TEST_TIMES=$PWD/build/times.txt && sort -rn build/times.txt | head -50
+"""
+
+from collections.abc import Sequence
+
+OTHER_TIERS = frozenset(("peers", "site", "slow", "thorough", "tutorials"))
+
+
+def representatives(cases: Sequence[Sequence[str]]) -> set[int]:
+    """Returns the positions of a few cases that have every value of every parameter among them.
+
+    A case names its value of each parameter, in the same order as the others. In a full grid as
+    many cases are chosen as the longest parameter has values: those on the diagonal, which are
+    looked at first.
+    """
+    sides = [list(dict.fromkeys(values)) for values in zip(*cases, strict=True)]
+    longest = max(map(len, sides), default=1)
+    diagonal = {tuple(side[k % len(side)] for side in sides) for k in range(longest)}
+    chosen: set[int] = set()
+    covered: set[tuple[int, str]] = set()
+    for position in sorted(range(len(cases)), key=lambda each: tuple(cases[each]) not in diagonal):
+        values = set(enumerate(cases[position]))
+        if not chosen or not values <= covered:
+            chosen.add(position)
+            covered |= values
+    return chosen
