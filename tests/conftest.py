@@ -14,14 +14,14 @@ import prudent
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
 from tests.quick import is_quick
-from tests.tiers import OTHER_TIERS, representatives
+from tests.tiers import BRIEF, OTHER_TIERS, representatives
 
 _PLAIN = SimpleNamespace(_idlist=())
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 # The same examples on every run, and no clock: a shared machine must not decide what passes.
 same = {"derandomize": True, "deadline": None, "database": None}
-hypothesis.settings.register_profile("brief", max_examples=30, **same)
+hypothesis.settings.register_profile("brief", max_examples=BRIEF, **same)
 hypothesis.settings.register_profile("ci", **same)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "brief"))

@@ -5,11 +5,15 @@ Of a test with several parameters `make test` runs each value of each of them in
 side by itself. A test that takes seconds, where a quicker one covers the same promise, is marked
 `thorough` by hand. Only processor seconds on a quiet machine decide:
 
-    make test PRUDENT_TEST_TIMES=$PWD/build/times.txt && sort -rn build/times.txt | head -50
+    PRUDENT_TEST_TIMES=$PWD/build/times.txt make test; sort -rn build/times.txt | head -50
 """
 
 from collections.abc import Sequence
 
+from hypothesis import settings
+
+BRIEF = 10
+"""Examples of a property test in `make test`."""
 OTHER_TIERS = frozenset(("peers", "site", "slow", "thorough", "tutorials"))
 
 
@@ -31,3 +35,9 @@ def representatives(cases: Sequence[Sequence[str]]) -> set[int]:
             chosen.add(position)
             covered |= values
     return chosen
+
+
+def examples(number: int) -> settings:
+    """Settings of a property test that takes so many examples in CI, and `BRIEF` at most elsewhere."""
+    brief = settings().max_examples <= BRIEF
+    return settings(max_examples=min(number, BRIEF) if brief else number)

@@ -28,6 +28,7 @@ from prudent.accounting import (
     RdpAccountant,
 )
 from prudent.accounting.pairs import gaussian_profile
+from tests.tiers import examples
 
 DELTA = 1e-5
 MNIST = 256 / 60_000
@@ -364,7 +365,7 @@ def test_the_order_of_composing_does_not_matter(events, data):
     assert coarse((nested, 1)).get_epsilon(1e-4) == coarse(*events).get_epsilon(1e-4)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(event=coarse_events, count=st.integers(1, 30))
 def test_composing_at_once_is_composing_again_and_again(event, count):
     apart = coarse(*[(event, 1)] * count).get_epsilon(1e-4)
@@ -372,7 +373,7 @@ def test_composing_at_once_is_composing_again_and_again(event, count):
     assert coarse((event, count)).get_epsilon(1e-4) == apart
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
     delta=st.floats(1e-9, 1e-2), test=some_tests,

@@ -11,7 +11,7 @@ import pytest
 from dp_accounting.dp_event import RandomizedResponseDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant as Peer
 from dp_accounting.rdp import rdp_privacy_accountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent.accounting import (
@@ -27,6 +27,7 @@ from prudent.accounting.domination import branch_pair, case_one
 from prudent.accounting.moments import renyi_divergence
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS, _divergences
 from tests.oracles import quadrature
+from tests.tiers import examples
 
 DELTA = 1e-5
 MNIST = 256 / 60_000
@@ -271,7 +272,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(runs=st.lists(st.tuples(events, st.integers(0, 9)), max_size=3), data=st.data())
 def test_the_order_of_composing_does_not_matter(runs, data):
     def total(order):
@@ -286,7 +287,7 @@ def test_the_order_of_composing_does_not_matter(runs, data):
     assert RdpAccountant().compose(nested).get_epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
     delta=st.floats(1e-9, 1e-2), change=st.sampled_from(["sigma", "rate", "steps", "delta"]),

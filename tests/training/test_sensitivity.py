@@ -11,12 +11,13 @@ import random
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prudent.accounting import GaussianTest
 from prudent.training import ProposeTestRelease, Sum, TrimmedSum
 from prudent.training.aggregation import clip_weights, keep_smallest
+from tests.tiers import examples
 
 CLIP, PROPOSAL, EXPECTED = 1.0, 0.5, 4.0
 SUM = Sum(clip=CLIP, noise_multiplier=1.0)
@@ -81,7 +82,7 @@ def violation(rule, batch, position, record, trim):
 records = st.tuples(st.sampled_from(NORMS), st.sampled_from(DIRECTIONS))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     batch=st.lists(records, max_size=9),
     position=st.integers(0, 9),
@@ -94,7 +95,7 @@ def test_one_record_changes_no_more_than_the_plan_says(batch, position, record, 
     assert violation(library, batch, min(position, len(batch)), record, trim) is None
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     norms=st.lists(st.floats(0, 3, width=32), max_size=9),
     position=st.integers(0, 9),

@@ -122,7 +122,6 @@ def test_scores_count_right_answers() -> None:
     assert len(set(noisy)) > 3
 
 
-@pytest.mark.slow
 class Touchy(nn.Module):
     """A model that raises an error on records it does not know, as an embedding does."""
 

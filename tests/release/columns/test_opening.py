@@ -13,6 +13,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from tests.tiers import examples
+
 ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
@@ -70,7 +72,7 @@ def test_same_answers_when_the_sample_misleads(
 
 
 @hypothesis.given(st.lists(st.floats() | st.sampled_from([0.0, 1.0, 1.5]), max_size=30))
-@hypothesis.settings(max_examples=15)
+@examples(15)
 def test_same_order_statistics_for_any_doubles(values: list[float]) -> None:
     array = np.array(values, np.float64)
     column, expected = open_column(pa.table({"x": array}), "x"), ArrayColumn(array)
@@ -326,7 +328,7 @@ def table_of(rows: Rows) -> pa.Table:
 
 
 @hypothesis.given(st.lists(RECORDS, max_size=12), st.sampled_from([1, 2, 3]))
-@hypothesis.settings(max_examples=15)
+@examples(15)
 def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
     """Removing all rows of a unit takes away one value at most, over all groups together."""
 
@@ -342,7 +344,7 @@ def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
 
 
 @hypothesis.given(st.lists(RECORDS, max_size=12))
-@hypothesis.settings(max_examples=15)
+@examples(15)
 def test_a_unit_counts_with_its_least_value(rows: Rows) -> None:
     least: dict[int, float] = {}
     for user, _, x in rows:
