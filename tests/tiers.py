@@ -38,6 +38,6 @@ def representatives(cases: Sequence[Sequence[str]]) -> set[int]:
 
 
 def examples(number: int) -> settings:
-    """Settings of a property test that takes so many examples in CI, and `BRIEF` at most elsewhere."""
+    """Settings of a property with so many examples in CI, and at most `BRIEF` in `make test`."""
     brief = settings().max_examples <= BRIEF
     return settings(max_examples=min(number, BRIEF) if brief else number)

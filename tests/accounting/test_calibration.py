@@ -83,6 +83,7 @@ def test_every_parameter_comes_back_safe_and_close(parameter, accountant):
     assert solved.replace(parameter, beyond).epsilon(1e-5, accountant) > target * (1 - 1e-4)
 
 
+@pytest.mark.thorough
 @settings(max_examples=8)
 @given(
     target=st.floats(0.3, 8), delta=st.sampled_from([1e-4, 1e-6]),
@@ -206,6 +207,7 @@ def test_the_best_test_is_the_cheapest_that_passes():
         assert noise.noise_multiplier > choice.run.noise_multiplier
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("run", "accountant"),
     [

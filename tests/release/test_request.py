@@ -261,6 +261,7 @@ def test_a_refusal_says_what_failed_and_what_would_help(name: str) -> None:
     assert outcomes[0].plain()["notes"] == [outcomes[0].reason]
 
 
+@pytest.mark.thorough
 def test_a_refused_sum_of_vectors_says_to_trim_more() -> None:
     refused = statistics.trimmed_sum(np.ones((9, 2)), trim=1, propose=0.5, epsilon=1.0, delta=1e-6)
     assert "Trim more vectors" in refused.reason

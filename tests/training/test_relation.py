@@ -128,6 +128,7 @@ class TestPlan:
             PldAccountant().compose(plan.event).get_epsilon(1e-5)
         )
 
+    @pytest.mark.thorough
     def test_what_is_solved_for_keeps_it(self):
         plan = plan_of(AGGREGATIONS[0], relation=REPLACE_ONE)
         quiet, long = plan.calibrate(epsilon=2, delta=1e-5), plan.longest(epsilon=9, delta=1e-5)

@@ -144,6 +144,7 @@ def test_an_odd_record_is_one_wrong_answer_and_ends_nothing() -> None:
     assert HeldOut(tokens[:0], labels[:0], None)(Touchy()) == 0
 
 
+@pytest.mark.thorough
 def test_calibration_covers_search_and_score() -> None:
     plan = calibrate_plan(PLAN, Geometric(5), score(), epsilon=8.0, delta=1e-5)
     event = dp.ComposedDpEvent([plan.event, NOISE])

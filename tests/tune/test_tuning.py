@@ -250,6 +250,7 @@ def test_the_ledger_knows_that_a_search_is_released(tmp_path: Path) -> None:
         assert noted == ["released"] * 2
 
 
+@pytest.mark.thorough
 def test_a_price_above_the_budget_at_its_own_delta_may_fit_at_that_of_the_budget(
     tmp_path: Path,
 ) -> None:
@@ -279,6 +280,7 @@ def test_a_candidate_that_ends_its_process_has_the_worst_score(tmp_path: Path) -
     assert not any(b"seventeen" in path.read_bytes() for path in left)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     folders = [tmp_path / str(index) for index in range(4)]
     settings = [{"x": 0.1}, {"x": 0.7}, {"x": 0.2}, {"x": 0.9}]
