@@ -14,7 +14,7 @@ import prudent
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
 from tests.quick import is_quick
-from tests.tiers import BRIEF, OTHER_TIERS, representatives
+from tests.tiers import BRIEF, OTHER_TIERS, SERVERS, representatives
 
 _PLAIN = SimpleNamespace(_idlist=())
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -49,10 +49,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves combinations of parameters to the second tier, before tests are chosen by marks."""
+    """Leaves servers and combinations of parameters to the second tier: see `tests/tiers.py`."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if not OTHER_TIERS & {mark.name for mark in item.iter_markers()}:
+        if OTHER_TIERS & {mark.name for mark in item.iter_markers()}:
+            continue
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("thorough")
+        else:
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in functions.values():
         # One name per parameter, or per row of several; `indices` are numbered over all cases.

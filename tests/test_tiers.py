@@ -50,3 +50,14 @@ def test_a_grid_is_thinned_where_it_is_collected(
         pytest.skip("some of the cases were chosen by hand")
     thorough = request.node.get_closest_marker("thorough") is not None
     assert thorough == ((place, letter, number) not in diagonal)
+
+
+@pytest.fixture
+def browser() -> None:
+    """Named as one, which is what counts."""
+
+
+def test_what_asks_for_a_browser_is_in_the_second_tier(
+    browser: None, request: pytest.FixtureRequest
+) -> None:
+    assert request.node.get_closest_marker("thorough")

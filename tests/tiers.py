@@ -2,8 +2,8 @@
 
 Of a test with several parameters `make test` runs each value of each of them in some case;
 `make test-thorough` runs the other combinations. No list says so, so a new test falls on the right
-side by itself. A test that takes seconds, where a quicker one covers the same promise, is marked
-`thorough` by hand. Only processor seconds on a quiet machine decide:
+side by itself. So do the tests that ask a server or a browser, which few machines have. A test
+that takes seconds, where a quicker one covers the same promise, is marked `thorough` by hand. Only processor seconds on a quiet machine decide:
 
     PRUDENT_TEST_TIMES=$PWD/build/times.txt make test; sort -rn build/times.txt | head -50
 """
@@ -15,6 +15,8 @@ from hypothesis import settings
 BRIEF = 10
 """Examples of a property test in `make test`."""
 OTHER_TIERS = frozenset(("peers", "site", "slow", "thorough", "tutorials"))
+SERVERS = frozenset(("browser", "postgres_location", "postgres_url", "spark_session"))
+"""Fixtures; what asks for one of them is in the second tier."""
 
 
 def representatives(cases: Sequence[Sequence[str]]) -> set[int]:

@@ -135,6 +135,7 @@ def mnist(records, tests):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The test passed in 0 of the first")  # too short to adapt
 @pytest.mark.parametrize("method", ["ptr", pytest.param("dpsgd", marks=pytest.mark.slow)])
 def test_private_training_on_digits(method):

@@ -82,7 +82,8 @@ def sample() -> list[Any]:
         if kind.engine == "numpy":  # it has no names
             names = ["mode, categories"] if kind.text else OF_NUMBERS[:4]
         turn = turns[id(names)] = turns.get(id(names), 0) + 1
-        found.append(pytest.param(kind, names[turn % len(names)], id=f"{kind}-{turn}"))
+        marks = [pytest.mark.thorough] if kind.engine == "postgres" else []
+        found.append(pytest.param(kind, names[turn % len(names)], id=f"{kind}-{turn}", marks=marks))
     return found
 
 

@@ -189,6 +189,7 @@ def test_in_a_text_file(name: str, place: int, tmp_path: Path) -> None:
     check_one_value_more(open_column(tmp_path / "t.csv", "x"))
 
 
+@pytest.mark.thorough
 def test_in_a_text_file_that_threads_could_share(tmp_path: Path) -> None:
     """Threads that begin inside of quotes would take the lines there for records."""
     lines = [b'%d,"one\n%d,b\ntwo"\n' % (i % 100, i) for i in range(900_000)]
