@@ -22,7 +22,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 # The same examples on every run, and no clock: a shared machine must not decide what passes.
 same = {"derandomize": True, "deadline": None, "database": None}
 hypothesis.settings.register_profile("brief", max_examples=BRIEF, **same)
-hypothesis.settings.register_profile("ci", **same)
+hypothesis.settings.register_profile("ci", max_examples=50, **same)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "brief"))
 

@@ -182,6 +182,7 @@ def planted() -> Iterator[Any]:
             yield pytest.param(fault, name, marks=[] if quick else [pytest.mark.slow])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("fault", "name"), list(planted()))
 def test_a_planted_fault_is_found(fault: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, cases = FAULTS[fault]

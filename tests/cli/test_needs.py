@@ -148,6 +148,7 @@ SETS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extras", SETS)
 def test_each_command_runs_with_its_own_extras_alone(folder: Path, extras: tuple[str, ...]) -> None:
     alone = environments.environment(folder / "alone", extras)

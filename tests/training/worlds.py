@@ -600,7 +600,7 @@ def main():
 
 
 class Group:
-    """The groups of `count` processes, as they were left by all scenarios or the few that are named.
+    """The groups of `count` processes, as all scenarios left them, or the few that are named.
 
     Whoever asks first for a folder starts them; others wait, and find what they left.
     """
