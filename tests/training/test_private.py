@@ -170,6 +170,7 @@ def test_noise_is_that_of_step() -> None:
     assert_close(model, other)
 
 
+@pytest.mark.thorough
 def test_the_mnist_example_runs_and_learns() -> None:
     torch.manual_seed(2)
     model, data = Digits(), images(400)
