@@ -45,6 +45,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert loaded((*HEAVY, "numpy", "attrs.nothing"), "--help") == set()
 
 
+@pytest.mark.thorough
 def test_a_release_imports_no_accountant_and_no_pandas(tmp_path: Path) -> None:
     pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
     table = tmp_path / "values.csv"

@@ -548,6 +548,7 @@ def test_what_is_not_private_costs_its_sampling_rate(hidden):
 # --- extremes and arguments --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("event", "steps"),
     [

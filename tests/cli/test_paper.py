@@ -17,6 +17,7 @@ Command = Callable[..., Any]
 SETTING = ("--sampling-rate=0.01", "--noise-multiplier=8", "--steps=100")
 
 
+@pytest.mark.thorough
 def test_a_figure_is_a_table_and_two_drawings(run: Command, tmp_path: Path) -> None:
     answer = run("paper", "figure", "2", "--out", str(tmp_path / "new"))
     paths = [tmp_path / "new" / f"figure2.{kind}" for kind in ("csv", "png", "svg")]
