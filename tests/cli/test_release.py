@@ -491,6 +491,7 @@ def fuzz(run: Run, files: Path, examples: int) -> list[int]:
     return statuses
 
 
+@pytest.mark.thorough
 def test_no_command_line_makes_it_stumble(run: Run, files: Path) -> None:
     statuses = fuzz(run, files, 50)
     assert {2, 3} <= set(statuses)  # both sides of the schema check were reached
