@@ -21,10 +21,13 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 # The same examples on every run, and no clock: a shared machine must not decide what passes.
 same = {"derandomize": True, "deadline": None, "database": None}
+hypothesis.settings.register_profile("quick", max_examples=3, **same)
 hypothesis.settings.register_profile("brief", max_examples=BRIEF, **same)
 hypothesis.settings.register_profile("ci", max_examples=50, **same)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "brief"))
+QUICK = os.environ.get("PRUDENT_TEST_QUICK") == "1"
+usual = "quick" if QUICK else "brief"
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
 
 
 def pytest_configure() -> None:
@@ -39,7 +42,7 @@ def pytest_configure() -> None:
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leaves out what `make quick` has no time for, by what a file imports."""
-    if os.environ.get("PRUDENT_TEST_QUICK") != "1":
+    if not QUICK:
         return None
     files = [collection_path]
     if collection_path.is_dir():  # its conftest.py may import what no file in it may
@@ -62,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # One name per parameter, or per row of several; `indices` are numbered over all cases.
         chosen = representatives([getattr(case, "callspec", _PLAIN)._idlist for case in cases])
         for position, case in enumerate(cases):
-            if position not in chosen:
+            if position not in chosen or (QUICK and position != min(chosen)):
                 case.add_marker("thorough")
 
 

@@ -1,10 +1,10 @@
 """Which cases of a test are in the first tier, `make test`, and which in the second.
 
 Of a test with several parameters `make test` runs each value of each of them in some case;
-`make test-thorough` runs the other combinations. No list says so, so a new test falls on the right
-side by itself. So do the tests that ask a server or a browser, which few machines have. A test
-that takes seconds, where a quicker one covers the same promise, is marked `thorough` by hand.
-Only processor seconds on a quiet machine decide:
+`make test-thorough` runs the other combinations, and `make quick` the first case alone. No list
+says so, so a new test falls on the right side by itself. So do the tests that ask a server or a
+browser, which few machines have. A test that takes seconds, where a quicker one covers the same
+promise, is marked `thorough` by hand. Only processor seconds on a quiet machine decide:
 
     PRUDENT_TEST_TIMES=$PWD/build/times.txt make test; sort -rn build/times.txt | head -50
 """
@@ -42,5 +42,5 @@ def representatives(cases: Sequence[Sequence[str]]) -> set[int]:
 
 def examples(number: int) -> settings:
     """Settings of a property with so many examples in CI, and at most `BRIEF` in `make test`."""
-    brief = settings().max_examples <= BRIEF
-    return settings(max_examples=min(number, BRIEF) if brief else number)
+    usual = settings().max_examples
+    return settings(max_examples=min(number, usual) if usual <= BRIEF else number)
