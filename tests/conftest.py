@@ -57,7 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if OTHER_TIERS & {mark.name for mark in item.iter_markers()}:
             continue
-        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+        hurried = QUICK and item.get_closest_marker("unhurried")
+        if hurried or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("thorough")
         else:
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)

@@ -4,7 +4,8 @@ Of a test with several parameters `make test` runs each value of each of them in
 `make test-thorough` runs the other combinations, and `make quick` the first case alone. No list
 says so, so a new test falls on the right side by itself. So do the tests that ask a server or a
 browser, which few machines have. A test that takes seconds, where a quicker one covers the same
-promise, is marked `thorough` by hand. Only processor seconds on a quiet machine decide:
+promise, is marked `thorough` by hand; one that takes about a second, too long for `make quick`
+alone, `unhurried`. Only processor seconds on a quiet machine decide:
 
     PRUDENT_TEST_TIMES=$PWD/build/times.txt make test; sort -rn build/times.txt | head -50
 """

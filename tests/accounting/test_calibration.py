@@ -40,6 +40,7 @@ def value_of(run, parameter):
     return run.test.scale if parameter == "test_scale" else getattr(run, parameter)
 
 
+@pytest.mark.unhurried
 def test_steps_and_noise_are_the_erratas():
     """Errata 4 (T = 8068 at ε = 3) and 2.5 (σ = 0.920, 0.774, 0.760 at T = 4688, ε = 3)."""
     steps = MNIST.calibrate("steps", epsilon=3.0, delta=1e-5).steps
@@ -189,6 +190,7 @@ def test_any_event_can_be_solved():
     assert spent[0] <= 1.0 < spent[1]
 
 
+@pytest.mark.unhurried
 def test_the_best_test_is_the_cheapest_that_passes():
     choice = best_test(
         SMALL, margin=20, epsilon=2.0, delta=1e-5,

@@ -51,6 +51,7 @@ def printed(value, digits=3):
 # --- peers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"),
     [(1.1, MNIST, 5000), (0.7, 0.01, 300), (2.0, 1.0, 30), (5.0, 0.5, 1)],
@@ -267,6 +268,7 @@ def test_many_steps_at_a_small_delta_are_not_understated(delta, exact):
         assert found == pytest.approx(exact, abs=2e-3)
 
 
+@pytest.mark.unhurried
 def test_a_delta_far_below_rounding_has_a_price():
     event = dp.PoissonSampledDpEvent(1e-3, dp.GaussianDpEvent(0.5))
     at_small, at_tiny = (
@@ -313,6 +315,7 @@ def test_pure_privacy_survives_composition():
     assert PldAccountant().compose(PTR, 2).get_epsilon(0.0) == math.inf
 
 
+@pytest.mark.unhurried
 def test_the_bracket_of_a_sampled_composition_holds_the_truth():
     """Two Laplace tests and a Gaussian on one batch: exact by convolution on a finer grid."""
     inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(2.0)])
@@ -354,6 +357,7 @@ def coarse(*events):
     return accountant
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(events=st.lists(st.tuples(coarse_events, st.integers(0, 6)), max_size=3), data=st.data())
 def test_the_order_of_composing_does_not_matter(events, data):
@@ -625,6 +629,7 @@ def test_many_deltas_at_once_are_bounds_as_well(count):
         assert delta <= accountant.get_delta(float(epsilon)) * 1.05 + 1e-15
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("sigma", [0.7, 8.0])
 def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
     """It failed with much noise: rounding hid the spread of losses, and the grid was too fine."""

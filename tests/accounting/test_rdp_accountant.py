@@ -272,6 +272,7 @@ events = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @examples(20)
 @given(runs=st.lists(st.tuples(events, st.integers(0, 9)), max_size=3), data=st.data())
 def test_the_order_of_composing_does_not_matter(runs, data):
@@ -383,6 +384,7 @@ def test_a_delta_out_of_range_is_named(delta):
         RdpAccountant().get_epsilon(delta)
 
 
+@pytest.mark.unhurried
 def test_extreme_inputs_give_a_number():
     event = ProposeTestReleaseDpEvent(0.02, 1e-3, LaplaceTest(0.2), 1e-8)
     for rate in (1.0, 1e-6):

@@ -351,6 +351,7 @@ def test_the_worst_of_several_mechanisms() -> None:
         WorstOfDpEvent([])
 
 
+@pytest.mark.unhurried
 def test_relations_and_serialisation() -> None:
     base = dp.ComposedDpEvent([dp.GaussianDpEvent(4.0), ExponentialMechanismDpEvent(0.1)])
     for count in (Geometric(5), Poisson(5), Binomial(10, 0.5), NegativeBinomial(5, 0.0)):

@@ -131,6 +131,7 @@ def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallbac
     assert worst_delta(mechanism) <= DELTA
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("law", [Law.LAPLACE, pytest.param(Law.GAUSSIAN, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("propose", "test"),
@@ -169,6 +170,7 @@ def test_a_margin_that_is_not_safe_breaks_the_promise() -> None:
     assert unsafe > DELTA
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("epsilon", "fallback"),
     [
@@ -190,6 +192,7 @@ def test_a_run_costs_at_most_what_was_asked(epsilon: float, fallback: bool) -> N
     assert from_json(to_json(mechanism.event)) == mechanism.event
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("kind", [DiscreteLaplaceTest, DiscreteGaussianTest])
 def test_a_given_test_is_kept_and_the_noise_solved(kind: type) -> None:
     test = kind(4.0)

@@ -37,6 +37,7 @@ def range_of_losses(radius: PrivateRadius, centre: float) -> float:
     return math.log(longest)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("part", [1, 4])
 @pytest.mark.parametrize(("epsilon", "centre"), [(0.5, 0.0), (4.0, 2.0), (20.0, 1.0)])
 def test_the_radius_is_private_on_every_neighbour(epsilon: float, centre: float, part: int) -> None:

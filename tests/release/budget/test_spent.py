@@ -77,6 +77,7 @@ def lists(draw: st.DrawFn) -> tuple[float, float, Charges]:
     return epsilon, delta, charges
 
 
+@pytest.mark.unhurried
 @hypothesis.settings(max_examples=8, deadline=None)
 @hypothesis.given(lists())
 def test_the_charges_are_private_at_what_is_shown_as_spent(

@@ -196,6 +196,7 @@ def failures() -> list[Any]:
     ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("name", "way", "every"), failures())
 def test_a_failure_inside_any_query_is_told_in_the_same_words(
     name: str, way: str, every: bool, load: Load

@@ -264,6 +264,7 @@ def test_a_group_that_no_double_holds_is_one_of_its_own() -> None:
     assert found.columns(names[1:2])[names[1]].count() == 1
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("trim", [0, 2])
 def test_engines_are_asked_as_often_whatever_the_number_of_records(
     trim: int, monkeypatch: pytest.MonkeyPatch
