@@ -57,16 +57,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if OTHER_TIERS & {mark.name for mark in item.iter_markers()}:
             continue
-        hurried = QUICK and item.get_closest_marker("unhurried")
-        if hurried or SERVERS.intersection(getattr(item, "fixturenames", ())):
+        long = item.get_closest_marker("unhurried") is not None
+        if (QUICK and long) or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("thorough")
         else:
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in functions.values():
         # One name per parameter, or per row of several; `indices` are numbered over all cases.
         chosen = representatives([getattr(case, "callspec", _PLAIN)._idlist for case in cases])
+        if QUICK or cases[0].get_closest_marker("unhurried"):
+            chosen = {min(chosen)}
         for position, case in enumerate(cases):
-            if position not in chosen or (QUICK and position != min(chosen)):
+            if position not in chosen:
                 case.add_marker("thorough")
 
 

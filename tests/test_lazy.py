@@ -58,6 +58,7 @@ def test_a_release_imports_no_accountant_and_no_pandas(tmp_path: Path) -> None:
     assert loaded(("sqlite3",), *ask, "--ledger", ledger) == {"sqlite3"}  # so this can fail
 
 
+@pytest.mark.unhurried
 def test_dp_accounting_is_the_same_whoever_imports_it_first() -> None:
     script = (
         "import sys, prudent, dp_accounting as dp\n"

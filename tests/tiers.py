@@ -1,11 +1,12 @@
 """Which cases of a test are in the first tier, `make test`, and which in the second.
 
-Of a test with several parameters `make test` runs each value of each of them in some case;
-`make test-thorough` runs the other combinations, and `make quick` the first case alone. No list
-says so, so a new test falls on the right side by itself. So do the tests that ask a server or a
-browser, which few machines have. A test that takes seconds, where a quicker one covers the same
-promise, is marked `thorough` by hand; one that takes about a second, too long for `make quick`
-alone, `unhurried`. Only processor seconds on a quiet machine decide:
+Of a test with several parameters `make test` runs each value of each of them in some case, and
+`make test-thorough` the other combinations. No list says so, so a new test falls on the right side
+by itself. So do the tests that ask a server or a browser, which few machines have.
+
+A test of about a second is marked `unhurried`: `make test` runs its first case. One of several
+seconds, where a quicker one covers the same promise, is marked `thorough`. `make quick` runs the
+first case of what has no mark. Only processor seconds on a quiet machine decide:
 
     PRUDENT_TEST_TIMES=$PWD/build/times.txt make test; sort -rn build/times.txt | head -50
 """

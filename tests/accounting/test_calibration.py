@@ -63,6 +63,7 @@ BY_LOSSES = [
 ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("accountant", "parameter"), [*BY_LOSSES, *((RdpAccountant, name) for name in UNSAFE)]
 )

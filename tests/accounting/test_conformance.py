@@ -99,6 +99,7 @@ def test_at_delta_one_a_private_event_costs_nothing(accountant):
 # --- what code written for dp_accounting reads from inside ----------------------------------------
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("event", "count", "interval"),
     [

@@ -55,6 +55,7 @@ def test_optimal_is_attained_by_a_two_point_pair(order, rdp, delta):
     assert found == pytest.approx(brute, rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.unhurried
 @examples(24)
 @given(
     st.lists(st.floats(0.01, 1), min_size=3, max_size=5),
@@ -71,6 +72,7 @@ def test_every_conversion_holds_for_any_discrete_pair(first, second, order, delt
         assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= delta * (1 + 1e-12)
 
 
+@pytest.mark.unhurried
 @examples(15)
 @given(st.floats(1.01, 200), st.floats(0, 20), st.floats(-12, -0.1))
 def test_each_conversion_is_at_most_the_one_before(order, rdp, exponent):

@@ -40,6 +40,7 @@ def exact_delta(laws, epsilon):
     return inside + float(1 - kept)
 
 
+@pytest.mark.unhurried
 @examples(40)
 @given(
     weights=st.lists(st.floats(0, 1), min_size=2, max_size=8).filter(lambda w: sum(w) > 0.01),

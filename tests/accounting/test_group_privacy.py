@@ -33,6 +33,7 @@ def sampled(rate, event, steps=1):
     return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, event), steps)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("accountant", [PldAccountant, RdpAccountant])
 @pytest.mark.parametrize("event", [dp.GaussianDpEvent(2.0), sampled(0.01, PTR, 50)])
 def test_one_record_added_removed_or_blanked_is_the_accountants_own(event, accountant):

@@ -278,6 +278,7 @@ def test_a_delta_far_below_rounding_has_a_price():
     assert at_small < at_tiny < 100
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("steps", [10**5, pytest.param(10**6, marks=pytest.mark.slow), 10**7])
 def test_many_tiny_steps_cost_what_their_limit_costs(steps):
     """T Laplace releases of scale √T tend to one Gaussian release of σ = 1, from below."""
@@ -369,6 +370,7 @@ def test_the_order_of_composing_does_not_matter(events, data):
     assert coarse((nested, 1)).get_epsilon(1e-4) == coarse(*events).get_epsilon(1e-4)
 
 
+@pytest.mark.unhurried
 @examples(10)
 @given(event=coarse_events, count=st.integers(1, 30))
 def test_composing_at_once_is_composing_again_and_again(event, count):
@@ -377,6 +379,7 @@ def test_composing_at_once_is_composing_again_and_again(event, count):
     assert coarse((event, count)).get_epsilon(1e-4) == apart
 
 
+@pytest.mark.unhurried
 @examples(15)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
@@ -618,6 +621,7 @@ def test_a_finer_grid_is_no_worse():
     assert rough[0] <= fine[0] <= fine[1] <= rough[1]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow), 500])
 def test_many_deltas_at_once_are_bounds_as_well(count):
     event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))

@@ -222,6 +222,7 @@ NOISES = ((1.1, None), (1.1, 0.7), (math.inf, 1.1))
 PLAIN_CASES = list(zip(REVEALS, NOISES, strict=True))  # each value of each once
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "test",
     [LaplaceTest(1.0), GaussianTest(3.0), DiscreteLaplaceTest(2.0), DiscreteGaussianTest(2.0)],
@@ -288,6 +289,7 @@ def test_the_order_of_composing_does_not_matter(runs, data):
     assert RdpAccountant().compose(nested).get_epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.unhurried
 @examples(12)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),

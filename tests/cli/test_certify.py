@@ -31,6 +31,7 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.unhurried
 def test_a_run_prints_its_certificates_and_keeps_the_classifier(
     archive: Path, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_certified_prediction_that_changes_ends_the_run(
         )
 
 
+@pytest.mark.unhurried
 def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     (tmp_path / "census").mkdir()

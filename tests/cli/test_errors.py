@@ -121,6 +121,7 @@ def test_bad_commands_say_what_is_wrong(run: Command, arguments: list[str], begi
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.unhurried
 @examples(30)
 @given(
     st.fixed_dictionaries(
@@ -142,6 +143,7 @@ def test_whatever_is_given_the_answer_is_a_price_or_one_line(
         assert answer.err.count("\n") == 1
 
 
+@pytest.mark.unhurried
 @examples(12)
 @given(
     st.dictionaries(

@@ -132,6 +132,7 @@ def test_a_median_needs_no_proposal_and_no_delta(run: Run, files: Path) -> None:
     assert "(0.3, 0)-DP for adding or removing one record" in out
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("arguments", "truth", "near"),
     [

@@ -110,6 +110,7 @@ DRAWN = [
 ]
 
 
+@pytest.mark.unhurried
 @settings(max_examples=20)
 @given(
     entry=st.sampled_from([entry for entry in DRAWN if "dropout" not in entry.name]),

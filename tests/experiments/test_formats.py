@@ -65,6 +65,7 @@ def test_each_form_of_cifar_comes_back_as_written(tmp_path, write, read):
     assert (read_labels == labels).all()
 
 
+@pytest.mark.unhurried
 @examples(25)
 @given(seed=st.integers(0, 2**32 - 1), low=st.integers(0, 255), width=st.integers(1, 256))
 def test_packing_loses_nothing_whatever_the_contrast(tmp_path_factory, seed, low, width):

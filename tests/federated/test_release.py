@@ -90,6 +90,7 @@ numbers = st.one_of(
 vectors = st.tuples(numbers, numbers)
 
 
+@pytest.mark.unhurried
 @examples(150)
 @given(
     updates=st.lists(vectors, max_size=10),

@@ -44,6 +44,7 @@ def without_numbers(sql: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", sql))
 
 
+@pytest.mark.unhurried
 @pytest.mark.usefixtures("narrowing")
 @pytest.mark.parametrize(
     ("statistic", "own", "queries"),

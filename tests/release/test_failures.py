@@ -82,6 +82,7 @@ RELEASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("name", "error"),
     [

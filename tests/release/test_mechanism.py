@@ -101,6 +101,7 @@ def worst_delta(mechanism: ProposeTestReleaseMechanism, extra_margin: int = 0) -
     return worst
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("law", list(Law))
 @pytest.mark.parametrize("fallback", [False, True])
 def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bool) -> None:

@@ -82,6 +82,7 @@ def violation(rule, batch, position, record, trim):
 records = st.tuples(st.sampled_from(NORMS), st.sampled_from(DIRECTIONS))
 
 
+@pytest.mark.unhurried
 @examples(300)
 @given(
     batch=st.lists(records, max_size=9),
@@ -95,6 +96,7 @@ def test_one_record_changes_no_more_than_the_plan_says(batch, position, record, 
     assert violation(library, batch, min(position, len(batch)), record, trim) is None
 
 
+@pytest.mark.unhurried
 @examples(150)
 @given(
     norms=st.lists(st.floats(0, 3, width=32), max_size=9),
@@ -230,6 +232,7 @@ def test_a_wrong_rule_is_caught(rule):
     pytest.fail("the search finds nothing wrong with a wrong rule")
 
 
+@pytest.mark.unhurried
 def test_all_small_batches():
     """Every batch of up to two records from a small alphabet, every neighbour, every trim."""
     alphabet = list(itertools.product((0.3, 1.0, math.nan), ((1.0, 0.0), (-1.0, 0.0))))

@@ -105,6 +105,7 @@ def test_the_ledger_is_charged_before_the_first_candidate(tmp_path: Path) -> Non
         assert charge.epsilon > 0.2
 
 
+@pytest.mark.unhurried
 def test_a_search_that_costs_too_much_reads_no_data(tmp_path: Path) -> None:
     work = Recording()
     candidate = Candidate(work, EVENT)
@@ -117,6 +118,7 @@ def test_a_search_that_costs_too_much_reads_no_data(tmp_path: Path) -> None:
     assert not work.settings
 
 
+@pytest.mark.unhurried
 def test_a_killed_search_goes_on_with_what_was_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_killed_search_goes_on_with_what_was_drawn(
         assert len(ledger.history()) == 1
 
 
+@pytest.mark.unhurried
 def test_a_kill_before_the_charge_is_charged_on_resumption(tmp_path: Path) -> None:
     class Closed:
         def charge(self, *_: Any, **__: Any) -> None:

@@ -306,6 +306,7 @@ def test_a_condition_may_not_call_functions_of_a_user() -> None:
         open_column(pa.table({"x": VALUES}), "x", where=lambda t: odd(t.x))
 
 
+@pytest.mark.unhurried
 def test_in_postgresql(postgres_url: str) -> None:
     """Its numbers reach far beyond doubles, where a cast is an error of the whole query."""
     psycopg = pytest.importorskip("psycopg")

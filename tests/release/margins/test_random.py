@@ -164,6 +164,7 @@ def random_counts(generator: np.random.Generator, points: int) -> list[int]:
     return counts.tolist()
 
 
+@pytest.mark.unhurried
 @rounds(250)
 def test_mode_of_a_lattice(rounds: int) -> None:
     generator = np.random.default_rng(13)
