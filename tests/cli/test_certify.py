@@ -115,6 +115,7 @@ def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
     monkeypatch.setenv("PRUDENT_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answer = prudent("certify", "--dataset", "imdb")

@@ -87,6 +87,7 @@ class HuggingFace(Entry):
     odd = ODD_TEXTS
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
         from transformers import TrainingArguments
 
         from prudent.training.huggingface import PrivateTrainer
@@ -127,6 +128,7 @@ class Lightning(Training):
     """Lightning's Trainer on a private module."""
 
     def train(self, model: nn.Module, records: Sequence[Any]) -> None:
+        pytest.importorskip("lightning", reason="needs pip install 'prudent[lightning]'")
         from lightning.pytorch import LightningModule, Trainer
 
         from prudent.training.lightning import make_private

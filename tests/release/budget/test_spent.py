@@ -131,6 +131,7 @@ def test_nothing_is_known_of_a_group_beyond_the_share_of_a_record() -> None:
     assert budget.for_relation(0.3) == math.inf
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "event",
     [

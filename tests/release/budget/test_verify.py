@@ -96,6 +96,7 @@ EDITS: dict[str, Callable[[list[Row]], list[Row]]] = {
 }
 
 
+@pytest.mark.unhurried
 def test_an_honest_ledger_verifies(ledger: Ledger, location: str) -> None:
     assert ledger.verify() == len(EVENTS)
     assert ledger.verify(ledger.balance().digest) == len(EVENTS)

@@ -86,6 +86,7 @@ def is_alike(outcome, expected):
     )
 
 
+@pytest.mark.unhurried
 def test_two_processes_release_what_one_would_and_a_mistake_is_seen(alone, tmp_path):
     few = "mixed", "broken_noise", "refused_shared"
     for outcome in worlds.Group(tmp_path / "group", 2, *few).left("all"):
