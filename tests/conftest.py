@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -13,16 +14,20 @@ import prudent
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
 from tests.quick import is_quick
-from tests.thorough import THOROUGH
+from tests.tiers import BRIEF, OTHER_TIERS, SERVERS, representatives
 
+_PLAIN = SimpleNamespace(_idlist=())
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 # The same examples on every run, and no clock: a shared machine must not decide what passes.
 same = {"derandomize": True, "deadline": None, "database": None}
-hypothesis.settings.register_profile("brief", max_examples=30, **same)
-hypothesis.settings.register_profile("ci", **same)
+hypothesis.settings.register_profile("quick", max_examples=3, **same)
+hypothesis.settings.register_profile("brief", max_examples=BRIEF, **same)
+hypothesis.settings.register_profile("ci", max_examples=50, **same)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "brief"))
+QUICK = os.environ.get("PRUDENT_TEST_QUICK") == "1"
+usual = "quick" if QUICK else "brief"
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
 
 
 def pytest_configure() -> None:
@@ -37,7 +42,7 @@ def pytest_configure() -> None:
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leaves out what `make quick` has no time for, by what a file imports."""
-    if os.environ.get("PRUDENT_TEST_QUICK") != "1":
+    if not QUICK:
         return None
     files = [collection_path]
     if collection_path.is_dir():  # its conftest.py may import what no file in it may
@@ -47,10 +52,24 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what `tests/thorough.txt` lists, before tests are chosen by their marks."""
+    """Leaves servers and combinations of parameters to the second tier: see `tests/tiers.py`."""
+    functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.nodeid in THOROUGH or item.nodeid.partition("[")[0] in THOROUGH:
+        if OTHER_TIERS & {mark.name for mark in item.iter_markers()}:
+            continue
+        long = item.get_closest_marker("unhurried") is not None
+        if (QUICK and long) or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("thorough")
+        else:
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in functions.values():
+        # One name per parameter, or per row of several; `indices` are numbered over all cases.
+        chosen = representatives([getattr(case, "callspec", _PLAIN)._idlist for case in cases])
+        if QUICK or cases[0].get_closest_marker("unhurried"):
+            chosen = {min(chosen)}
+        for position, case in enumerate(cases):
+            if position not in chosen:
+                case.add_marker("thorough")
 
 
 @pytest.hookimpl(wrapper=True)

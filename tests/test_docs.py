@@ -109,6 +109,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
 BLOCKS = [(name, block) for name, path in PAGES.items() for block in blocks(path.read_text())]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("page", sorted({name for name, block in BLOCKS if not block.reason}))
 def test_the_code_on_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

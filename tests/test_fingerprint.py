@@ -70,6 +70,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.unhurried
 def test_another_process_finds_the_same():
     """Addresses and the order of sets differ there."""
     root = Path(__file__).parents[1]

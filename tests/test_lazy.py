@@ -49,6 +49,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert loaded((*HEAVY, "numpy", "attrs.nothing"), "--help") == set()
 
 
+@pytest.mark.thorough
 def test_a_release_imports_no_accountant_and_no_pandas(tmp_path: Path) -> None:
     pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
     table = tmp_path / "values.csv"
@@ -61,6 +62,7 @@ def test_a_release_imports_no_accountant_and_no_pandas(tmp_path: Path) -> None:
     assert loaded(("sqlite3",), *ask, "--ledger", ledger) == {"sqlite3"}  # so this can fail
 
 
+@pytest.mark.unhurried
 def test_dp_accounting_is_the_same_whoever_imports_it_first() -> None:
     script = (
         "import sys, prudent, dp_accounting as dp\n"

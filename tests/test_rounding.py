@@ -135,6 +135,7 @@ def rounded_by_hand(tree: ast.AST) -> list[int]:
     return found
 
 
+@pytest.mark.unhurried
 def test_no_sentence_about_a_bound_rounds_to_the_nearest() -> None:
     wrong = []
     for path in sorted(SOURCE.rglob("*.py")):

@@ -112,6 +112,7 @@ def expected_arguments(tree):
                 yield node.lineno
 
 
+@pytest.mark.unhurried
 def test_whatever_is_wrong_with_an_argument_is_an_argument_error():
     root = Path(prudent.__file__).parent
     plain = [

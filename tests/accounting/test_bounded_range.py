@@ -81,6 +81,7 @@ def test_sampling_amplifies_in_both_accountants() -> None:
     assert tight < RdpAccountant().compose(event, 50).get_epsilon(1e-6) < 1.2 * tight
 
 
+@pytest.mark.unhurried
 def test_ranges_add_up_over_several_records() -> None:
     event = ExponentialMechanismDpEvent(0.1)
     assert epsilon_of(event, 0.0, REPLACE_ONE) == pytest.approx(0.2, rel=1e-12)

@@ -40,6 +40,7 @@ def value_of(run, parameter):
     return run.test.scale if parameter == "test_scale" else getattr(run, parameter)
 
 
+@pytest.mark.unhurried
 def test_steps_and_noise_are_the_erratas():
     """Errata 4 (T = 8068 at ε = 3) and 2.5 (σ = 0.920, 0.774, 0.760 at T = 4688, ε = 3)."""
     steps = MNIST.calibrate("steps", epsilon=3.0, delta=1e-5).steps
@@ -62,6 +63,7 @@ BY_LOSSES = [
 ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("accountant", "parameter"), [*BY_LOSSES, *((RdpAccountant, name) for name in UNSAFE)]
 )
@@ -83,6 +85,7 @@ def test_every_parameter_comes_back_safe_and_close(parameter, accountant):
     assert solved.replace(parameter, beyond).epsilon(1e-5, accountant) > target * (1 - 1e-4)
 
 
+@pytest.mark.thorough
 @settings(max_examples=8)
 @given(
     target=st.floats(0.3, 8), delta=st.sampled_from([1e-4, 1e-6]),
@@ -188,6 +191,7 @@ def test_any_event_can_be_solved():
     assert spent[0] <= 1.0 < spent[1]
 
 
+@pytest.mark.unhurried
 def test_the_best_test_is_the_cheapest_that_passes():
     choice = best_test(
         SMALL, margin=20, epsilon=2.0, delta=1e-5,
@@ -206,6 +210,7 @@ def test_the_best_test_is_the_cheapest_that_passes():
         assert noise.noise_multiplier > choice.run.noise_multiplier
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("run", "accountant"),
     [

@@ -99,6 +99,7 @@ def test_at_delta_one_a_private_event_costs_nothing(accountant):
 # --- what code written for dp_accounting reads from inside ----------------------------------------
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("event", "count", "interval"),
     [
@@ -173,6 +174,7 @@ def test_the_error_says_which_relation_prices_the_event(accountant):
         accountant(neighboring_relation=Relation.REPLACE_ONE).compose(sampled(PTR))
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("event", "relation"),
     [
@@ -191,6 +193,7 @@ def test_what_dp_accounting_prices_for_replacing_costs_the_same_here(event, rela
     assert ours == pytest.approx(theirs.get_epsilon(DELTA), rel=1e-4)
 
 
+@pytest.mark.unhurried
 def test_replacing_a_record_moves_a_sum_twice():
     """dp_accounting's Rényi accountant has it move once: below its own privacy-loss accountant."""
     orders, replace = [1.0, 2.0, 8.0, 32.0, 128.0], Relation.REPLACE_ONE

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 
@@ -12,6 +12,7 @@ from prudent.accounting.conversion import (
     rdp_to_epsilon_optimal,
 )
 from prudent.accounting.mechanisms import gaussian_epsilon, gaussian_rdp
+from tests.tiers import examples
 
 CONVERSIONS = [rdp_to_epsilon_classic, rdp_to_epsilon_balle, rdp_to_epsilon_optimal]
 
@@ -54,7 +55,8 @@ def test_optimal_is_attained_by_a_two_point_pair(order, rdp, delta):
     assert found == pytest.approx(brute, rel=1e-6, abs=1e-8)
 
 
-@settings(max_examples=24)
+@pytest.mark.unhurried
+@examples(24)
 @given(
     st.lists(st.floats(0.01, 1), min_size=3, max_size=5),
     st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
@@ -70,7 +72,8 @@ def test_every_conversion_holds_for_any_discrete_pair(first, second, order, delt
         assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= delta * (1 + 1e-12)
 
 
-@settings(max_examples=15)
+@pytest.mark.unhurried
+@examples(15)
 @given(st.floats(1.01, 200), st.floats(0, 20), st.floats(-12, -0.1))
 def test_each_conversion_is_at_most_the_one_before(order, rdp, exponent):
     classic, balle, optimal = (c(order, rdp, 10**exponent) for c in CONVERSIONS)

@@ -5,13 +5,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import fft
 
 from prudent.accounting.convolution import LatticeLaw, WindowError, _integer_power, convolved
 from prudent.accounting.pairs import Dominating, MixturePair, gaussian_profile
 from prudent.accounting.saddle import chords_of
+from tests.tiers import examples
 
 
 def law(masses, first, times, infinite=0.0, interval=0.25):
@@ -39,7 +40,8 @@ def exact_delta(laws, epsilon):
     return inside + float(1 - kept)
 
 
-@settings(max_examples=40)
+@pytest.mark.unhurried
+@examples(40)
 @given(
     weights=st.lists(st.floats(0, 1), min_size=2, max_size=8).filter(lambda w: sum(w) > 0.01),
     first=st.integers(-6, 6),

@@ -33,6 +33,7 @@ def sampled(rate, event, steps=1):
     return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, event), steps)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("accountant", [PldAccountant, RdpAccountant])
 @pytest.mark.parametrize("event", [dp.GaussianDpEvent(2.0), sampled(0.01, PTR, 50)])
 def test_one_record_added_removed_or_blanked_is_the_accountants_own(event, accountant):
@@ -157,6 +158,7 @@ def test_a_group_under_propose_test_release_is_above_the_laws_of_a_ladder(ladder
                 assert excess(p, q, epsilon) <= bound + 1e-9
 
 
+@pytest.mark.unhurried
 def test_replacing_costs_less_than_two_records_and_more_than_one():
     for event in (dp.GaussianDpEvent(1.0), PTR):
         composed = sampled(0.01, event, 200)
@@ -167,12 +169,14 @@ def test_replacing_costs_less_than_two_records_and_more_than_one():
         assert one < replaced <= two < 4 * one
 
 
+@pytest.mark.thorough
 def test_more_records_cost_more():
     prices = [epsilon_of(sampled(0.01, PTR, 100), 1e-6, Relation(records=k)) for k in (1, 2, 4)]
     assert prices == sorted(prices)
     assert prices[-1] < math.inf
 
 
+@pytest.mark.unhurried
 def test_the_chain_serves_events_without_a_pair():
     inner = dp.ComposedDpEvent([PTR, dp.GaussianDpEvent(5.0)])
     event = sampled(0.01, inner, 20)
@@ -181,6 +185,7 @@ def test_the_chain_serves_events_without_a_pair():
     assert 2 * single < epsilon_of(event, 1e-6, REPLACE_ONE) < 6 * single
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "accountant", [pytest.param(PldAccountant, marks=pytest.mark.slow), RdpAccountant]
 )

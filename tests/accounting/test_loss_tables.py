@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent.accounting.loss_tables import LossTable, joined, lowered
 from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair
 from prudent.accounting.saddle import chords_of
+from tests.tiers import examples
 
 PAIRS = {
     "gaussian": MixturePair.of((1.0, 1.0, 1.1)),
@@ -92,7 +93,7 @@ def test_tables_stand_on_grids_coarser_than_any_exponential(upper):
     assert total == pytest.approx(1, abs=1e-6) if upper else total <= 1 + 1e-9
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     masses=st.lists(st.floats(0.001, 1), min_size=2, max_size=30),
     first=st.integers(-20, 10),

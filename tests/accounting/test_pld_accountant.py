@@ -28,6 +28,7 @@ from prudent.accounting import (
     RdpAccountant,
 )
 from prudent.accounting.pairs import gaussian_profile
+from tests.tiers import examples
 
 DELTA = 1e-5
 MNIST = 256 / 60_000
@@ -50,6 +51,7 @@ def printed(value, digits=3):
 # --- peers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"),
     [(1.1, MNIST, 5000), (0.7, 0.01, 300), (2.0, 1.0, 30), (5.0, 0.5, 1)],
@@ -266,6 +268,7 @@ def test_many_steps_at_a_small_delta_are_not_understated(delta, exact):
         assert found == pytest.approx(exact, abs=2e-3)
 
 
+@pytest.mark.unhurried
 def test_a_delta_far_below_rounding_has_a_price():
     event = dp.PoissonSampledDpEvent(1e-3, dp.GaussianDpEvent(0.5))
     at_small, at_tiny = (
@@ -275,6 +278,7 @@ def test_a_delta_far_below_rounding_has_a_price():
     assert at_small < at_tiny < 100
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("steps", [10**5, pytest.param(10**6, marks=pytest.mark.slow), 10**7])
 def test_many_tiny_steps_cost_what_their_limit_costs(steps):
     """T Laplace releases of scale √T tend to one Gaussian release of σ = 1, from below."""
@@ -312,6 +316,7 @@ def test_pure_privacy_survives_composition():
     assert PldAccountant().compose(PTR, 2).get_epsilon(0.0) == math.inf
 
 
+@pytest.mark.unhurried
 def test_the_bracket_of_a_sampled_composition_holds_the_truth():
     """Two Laplace tests and a Gaussian on one batch: exact by convolution on a finer grid."""
     inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(2.0)])
@@ -353,6 +358,7 @@ def coarse(*events):
     return accountant
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(events=st.lists(st.tuples(coarse_events, st.integers(0, 6)), max_size=3), data=st.data())
 def test_the_order_of_composing_does_not_matter(events, data):
@@ -364,7 +370,8 @@ def test_the_order_of_composing_does_not_matter(events, data):
     assert coarse((nested, 1)).get_epsilon(1e-4) == coarse(*events).get_epsilon(1e-4)
 
 
-@settings(max_examples=10)
+@pytest.mark.unhurried
+@examples(10)
 @given(event=coarse_events, count=st.integers(1, 30))
 def test_composing_at_once_is_composing_again_and_again(event, count):
     apart = coarse(*[(event, 1)] * count).get_epsilon(1e-4)
@@ -372,7 +379,8 @@ def test_composing_at_once_is_composing_again_and_again(event, count):
     assert coarse((event, count)).get_epsilon(1e-4) == apart
 
 
-@settings(max_examples=15)
+@pytest.mark.unhurried
+@examples(15)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
     delta=st.floats(1e-9, 1e-2), test=some_tests,
@@ -547,6 +555,7 @@ def test_what_is_not_private_costs_its_sampling_rate(hidden):
 # --- extremes and arguments --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("event", "steps"),
     [
@@ -612,6 +621,7 @@ def test_a_finer_grid_is_no_worse():
     assert rough[0] <= fine[0] <= fine[1] <= rough[1]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow), 500])
 def test_many_deltas_at_once_are_bounds_as_well(count):
     event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))
@@ -623,6 +633,7 @@ def test_many_deltas_at_once_are_bounds_as_well(count):
         assert delta <= accountant.get_delta(float(epsilon)) * 1.05 + 1e-15
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("sigma", [0.7, 8.0])
 def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
     """It failed with much noise: rounding hid the spread of losses, and the grid was too fine."""

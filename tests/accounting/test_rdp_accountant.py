@@ -11,7 +11,7 @@ import pytest
 from dp_accounting.dp_event import RandomizedResponseDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant as Peer
 from dp_accounting.rdp import rdp_privacy_accountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent.accounting import (
@@ -27,6 +27,7 @@ from prudent.accounting.domination import branch_pair, case_one
 from prudent.accounting.moments import renyi_divergence
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS, _divergences
 from tests.oracles import quadrature
+from tests.tiers import examples
 
 DELTA = 1e-5
 MNIST = 256 / 60_000
@@ -221,6 +222,7 @@ NOISES = ((1.1, None), (1.1, 0.7), (math.inf, 1.1))
 PLAIN_CASES = list(zip(REVEALS, NOISES, strict=True))  # each value of each once
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "test",
     [LaplaceTest(1.0), GaussianTest(3.0), DiscreteLaplaceTest(2.0), DiscreteGaussianTest(2.0)],
@@ -271,7 +273,8 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=20)
+@pytest.mark.thorough
+@examples(20)
 @given(runs=st.lists(st.tuples(events, st.integers(0, 9)), max_size=3), data=st.data())
 def test_the_order_of_composing_does_not_matter(runs, data):
     def total(order):
@@ -286,7 +289,8 @@ def test_the_order_of_composing_does_not_matter(runs, data):
     assert RdpAccountant().compose(nested).get_epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=12)
+@pytest.mark.unhurried
+@examples(12)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
     delta=st.floats(1e-9, 1e-2), change=st.sampled_from(["sigma", "rate", "steps", "delta"]),
@@ -382,6 +386,7 @@ def test_a_delta_out_of_range_is_named(delta):
         RdpAccountant().get_epsilon(delta)
 
 
+@pytest.mark.unhurried
 def test_extreme_inputs_give_a_number():
     event = ProposeTestReleaseDpEvent(0.02, 1e-3, LaplaceTest(0.2), 1e-8)
     for rate in (1.0, 1e-6):

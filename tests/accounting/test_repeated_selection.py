@@ -351,6 +351,7 @@ def test_the_worst_of_several_mechanisms() -> None:
         WorstOfDpEvent([])
 
 
+@pytest.mark.unhurried
 def test_relations_and_serialisation() -> None:
     base = dp.ComposedDpEvent([dp.GaussianDpEvent(4.0), ExponentialMechanismDpEvent(0.1)])
     for count in (Geometric(5), Poisson(5), Binomial(10, 0.5), NegativeBinomial(5, 0.0)):
@@ -432,6 +433,7 @@ def test_the_largest_shift_covers_all_ranks_of_pure_candidates(count: TrialCount
         assert shifts.max() <= bound * (1 + 1e-12)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("draws", [1, 2, 5, 20])
 @pytest.mark.parametrize("event", [dp.GaussianDpEvent(10.0), dp.LaplaceDpEvent(2.0)], ids=str)
 def test_the_best_of_all_costs_no_more_than_all(event: dp.DpEvent, draws: int) -> None:

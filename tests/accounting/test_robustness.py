@@ -133,6 +133,7 @@ def test_a_chain_of_records_is_below_the_worst_function_of_a_noisy_count(relatio
         assert worst - found <= (1e-3 if relation.distance * records == 1 else 0.1)
 
 
+@pytest.mark.unhurried
 def test_no_small_data_set_is_a_counterexample():
     """All data sets of up to four records in {-1, 0, 1}, any mix of changes, random functions."""
     rate, outcomes = 0.4, np.arange(-40, 41)

@@ -136,6 +136,7 @@ def test_a_word_that_changes_is_noticed():
     assert from_json(text.replace('"margin"', '"branch"')).reveals is Reveals.BRANCH
 
 
+@pytest.mark.unhurried
 @settings(max_examples=8)
 @given(runs=st.lists(st.tuples(st.one_of(
     st.builds(ProposeTestReleaseDpEvent, st.floats(1, 3), st.just(0.5), st.just(LaplaceTest(1.0)),

@@ -79,6 +79,7 @@ def test_printed_prices_are_confirmed(name):
     assert accountant.get_delta(upper) >= max(law.delta(upper) for law in sums) * (1 - 1e-4)
 
 
+@pytest.mark.thorough
 def test_the_bound_is_one_on_the_closed_form():
     sigma, count = 20.0, 100
     event = ProposeTestReleaseDpEvent(sigma, 1.0, LaplaceTest(1e9), 1e-30)

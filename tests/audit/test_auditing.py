@@ -174,6 +174,7 @@ def test_a_result_says_what_it_found() -> None:
     assert json.loads(result(lower=math.inf).to_json())["lower"] is None
 
 
+@pytest.mark.unhurried
 def test_the_curve_of_an_audit_is_drawn_beside_that_of_the_claim(tmp_path: Path) -> None:
     coins = fair_coins(500, seed=1)
     outputs = (coins + np.random.default_rng(1).laplace(size=1000)).tolist()

@@ -28,6 +28,7 @@ from prudent.training.noise import HostNoise
 HALVED = {"count": 300, "median": 800, "mode": 300}
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("name", "runs"), HALVED.items())
 def test_half_of_the_noise_is_found(name: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not release(name, runs=runs, seed=1).refuted
@@ -67,6 +68,7 @@ def test_a_threshold_of_zero_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.lower_delta > 0.1
 
 
+@pytest.mark.unhurried
 def test_ties_that_follow_the_order_of_the_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = {"epsilon": 1.0, "delta": 1e-6, "runs": 60, "seed": 1}
     assert not release("trimmed-sum", **case).refuted
@@ -190,6 +192,7 @@ def planted() -> Iterator[Any]:
             yield pytest.param(fault, name, marks=[] if quick else [pytest.mark.slow])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("fault", "name"), list(planted()))
 def test_a_planted_fault_is_found(fault: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, cases = FAULTS[fault]

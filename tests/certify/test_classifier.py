@@ -97,6 +97,7 @@ def counterexamples(counts: np.ndarray, labels: np.ndarray, radii: np.ndarray) -
     return found
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "options",
     [

@@ -44,6 +44,7 @@ def images(count: int, seed: int = 5) -> np.ndarray:
     return np.rint(255 * drawn.numpy()).astype(np.uint8)
 
 
+@pytest.mark.unhurried
 def test_whole_numbers_give_the_features_of_floating_point(
     made: tuple[letters.Convolutions, Network],
 ) -> None:

@@ -31,6 +31,7 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.unhurried
 def test_a_run_prints_its_certificates_and_keeps_the_classifier(
     archive: Path, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_certified_prediction_that_changes_ends_the_run(
         )
 
 
+@pytest.mark.unhurried
 def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     (tmp_path / "census").mkdir()
@@ -125,6 +127,7 @@ def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
     monkeypatch.setenv("PRUDENT_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answer = prudent("certify", "--dataset", "imdb")

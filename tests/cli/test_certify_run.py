@@ -65,6 +65,7 @@ def written(folder, accuracy=0.9, plan=PLAN, **changes):
     return folder
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("plan", "method"), [(PLAN, "exact for k records"), (PTR, "group privacy")]
 )

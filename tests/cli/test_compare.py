@@ -84,6 +84,7 @@ def test_a_proposal_that_no_lattice_can_serve_is_bad_input(run: Run, propose: st
         )
 
 
+@pytest.mark.unhurried
 def test_a_table_and_a_picture(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "compare.png"
     status, out, _ = run("--epsilons", "1", "--propose", "1", *QUICK, "--out", str(picture))

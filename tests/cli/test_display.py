@@ -51,6 +51,7 @@ def test_a_released_value_is_one_line(run: Command, file: str) -> None:
     assert plain["value"] == EVIL
 
 
+@pytest.mark.unhurried
 def test_names_of_columns_and_groups(run: Command, file: str) -> None:
     wrong = run("release", "median", file, "--column=nowhere", "--propose=1", *COST)
     assert wrong.status == 2
@@ -60,6 +61,7 @@ def test_names_of_columns_and_groups(run: Command, file: str) -> None:
         check_quiet(run("release", "median", file, f"--column={NAME}", "--propose=1", *COST, *more))
 
 
+@pytest.mark.unhurried
 def test_labels_of_charges(run: Command, file: str, tmp_path: Path) -> None:
     budget = str(tmp_path / "budget.db")
     run("budget", "create", budget, "--epsilon=1", "--delta=1e-3")

@@ -24,6 +24,7 @@ def findings(*flags: str) -> tuple[int, dict[str, dict[str, str]]]:
     return answer.status, {each["part"]: each for each in found["findings"]}
 
 
+@pytest.mark.unhurried
 def test_a_healthy_installation() -> None:
     status, found = findings()
     assert status == 0
@@ -31,6 +32,7 @@ def test_a_healthy_installation() -> None:
         assert found[part]["state"] == "ok"
 
 
+@pytest.mark.unhurried
 def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = SecureNoise.of_test
 
@@ -43,6 +45,7 @@ def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(found) == {"noise, discrete Laplace", "noise, discrete Gaussian"}
 
 
+@pytest.mark.unhurried
 def test_a_wrong_price_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Run.epsilon
 
@@ -55,6 +58,7 @@ def test_a_wrong_price_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(found) == {"price, 8,000 tested steps", "price, one Gaussian"}
 
 
+@pytest.mark.unhurried
 def test_an_error_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> float:
         raise RuntimeError("no arithmetic")

@@ -7,12 +7,13 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import prudent
 from prudent._validate import ArgumentError
 from prudent.cli.errors import with_flag
+from tests.tiers import examples
 
 Command = Callable[..., Any]
 GOOD = {"noise-multiplier": "1.1", "test": "laplace:1", "delta": "1e-5", "steps": "10"}
@@ -120,7 +121,8 @@ def test_bad_commands_say_what_is_wrong(run: Command, arguments: list[str], begi
     assert answer.err.count("\n") == 1
 
 
-@settings(max_examples=30)
+@pytest.mark.unhurried
+@examples(30)
 @given(
     st.fixed_dictionaries(
         {"noise-multiplier": NUMBERS, "test": TESTS, "delta": NUMBERS},
@@ -141,7 +143,8 @@ def test_whatever_is_given_the_answer_is_a_price_or_one_line(
         assert answer.err.count("\n") == 1
 
 
-@settings(max_examples=12)
+@pytest.mark.unhurried
+@examples(12)
 @given(
     st.dictionaries(
         st.sampled_from([*GOOD, "epsilon", "failure", "propose", "sampling-rate"]), ODD_NUMBERS

@@ -119,6 +119,7 @@ SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report"), ("pape
 ANSWERING = [words for words in COMMANDS if words != ("paper", "grid")]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "words", [pytest.param(c, marks=[LONG] if c in SLOW else []) for c in ANSWERING], **NAMED
 )
@@ -152,6 +153,7 @@ def test_notes_are_left_out_if_quiet(
     assert quiet.out.count("\n") == loud.out.count("\n")
 
 
+@pytest.mark.unhurried
 def test_what_fails_after_the_document_adds_no_second_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_every_extra_of_the_table_is_one_of_the_package() -> None:
     assert named <= set(_extras.known())
 
 
+@pytest.mark.unhurried
 def test_without_extras_each_command_names_its_own_before_any_work(folder: Path) -> None:
     """With a file that is not there: what reads it first would complain of that."""
     core = environments.environment(folder / "core")
@@ -133,6 +134,7 @@ def test_an_option_that_needs_more_says_so_before_any_work(folder: Path) -> None
     assert answers[1][2].endswith("pip install 'prudent[tables]'.\n")
 
 
+@pytest.mark.unhurried
 def test_help_needs_no_extra(folder: Path) -> None:
     core = environments.environment(folder / "core")
     asked = [["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
@@ -148,6 +150,7 @@ SETS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extras", SETS)
 def test_each_command_runs_with_its_own_extras_alone(folder: Path, extras: tuple[str, ...]) -> None:
     alone = environments.environment(folder / "alone", extras)

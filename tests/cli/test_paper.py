@@ -17,6 +17,7 @@ Command = Callable[..., Any]
 SETTING = ("--sampling-rate=0.01", "--noise-multiplier=8", "--steps=100")
 
 
+@pytest.mark.thorough
 def test_a_figure_is_a_table_and_two_drawings(run: Command, tmp_path: Path) -> None:
     answer = run("paper", "figure", "2", "--out", str(tmp_path / "new"))
     paths = [tmp_path / "new" / f"figure2.{kind}" for kind in ("csv", "png", "svg")]
@@ -37,6 +38,7 @@ def test_a_figure_that_cannot_be_written_is_one_line(run: Command, tmp_path: Pat
     assert answer.err == f"{tmp_path / 'taken'}: File exists.\n"
 
 
+@pytest.mark.unhurried
 def test_the_comparison_holds_the_exact_price(run: Command, tmp_path: Path) -> None:
     answer = run("paper", "compare", *SETTING, "--json", "--out", str(tmp_path))
     prices = {row["analysis"]: row["epsilon"] for row in json.loads(answer.out)}
@@ -47,6 +49,7 @@ def test_the_comparison_holds_the_exact_price(run: Command, tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"comparison.png", "comparison.svg"}
 
 
+@pytest.mark.unhurried
 def test_the_comparison_refuses_the_white_box_outside_its_conditions(run: Command) -> None:
     lines = run("paper", "compare", "--steps=100").out.splitlines()
     (white_box,) = (line for line in lines if "white-box" in line and "PLD" not in line)
@@ -186,6 +189,7 @@ def test_a_rate_that_does_not_contract_is_one_line(run: Command) -> None:
     assert "learning_rate < " in answer.err
 
 
+@pytest.mark.unhurried
 def test_the_frontier_is_shown_from_the_shipped_results(run: Command) -> None:
     rows = json.loads(run("paper", "frontier", "--json").out)
     assert {row["ratio"] for row in rows} == {0.1, 0.2, 0.3}

@@ -116,6 +116,7 @@ def test_what_is_revealed_reaches_the_event(run: Command, reveals: Reveals) -> N
     assert from_plain(price["event"]).event.event.reveals is reveals
 
 
+@pytest.mark.unhurried
 def test_the_branch_of_a_monotone_margin_is_charged_by_default(run: Command) -> None:
     """As a training plan charges it; the same run had two prices."""
     flags = [flag for flag in FLAGS if not flag.startswith("--reveals")]
@@ -142,6 +143,7 @@ def test_a_person_reads_a_bracket_and_the_share_of_the_test(run: Command) -> Non
     assert "Laplace test of scale 1" in lines[2]
 
 
+@pytest.mark.unhurried
 def test_what_is_printed_is_the_least_of_the_bounds(run: Command) -> None:
     """A tiny proposal costs at most what revealing everything would."""
     flags = [flag for flag in FLAGS if not flag.startswith("--propose")]
@@ -168,6 +170,7 @@ def test_an_infinite_price_is_said_in_words_and_in_json(run: Command) -> None:
     assert plain["infinite"].startswith("ε is infinite at δ = 0.")
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("solve", "given"),
     [
@@ -191,6 +194,7 @@ def test_calibrate_solves_what_was_not_given(run: Command, solve: str, given: st
     assert solved["epsilon"] == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.mark.unhurried
 def test_the_solved_value_is_the_one_in_the_event(run: Command) -> None:
     flags = [flag for flag in FLAGS if not flag.startswith("--test")]
     command = ("calibrate", "--solve=test-scale", "--epsilon=0.8", *flags, "--test=gaussian")
@@ -206,6 +210,7 @@ def test_the_solved_value_is_the_one_in_the_event(run: Command) -> None:
     assert float(price.split()[2]) <= 0.8
 
 
+@pytest.mark.unhurried
 def test_calibrate_ignores_the_value_of_what_it_solves(run: Command) -> None:
     solve = ("calibrate", "--solve=steps", "--epsilon=0.8", "--json")
     flags = [flag for flag in FLAGS if not flag.startswith("--steps")]
@@ -232,6 +237,7 @@ class TestEvents:
     ONE = dp.GaussianDpEvent(3.0)
     TWO = dp.ComposedDpEvent([ONE, ApproximateDpEvent(0.5, 1e-7)])
 
+    @pytest.mark.unhurried
     @pytest.mark.parametrize("event", [ONE, pytest.param(TWO, marks=pytest.mark.slow)])
     def test_text_json_and_plot(self, run: Command, tmp_path: Path, event: dp.DpEvent) -> None:
         path, picture = tmp_path / "event.json", tmp_path / "event.svg"

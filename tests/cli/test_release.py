@@ -132,6 +132,7 @@ def test_a_median_needs_no_proposal_and_no_delta(run: Run, files: Path) -> None:
     assert "(0.3, 0)-DP for adding or removing one record" in out
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("arguments", "truth", "near"),
     [
@@ -172,6 +173,7 @@ def test_several_quantiles(run: Run, files: Path) -> None:
     assert out.count("(exponential") == 2
 
 
+@pytest.mark.unhurried
 def test_a_description(run: Run, files: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "2"]
     status, out, _ = run("describe", *given, "--json")
@@ -184,6 +186,7 @@ def test_a_description(run: Run, files: Path) -> None:
     assert "0.5-quantile" in out
 
 
+@pytest.mark.unhurried
 def test_a_histogram_and_its_picture(run: Run, files: Path, tmp_path: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1"]
     picture = tmp_path / "picture.svg"
@@ -210,6 +213,7 @@ def test_a_histogram_and_its_picture(run: Run, files: Path, tmp_path: Path) -> N
         assert err.startswith(line)
 
 
+@pytest.mark.unhurried
 def test_private_groups(run: Run, files: Path, tmp_path: Path) -> None:
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=2.0, delta=1e-5).close()
@@ -270,6 +274,7 @@ def test_a_dry_run(run: Run, files: Path, tmp_path: Path, monkeypatch: pytest.Mo
         assert not ledger.history()
 
 
+@pytest.mark.unhurried
 def test_dates(run: Run, tmp_path: Path) -> None:
     days = np.datetime64("2024-03-01") + np.arange(2000) % 40
     (tmp_path / "d.csv").write_text("d\n" + "\n".join(map(str, days)))
@@ -491,6 +496,7 @@ def fuzz(run: Run, files: Path, examples: int) -> list[int]:
     return statuses
 
 
+@pytest.mark.thorough
 def test_no_command_line_makes_it_stumble(run: Run, files: Path) -> None:
     statuses = fuzz(run, files, 50)
     assert {2, 3} <= set(statuses)  # both sides of the schema check were reached
@@ -501,6 +507,7 @@ def test_no_command_line_makes_it_stumble_at_length(run: Run, files: Path) -> No
     assert {2, 3} <= set(fuzz(run, files, 100_000))
 
 
+@pytest.mark.unhurried
 def test_explain_shows_the_queries_and_charges_nothing(
     run: Run, files: Path, tmp_path: Path
 ) -> None:

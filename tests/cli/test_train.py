@@ -33,6 +33,7 @@ def error(capsys, *flags):
     return shown.err.strip()
 
 
+@pytest.mark.unhurried
 def test_noise_is_solved_for_epsilon_and_steps(capsys, archive):
     result = run(
         capsys, archive, "--method", "dpsgd", "--epsilon", "4", "--delta", "1e-4", "--steps", "40"
@@ -43,6 +44,7 @@ def test_noise_is_solved_for_epsilon_and_steps(capsys, archive):
     assert result["accuracy"] > 0.8
 
 
+@pytest.mark.unhurried
 def test_steps_are_solved_for_epsilon_and_noise(capsys, archive):
     flags = ("--method", "trimmed", "--noise-multiplier", "2", "--epsilon", "2")
     result = run(capsys, archive, *flags)
@@ -101,6 +103,7 @@ def test_without_privacy(capsys, archive):
     assert result["accuracy"] > 0.8
 
 
+@pytest.mark.unhurried
 def test_a_file_and_flags_that_win_over_it(capsys, archive, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('method = "dpsgd"\nsteps = 30\nnoise_multiplier = 1.5\nseed = 4\n')
@@ -272,6 +275,7 @@ def test_every_setting_of_an_experiment_has_a_flag():
     assert flags - elsewhere == {field.name for field in attrs.fields(Experiment)}
 
 
+@pytest.mark.unhurried
 def test_steps_whose_test_failed_have_a_learning_rate_of_their_own(capsys, archive, tmp_path):
     """Nothing passes a test of this threshold; without its learning rate nothing is learned."""
     flags = ("--noise-multiplier", "0.01", "--steps", "20", "--test", "gaussian:30")

@@ -94,6 +94,7 @@ class HuggingFace(Entry):
         return st.builds(text, words, st.none() | words)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
         from transformers import TrainingArguments
 
         from prudent.training.huggingface import PrivateTrainer
@@ -136,6 +137,7 @@ class Lightning(Training):
     needs = "lightning"
 
     def train(self, model: nn.Module, records: Sequence[Any]) -> None:
+        pytest.importorskip("lightning", reason="needs pip install 'prudent[lightning]'")
         from lightning.pytorch import LightningModule, Trainer
 
         from prudent.training.lightning import make_private

@@ -50,7 +50,8 @@ def test_a_fault_in_any_entry_is_noticed(entry: Entry, monkeypatch: pytest.Monke
     assert max(moved) > entry.most
 
 
-@settings(max_examples=30)
+@pytest.mark.unhurried
+@settings(max_examples=20)
 @given(drawing.cases(installed()))
 def test_any_record(case: Case) -> None:
     assert case.problem() is None

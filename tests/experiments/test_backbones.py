@@ -206,6 +206,7 @@ def test_vgg16_is_found_in_a_package_without_importing_it(lpips, tmp_path, monke
     assert backbones.find_vgg16() == own
 
 
+@pytest.mark.unhurried
 def test_weights_of_another_network_are_refused(published, tmp_path):
     with pytest.raises(ValueError, match=r"weights of a VGG11Features, got no tensor .* and more"):
         backbones.vgg11(published[1])

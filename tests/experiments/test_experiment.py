@@ -51,6 +51,7 @@ def test_a_seed_fixes_everything(table, corrupt):
     assert not torch.equal(weights(first), weights(other))
 
 
+@pytest.mark.unhurried
 def test_a_corruption_reaches_the_training_and_not_the_test_part(table):
     clean, bad = (
         run(
@@ -135,6 +136,7 @@ def mnist(records, tests):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The test passed in 0 of the first")  # too short to adapt
 @pytest.mark.parametrize("method", ["ptr", pytest.param("dpsgd", marks=pytest.mark.slow)])
 def test_private_training_on_digits(method):
@@ -174,6 +176,7 @@ def test_no_price_is_shown_for_an_attack_that_reads_other_records(corrupt, cover
     assert experiment.is_covered is covered
 
 
+@pytest.mark.unhurried
 def test_a_corruption_is_given_as_it_is(table):
     """With its strength, and with a seed of its own."""
     common = {"dataset": table, "progress": False, "evaluations": 1}

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent.experiments import formats
 from prudent.experiments.pickled_arrays import read_nested
 from tests.experiments import writers
+from tests.tiers import examples
 
 
 def cifar(count, seed=0):
@@ -64,7 +65,8 @@ def test_each_form_of_cifar_comes_back_as_written(tmp_path, write, read):
     assert (read_labels == labels).all()
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.unhurried
+@examples(25)
 @given(seed=st.integers(0, 2**32 - 1), low=st.integers(0, 255), width=st.integers(1, 256))
 def test_packing_loses_nothing_whatever_the_contrast(tmp_path_factory, seed, low, width):
     generator = np.random.default_rng(seed)

@@ -38,6 +38,7 @@ def test_the_paper_has_a_number_where_its_theorem_holds() -> None:
     assert all(paper >= ours for paper, ours in zip(found["paper"], found["tested"], strict=True))
 
 
+@pytest.mark.unhurried
 def test_the_noise_meets_the_target() -> None:
     found = answers.noise(SMALL)
     test = GaussianTest(4.0)
@@ -112,6 +113,7 @@ class TestGrid:
         }
         assert all(key in stored[question] for question, key, _ in wanted)
 
+    @pytest.mark.unhurried
     @pytest.mark.parametrize("question", ["spent", "noise", "passing", "withstood"])
     def test_is_what_the_accountant_says_now(self, question: str) -> None:
         cells = [(key, setting) for name, key, setting in grid.cells() if name == question]

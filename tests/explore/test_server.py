@@ -42,6 +42,7 @@ def test_an_answer_is_that_of_the_function(port: int) -> None:
     assert (status, json.loads(text)) == (200, expected)
 
 
+@pytest.mark.unhurried
 def test_a_drawn_shape_is_rehearsed(port: int) -> None:
     path = "/api/tables?quantiles=0.05=1,0.25=2,0.5=3,0.75=4,0.95=5&count=300"
     status, text, _ = get(port, path)

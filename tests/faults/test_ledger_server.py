@@ -45,6 +45,7 @@ def cut(server, ledger: Ledger) -> None:
     server.execute("SELECT pg_terminate_backend(%s, 5000)", (number,))
 
 
+@pytest.mark.unhurried
 def test_a_connection_lost_between_charges_is_made_anew(postgres_url, server, dataset) -> None:
     with Ledger.open(postgres_url, dataset=dataset) as ledger:
         charge = ledger.charge(EVENT, "before")

@@ -21,6 +21,7 @@ def test_killed_processes_at_a_file(tmp_path: Path) -> None:
     assert ledger_soak.soak(location, log, **size).problems == []
 
 
+@pytest.mark.thorough
 def test_killed_processes_at_a_server_that_crashes(tmp_path: Path) -> None:
     pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
     size = {"epsilon": 1.0, "multiplier": 20.0, "workers": 2, "kills": 1, "restarts": 1}

@@ -11,7 +11,7 @@ import random
 import attrs
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prudent.accounting import GaussianTest
@@ -27,6 +27,7 @@ from prudent.training import (
     TrimmedSum,
 )
 from prudent.training.keystream import Key
+from tests.tiers import examples
 
 CLIP, PROPOSE, EXPECTED, TRIM = 1.0, 0.5, 8.0, 3
 TINY = 1e-6  # the least an event allows
@@ -89,7 +90,8 @@ numbers = st.one_of(
 vectors = st.tuples(numbers, numbers)
 
 
-@settings(max_examples=150)
+@pytest.mark.unhurried
+@examples(150)
 @given(
     updates=st.lists(vectors, max_size=10),
     position=st.integers(0, 10),

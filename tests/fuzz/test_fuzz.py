@@ -110,6 +110,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", files.TARGETS, ids=lambda target: target.name)
 def test_files(target: files.Target) -> None:
     seeds, chance = target.seeds(), random.Random(0)
@@ -118,6 +119,7 @@ def test_files(target: files.Target) -> None:
         target.judge(mutated(seeds, chance))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "call",
     [call for call in calls.CALLS if call.weight >= 0.5],
@@ -136,6 +138,7 @@ def test_calls(call: calls.Call) -> None:
     run()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
 def test_commands(
     command: commands.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

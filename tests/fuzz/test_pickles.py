@@ -61,6 +61,7 @@ def faults(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.unhurried
 def test_no_source_unpickles_or_evaluates() -> None:
     paths = {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*.py")}
     found = {name: faults(path.read_text("utf-8")) for name, path in paths.items()}

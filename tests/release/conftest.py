@@ -20,7 +20,7 @@ def postgres_location(request: pytest.FixtureRequest) -> str:
     return f"{address}?options=-csearch_path%3D{name}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.thorough)])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a ledger can be made, in each kind of store."""
     if request.param == "sqlite":

@@ -44,6 +44,7 @@ def without_numbers(sql: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", sql))
 
 
+@pytest.mark.unhurried
 @pytest.mark.usefixtures("narrowing")
 @pytest.mark.parametrize(
     ("statistic", "own", "queries"),
@@ -98,6 +99,7 @@ def test_the_most_frequent_category_is_read_in_a_second_question() -> None:
     assert "LIMIT 1" in winner.sql
 
 
+@pytest.mark.unhurried
 def test_no_record_is_read_and_nothing_is_charged(tmp_path: Path) -> None:
     backend = ibis.duckdb.connect()
     backend.con.register("t", TABLE)

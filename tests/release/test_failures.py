@@ -82,6 +82,7 @@ RELEASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("name", "error"),
     [
@@ -98,6 +99,7 @@ def test_every_failure_of_a_release_looks_the_same(name: str, error: BaseExcepti
     assert caught.value.__context__ is caught.value.__cause__ is None
 
 
+@pytest.mark.thorough
 def test_a_sum_of_vectors_fails_in_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError("secret")

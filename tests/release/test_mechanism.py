@@ -101,6 +101,7 @@ def worst_delta(mechanism: ProposeTestReleaseMechanism, extra_margin: int = 0) -
     return worst
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("law", list(Law))
 @pytest.mark.parametrize("fallback", [False, True])
 def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bool) -> None:
@@ -131,6 +132,7 @@ def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallbac
     assert worst_delta(mechanism) <= DELTA
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("law", [Law.LAPLACE, pytest.param(Law.GAUSSIAN, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("propose", "test"),
@@ -169,6 +171,7 @@ def test_a_margin_that_is_not_safe_breaks_the_promise() -> None:
     assert unsafe > DELTA
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("epsilon", "fallback"),
     [
@@ -190,6 +193,7 @@ def test_a_run_costs_at_most_what_was_asked(epsilon: float, fallback: bool) -> N
     assert from_json(to_json(mechanism.event)) == mechanism.event
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("kind", [DiscreteLaplaceTest, DiscreteGaussianTest])
 def test_a_given_test_is_kept_and_the_noise_solved(kind: type) -> None:
     test = kind(4.0)

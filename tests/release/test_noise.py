@@ -49,6 +49,7 @@ LAWS = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: type(source).__name__)
 @pytest.mark.parametrize("law", LAWS)
 def test_noise_has_the_right_size_and_a_wrong_one_is_noticed(law: str, source: object) -> None:

@@ -30,6 +30,7 @@ COVERED: dict[str, tuple[Any, float]] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", COVERED)
 def test_an_interval_holds_the_statistic_as_often_as_it_says(name: str) -> None:
     ask, truth = COVERED[name]

@@ -55,6 +55,7 @@ def test_a_suggestion_never_charges() -> None:
     suggest_proposal(median, count=2_000, shape=SHAPE, rehearsals=1, ledger=Untouched(), **BUDGET)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "proposals", [pytest.param([1.0], marks=pytest.mark.slow), [0.1, 1.0, 10.0]]
 )
@@ -72,6 +73,7 @@ def test_a_search_stops_at_the_smallest_proposal_that_passes() -> None:
     assert isinstance(search_quantile(data, proposals=[1e-5, 1e-6, 1e-7], **BUDGET), Refused)
 
 
+@pytest.mark.unhurried
 def test_the_whole_search_is_charged_once_and_first() -> None:
     charges: list[object] = []
 

@@ -116,6 +116,7 @@ def test_the_ledger_is_charged_first_and_by_what_was_released(name: str) -> None
     assert (outcome.epsilon, outcome.delta) == (0.5, delta)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["median", "quantiles", "mean", "describe", "median, tested"])
 def test_the_event_costs_what_is_said(name: str) -> None:
     preview = ASK[name](SAMPLE, epsilon=0.5, dry_run=True)
@@ -158,6 +159,7 @@ CERTIFIED: dict[str, Any] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", CERTIFIED)
 def test_a_certificate_is_in_the_same_charge_and_holds(name: str) -> None:
     ask, statistic = CERTIFIED[name]
@@ -261,6 +263,7 @@ def test_a_refusal_says_what_failed_and_what_would_help(name: str) -> None:
     assert outcomes[0].plain()["notes"] == [outcomes[0].reason]
 
 
+@pytest.mark.thorough
 def test_a_refused_sum_of_vectors_says_to_trim_more() -> None:
     refused = statistics.trimmed_sum(np.ones((9, 2)), trim=1, propose=0.5, epsilon=1.0, delta=1e-6)
     assert "Trim more vectors" in refused.reason

@@ -91,6 +91,7 @@ def test_far_too_small_a_proposal_is_refused(name: str) -> None:
     assert isinstance(statistic(SAMPLE, **tiny, **BUDGET), Refused)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", CASES)
 def test_the_ledger_is_charged_before_data_are_read(name: str) -> None:
     statistic, arguments, _ = CASES[name]

@@ -21,6 +21,7 @@ def test_a_median_without_a_proposal_is_expected_to_be_best() -> None:
     assert found.lines()[0] == "median at ε = 0.5: use exponential."
 
 
+@pytest.mark.unhurried
 def test_what_is_expected_is_what_happens() -> None:
     found = suggest("median", count=5_000, spread=100.0, centre=0.0, epsilon=0.5, trials=20)
     values = np.random.default_rng(9).normal(0.0, 100.0, 5_000)

@@ -109,6 +109,7 @@ def test_an_interval_is_certified_with_one_value_per_unit_only() -> None:
     assert 100 < ask(per_unit="median", epsilon=1.0).value < 500
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["mean", "describe", "histogram"])
 def test_what_was_done_to_the_rows_is_said(name: str) -> None:
     outcome = getattr(statistics, name)(TABLE, "x", unit="who", per_unit="sum", epsilon=1.0)

@@ -37,6 +37,7 @@ def range_of_losses(radius: PrivateRadius, centre: float) -> float:
     return math.log(longest)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("part", [1, 4])
 @pytest.mark.parametrize(("epsilon", "centre"), [(0.5, 0.0), (4.0, 2.0), (20.0, 1.0)])
 def test_the_radius_is_private_on_every_neighbour(epsilon: float, centre: float, part: int) -> None:
@@ -44,6 +45,7 @@ def test_the_radius_is_private_on_every_neighbour(epsilon: float, centre: float,
     assert range_of_losses(radius, centre) <= epsilon * (1 + 1e-12)
 
 
+@pytest.mark.unhurried
 def test_a_smaller_sensitivity_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(winsorising, "_SPREAD", Fraction(1, 2))
     radius = PrivateRadius(epsilon=20.0, whole=True)

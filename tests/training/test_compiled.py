@@ -91,6 +91,7 @@ def assert_same_releases(one, other, batches):
     torch.testing.assert_close(one.trim, other.trim)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("rule", "engine"),
     [
@@ -110,6 +111,7 @@ def test_the_traced_step_is_the_eager_one(rule, engine):
     assert len(graphs) == 1
 
 
+@pytest.mark.unhurried
 def test_every_call_draws_noise_of_its_own():
     step = step_of(network(), RULES["gaussian"])
     traced(step)
@@ -122,6 +124,7 @@ def test_every_call_draws_noise_of_its_own():
     assert not any(torch.equal(gradients[i], gradients[j]) for i in range(4) for j in range(i))
 
 
+@pytest.mark.unhurried
 def test_shapes_have_programs_of_their_own():
     one, other = (step_of(network(), RULES["sum"]) for _ in range(2))
     graphs = traced(one)
@@ -180,6 +183,7 @@ def test_a_corruption_is_not_compiled_on_the_host():
         step_of(network(), RULES["sum"], corrupt=lambda values, *rest: values, compile=True)
 
 
+@pytest.mark.unhurried
 def test_a_corruption_is_part_of_the_trace():
     def flip(values, chunk, generator):
         noise = {

@@ -287,6 +287,7 @@ assert len(list(made[2])) == 2
 """
 
 
+@pytest.mark.unhurried
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_does_not_draw_the_noise_of_its_parent():
     done = subprocess.run(

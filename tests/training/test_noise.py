@@ -63,6 +63,7 @@ def deviation(test, draws):
     return worst
 
 
+@pytest.mark.unhurried
 def test_the_tails_are_as_heavy_as_the_law_says(drawn):
     test, draws = drawn
     assert deviation(test, draws) < REJECT
@@ -116,6 +117,7 @@ class TestPrecision:
 
 
 class TestBranches:
+    @pytest.mark.unhurried
     @pytest.mark.parametrize("test", TESTS, ids=name)
     @pytest.mark.parametrize("margin", [0, 3, 6])
     def test_the_test_passes_as_often_as_it_is_priced(self, test, margin):

@@ -121,6 +121,7 @@ def test_what_is_refused(changes):
         dpsgd(**changes)
 
 
+@pytest.mark.unhurried
 def test_certificates_are_for_the_plans_relation_unless_another_is_given():
     plan = dpsgd(sampling_rate=0.05, steps=20)
     found = plan.certificate(accuracy=0.9, records=2)

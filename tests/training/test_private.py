@@ -170,6 +170,7 @@ def test_noise_is_that_of_step() -> None:
     assert_close(model, other)
 
 
+@pytest.mark.thorough
 def test_the_mnist_example_runs_and_learns() -> None:
     torch.manual_seed(2)
     model, data = Digits(), images(400)
@@ -544,6 +545,7 @@ def test_an_ignored_label_changes_no_other_record(shaped: str, ignored: int) -> 
     assert float((whole - none).norm()) > 0.1
 
 
+@pytest.mark.unhurried
 def test_scheduler_acts_and_a_saved_state_resumes() -> None:
     model, optimizer, loader = private(digits(), lr=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)

@@ -117,6 +117,7 @@ class TestPlan:
         assert "relation=Relation(adjacency=<Adjacency.ZERO_OUT" in repr(plan_of())
         assert repr(plan_of()) != repr(plan_of(relation=REPLACE_ONE))
 
+    @pytest.mark.unhurried
     @pytest.mark.parametrize("relation", [REPLACE_ONE, Relation("zero-out", 3)])
     @pytest.mark.parametrize("aggregation", AGGREGATIONS[:3])
     def test_prices_are_for_it(self, relation, aggregation):
@@ -128,6 +129,7 @@ class TestPlan:
             PldAccountant().compose(plan.event).get_epsilon(1e-5)
         )
 
+    @pytest.mark.thorough
     def test_what_is_solved_for_keeps_it(self):
         plan = plan_of(AGGREGATIONS[0], relation=REPLACE_ONE)
         quiet, long = plan.calibrate(epsilon=2, delta=1e-5), plan.longest(epsilon=9, delta=1e-5)

@@ -11,12 +11,13 @@ import random
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prudent.accounting import GaussianTest
 from prudent.training import ProposeTestRelease, Sum, TrimmedSum
 from prudent.training.aggregation import clip_weights, keep_smallest
+from tests.tiers import examples
 
 CLIP, PROPOSAL, EXPECTED = 1.0, 0.5, 4.0
 SUM = Sum(clip=CLIP, noise_multiplier=1.0)
@@ -81,7 +82,8 @@ def violation(rule, batch, position, record, trim):
 records = st.tuples(st.sampled_from(NORMS), st.sampled_from(DIRECTIONS))
 
 
-@settings(max_examples=300)
+@pytest.mark.unhurried
+@examples(300)
 @given(
     batch=st.lists(records, max_size=9),
     position=st.integers(0, 9),
@@ -94,7 +96,8 @@ def test_one_record_changes_no_more_than_the_plan_says(batch, position, record, 
     assert violation(library, batch, min(position, len(batch)), record, trim) is None
 
 
-@settings(max_examples=150)
+@pytest.mark.unhurried
+@examples(150)
 @given(
     norms=st.lists(st.floats(0, 3, width=32), max_size=9),
     position=st.integers(0, 9),
@@ -229,6 +232,7 @@ def test_a_wrong_rule_is_caught(rule):
     pytest.fail("the search finds nothing wrong with a wrong rule")
 
 
+@pytest.mark.unhurried
 def test_all_small_batches():
     """Every batch of up to two records from a small alphabet, every neighbour, every trim."""
     alphabet = list(itertools.product((0.3, 1.0, math.nan), ((1.0, 0.0), (-1.0, 0.0))))

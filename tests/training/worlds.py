@@ -577,8 +577,12 @@ def world(folder, count, task, meet=meet):
 
 
 def main():
-    folder, count = Path(sys.argv[1]), int(sys.argv[2])
+    folder, count, few = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     torch.set_num_threads(1)
+    if few:
+        statuses = {"all": world(folder / "all", count, lambda: run_all(folder / "runs", few))}
+        (folder / "statuses.json").write_text(json.dumps(statuses))
+        return
     killed, resumed = folder / "killed" / "run", folder / "resumed" / "run"
     statuses = {
         "all": world(folder / "all", count, lambda: run_all(folder / "runs", SCENARIOS)),
@@ -596,13 +600,13 @@ def main():
 
 
 class Group:
-    """The groups of `count` processes, as they were left.
+    """The groups of `count` processes, as all scenarios left them, or the few that are named.
 
     Whoever asks first for a folder starts them; others wait, and find what they left.
     """
 
-    def __init__(self, folder, count):
-        self.folder, self.count = folder, count
+    def __init__(self, folder, count, *few):
+        self.folder, self.count, self.few = folder, count, few
         folder.mkdir(exist_ok=True)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -615,7 +619,7 @@ class Group:
         said = [part for one in EXPECTED for part in ("-W", f"ignore:{one}")]
         command = [sys.executable, "-W", "error", *said, "-m", "tests.training.worlds"]
         subprocess.run(
-            [*command, str(self.folder), str(self.count)],
+            [*command, str(self.folder), str(self.count), *self.few],
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
             timeout=500,
             check=True,

@@ -82,6 +82,7 @@ def test_the_score_is_part_of_the_price() -> None:
     assert public.relation == PLAN.relation
 
 
+@pytest.mark.unhurried
 def test_the_best_model_is_released_without_its_key(tmp_path: Path) -> None:
     best = tune(candidate(), space, trials=Binomial(2, 1.0), delta=1e-6, out=tmp_path)
     assert not best.failed
@@ -111,6 +112,7 @@ def test_plans_that_were_not_declared_are_refused_before_anything_runs() -> None
     several.check({})
 
 
+@pytest.mark.unhurried
 def test_scores_count_right_answers() -> None:
     net = nn.Linear(3, 2)
     with torch.no_grad():
@@ -122,7 +124,6 @@ def test_scores_count_right_answers() -> None:
     assert len(set(noisy)) > 3
 
 
-@pytest.mark.slow
 class Touchy(nn.Module):
     """A model that raises an error on records it does not know, as an embedding does."""
 
@@ -145,6 +146,7 @@ def test_an_odd_record_is_one_wrong_answer_and_ends_nothing() -> None:
     assert HeldOut(tokens[:0], labels[:0], None)(Touchy()) == 0
 
 
+@pytest.mark.thorough
 def test_calibration_covers_search_and_score() -> None:
     plan = calibrate_plan(PLAN, Geometric(5), score(), epsilon=8.0, delta=1e-5)
     event = dp.ComposedDpEvent([plan.event, NOISE])

@@ -105,6 +105,7 @@ def test_the_ledger_is_charged_before_the_first_candidate(tmp_path: Path) -> Non
         assert charge.epsilon > 0.2
 
 
+@pytest.mark.unhurried
 def test_a_search_that_costs_too_much_reads_no_data(tmp_path: Path) -> None:
     work = Recording()
     candidate = Candidate(work, EVENT)
@@ -117,6 +118,7 @@ def test_a_search_that_costs_too_much_reads_no_data(tmp_path: Path) -> None:
     assert not work.settings
 
 
+@pytest.mark.unhurried
 def test_a_killed_search_goes_on_with_what_was_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_killed_search_goes_on_with_what_was_drawn(
         assert len(ledger.history()) == 1
 
 
+@pytest.mark.unhurried
 def test_a_kill_before_the_charge_is_charged_on_resumption(tmp_path: Path) -> None:
     class Closed:
         def charge(self, *_: Any, **__: Any) -> None:
@@ -250,6 +253,7 @@ def test_the_ledger_knows_that_a_search_is_released(tmp_path: Path) -> None:
         assert noted == ["released"] * 2
 
 
+@pytest.mark.thorough
 def test_a_price_above_the_budget_at_its_own_delta_may_fit_at_that_of_the_budget(
     tmp_path: Path,
 ) -> None:
@@ -279,6 +283,7 @@ def test_a_candidate_that_ends_its_process_has_the_worst_score(tmp_path: Path) -
     assert not any(b"seventeen" in path.read_bytes() for path in left)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     folders = [tmp_path / str(index) for index in range(4)]
     settings = [{"x": 0.1}, {"x": 0.7}, {"x": 0.2}, {"x": 0.9}]

@@ -69,6 +69,7 @@ def test_an_honest_tested_run_reaches_two_thirds_with_few_runs(plan, delta):
     assert 0.6 < result.share < 1
 
 
+@pytest.mark.unhurried
 def test_an_honest_tested_run_stands():
     result = white_box(ptr(4), delta=0.05, runs=50, confidence=0.999)
     assert not result.refuted
@@ -137,6 +138,7 @@ def honest(monkeypatch):
     pass
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("fault", "plan", "delta", "options"),
     [

@@ -86,6 +86,7 @@ def test_features_become_white_and_of_unit_length():
     assert (mapped(stretched, EXACT.matrix(moment)).norm(dim=1) <= 1).all()
 
 
+@pytest.mark.unhurried
 def test_the_epsilon_of_a_run_includes_the_release():
     release = ReleasedWhitening(noise_multiplier=2.0)
     settings = Experiment(method="dpsgd", epsilon=3.0, delta=1e-4, steps=4, batch=160, clip=0.5)
@@ -108,6 +109,7 @@ def test_a_plan_without_the_release_is_refused():
         run(settings, setup=setup, dataset=table(), plan=settings.plan(160), progress=False)
 
 
+@pytest.mark.unhurried
 def test_a_release_with_secret_noise_is_never_repeated(tmp_path, monkeypatch):
     setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)
     settings = Experiment(method="dpsgd", epsilon=3.0, steps=2, batch=100)

@@ -34,6 +34,7 @@ def at(curve: Curve, x: float) -> float:
     return float(curve.y[np.argmin(np.abs(curve.x - x))])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("panel", "direct"), [("δ₀ = 9·10⁻⁶", 2.061), ("δ₀ = 9.9·10⁻⁶", 2.182)])
 def test_figure_1_shows_the_known_values(first: Figure, panel: str, direct: float) -> None:
     """Errata 1, item 12, at σ₁ = 4."""
@@ -88,6 +89,7 @@ def test_composition_gives_the_known_values() -> None:
     assert bare == pytest.approx([0.430, 0.847], abs=6e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", [TRAINING, WITHIN])
 def test_every_bound_on_composition_is_above_the_exact_one(setting: Setting) -> None:
     steps = np.array([1.0, 30.0, 1000.0])
@@ -115,6 +117,7 @@ def test_direct_composition_ends_where_the_tests_use_all_of_delta() -> None:
     assert math.isnan(bounds.direct_composed_epsilon(WITHIN, np.array([200_000.0]))[0])
 
 
+@pytest.mark.thorough
 def test_the_comparison_says_why_the_white_box_is_missing() -> None:
     rows = {price.analysis: price for price in bounds.price_list(TRAINING, 100)}
     missing = rows["Rényi, white-box"]
@@ -123,6 +126,7 @@ def test_the_comparison_says_why_the_white_box_is_missing() -> None:
     assert all(price.epsilon for price in rows.values() if price is not missing)
 
 
+@pytest.mark.thorough
 def test_revealing_less_and_testing_cheaper_cost_less() -> None:
     prices = [price.epsilon for price in bounds.price_list(WITHIN, 100)[4:]]
     assert None not in prices

@@ -56,6 +56,7 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
+@pytest.mark.unhurried
 def test_the_page_in_the_docs_is_the_one_the_results_give():
     """Fails when a number is typed by hand, and when results change and the page does not."""
     page = markdown.render(document(read(shipped()), curves=False), BY)
@@ -183,6 +184,7 @@ def test_what_the_paper_prints_in_two_tables_is_the_same_in_both():
     assert tables[0] == tables[1]
 
 
+@pytest.mark.unhurried
 def test_the_page_opens_with_what_is_proved_and_calls_the_rest_no_guarantee():
     page = PAGE.read_text("utf-8")
     first = page.split("\n## ")[1]
@@ -203,6 +205,7 @@ def test_the_summary_comes_before_the_tables_and_counts(results):
     assert "VGG16: A substitute for VGG11" in text
 
 
+@pytest.mark.unhurried
 def test_the_page_needs_nothing_else_and_is_the_same_again(results):
     rows = [
         *cells({"ptr": [91.0, 92.0], "trimmed": [88.5]}),

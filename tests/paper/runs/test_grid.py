@@ -33,6 +33,7 @@ def results(tmp_path_factory):
     return path
 
 
+@pytest.mark.unhurried
 def test_a_run_leaves_a_row_for_each_mark(results):
     rows = read(results).readings
     assert {row.run for row in rows} == {QUICK[0].run}
@@ -70,6 +71,7 @@ def test_features_are_centred_where_the_settings_say_so(dataset, monkeypatch):
 class TestPlans:
     RECORDS: ClassVar = {"mnist": 60_000}
 
+    @pytest.mark.unhurried
     def test_marks_are_the_last_steps_within_their_price(self, tmp_path):
         job = Job("mnist", "none", "dpsgd", (1.5,), 0)
         plan, marks = Plans(tmp_path / "plans.json", self.RECORDS).of(job)

@@ -54,6 +54,7 @@ def run(rule, seed, device, histories, corrupt=None):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "corrupt",

@@ -96,12 +96,13 @@ def rounded(state: object) -> object:
     return tuple(np.round(np.asarray(value, float), 9).tobytes() for value in attrs.astuple(state))
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("epsilon", "delta", "unit", "menu"),
     [
         (1.0, 0.05, 0.1, (1, 3, 7)),
-        (1.0, 0.1, 0.25, (1, 2, 3)),
-        (2.0, 0.2, 0.2, (1, 9)),
+        pytest.param(1.0, 0.1, 0.25, (1, 2, 3), marks=pytest.mark.thorough),
+        pytest.param(2.0, 0.2, 0.2, (1, 9), marks=pytest.mark.thorough),
         (1.0, 0.1, 0.2, (1, (1, 3))),  # answers of several charges in turns
         (1.0, 0.3, 0.25, ((1, 2), (2, 1))),
     ],
@@ -124,6 +125,7 @@ def test_no_filter_admits_all_that_adds_up_and_more() -> None:
     assert all_in_favour * gain + (1 - all_in_favour) * 1e-6 > 1.01e-6
 
 
+@pytest.mark.unhurried
 def test_an_adversary_beats_the_exact_filter() -> None:
     """Why the exact filter asks for a list fixed in advance; and that the search above can fail."""
     filter_ = ExactFilter(1.0, 0.1)
@@ -338,6 +340,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @hypothesis.settings(max_examples=6)
 @hypothesis.given(st.lists(EVENTS, min_size=1, max_size=4))
 def test_what_is_called_spent_is_an_upper_bound(events: list[dp.DpEvent]) -> None:
@@ -366,6 +369,7 @@ def test_a_charge_adds_the_same_whatever_it_is_composed_of() -> None:
     assert at_once.gaussian == pytest.approx(one_by_one.gaussian, rel=1e-12)
 
 
+@pytest.mark.thorough
 def test_the_exact_filter_spends_what_the_accountant_says() -> None:
     filter_ = ExactFilter(1.0, 1e-6)
     state = filter_.opening()

@@ -73,6 +73,7 @@ def charge_from_many(
             ledger.charge(charging.EVENT)
 
 
+@pytest.mark.unhurried
 def test_processes_charge_at_once_and_some_are_killed(location: str, tmp_path: Path) -> None:
     charge_from_many(location, tmp_path, epsilon=1.0, workers=8, times=25, kills=3)
 

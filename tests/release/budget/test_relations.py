@@ -82,6 +82,7 @@ def copied_to(location: str, dataset: str) -> None:
     store.close()
 
 
+@pytest.mark.unhurried
 def test_an_old_file_opens_and_goes_on(tmp_path: Path) -> None:
     path = shutil.copy(OLD, tmp_path / "old.db")
     with Ledger.open(path, dataset="adaptive") as ledger:

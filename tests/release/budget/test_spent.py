@@ -77,6 +77,7 @@ def lists(draw: st.DrawFn) -> tuple[float, float, Charges]:
     return epsilon, delta, charges
 
 
+@pytest.mark.unhurried
 @hypothesis.settings(max_examples=8, deadline=None)
 @hypothesis.given(lists())
 def test_the_charges_are_private_at_what_is_shown_as_spent(
@@ -130,6 +131,7 @@ def test_nothing_is_known_of_a_group_beyond_the_share_of_a_record() -> None:
     assert budget.for_relation(0.3) == math.inf
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "event",
     [

@@ -96,6 +96,7 @@ EDITS: dict[str, Callable[[list[Row]], list[Row]]] = {
 }
 
 
+@pytest.mark.unhurried
 def test_an_honest_ledger_verifies(ledger: Ledger, location: str) -> None:
     assert ledger.verify() == len(EVENTS)
     assert ledger.verify(ledger.balance().digest) == len(EVENTS)
@@ -111,6 +112,7 @@ def test_rows_written_back_as_they_were_verify(ledger: Ledger, location: str) ->
         assert again.verify() == len(EVENTS)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("edit", EDITS, ids=str)
 def test_an_edit_is_noticed(ledger: Ledger, location: str, edit: str) -> None:
     rows = ledger._store.rows("default")
@@ -134,6 +136,7 @@ def test_an_open_ledger_notices_that_rows_were_taken_away(ledger: Ledger) -> Non
         ledger.balance()
 
 
+@pytest.mark.unhurried
 def test_a_digest_kept_elsewhere_shows_missing_last_rows(ledger: Ledger, location: str) -> None:
     digest = ledger.balance().digest
     overwrite(ledger._store, "default", ledger._store.rows("default")[:-1])
@@ -161,6 +164,7 @@ def forged(last: Row, event: dp.DpEvent, **noted: object) -> Row:
     )
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_an_appended_row_cannot_reset_the_budget(location: str, adaptive: bool) -> None:
     """Rows may note any sums, under hashes that are right. None of them is believed."""

@@ -158,6 +158,7 @@ def in_postgres(postgres_url: str) -> dict[str, Any]:  # noqa: F811
     return {"connect": postgres_url, "table": name}
 
 
+@pytest.mark.thorough
 def test_in_postgresql(in_postgres: dict[str, Any]) -> None:
     for text, rows in ANYWHERE:
         if " N " not in text:

@@ -136,6 +136,7 @@ def check_same_releases(
     same(statistics.variance, whole)
 
 
+@pytest.mark.unhurried
 def test_the_same_releases_from_duckdb() -> None:
     table = flights(FLIGHTS).slice(0, 60_000)
     kept = table.rename_columns(["x", *FLIGHTS[1:]])
@@ -143,6 +144,7 @@ def test_the_same_releases_from_duckdb() -> None:
     check_same_releases({"data": kept}, delays(table), ("carrier", carriers))
 
 
+@pytest.mark.unhurried
 def test_the_same_releases_from_postgres(postgres_table: Any) -> None:
     table = flights(FLIGHTS).slice(0, 20_000)
     carriers = table["carrier"].to_pylist()
@@ -151,12 +153,14 @@ def test_the_same_releases_from_postgres(postgres_table: Any) -> None:
     check_same_releases(where, delays(table), ("carrier", carriers))
 
 
+@pytest.mark.unhurried
 def test_flights_in_duckdb() -> None:
     table = flights(FLIGHTS)
     assert table.num_rows == 336_776
     check_flights(table, {"source": table})
 
 
+@pytest.mark.unhurried
 @pytest.mark.usefixtures("narrowing")
 def test_postgres_answers_as_an_array_does(postgres_table: Any) -> None:
     where = postgres_table({"x": "float8"}, [(x,) for x in ADVERSARIAL.tolist()])
@@ -171,6 +175,7 @@ def test_postgres_orders_words_by_their_characters(postgres_table: Any) -> None:
     check_words(open_column(column="w", kind="categories", unit="u", **where))
 
 
+@pytest.mark.unhurried
 def test_flights_in_postgres(postgres_table: Any) -> None:
     table = flights(FLIGHTS).slice(0, 30_000)
     types = dict.fromkeys(FLIGHTS, "text") | {"dep_delay": "int", "distance": "numeric"}

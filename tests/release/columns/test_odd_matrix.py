@@ -82,7 +82,8 @@ def sample() -> list[Any]:
         if kind.engine == "numpy":  # it has no names
             names = ["mode, categories"] if kind.text else OF_NUMBERS[:4]
         turn = turns[id(names)] = turns.get(id(names), 0) + 1
-        found.append(pytest.param(kind, names[turn % len(names)], id=f"{kind}-{turn}"))
+        marks = [pytest.mark.thorough] if kind.engine == "postgres" else []
+        found.append(pytest.param(kind, names[turn % len(names)], id=f"{kind}-{turn}", marks=marks))
     return found
 
 
@@ -195,6 +196,7 @@ def failures() -> list[Any]:
     ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("name", "way", "every"), failures())
 def test_a_failure_inside_any_query_is_told_in_the_same_words(
     name: str, way: str, every: bool, load: Load

@@ -189,6 +189,7 @@ def test_in_a_text_file(name: str, place: int, tmp_path: Path) -> None:
     check_one_value_more(open_column(tmp_path / "t.csv", "x"))
 
 
+@pytest.mark.thorough
 def test_in_a_text_file_that_threads_could_share(tmp_path: Path) -> None:
     """Threads that begin inside of quotes would take the lines there for records."""
     lines = [b'%d,"one\n%d,b\ntwo"\n' % (i % 100, i) for i in range(900_000)]
@@ -263,6 +264,7 @@ def test_a_group_that_no_double_holds_is_one_of_its_own() -> None:
     assert found.columns(names[1:2])[names[1]].count() == 1
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("trim", [0, 2])
 def test_engines_are_asked_as_often_whatever_the_number_of_records(
     trim: int, monkeypatch: pytest.MonkeyPatch
@@ -304,6 +306,7 @@ def test_a_condition_may_not_call_functions_of_a_user() -> None:
         open_column(pa.table({"x": VALUES}), "x", where=lambda t: odd(t.x))
 
 
+@pytest.mark.unhurried
 def test_in_postgresql(postgres_url: str) -> None:
     """Its numbers reach far beyond doubles, where a cast is an error of the whole query."""
     psycopg = pytest.importorskip("psycopg")

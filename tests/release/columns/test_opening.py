@@ -13,6 +13,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from tests.tiers import examples
+
 ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
@@ -47,10 +49,12 @@ def everything(column: Column) -> list[float]:
     return column.order_statistics(1, column.count()).tolist()
 
 
+@pytest.mark.unhurried
 def test_same_answers_as_an_array() -> None:
     check_same_answers(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
 
 
+@pytest.mark.unhurried
 @pytest.mark.usefixtures("narrowing")
 def test_same_answers_when_narrowed_by_a_sample() -> None:
     """A sample narrows ranks, whatever the lattice: two of them."""
@@ -69,8 +73,9 @@ def test_same_answers_when_the_sample_misleads(
     check_same_window(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
 
 
+@pytest.mark.unhurried
 @hypothesis.given(st.lists(st.floats() | st.sampled_from([0.0, 1.0, 1.5]), max_size=30))
-@hypothesis.settings(max_examples=15)
+@examples(15)
 def test_same_order_statistics_for_any_doubles(values: list[float]) -> None:
     array = np.array(values, np.float64)
     column, expected = open_column(pa.table({"x": array}), "x"), ArrayColumn(array)
@@ -80,11 +85,13 @@ def test_same_order_statistics_for_any_doubles(values: list[float]) -> None:
     assert column.sum_between(2, 20, lattice) == expected.sum_between(2, 20, lattice)
 
 
+@pytest.mark.unhurried
 def test_an_empty_table_has_no_values() -> None:
     column = open_column(pa.table({"x": pa.array([], "float64")}), "x")
     check_same_answers(column, np.empty(0), LATTICES[:1])
 
 
+@pytest.mark.unhurried
 @pytest.mark.usefixtures("narrowing")
 def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
@@ -209,6 +216,7 @@ print(*opened.columns, *shown)
 """
 
 
+@pytest.mark.unhurried
 def test_a_file_opens_in_jupyter_where_duckdb_cannot_draw_its_progress(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"x": [1.0]}), tmp_path / "one.parquet")
     command = [sys.executable, "-c", IN_JUPYTER, str(tmp_path / "one.parquet")]
@@ -325,8 +333,9 @@ def table_of(rows: Rows) -> pa.Table:
     )
 
 
+@pytest.mark.unhurried
 @hypothesis.given(st.lists(RECORDS, max_size=12), st.sampled_from([1, 2, 3]))
-@hypothesis.settings(max_examples=15)
+@examples(15)
 def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
     """Removing all rows of a unit takes away one value at most, over all groups together."""
 
@@ -342,7 +351,7 @@ def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
 
 
 @hypothesis.given(st.lists(RECORDS, max_size=12))
-@hypothesis.settings(max_examples=15)
+@examples(15)
 def test_a_unit_counts_with_its_least_value(rows: Rows) -> None:
     least: dict[int, float] = {}
     for user, _, x in rows:

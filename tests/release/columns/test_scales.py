@@ -68,6 +68,7 @@ def test_every_source_shows_the_values_themselves(name: str, tmp_path: Path) -> 
         assert shown(open_column(source, "c")) == expected
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", VALUES)
 def test_postgresql_shows_the_values_themselves(name: str, postgres_url: str) -> None:  # noqa: F811
     where = in_postgres(postgres_url, name, VALUES[name])
@@ -193,8 +194,15 @@ def check_one_odd_record(before: list[float], odd: Column) -> None:
     assert all(odd.scale.value(x) is not None for x in after)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
-    "kind", ["DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_S", "TIMESTAMP_NS"]
+    "kind",
+    [
+        *("DATE", "TIMESTAMP_NS"),
+        pytest.param("TIMESTAMP", marks=pytest.mark.thorough),
+        pytest.param("TIMESTAMPTZ", marks=pytest.mark.thorough),
+        pytest.param("TIMESTAMP_S", marks=pytest.mark.thorough),
+    ],
 )
 def test_one_odd_time_in_duckdb(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "t.duckdb"

@@ -241,6 +241,7 @@ def test_dates_of_a_unit_have_a_date_for_a_mean() -> None:
         open_column(table, "day", unit="who", per_unit="sum")
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("how", [None, "mean", "median", "max", "count", "sum", 2])
 def test_a_unit_is_in_the_one_group_with_most_of_its_rows(how: Any) -> None:
     """Removing a unit takes at most `records` values out of one group, and changes no other."""

@@ -22,6 +22,7 @@ def graph() -> Graph:
     return Graph(exact_mode, size=12)
 
 
+@pytest.mark.thorough
 def test_lattice_mode_margins_equal_brute_force(graph: Graph) -> None:
     for propose in range(5):
         margins = graph.margins(propose)
@@ -31,6 +32,7 @@ def test_lattice_mode_margins_equal_brute_force(graph: Graph) -> None:
             assert found.value == (exact_mode(records(counts)),)
 
 
+@pytest.mark.thorough
 def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
     for counts in data_sets(6):
         column = ArrayColumn(records(counts))

@@ -29,6 +29,7 @@ def exact_range(data: list[int]) -> int:
     return exact_quantile(Fraction(3, 4))(data) - exact_quantile(Fraction(1, 4))(data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("p", PROBABILITIES, ids=str)
 def test_quantile_margins_equal_brute_force(p: Fraction) -> None:
     graph = Graph(exact_quantile(p), size=12)
@@ -41,6 +42,7 @@ def test_quantile_margins_equal_brute_force(p: Fraction) -> None:
             assert found.value == (exact_quantile(p)(records(counts)),)
 
 
+@pytest.mark.unhurried
 def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
     for p in PROBABILITIES[::3]:
         for counts in data_sets(6):
@@ -50,6 +52,7 @@ def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
                 assert quantile(column, GRID, p, propose=1, cap=cap).margin == min(full, cap)
 
 
+@pytest.mark.unhurried
 def test_the_range_margin_is_safe_and_at_most_one_below_the_exact_one() -> None:
     graph = Graph(exact_range, size=12)
     equal = 0

@@ -61,6 +61,7 @@ def mean_of_the_kept(trim: int, default: int) -> Statistic:
     return statistic
 
 
+@pytest.mark.unhurried
 @rounds(90)
 def test_trimmed_mean(rounds: int) -> None:
     generator = np.random.default_rng(16)
@@ -92,6 +93,7 @@ def test_trimmed_mean(rounds: int) -> None:
     check_variety(margins, max(CAPS))
 
 
+@pytest.mark.unhurried
 @rounds(25)
 def test_trimmed_mean_up_to_a_large_cap(rounds: int) -> None:
     """Hundreds of records, so that the search begins with squares of many changes each."""
@@ -128,6 +130,7 @@ def rank_of_quarters(quarters: int, low: int) -> Statistic:
     return statistic
 
 
+@pytest.mark.unhurried
 @rounds(90)
 def test_interquartile_range(rounds: int) -> None:
     generator = np.random.default_rng(12)
@@ -161,6 +164,7 @@ def random_counts(generator: np.random.Generator, points: int) -> list[int]:
     return counts.tolist()
 
 
+@pytest.mark.unhurried
 @rounds(250)
 def test_mode_of_a_lattice(rounds: int) -> None:
     generator = np.random.default_rng(13)

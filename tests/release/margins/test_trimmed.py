@@ -37,6 +37,7 @@ def check_trimmed_mean(trim: int, default: int, proposals: Sequence[int], *, mos
             assert found.margin == margins.get(counts, CAP), (counts, thirds)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("trim", "default"), [(0, 0), (1, 2), (2, 4)])
 def test_trimmed_mean_margins_equal_brute_force(trim: int, default: int) -> None:
     check_trimmed_mean(trim, default, (1, 5), most=5)
@@ -48,6 +49,7 @@ def test_all_trimmed_mean_margins_equal_brute_force(trim: int, default: int) -> 
     check_trimmed_mean(trim, default, (0, 1, 2, 3, 5, 6, 9, 12))
 
 
+@pytest.mark.thorough
 def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
     for counts in data_sets(5):
         column = ArrayColumn(records(counts))

@@ -184,6 +184,7 @@ def test_several_quantiles_are_in_order_and_share_epsilon() -> None:
         ExponentialQuantiles((0.5, 0.1), 1.0)
 
 
+@pytest.mark.unhurried
 def test_few_records_still_give_answers_in_order() -> None:
     mechanism, noise = ExponentialQuantiles((0.4, 0.5, 0.6), 0.2), ReproducibleNoise(3)
     for _ in range(10):

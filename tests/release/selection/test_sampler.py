@@ -54,6 +54,7 @@ def test_choices_have_their_weights() -> None:
     assert stats.chisquare(drawn[[0, 2, 3]], DRAWS * np.array([0.3, 0.5, 0.2])).pvalue > 1e-6
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("p", ["1/2", "0.9"])
 def test_draws_have_the_exact_law_and_a_wrong_base_is_noticed(p: str) -> None:
     measure = LatticeMeasure(Lattice(0, -3, 6))

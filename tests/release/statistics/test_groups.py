@@ -68,6 +68,7 @@ def test_the_choice_and_the_statistic_are_charged_once_and_first(
     assert PldAccountant().compose(event).get_epsilon(1e-6) <= 1.0
 
 
+@pytest.mark.unhurried
 def test_a_test_gets_half_of_delta() -> None:
     found = median(FRAME, "x", propose=5.0, **PRIVATE | {"epsilon": 6.0})
     assert set(found) <= {"Oslo", "Bergen", "Tromsø"}

@@ -75,6 +75,7 @@ def test_round_edges_cover_an_interval(bounds: tuple[float, float], whole: bool)
     assert all(edge == int(edge) for edge in edges) or not whole
 
 
+@pytest.mark.unhurried
 def test_a_picture_is_a_file(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = histogram(SAMPLE, epsilon=1.0)

@@ -38,6 +38,7 @@ def test_its_intervals_hold_the_truth(described: object) -> None:
         described.median.interval(0.99)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("law", list(Law))
 def test_all_of_it_costs_what_was_asked(law: Law) -> None:
     book = Book()

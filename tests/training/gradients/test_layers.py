@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,6 +12,7 @@ from torch.nn import functional
 from prudent.training.gradients import BookKeeping, Engine, Materialised, convolution
 from prudent.training.gradients.convolution import _strip_products
 from prudent.training.gradients.products import shortened
+from tests.tiers import examples
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
 ENGINES = {
@@ -190,7 +191,7 @@ def test_even_same_padding():
         check(BookKeeping, model, torch.randn(3, 2, 7), 3)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_any_convolution(data):
     def draw(low: int, high: int) -> int:
@@ -210,7 +211,7 @@ def test_any_convolution(data):
     check(BookKeeping, model, torch.randn(records, channels, *size), records)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     records=st.integers(1, 4),
     positions=st.integers(1, 9),

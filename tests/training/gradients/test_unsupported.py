@@ -155,6 +155,7 @@ def test_supported(engine, name):
     assert_agrees(engine(model, squares), torch.randn(4, 3).double(), torch.randn(4).double(), 4)
 
 
+@pytest.mark.thorough
 def test_compiled_parts_run_as_they_are(engine):
     compiled = []
     inner = nn.Sequential(nn.Linear(3, 3), nn.Tanh())

@@ -161,6 +161,7 @@ print(kills)
 """
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, finished, seed):
     root = Path(__file__).parents[3]
@@ -215,6 +216,7 @@ def test_between_any_two_changes_of_a_file(tmp_path, monkeypatch, finished, at):
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
+@pytest.mark.unhurried
 def test_a_key_nobody_gave_is_kept_from_the_first_step_on(tmp_path):
     """Else a run killed before its first evaluation would take steps nobody paid for."""
 
@@ -230,6 +232,7 @@ def test_a_key_nobody_gave_is_kept_from_the_first_step_on(tmp_path):
     assert load_checkpoint(other, CPU)["key"] != before["key"]
 
 
+@pytest.mark.unhurried
 def test_a_run_without_a_seed_goes_on_as_it_would_have(tmp_path):
     """What was released before the first step is not released again with other noise."""
     whole, copy, looks = tmp_path / "whole", tmp_path / "copy", []

@@ -139,6 +139,7 @@ class TestCallbacks:
 
 
 class TestLedger:
+    @pytest.mark.unhurried
     def test_the_whole_run_is_charged_before_its_first_step(self, tmp_path):
         with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4) as ledger:
             history = []
@@ -187,6 +188,7 @@ class TestLedger:
             train(ledger=ledger, out=out, resume=True)
             assert len(ledger.history()) == 1
 
+    @pytest.mark.unhurried
     def test_a_longer_run_pays_the_difference(self, tmp_path):
         out, half = tmp_path / "run", PLAN.epsilon_after(STEPS // 2, 1e-5) * 1.0001
         with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4) as ledger:
@@ -262,6 +264,7 @@ class TestTestsThatNeverPass:
         PassWatch(plan_of(rule()), 12).after(steps, passes)
         assert len(recwarn) == warns
 
+    @pytest.mark.unhurried
     def test_a_test_that_passes_is_not_talked_about(self, recwarn):
         fitted = train(plan_of(rule(clip=50.0, propose=0.9)), lr=1e-6)
         assert fitted.pass_rate > 0.5

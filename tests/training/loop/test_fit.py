@@ -131,6 +131,7 @@ class Stream(IterableDataset):
 
 
 class TestData:
+    @pytest.mark.unhurried
     def test_every_form_gives_the_same_model(self):
         inputs, targets = records()
         expected = weights(train().model)
@@ -235,6 +236,7 @@ class TestExecution:
         with pytest.raises(ValueError, match="Expected recompute or compile, got both"):
             train(execution=Execution(recompute=True, compile=True))
 
+    @pytest.mark.unhurried
     def test_seeds(self):
         first, again, other, secret, secret_too = (
             weights(train(execution=Execution(seed=seed)).model) for seed in (3, 3, 4, None, None)
@@ -358,6 +360,7 @@ class TestEvaluation:
         assert torch.equal(seen[0], weights(network()))  # the rehearsal
         assert torch.equal(seen[-1], weights(fitted.model))
 
+    @pytest.mark.unhurried
     def test_accuracy_is_a_share_and_leaves_the_mode_alone(self):
         inputs, targets = records()
         model = train(plan_of(steps=150, rule=Mean()), lr=0.5).model
@@ -405,6 +408,7 @@ def test_an_evaluation_returns_numbers_by_name():
         train(plan_of(1), evaluate=lambda _: None)
 
 
+@pytest.mark.unhurried
 def test_a_private_model_learns():
     rule = ProposeTestRelease(
         clip=1.0, propose=0.9, noise_multiplier=0.5, test=GaussianTest(1.0), failure=1e-3
@@ -473,6 +477,7 @@ def test_modes_are_put_back_after_an_evaluation():
     assert [module.training for module in model.modules()] == seen[0]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("corruption", [GradientSignFlip(0.5, seed=4), GradientNoise(0.25)])
 def test_a_gradient_corruption_is_given_as_it_is(corruption):
     bad = corrupted_mask(RECORDS, corruption.ratio, corruption.seed)

@@ -77,6 +77,7 @@ def test_no_epsilon_without_delta_or_privacy():
     assert fitted.plan.epsilon(1e-5) == math.inf
 
 
+@pytest.mark.unhurried
 def test_tensorboard(tmp_path):
     train(tmp_path, tensorboard=True, delta=1e-5, evaluate=lambda model: {"accuracy": 0.5})
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

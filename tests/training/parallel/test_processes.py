@@ -86,6 +86,16 @@ def is_alike(outcome, expected):
     )
 
 
+@pytest.mark.unhurried
+def test_two_processes_release_what_one_would_and_a_mistake_is_seen(alone, tmp_path):
+    few = "mixed", "broken_noise", "refused_shared"
+    for outcome in worlds.Group(tmp_path / "group", 2, *few).left("all"):
+        assert is_alike(outcome["mixed"], alone("mixed"))
+        assert not is_alike(outcome["broken_noise"], alone("broken_noise"))
+        assert outcome["refused_shared"] == {"refused": True}
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", ALIKE)
 def test_as_one_process_would(alone, together, name, count):
@@ -95,6 +105,7 @@ def test_as_one_process_would(alone, together, name, count):
         assert torch.equal(outcome["parameters"], together(count, name)[0]["parameters"])
 
 
+@pytest.mark.thorough
 def test_the_scenarios_are_what_their_names_say(alone):
     assert alone("passing")["pass_rate"] == 1
     assert alone("failing")["pass_rate"] == 0
@@ -105,6 +116,7 @@ def test_the_scenarios_are_what_their_names_say(alone):
     assert max(sizes) > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_mistake_would_be_seen(alone, together, name, count):
@@ -113,12 +125,14 @@ def test_a_mistake_would_be_seen(alone, together, name, count):
     assert all(alike) if name == "broken_not_at_all" else not any(alike)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", REFUSED)
 def test_all_processes_refuse(together, name, count):
     assert together(count, name) == [{"refused": True}] * count
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", COUNTS)
 def test_dropout_goes_on_in_every_process(together, count):
     """Compared with the whole run within the scenario, bit for bit."""
@@ -182,6 +196,7 @@ def test_each_process_has_its_own_device(monkeypatch):
 EVENT = Plan(sampling_rate=0.3, steps=worlds.STEPS, aggregation=worlds.propose()).event
 
 
+@pytest.mark.thorough
 class TestAProcessIsKilled:
     """Of two processes, after the ninth of twelve steps and before its checkpoint."""
 
@@ -221,6 +236,7 @@ class TestAProcessIsKilled:
         assert torch.equal(groups(2).left("resumed")[0]["parameters"], uninterrupted)
 
 
+@pytest.mark.thorough
 class TestAProcessRunsOutOfMemory:
     """Of two processes, in the middle of a run."""
 
@@ -268,6 +284,7 @@ def check_as_one_command(shown, two, archive, one, capsys):
         torch.testing.assert_close(models[1][name], value)
 
 
+@pytest.mark.thorough
 def test_the_command_line_in_an_environment_as_of_torchrun(groups, archive, tmp_path, capsys):
     group = groups(2)
     assert group.left("told") == [0, 0]
