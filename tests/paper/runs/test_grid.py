@@ -33,7 +33,7 @@ def results(tmp_path_factory):
     return path
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_run_leaves_a_row_for_each_mark(results):
     rows = read(results).readings
     assert {row.run for row in rows} == {QUICK[0].run}
