@@ -63,6 +63,7 @@ def test_both_sides_hold_the_exact_convolution(weights, first, times, infinite, 
         assert exact <= upper.profile(at)[0] * (1 + 1e-14)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("times", [10**3, 10**6])
 @pytest.mark.parametrize("epsilon", [0.0, 4.0, 12.0, 20.0])
 def test_the_slack_is_relative_to_delta(times, epsilon):

@@ -138,6 +138,7 @@ LADDERS = [
 ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 @pytest.mark.parametrize("ladder", LADDERS)
 def test_a_group_under_propose_test_release_is_above_the_laws_of_a_ladder(ladder, rate):

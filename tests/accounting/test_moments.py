@@ -50,6 +50,7 @@ def agrees(pair, components, order, rate, adding):
     assert found == pytest.approx(exact, rel=RELATIVE, abs=0)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("adding", [False, True])
 @pytest.mark.parametrize(("sigma", "scale", "rate", "order", "nodes"), LAPLACE)
 def test_noisy_margin_has_the_divergence_of_its_integral(sigma, scale, rate, order, nodes, adding):

@@ -62,6 +62,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("mechanism", "epsilon", "adding"), SETTINGS)
 def test_the_mechanism_costs_its_price_and_no_more(mechanism, epsilon, adding):
     paid = price(mechanism, epsilon, adding)
@@ -69,6 +70,7 @@ def test_the_mechanism_costs_its_price_and_no_more(mechanism, epsilon, adding):
     assert 0.9 * paid <= seen <= paid
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("mechanism", "epsilon", "adding"), SETTINGS)
 def test_too_little_noise_is_caught(mechanism, epsilon, adding):
     broken = TrimmedSum(mechanism.event, mechanism.allowed, mechanism.rate, too_little_noise=0.85)

@@ -118,6 +118,7 @@ TESTS = [
 ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("test", "expected"), TESTS, ids=lambda v: str(v)[:24])
 def test_tests_cost_what_the_errata_say(test, expected):
     """Errata 2.5: ε at σ = 1.1 of MNIST, T = 2000, 5000, 10000."""
@@ -243,6 +244,7 @@ def composed_gaussians(sigma, steps):
     return PldAccountant().compose(event, steps)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9, 1e-11, 1e-12])
 @pytest.mark.parametrize(
     ("sigma", "steps"), [(20.0, 100), (60.0, 5000), (math.sqrt(1e5) / 3, 100_000)]
@@ -291,6 +293,7 @@ def test_many_tiny_steps_cost_what_their_limit_costs(steps):
     assert upper <= lower * 1.002
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("propose", [0.01, 0.003, 0.001, 1e-6])
 def test_a_small_proposal_costs_no_more_than_none(propose):
     """`propose = 0` reveals everything where a smaller noise reveals much: it dominates."""
@@ -543,6 +546,7 @@ def test_what_is_not_private_costs_everything(event):
     assert accountant.get_delta(3.0) == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("hidden", [dp.NonPrivateDpEvent(), dp.GaussianDpEvent(0.0)])
 def test_what_is_not_private_costs_its_sampling_rate(hidden):
     for rate, runs in ((0.1, 1), (0.1, 3), (0.9, 3)):

@@ -221,6 +221,7 @@ def attained(count: TrialCount, mu: float, epsilon: float) -> float:
     return float(np.max(gained - math.exp(epsilon) * (f(v) - f(np.maximum(v - part, 0.0)))))
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("count", "share"),
     [

@@ -93,6 +93,7 @@ def test_json_has_its_keys(run: Run, files: Path) -> None:
     assert (answer["epsilon"], answer["delta"]) == (0.5, 1e-6)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "arguments",
     [

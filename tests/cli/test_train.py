@@ -76,6 +76,7 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
     assert "the plan with which this run was started" in line
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("flags", "adjacency", "records"),
     [
@@ -331,6 +332,7 @@ def test_a_corruption_has_its_strength(capsys, archive):
     assert clean == weak != strong
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("corrupt", ["none", "label:0.3", "sign-flip:0.1"])
 def test_a_label_that_is_no_class_is_not_told_of(capsys, archive, tmp_path, corrupt):
     with np.load(archive) as arrays:

@@ -42,7 +42,7 @@ def test_the_price_is_printed_before_anything_is_read() -> None:
     assert shown["candidate_epsilon"] < shown["epsilon"] < shown["peer_epsilon"]  # type: ignore[operator]
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_best_model_is_released_and_charged_once(archive: Path, tmp_path: Path) -> None:
     ledger, out = str(tmp_path / "budget.db"), tmp_path / "search"
     budget = ("--epsilon=3", "--delta=1e-4", "--relation=zero-out")

@@ -36,6 +36,7 @@ def weights(result):
     return torch.cat([p.detach().flatten() for p in result.fitted.model.parameters()])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("corrupt", ["none", "label:0.2", "gradient:0.2", "mimic:0.2"])
 def test_a_seed_fixes_everything(table, corrupt):
     experiment = attrs.evolve(FIXED, method="dpsgd", corrupt=corrupt)

@@ -113,7 +113,7 @@ class TestGrid:
         }
         assert all(key in stored[question] for question, key, _ in wanted)
 
-    @pytest.mark.unhurried
+    @pytest.mark.thorough
     @pytest.mark.parametrize("question", ["spent", "noise", "passing", "withstood"])
     def test_is_what_the_accountant_says_now(self, question: str) -> None:
         cells = [(key, setting) for name, key, setting in grid.cells() if name == question]

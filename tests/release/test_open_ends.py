@@ -45,6 +45,7 @@ MEASURES = {
 DOMAIN = [-math.inf, 0.0, 1.0, 9.0, math.inf]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", MEASURES)
 def test_margins_stay_safe_and_are_zero_where_the_answer_is_at_an_end(name: str) -> None:
     @functools.cache

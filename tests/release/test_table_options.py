@@ -52,6 +52,7 @@ NUMERIC: dict[str, Any] = {
 # --- one person, several rows ---------------------------------------------------------------------
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["median", "quantile", "quantiles", "iqr"])
 def test_several_rows_of_a_unit_share_its_epsilon(name: str) -> None:
     """Each unit has four rows, so four of them are all: the answer is that of a fourth of ε."""

@@ -241,6 +241,7 @@ class TestTrims:
     def test_what_is_trimmed_is_whole(self):
         assert AdaptiveTrim.records(torch.tensor(12.96).double()) == 12.0
 
+    @pytest.mark.unhurried
     @pytest.mark.parametrize(("up", "down"), [(0.02, 0.02), (0.03, 0.01), (0.01, 0.04)])
     def test_the_pass_rate_tends_to_up_over_both(self, up, down):
         """Whatever the share of large gradients (Errata 1, item 27)."""

@@ -83,6 +83,7 @@ CLASSIFIERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_classifier_keeps_its_loop(name: str) -> None:
     build, records, options = CLASSIFIERS[name]

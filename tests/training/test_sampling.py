@@ -44,6 +44,7 @@ def table(request):
 STEPS, RECORDS, RATE = 4000, 40, 0.2
 
 
+@pytest.mark.unhurried
 def test_every_record_is_drawn_at_the_rate(table):
     z = (table.mean(0) - RATE) / math.sqrt(RATE * (1 - RATE) / STEPS)
     assert np.abs(z).max() < 4.5

@@ -31,7 +31,7 @@ def space(trial: Trial) -> None:
     trial.choice("propose", PROPOSALS)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_least_proposal_that_passes_is_released_at_one_price(tmp_path: Path) -> None:
     event = trimmed(PROPOSALS[0], dry_run=True).event
     for propose in PROPOSALS:  # a release has the event that was declared, whatever its outcome

@@ -205,7 +205,7 @@ def test_the_summary_comes_before_the_tables_and_counts(results):
     assert "VGG16: A substitute for VGG11" in text
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_page_needs_nothing_else_and_is_the_same_again(results):
     rows = [
         *cells({"ptr": [91.0, 92.0], "trimmed": [88.5]}),

@@ -238,6 +238,7 @@ def test_how_many_charges_a_budget_admits(
     assert count >= before - 1
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "budget",
     [(1.0, 1e-6), *(pytest.param(b, marks=pytest.mark.slow) for b in ((0.3, 1e-8), (3.0, 1e-5)))],
@@ -265,6 +266,7 @@ def test_pure_releases_add_up_exactly() -> None:
         assert admitted(AdaptiveFilter(epsilon, 1e-12), [*events, *events]) == count
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("parts", [2, 4])
 def test_calibrated_releases_fit_until_half_of_delta_is_told(parts: int) -> None:
     """Any release that is (ε, δ)-DP, whatever its losses are."""
@@ -289,6 +291,7 @@ def test_pure_events_take_no_delta() -> None:
     assert (costs.epsilon, costs.accident) == (Fraction(1, 10), 0.0)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "event",
     [

@@ -73,6 +73,7 @@ def kept(text: str, **where: Any) -> list[float]:
     )
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("text", "rows"), [*ANYWHERE, *TRIED])
 def test_the_rows_of_a_text(text: str, rows: list[float]) -> None:
     if " N " in text:  # names are those of the table, letter by letter

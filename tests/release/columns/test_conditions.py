@@ -105,6 +105,7 @@ TRIED: list[tuple[Callable[[Any], Any], list[float]]] = [
 ]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("where", "kept"), [*ANYWHERE, *TRIED])
 def test_a_row_that_makes_a_condition_fail_is_not_kept(
     where: Any, kept: list[float], tmp_path: Path

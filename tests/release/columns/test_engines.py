@@ -136,7 +136,7 @@ def check_same_releases(
     same(statistics.variance, whole)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_same_releases_from_duckdb() -> None:
     table = flights(FLIGHTS).slice(0, 60_000)
     kept = table.rename_columns(["x", *FLIGHTS[1:]])

@@ -20,6 +20,7 @@ def everything(path: Path, column: str = "x") -> list[float]:
     return open_column(path, column).order_statistics(1, 99).tolist()
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ODD_NAMES)
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 def test_a_name_is_no_pattern_if_there_is_such_a_file(

@@ -49,7 +49,7 @@ def everything(column: Column) -> list[float]:
     return column.order_statistics(1, column.count()).tolist()
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_same_answers_as_an_array() -> None:
     check_same_answers(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
 
@@ -62,6 +62,7 @@ def test_same_answers_when_narrowed_by_a_sample() -> None:
     check_same_answers(column, ADVERSARIAL, LATTICES[:2])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "bracket",
     [(math.inf, -math.inf), (2.0, 2.0), (-math.inf, -8.0), (9e307, math.inf), (0.1, 0.1)],

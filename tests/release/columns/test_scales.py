@@ -53,6 +53,7 @@ def arrow(name: str) -> pa.Table:
     return pa.table({"c": pa.array([*VALUES[name], None], ARROW.get(name))})
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", VALUES)
 def test_every_source_shows_the_values_themselves(name: str, tmp_path: Path) -> None:
     expected, table = sorted(VALUES[name]), arrow(name)
@@ -241,6 +242,7 @@ def test_one_odd_record_in_postgresql(kind: str, postgres_url: str) -> None:  # 
         check_one_odd_record(before, strange)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_one_odd_duration_in_a_frame(unit: str) -> None:
     def column(records: list[int]) -> Column:

@@ -126,6 +126,7 @@ def shuffled(seed: int) -> pa.Table:
     return pa.table({"who": [who for who, _ in rows], "x": [x for _, x in rows]})
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("how", ORACLES)
 def test_duckdb_agrees_with_exact_fractions_in_any_order(how: Any) -> None:
     for seed in (0, 1):

@@ -78,6 +78,7 @@ class Recorder(ArrayColumn):
         return super().order_statistics(first, last)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("p", [0.5, 0.9])
 def test_intervals_contain_the_quantile(shape: str, p: float) -> None:

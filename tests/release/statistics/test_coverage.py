@@ -18,6 +18,7 @@ def most_wrong(runs: int) -> float:
     return 0.05 * runs + 3 * (0.05 * 0.95 * runs) ** 0.5
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("table", "size", "epsilon"),
     [

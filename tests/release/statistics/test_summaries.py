@@ -54,6 +54,7 @@ def test_all_of_it_costs_what_was_asked(law: Law) -> None:
     assert 0.5 < spent <= 0.9 * (1 + 1e-9)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("size", [0, 1, 30, 3_000])
 def test_quantiles_are_in_order_whatever_the_noise(size: int) -> None:
     for seed in range(3):

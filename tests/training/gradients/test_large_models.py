@@ -268,6 +268,7 @@ def test_memory_does_not_grow_with_the_chunks(make):
     assert peak(12, False) > 2 * many
 
 
+@pytest.mark.unhurried
 def test_chunks_with_dropout_equal_one_run(engine):
     """Every chunk's sum has the norms that were announced: one record of weight one each."""
     model = nn.Sequential(nn.Linear(40, 40), nn.Dropout(0.5), nn.Linear(40, 4)).double()

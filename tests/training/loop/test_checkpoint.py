@@ -161,7 +161,7 @@ print(kills)
 """
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, finished, seed):
     root = Path(__file__).parents[3]

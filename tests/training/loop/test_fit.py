@@ -164,6 +164,7 @@ class TestData:
 
 
 class TestExecution:
+    @pytest.mark.unhurried
     @pytest.mark.parametrize(
         "options",
         [

@@ -89,6 +89,7 @@ def popping(items):
 
 
 class TestForms:
+    @pytest.mark.unhurried
     @pytest.mark.parametrize(
         ("data", "options"),
         [
