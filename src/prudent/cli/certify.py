@@ -62,7 +62,7 @@ def certify(
         options.whole_number("Repeatable noise, for rehearsals: whoever knows it can subtract it."),
     ] = None,
     attack: Annotated[
-        bool, typer.Option("--attack", help="Also attack the classifier, for many minutes.")
+        bool, typer.Option("--attack", help="Also attack the classifier, for some minutes.")
     ] = False,
     compare: Annotated[
         bool,
