@@ -219,9 +219,9 @@ def variants(dataset):
 
 @functools.cache
 def glyph_network():
-    from prudent.certify.features.network import shipped
+    from prudent.records.whole_network import shipped_network
 
-    return shipped("glyphs").code.layers
+    return shipped_network("glyphs")[0].layers
 
 
 def network_codes(images):
@@ -272,7 +272,7 @@ class Data:
 
 
 def glyph_rows(power, groups, device, count):
-    from prudent.certify.features.glyphs import Hand, glyphs
+    from prudent.feature_files.glyphs import Hand, glyphs
 
     hand = Hand.seeded(3, device)
     images = torch.cat([glyphs(50, 10, hand, variation=0.3) for _ in range(count // 500)])

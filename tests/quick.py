@@ -21,6 +21,7 @@ SLOW_TO_START = frozenset(
 NEEDS_TORCH = frozenset(
     (
         *("prudent.certify", "prudent.corruption", "prudent.demo", "prudent.experiments"),
+        "prudent.feature_files",
         *("prudent.federated", "prudent.paper", "prudent.training", "prudent.tune"),
         "prudent.audit.training",
     )

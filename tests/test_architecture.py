@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "tune": GROUND | {"accounting", "records", "release", "training"},
     "experiments": GROUND | WORKERS | {"accounting", "records", "tune"},
     "certify": GROUND | WORKERS | {"accounting", "experiments", "records"},
+    "feature_files": GROUND | {"certify", "experiments", "records"},
     "demo": GROUND | {"certify", "experiments"},
     "audit": GROUND
     | WORKERS
@@ -52,8 +53,8 @@ MAY_IMPORT = {
     "explore": GROUND | {"accounting", "paper", "release"},
     "cli": GROUND
     | WORKERS
-    | {"accounting", "audit", "certify", "demo", "experiments", "explore", "paper", "prudent"}
-    | {"samples", "tune"},
+    | {"accounting", "audit", "certify", "demo", "experiments", "explore", "feature_files"}
+    | {"paper", "prudent", "samples", "tune"},
     "__init__": GROUND | WORKERS | {"accounting", "audit", "tune"},
     "__main__": {"cli"},
 }
@@ -155,6 +156,7 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
         ("release/noise.py", "from prudent.audit import audit"),
         ("training/step.py", "from prudent.audit.training import white_box"),
         ("certify/classifier.py", "from prudent.audit import audit"),
+        ("certify/features/__init__.py", "from prudent.feature_files import landmarks"),
         ("records/form.py", "from prudent.training.keystream import Key"),
         ("corruption/__init__.py", "from prudent import cli"),
         ("paper/figures.py", "from prudent.cli import main"),

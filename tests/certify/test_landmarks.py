@@ -5,14 +5,13 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-import torch
 
 from prudent.certify import CertifiedClassifier
 from prudent.certify.codes import SCALE, whole
 from prudent.certify.features import Vectors, shipped_landmarks
-from prudent.certify.features.strokes import FORMS, digits
 from prudent.certify.landmarks import NEAREST, Crowding, Landmarks
 from prudent.certify.radius import STEPS
+from prudent.feature_files.strokes import digits
 
 WIDTH = 6
 
@@ -79,18 +78,6 @@ def test_a_saved_classifier_keeps_its_crowding(tmp_path: Path) -> None:
     read = CertifiedClassifier.load(tmp_path / "saved.npz")
     for one, two in zip(made.predict_radius(pictures), read.predict_radius(pictures), strict=True):
         assert np.array_equal(one, two)
-
-
-def test_digits_by_strokes_are_drawn_again_and_fill_their_box() -> None:
-    drawn = digits(200, 7)
-    assert torch.equal(drawn, digits(200, 7))
-    assert drawn.shape == (200, 28, 28)
-    inked = (drawn > 0.5).flatten(1).sum(1)
-    assert inked.min() > 15
-    assert inked.max() < 400
-    high = (drawn > 0.5).any(2).sum(1)
-    assert high.float().median() > 16
-    assert all(abs(x) <= 1 and abs(y) <= 1 for form in FORMS for line in form for x, y in line)
 
 
 def test_digits_are_near_the_landmarks_that_come_with_the_package() -> None:

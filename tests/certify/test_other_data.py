@@ -11,23 +11,19 @@ import torch
 from torch import nn
 
 from prudent.certify import CertifiedClassifier, experiment
-from prudent.certify.features import backbone, shipped_landmarks
-from prudent.certify.features.backbone import ResNet18Embedding, whitened
-from prudent.certify.features.reviews import reviews
+from prudent.certify.features.backbone import ResNet18Embedding
 from prudent.certify.features.sentences import (
     Intervals,
     MiniLMEmbedding,
-    fitted,
-    make,
     minilm_map,
     read,
-    write,
 )
 from prudent.certify.features.table import CENSUS, Column, Partitions
 from prudent.certify.radius import STEPS
 from prudent.experiments.backbones import ResNet18Features
 from prudent.experiments.formats import packed_texts
 from prudent.experiments.sentence_encoder import SentenceEncoder
+from prudent.feature_files.sentences import fitted, make, write
 from prudent.release.noise import ReproducibleNoise
 
 FIRST, SECOND = Column(0, (1.0, 2.0)), Column(1, cells=5)
@@ -142,13 +138,6 @@ def test_the_direction_that_comes_with_the_package():
     assert features.name == "minilm"
 
 
-def test_made_up_reviews_alternate_and_repeat():
-    texts, labels = reviews(40, seed=3)
-    assert reviews(40, seed=3)[0] == texts != reviews(40, seed=4)[0]
-    assert labels.tolist() == [0, 1] * 20
-    assert not any("{" in text for text in texts)
-
-
 class Doubling:
     """An embedding that counts its calls."""
 
@@ -192,37 +181,6 @@ def test_an_image_has_the_same_features_wherever_it_stands():
     floats[2, 0, 0, 0] = np.nan
     assert np.isnan(embedding(floats)[2]).all()
     np.testing.assert_array_equal(np.delete(embedding(floats), 2, 0), np.delete(found, 2, 0))
-
-
-def test_whitened_features_are_round_and_computed_row_by_row(tmp_path, monkeypatch):
-    draw = np.random.default_rng(0)
-    rows = np.square(draw.standard_normal((3000, 40)) @ draw.standard_normal((40, 256)) + 9)
-    found = whitened(rows)
-    codes, present = found.codes(rows)
-    assert present.all()
-    assert codes.shape == (3000, 128)
-    spread = codes[:, :30].std(axis=0)  # the directions in which these rows vary
-    assert spread.max() / spread.min() < 1.6
-    alone = np.concatenate([found.codes(row[None])[0] for row in rows[:40]])
-    assert alone.tobytes() == codes[:40].tobytes()
-    rows[1, 7] = np.nan
-    assert found.codes(rows[:3])[1].tolist() == [True, False, True]
-    rows[2] = 1e300
-    assert np.isfinite(found.codes(rows[2:3])[0]).all()
-
-
-def test_statistics_and_landmarks_of_random_images_are_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(backbone, "_IMAGES", 200)
-    monkeypatch.setattr(backbone, "_LANDMARKS", 150)
-    torch.manual_seed(0)
-    embedding = ResNet18Embedding(ResNet18Features(3).eval(), "given", 256)
-    story = backbone.make(tmp_path / "made.npz", embedding)
-    made = np.load(tmp_path / "made.npz")
-    assert made["rows"].shape == (150, 128)
-    assert json.loads(str(made["story"]))["images"] == story["images"] == 200
-    shipped = shipped_landmarks("resnet18")
-    assert shipped.codes.shape == (8000, 128)
-    assert shipped.features.name == "resnet18"
 
 
 def bert(layers=2, width=24, inner=40, words=30):

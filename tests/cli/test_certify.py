@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
@@ -164,19 +165,20 @@ def test_public_records_are_landmarks(archive: Path, tmp_path: Path) -> None:
 
 
 def test_landmarks_are_made_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from prudent.certify.features import landmark_files
+    from prudent.feature_files import landmarks
 
-    monkeypatch.setitem(landmark_files.RECIPES, "glyphs", landmark_files.Recipe(count=6, tables=2))
+    few = attrs.evolve(landmarks.RECIPES["glyphs"], count=6, digits=4)
+    monkeypatch.setitem(landmarks.RECIPES, "glyphs", few)
     answer = prudent("certify", "make-features", "--out", str(tmp_path / "x.npz"), "--json")
-    assert json.loads(answer.out)["count"] == 6
+    assert json.loads(answer.out)["digits"] == 4
     with np.load(tmp_path / "x.npz") as made:
-        assert made["rows"].shape == (6, 256)
+        assert made["rows"].shape == (10, 256)
 
 
 def test_the_map_of_glyphs_is_made_by_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prudent.certify.features import glyph_network, letters
+    from prudent.feature_files import glyph_network, letters
 
     training = letters.Recipe(batch=8, width=16, channels=(4, 4, 4, 4))
     few = glyph_network.Recipe(classes=3, others=6, copies=4, training=training)

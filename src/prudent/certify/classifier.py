@@ -73,8 +73,9 @@ class CertifiedClassifier:
         features: What turns records into vectors whose cosines tell what is alike. None: records
             are vectors already. A function: it is called with one record at a time, in a container
             like that of the records. A name of `features.NAMES`, or a `Partition`.
-        ramp: Cosines between which the weight of a landmark rises from 0 to 1; None: those chosen
-            for the map, or by the cosines between landmarks, see `landmarks.public_ramp`.
+        ramp: Cosines, less crowding, between which the weight of a landmark rises from 0 to 1;
+            None: those chosen for the map, or by the cosines between landmarks, see
+            `landmarks.public_ramp`.
         share: Fraction of ε for the class totals.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.

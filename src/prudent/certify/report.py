@@ -97,7 +97,7 @@ def draw(found: Sequence[tuple[str, Result]], axes: "Axes") -> None:
     """Draw what classifiers certify against bad records, and what the worst attack tried did."""
     for (title, result), colour in zip(found, _COLOURS, strict=False):
         records, certified = zip(*((k, 100 * value) for k, value in result.curve), strict=True)
-        label = f"{title}, ε = {result.epsilon:g}: {certified[0]:.1f}%, proved for any bad records"
+        label = f"{title}, ε = {result.epsilon:g}: {certified[0]:.1f}% without bad records"
         axes.plot(records, certified, color=colour, label=label)
         axes.fill_between(records, certified, color=colour, alpha=0.12)
         tried = sorted(result.attacked.items())

@@ -62,7 +62,7 @@ def certify(
         options.whole_number("Repeatable noise, for rehearsals: whoever knows it can subtract it."),
     ] = None,
     attack: Annotated[
-        bool, typer.Option("--attack", help="Also attack the classifier, for many minutes.")
+        bool, typer.Option("--attack", help="Also attack the classifier, for some minutes.")
     ] = False,
     compare: Annotated[
         bool,
@@ -240,8 +240,10 @@ def make_features(
 ) -> None:
     """Make a map of the package again.
 
-    glyphs-landmarks: codes of synthetic glyphs; reads no data.
-    letters-landmarks: codes of public letters (data set emnist-az).
+    glyphs-landmarks: codes of synthetic glyphs and of digits written down as
+    strokes; reads no data.
+    letters-landmarks: codes of public letters (data set emnist-az) and of
+    digits written down as strokes.
     resnet18-landmarks: codes of random images, and their statistics.
     glyphs: a network trained on synthetic glyphs; reads no data, two
     minutes on a GPU, hours on a CPU.
@@ -262,25 +264,25 @@ def make_features(
     if steps is not None:
         _validate.count(1, steps=steps)
     if features == "glyphs":
-        from prudent.certify.features import glyph_network
+        from prudent.feature_files import glyph_network
 
         story = glyph_network.make(out, device=device, steps=steps)
     elif features == "letters":
-        from prudent.certify.features import letters
+        from prudent.feature_files import letters
 
         story = letters.make(out, device=device, steps=steps)
     elif features == "minilm":
-        from prudent.certify.features import sentences
+        from prudent.feature_files import sentences
 
         story = sentences.make(out)
     elif features == "resnet18-landmarks":
-        from prudent.certify.features import backbone
+        from prudent.feature_files import photographs
 
-        story = backbone.make(out)
+        story = photographs.make(out)
     else:
-        from prudent.certify.features import landmark_files
+        from prudent.feature_files import landmarks
 
-        story = landmark_files.make(out, features.removesuffix("-landmarks"))
+        story = landmarks.make(out, features.removesuffix("-landmarks"))
     if as_json:
         echo_json(story)
     else:

@@ -201,6 +201,11 @@ def test_what_the_essay_says_of_bad_records_follows_from_the_table(measured):
     assert all(success[column, 0.1] > 99 for column in ("ours", "ours-dpsgd"))
     travel = ["trimmed", "dpsgd", "ptr", "ours", "ours-dpsgd"]  # by learning rate × steps
     assert [success[column, 0.1] for column in travel] == sorted(success[c, 0.1] for c in travel)
+    for row in records.rows:
+        if row.column in settings()["certified"]:
+            assert row.success["backdoor"].mean < 1
+            others = [cell.mean for kind, cell in row.cells.items() if kind != AIMED]
+            assert row.least == row.cells[AIMED].mean < min(others) - 5
 
 
 def test_what_the_essay_says_of_bad_gradients_follows_from_the_table(measured):

@@ -9,7 +9,8 @@
 | `census` | rows of Census-Income | cells of public partitions |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
-`letters`, `glyphs` and `resnet18` come with landmarks of their own.
+`letters`, `glyphs` and `resnet18` come with landmarks of their own. Those of the first two include
+digits that were put down by hand as strokes: no data, but they show what digits look like.
 """
 
 import functools

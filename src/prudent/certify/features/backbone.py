@@ -9,7 +9,6 @@ ImageNet was ever looked at.
 import functools
 import hashlib
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -32,15 +31,10 @@ SIDE = 64
 WIDTH = 256
 """How many features there are."""
 
-_IMAGES, _LANDMARKS, _SEED = 12_000, 8000, 5
-_DIRECTIONS, _SHRINK = 128, 0.1
-_RAMP = (0.09, 0.15)
-_FINE = 1 << 12  # steps of a root in a unit
+FINE = 1 << 12
+"""Steps of a square root in a unit."""
+
 _FARTHEST = float(1 << 20)  # with weights below 2¹², sums of 256 products are exact in float64
-_SAW = (
-    "photographs 46,000 to 50,000 of the training part of CIFAR10, with counts of the others; "
-    "results of an earlier classifier on the test part were known"
-)
 
 
 class ResNet18Embedding:
@@ -120,22 +114,13 @@ class Whitened:
         """Codes of images."""
         given = records if self.embedding is None else self.embedding(records)
         rows, present = Form((len(self.centre),)).read(given)
-        return whole((_roots(rows) - self.centre) @ self.matrix), present
+        return whole((roots(rows) - self.centre) @ self.matrix), present
 
 
-def _roots(rows: Real) -> Real:
-    found: Real = np.rint(_FINE * np.sqrt(rows.clip(min=0.0))).clip(max=_FARTHEST)
+def roots(rows: Real) -> Real:
+    """Square roots of features, in whole steps."""
+    found: Real = np.rint(FINE * np.sqrt(rows.clip(min=0.0))).clip(max=_FARTHEST)
     return found
-
-
-def whitened(features: Real) -> Whitened:
-    """The map by statistics of features of public images."""
-    roots = _roots(features)
-    centre = np.rint(roots.mean(axis=0))
-    values, vectors = np.linalg.eigh(np.cov((roots - centre).T))
-    scales = np.sqrt(values + _SHRINK * values.mean())
-    matrix = (vectors / scales)[:, ::-1][:, :_DIRECTIONS]
-    return Whitened(centre, np.rint(matrix / np.abs(matrix).max() * (_FINE - 1)), "")
 
 
 def resnet18_map(embedding: ResNet18Embedding | None = None) -> Whitened:
@@ -145,22 +130,3 @@ def resnet18_map(embedding: ResNet18Embedding | None = None) -> Whitened:
         centre, matrix = (archive[name].astype(np.float64) for name in ("centre", "matrix"))
         network = embedding or ResNet18Embedding()
         return Whitened(centre, matrix, f"{sha256(path)}", network)
-
-
-def make(path: Path, embedding: ResNet18Embedding | None = None) -> dict[str, Any]:
-    """Draw random images, and write the statistics and the landmarks of the map.
-
-    Returns:
-        How they were made.
-    """
-    from prudent.certify.features.landmark_files import write
-    from prudent.experiments.recipes.random_images import draw
-
-    network, generator = embedding or ResNet18Embedding(), torch.Generator().manual_seed(_SEED)
-    features = network(draw(_IMAGES, 32, generator).numpy())
-    found = whitened(features)
-    story = {"images": _IMAGES, "landmarks": _LANDMARKS, "seed": _SEED, "ramp": _RAMP, "saw": _SAW}
-    centre, matrix = found.centre.astype(np.int32), found.matrix.astype(np.int16)
-    codes, _ = found.codes(features[:_LANDMARKS])
-    write(path, codes, _RAMP, story, centre=centre, matrix=matrix)
-    return story

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent.certify.features import letters
-from prudent.certify.features.glyphs import Hand, glyphs
+from prudent.feature_files import letters
+from prudent.feature_files.glyphs import Hand, glyphs
 from prudent.records.whole_network import TOP, Layer, write_network
 
 _AT_ONCE = 4000

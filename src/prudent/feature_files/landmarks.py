@@ -18,10 +18,10 @@ import torch
 from prudent._files import replacing
 from prudent.certify.codes import Codes, whole
 from prudent.certify.features import images
-from prudent.certify.features.glyphs import Hand, glyphs
-from prudent.certify.features.letters import turned
-from prudent.certify.features.strokes import digits
 from prudent.certify.landmarks import Crowding
+from prudent.feature_files.glyphs import Hand, glyphs
+from prudent.feature_files.letters import turned
+from prudent.feature_files.strokes import digits
 from prudent.records.whole_network import TOP
 
 _MOST = 15
