@@ -110,6 +110,14 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
     }
 
 
+@pytest.fixture
+def deep_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strange name may become that of a file; one with `..` stays inside the test's folder."""
+    deep = tmp_path.joinpath(*"abcdefgh")
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+
+
 @pytest.mark.parametrize("target", files.TARGETS, ids=lambda target: target.name)
 def test_files(target: files.Target) -> None:
     seeds, chance = target.seeds(), random.Random(0)
@@ -123,6 +131,7 @@ def test_files(target: files.Target) -> None:
     [call for call in calls.CALLS if call.weight >= 0.5],
     ids=lambda call: call.name,
 )
+@pytest.mark.usefixtures("deep_folder")
 def test_calls(call: calls.Call) -> None:
     few = hypothesis.settings(max_examples=2, phases=[hypothesis.Phase.generate], database=None)
 
@@ -137,10 +146,8 @@ def test_calls(call: calls.Call) -> None:
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
-def test_commands(
-    command: commands.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # a strange name may become that of a file
+@pytest.mark.usefixtures("deep_folder")
+def test_commands(command: commands.Command) -> None:
     right = list(command.make())
     command.judge(commands._replaced(right, ({0: "\x1b[2J'\""}, ())))
 
