@@ -201,6 +201,19 @@ def test_an_error_that_nobody_chose_is_a_finding() -> None:
         judge("t", "x", lambda: len(3))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["count", "mean of a table", "trimmed_sum"])
+def test_a_refusal_after_a_charge_is_a_finding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prudent.release import request
+    from prudent.release.statistics import trimmed
+
+    (call,) = (each for each in calls.CALLS if each.name == f"release.{name}")
+    assert call.judge({"noise": 7}) is not None
+    for module in (request, trimmed):
+        monkeypatch.setattr(module, "source_of", lambda noise: noise)
+    with pytest.raises(FindingError, match="after a charge"):
+        call.judge({"noise": 7})
+
+
 def test_a_price_that_is_too_low_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     import dp_accounting as dp
 
