@@ -57,11 +57,14 @@ def replacing(path: Path, mode: str = "w", *, owner_only: bool = False) -> Itera
         owner_only: Whether only its owner may read the file.
 
     Raises:
-        OSError: If it cannot be written; names the file.
+        OSError: If it cannot be written, or is a device or a pipe, which a file would take the
+            place of for good; names the file.
     """
     aside = path.with_name(path.name + ".new")
     encoding = None if "b" in mode else "utf-8"
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise FileExistsError(errno.EEXIST, "Expected a regular file", str(path))
         aside.unlink(missing_ok=True)  # left by a process that was killed
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
         number = os.open(aside, flags, 0o600 if owner_only else 0o666)

@@ -20,7 +20,7 @@ from prudent.certify import CertifiedClassifier, Counts, Landmarks, NotFittedErr
 from prudent.certify.radius import STEPS, UNTOUCHABLE, decided, moves_of
 from prudent.release.budget.ledger import Ledger, OverBudgetError
 from prudent.release.failures import SourceError
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Law, ReproducibleNoise, SecureNoise
 
 POINTS = np.array([[1.0, 0.0], [0.6, 0.8], [-0.3, 0.5]])
 QUERIES = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.28, 0.96], [-1.0, 0.2]])
@@ -222,6 +222,16 @@ def test_what_a_fit_costs_is_pure_and_charged_before_records_are_read(tmp_path: 
         assert "landmarks" in str(entries[-1]) or "vectors" in str(entries[-1])
         with pytest.raises(OverBudgetError):
             model(epsilon=0.3, ledger=ledger).fit_chunks(Unread())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("noise", [7, SecureNoise])
+def test_what_is_no_source_of_noise_is_refused_before_the_charge(
+    noise: Any, tmp_path: Path
+) -> None:
+    with Ledger.create(tmp_path / "x.db", epsilon=0.5, delta=1e-6) as ledger:
+        with pytest.raises(ArgumentError, match="Expected noise"):
+            model(epsilon=0.3, ledger=ledger, noise=noise).fit(POINTS, [0, 1, 0])
+        assert list(ledger.history()) == []
 
 
 def test_noise_has_the_scale_of_its_share() -> None:

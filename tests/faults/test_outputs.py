@@ -55,6 +55,19 @@ def test_a_file_is_replaced_all_or_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes")
+def test_a_device_or_pipe_is_not_replaced(tmp_path: Path, capfd) -> None:
+    """As root, `--out /dev/null --force` made a regular file of the device."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(FileExistsError, match=r"regular file: '.*/pipe'"), replacing(path) as file:
+        file.write("x")
+    assert main(["sample", "salaries", "--out", str(path), "--force"]) == 2
+    assert "regular file" in capfd.readouterr().err
+    assert path.is_fifo()
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
 def test_a_full_disk_names_the_file_and_leaves_no_half(disk) -> None:
     path = disk.path / "file"
     path.write_text("before")

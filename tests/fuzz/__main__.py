@@ -204,10 +204,10 @@ def _run_one(share: Share, seconds: float, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     sys.path.insert(0, os.getcwd())
     out = folder / "result.json"
-    with (folder / "told").open("w") as file, tempfile.TemporaryDirectory() as elsewhere:
+    with (folder / "told").open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        os.chdir(elsewhere)  # a hostile name may be a path
+        _keep_inside(folder / "scratch")
         if not isinstance(share.target, Target):
             _by_hypothesis(share, seconds, out)
         elif importlib.util.find_spec("atheris"):
@@ -215,6 +215,24 @@ def _run_one(share: Share, seconds: float, folder: Path) -> None:
         else:
             _by_mutation(share, seconds, out)
     remove_folder()  # a child does not run what is registered for the end of a process
+
+
+def _keep_inside(scratch: Path) -> None:
+    """Let a fed path, which a command may write to, lead to nothing outside of `scratch`.
+
+    Relative paths do not leave it because the working folder is deep inside; other paths and the
+    user's own folders are closed where the system can do that, and what the user's folders hold
+    is not read.
+    """
+    from tests.fuzz.confinement import confine
+    from tests.fuzz.files import folder
+
+    deep = scratch.joinpath(*"abcdefgh")
+    deep.mkdir(parents=True)
+    os.chdir(deep)
+    os.environ |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME"), str(scratch))
+    tempfile.tempdir = str(scratch)
+    confine([scratch.parent, folder().parent])
 
 
 def _by_hypothesis(share: Share, seconds: float, out: Path) -> None:

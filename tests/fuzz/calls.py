@@ -8,6 +8,7 @@ import decimal
 import fractions
 import functools
 import io
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def _never_below(given: dict[str, Any], answer: Any) -> None:
 
 
 DATA = np.linspace(0.0, 100.0, 200)
+VECTORS = np.ones((50, 3))
 COST = {"epsilon": 1.0, "delta": 1e-6}
 
 
@@ -159,6 +161,33 @@ def _table() -> Any:
     return pa.table({"x": DATA, "who": np.arange(200) % 50, "city": ["Oslo", "Bergen"] * 100})
 
 
+class Charges:
+    """A ledger that counts its charges."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def charge(self, event: Any, label: str, delta: float | None = None) -> None:
+        self.made += 1
+
+
+def _before_the_charge(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; arguments that it refuses after it has charged its ledger are a finding."""
+
+    def run(**given: Any) -> Any:
+        try:
+            return function(**given)
+        except Exception as error:
+            ledger, data = given.get("ledger"), given.get("data", given.get("vectors"))
+            is_right = data is DATA or data is VECTORS or type(data).__module__ == "pyarrow.lib"
+            if is_right and isinstance(ledger, Charges) and ledger.made:
+                told = "".join(traceback.format_exception(error)[-12:])
+                raise FindingError("after a charge", repr(given), told) from error
+            raise
+
+    return run
+
+
 def _release(name: str, /, **own: Any) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
     def make() -> tuple[Callable[..., Any], dict[str, Any]]:
         import inspect
@@ -167,7 +196,7 @@ def _release(name: str, /, **own: Any) -> Callable[[], tuple[Callable[..., Any],
 
         function = getattr(release, name)
         shared = dict.fromkeys(
-            ("column", "ledger", "unit", "per_unit", "by", "groups", "where", "read_as", "connect")
+            ("column", "unit", "per_unit", "by", "groups", "where", "read_as", "connect")
         ) | {
             "data": DATA,
             "dry_run": False,
@@ -175,10 +204,17 @@ def _release(name: str, /, **own: Any) -> Callable[[], tuple[Callable[..., Any],
             "bounds": None,
             "law": release.Law.LAPLACE,
         }
-        shared |= {"fallback": False, "test": None, "failure": None, "certify": None}
+        shared |= {
+            "ledger": Charges(),
+            "fallback": False,
+            "test": None,
+            "failure": None,
+            "certify": None,
+        }
         shared |= {"confidence": 0.95, "noise": _noise(), **COST, **own}
         taken = inspect.signature(function).parameters
-        return function, {key: value for key, value in shared.items() if key in taken or key in own}
+        given = {key: value for key, value in shared.items() if key in taken or key in own}
+        return _before_the_charge(function), given
 
     return make
 
@@ -365,6 +401,13 @@ def _classifier() -> Any:
     return CertifiedClassifier(1.0, 10, np.eye(784)[::40], noise=_noise())
 
 
+def _classify(**arguments: Any) -> Any:
+    """Make a classifier and fit it: what it is made with is checked there."""
+    from prudent.certify import CertifiedClassifier
+
+    return CertifiedClassifier(**arguments).fit(np.eye(3), np.arange(3))
+
+
 def _fitted() -> Any:
     images, labels = _images(), np.arange(10)
     return _classifier().fit(images, labels)
@@ -448,7 +491,7 @@ CALLS: tuple[Call, ...] = (
             ("describe", _release("describe", ps=(0.25, 0.5))),
             (
                 "trimmed_sum",
-                _release("trimmed_sum", vectors=np.ones((50, 3)), trim=20, propose=1.0, bound=2.0),
+                _release("trimmed_sum", vectors=VECTORS, trim=20, propose=1.0, bound=2.0),
             ),
         )
     ),
@@ -1062,18 +1105,19 @@ CALLS: tuple[Call, ...] = (
     # Certificates, corruption, experiments, federated learning.
     Call(
         "certify.CertifiedClassifier",
-        _of(
-            "certify:CertifiedClassifier",
-            epsilon=1.0,
-            classes=10,
-            landmarks=16,
-            features=None,
-            ramp=None,
-            share=0.1,
-            ledger=None,
-            noise=Made(_noise),
+        lambda: (
+            _classify,
+            {
+                "epsilon": 1.0,
+                "classes": 10,
+                "landmarks": 16,
+                "features": None,
+                "ramp": None,
+                "share": 0.1,
+                "ledger": None,
+                "noise": _noise(),
+            },
         ),
-        0.3,
     ),
     Call(
         "certify.CertifiedClassifier.fit",

@@ -19,6 +19,7 @@ import torch
 from prudent._formats import DamagedFileError
 from prudent._validate import ArgumentError
 from prudent.experiments import formats
+from prudent.release import SecureNoise
 from tests.fuzz import calls, files
 
 XY = ("x_train", "y_train", "x_test", "y_test")
@@ -44,6 +45,8 @@ FILES: list[tuple[str, bytes]] = [
         files._saved(**dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.array("a"))),
     ),
     ("classifier", files._saved(released=np.zeros(2), header=np.array("[]"))),
+    ("landmarks", files._saved(rows=np.eye(2))),
+    ("landmarks", files._array(np.array(["a", "b"]))),
     ("features network", files._saved(header=np.array('{"layers": {"weights": 1}}'))),
     ("features network", files._saved(header=np.array('{"layers": [], "ballot": {}}'))),
     ("safetensors", b"\xff" * 8),
@@ -180,6 +183,10 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("experiments.tutorial_cnn", {"shape": ()}),
     ("experiments.tutorial_cnn", {"shape": (10**12, 28, 28)}),
     ("experiments.tutorial_cnn", {"classes": 1.1e260}),
+    *(("certify.CertifiedClassifier", {"noise": each}) for each in (64, [], SecureNoise)),
+    *(("certify.CertifiedClassifier", {"ramp": each}) for each in (True, "x", AMBIGUOUS)),
+    *(("certify.CertifiedClassifier", {"landmarks": each}) for each in (2 * 10**24, ["a"], RAGGED)),
+    ("certify.CertifiedClassifier", {"classes": torch.zeros(3, device="meta")}),
     ("federated.RoundRelease", {"plan": "x"}),
     ("federated.RoundRelease.__call__", {"updates": None}),
 ]

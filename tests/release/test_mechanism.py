@@ -251,6 +251,9 @@ class TestBranches:
             def of_value(self, law: Law, scale: float, size: int) -> list[int]:
                 return [0] * size
 
+            def integer(self, bound: int) -> int:
+                return 0
+
         def at(margin: int) -> object:
             measure = lambda _: RobustValue((0,), margin, 64)  # noqa: E731
             return self.mechanism.release(None, measure, noise=Silent())

@@ -1,12 +1,18 @@
 """Noise: on the lattice, of the right law, and a check that would notice a wrong scale."""
 
+import functools
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+from prudent import release
+from prudent._validate import ArgumentError
 from prudent.accounting import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -14,6 +20,7 @@ from prudent.accounting import (
     LaplaceTest,
 )
 from prudent.release.noise import Law, ReproducibleNoise, SecureNoise
+from prudent.release.proposal import search_quantile
 
 DRAWS = 4_000
 SOURCES = [SecureNoise(), ReproducibleNoise(1)]
@@ -97,3 +104,34 @@ def test_only_the_reproducible_noise_is_reproducible() -> None:
 
     assert draws(ReproducibleNoise(3)) == draws(ReproducibleNoise(3))
     assert draws(SecureNoise()) != draws(SecureNoise())
+
+
+def _private_groups(**options: Any) -> object:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"x": [1.0, 2.0], "city": ["a", "b"]})
+    return release.count(table, by="city", groups="private", delta=1e-6, **options)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        functools.partial(release.count, [1.0, 2.0]),
+        functools.partial(release.median, [1.0, 2.0], bounds=(0, 9)),
+        functools.partial(release.median, [1.0, 2.0], propose=1, delta=1e-6),
+        functools.partial(search_quantile, [1.0, 2.0], proposals=[1, 2], delta=1e-6),
+        functools.partial(release.trimmed_sum, np.ones((2, 1)), trim=1, propose=1, delta=1e-6),
+        _private_groups,
+    ],
+    ids=["sum", "selection", "test", "proposal", "vectors", "groups"],
+)
+@pytest.mark.parametrize("noise", [7, "x", SecureNoise])
+def test_what_is_no_source_is_refused_before_the_charge(
+    ask: Callable[..., object], noise: Any, tmp_path: Path
+) -> None:
+    with (
+        release.Ledger.create(tmp_path / "x.db", epsilon=5.0, delta=1e-5) as ledger,
+        pytest.raises(ArgumentError, match="Expected noise"),
+    ):
+        ask(epsilon=1.0, noise=noise, ledger=ledger)
+    with release.Ledger(tmp_path / "x.db") as ledger:
+        assert list(ledger.history()) == []

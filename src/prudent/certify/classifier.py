@@ -34,7 +34,7 @@ from prudent.certify.landmarks import Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
 from prudent.records.labels import Classes
 from prudent.release.failures import withheld
-from prudent.release.noise import Noise
+from prudent.release.noise import Noise, source_of
 
 RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported, unless others are given."""
@@ -240,6 +240,7 @@ class CertifiedClassifier:
             width: How many numbers each record has, where records are vectors and `landmarks` is
                 a number of directions.
         """
+        source_of(self.noise)
         classes = Classes(labels_of(self.classes))
         partition = partition_of(self.features, self.landmarks, self.ramp, width, len(classes))
         return Known(partition, classes, self.pricing)

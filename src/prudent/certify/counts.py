@@ -16,7 +16,7 @@ from prudent.accounting.chargeable import LedgerLike
 from prudent.certify.radius import Whole
 from prudent.records.labels import NONE
 from prudent.release.charging import charge
-from prudent.release.noise import Noise, SecureNoise
+from prudent.release.noise import Noise, source_of
 from prudent.release.preview import Preview
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
@@ -82,7 +82,7 @@ class Counts:
 
     def released(self, pricing: "Pricing", noise: Noise | None) -> "Counts":
         """Exact counts with noise."""
-        source = SecureNoise() if noise is None else noise
+        source = source_of(noise)
         cells = pricing.cells.noisy(self.cells.ravel().tolist(), self.tables, source)
         totals = pricing.totals.noisy(self.totals.tolist(), 1, source)
         shaped = np.array(cells, np.int64).reshape(self.cells.shape)

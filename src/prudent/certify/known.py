@@ -8,7 +8,7 @@ import numpy as np
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.certify.codes import whole
+from prudent.certify.codes import Codes, whole
 from prudent.certify.counts import Counts, Pricing
 from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
 from prudent.certify.landmarks import (
@@ -25,6 +25,7 @@ ROWS = 1024
 """Records or queries that are mapped at a time, to save memory."""
 
 _MOST_CLASSES = 10**6
+_MOST_LANDMARKS = 1_000_000
 
 
 class Known:
@@ -54,13 +55,33 @@ class Known:
 
 def _features(features: Any, rows: Any) -> Features:
     if features is None:
-        return Vectors(np.atleast_2d(np.asarray(rows, dtype=np.float64))[0].size)
+        return Vectors(np.asarray(next(parts(rows, 1))).size)
     if hasattr(features, "codes"):
         return features  # type: ignore[no-any-return]
     if not callable(features):
         raise ArgumentError("features", "a name, a function or None", shown=name_of(features))
     first = np.asarray(features(next(parts(rows, 1))))
     return Function(features, first.size, name_of(features))
+
+
+def _coded(features: Any, rows: Any) -> tuple[Features, Codes]:
+    """The features and the codes of landmarks, which are public: what cannot be read is refused."""
+    if _is_empty(rows):
+        raise ArgumentError("landmarks", "at least one public record", shown="none")
+    try:
+        coded = _features(features, rows)
+        codes, present = coded.codes(rows)
+    except (ArgumentError, OSError, ImportError):
+        raise
+    except Exception as error:  # whatever an object raises that is no container of records
+        raise _unread(rows) from error
+    if not present.all():
+        raise _unread(rows)
+    return coded, codes
+
+
+def _unread(rows: Any) -> ArgumentError:
+    return ArgumentError("landmarks", "records that the features can read", shown=name_of(rows))
 
 
 def _is_empty(rows: Any) -> bool:
@@ -98,7 +119,7 @@ def partition_of(
     if landmarks is None:
         raise ArgumentError("landmarks", "public records, or a number of directions", got=landmarks)
     if counted:
-        _validate.count(1, landmarks=landmarks)
+        _validate.between(1, _MOST_LANDMARKS, landmarks=_validate.count(landmarks=landmarks))
         coded = Vectors(width) if features is None and width else features
         if not hasattr(coded, "width"):
             raise ArgumentError(
@@ -106,13 +127,8 @@ def partition_of(
             )
         codes = whole(random_directions(landmarks, coded.width))
     else:
-        if _is_empty(landmarks):
-            raise ArgumentError("landmarks", "at least one public record", shown="none")
-        coded = _features(features, landmarks)
-        codes, present = coded.codes(landmarks)
-        if not present.all():
-            raise ArgumentError("landmarks", "records that the features can read", shown="others")
-    return Landmarks(coded, codes, ramp or public_ramp(codes, classes))
+        coded, codes = _coded(features, landmarks)
+    return Landmarks(coded, codes, public_ramp(codes, classes) if ramp is None else ramp)
 
 
 def name_of(features: Any) -> str:
@@ -127,7 +143,10 @@ def labels_of(classes: Any) -> Sequence[Any]:
     if isinstance(classes, int) and not isinstance(classes, bool):
         _validate.between(2, _MOST_CLASSES, classes=classes)
         return range(classes)
-    return np.asarray(_validate.values(classes=classes)).tolist()  # type: ignore[no-any-return]
+    try:
+        return np.asarray(_validate.values(classes=classes)).tolist()  # type: ignore[no-any-return]
+    except Exception as error:  # whatever objects raise that are no labels
+        raise ArgumentError("classes", "a number or labels", shown=name_of(classes)) from error
 
 
 def checked_width(records: Any) -> int | None:

@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.codes import SCALE, Codes, nearest, products
 from prudent.certify.radius import STEPS, Weights, Whole
@@ -135,6 +136,13 @@ def _nearest_mean(found: Codes, count: int, skip: int = 0) -> npt.NDArray[np.flo
     return mean
 
 
+def _checked_ramp(ramp: Any) -> tuple[float, float]:
+    ends = [_validate.between(-1, 1, ramp=each) for each in _validate.values(ramp=ramp)]
+    if len(ends) != 2 or not ends[0] < ends[1]:
+        raise ArgumentError("ramp", "two cosines in rising order", got=ramp)
+    return ends[0], ends[1]
+
+
 @attrs.frozen(eq=False)
 class Landmarks:
     """A partition by landmarks.
@@ -149,15 +157,12 @@ class Landmarks:
 
     features: Features
     codes: Codes
-    ramp: tuple[float, float] = (0.1, 0.35)
+    ramp: tuple[float, float] = attrs.field(default=(0.1, 0.35), converter=_checked_ramp)
     crowding: Crowding | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.codes.ndim != 2 or not len(self.codes):
             raise ArgumentError("landmarks", "rows of numbers, one or more", shown="not")
-        low, high = self.ramp
-        if not -1 <= low < high <= 1:
-            raise ArgumentError("ramp", "two cosines in rising order", got=self.ramp)
 
     @property
     def name(self) -> str:

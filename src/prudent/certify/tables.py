@@ -97,7 +97,7 @@ def _prepared(known: Known, column: Column) -> request.Prepared:
     """The release of the counts of one class: a row is one of its records or absent."""
     request.check_certifiable(column)
 
-    def answer(records: Column, noise: Noise | None) -> Any:
+    def answer(records: Column, noise: Noise) -> Any:
         cells = _cells(records, known.partition.sizes[0])
         exact = Counts(cells[None], cells.sum(keepdims=True), 1, known.digest)
         return ClassCounts(exact.released(known.pricing, noise))

@@ -143,8 +143,8 @@ def _rows(path: Path) -> Any:
 
     from prudent._formats import reading
 
-    with reading(path, "an .npy file of numbers"):
-        return np.load(path, allow_pickle=False)
+    with reading(path, "an .npy file of numbers"), path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _parts(dataset: str) -> "tuple[Part, Part]":

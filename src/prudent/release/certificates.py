@@ -23,7 +23,7 @@ from prudent._rounding import exact, outward
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.release.columns.column import Column
 from prudent.release.margins.quantile import RobustValue
-from prudent.release.noise import Noise, SecureNoise
+from prudent.release.noise import Noise, source_of
 
 MARGIN_CAP = 2**15
 """Largest margin that is told apart for a certificate: the window it needs must be read."""
@@ -126,7 +126,7 @@ class DistanceRelease:
         self, distance: int, low: Any, high: Any, *, noise: Noise | None = None
     ) -> Certificate:
         """Release a lower bound on this distance, which one record must change by at most 1."""
-        drawn = (SecureNoise() if noise is None else noise).of_test(
+        drawn = source_of(noise).of_test(
             DiscreteLaplaceTest(math.nextafter(1 / self.epsilon, math.inf))
         )
         return Certificate(

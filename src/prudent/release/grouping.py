@@ -17,7 +17,7 @@ from prudent.release import request
 from prudent.release.charging import charge
 from prudent.release.columns.column import Column, Kind
 from prudent.release.failures import withheld
-from prudent.release.noise import SecureNoise
+from prudent.release.noise import source_of
 from prudent.release.outcome import Groups
 from prudent.release.partitions import PartitionSelection
 from prudent.release.sums.additive import shares_of
@@ -77,8 +77,8 @@ def private_groups(function: Callable[..., Any], bound: Bound, kind: Kind) -> An
     )
     if dry_run:
         return whole
+    noise = source_of(given.get("noise"))
     note = charge(ledger, whole, data, column, bound.arguments)
-    noise = SecureNoise() if given.get("noise") is None else given["noise"]
     kept = withheld(lambda: selection.select(opened.counts(), noise))
     price = {"epsilon": whole.epsilon, "delta": whole.delta, "event": whole.event}
     answers = Groups(

@@ -26,7 +26,7 @@ from prudent.release.calibration import checked_target, with_least_noise
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice
 from prudent.release.margins.quantile import RobustValue
-from prudent.release.noise import LARGEST_SCALE, Law, Noise, SecureNoise, checked_test
+from prudent.release.noise import LARGEST_SCALE, Law, Noise, checked_test, source_of
 from prudent.release.outcome import Branch, NoiseSpread, Outcome, Refused, Released
 
 Data = TypeVar("Data")
@@ -254,7 +254,7 @@ class ProposeTestReleaseMechanism:
             SourceError: If `measure` or `fallback` fails. The original message is withheld, since
                 it may quote records.
         """
-        noise = SecureNoise() if noise is None else noise
+        noise = source_of(noise)
         measured = withheld(measure, data)
         if self.law is Law.LAPLACE and len(measured.value) != 1:  # independent of the test
             raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")

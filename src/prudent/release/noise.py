@@ -24,7 +24,7 @@ coordinate. `SLACK` is many times larger, and calibration reserves it.
 import functools
 import math
 import secrets
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Law(Choice):
     """For a vector, and for numbers when very many releases share a budget."""
 
 
+@runtime_checkable
 class Noise(Protocol):
     """A source of noise."""
 
@@ -92,6 +93,16 @@ class SecureNoise:
     def integer(self, bound: int) -> int:
         """See `Noise`."""
         return secrets.randbelow(bound)
+
+
+def source_of(noise: Noise | None) -> Noise:
+    """The source that is asked for, the operating system's for None; call it before a charge."""
+    if noise is None:
+        return SecureNoise()
+    allowed = "a source of noise, such as prudent.release.SecureNoise(), or None"
+    if isinstance(noise, type):  # a class has the methods of its instances
+        raise ArgumentError("noise", allowed, shown=f"the class {noise.__name__}")
+    return _validate.instance(Noise, allowed, noise=noise)  # type: ignore[type-abstract]
 
 
 class ReproducibleNoise:

@@ -25,7 +25,7 @@ from prudent.release.failures import withheld
 from prudent.release.lattice import least_proposal
 from prudent.release.margins import quantile as margin
 from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Noise, ReproducibleNoise
+from prudent.release.noise import Noise, ReproducibleNoise, source_of
 from prudent.release.outcome import Outcome, Refused, Released
 from prudent.release.preview import Preview
 from prudent.release.request import Budget, Options, check_names, open_records
@@ -282,6 +282,7 @@ def search_quantile(
         delta=required_delta(options),
         event=search.event,
     )
+    noise = source_of(options.get("noise"))
     note = charge(options.get("ledger"), preview, data, column, options)
 
     def measure(mechanism: ProposeTestReleaseMechanism, records: Column) -> margin.RobustValue:
@@ -289,6 +290,6 @@ def search_quantile(
             records, mechanism.lattice, exact, propose=mechanism.steps, cap=mechanism.cap
         )
 
-    found = withheld(search.release, records, measure, noise=options.get("noise"))
+    found = withheld(search.release, records, measure, noise=noise)
     note([found])
     return attrs.evolve(found, epsilon=preview.epsilon, delta=preview.delta)

@@ -32,7 +32,7 @@ from prudent.release.charging import charge
 from prudent.release.columns.column import ArrayColumn, Column, Kind
 from prudent.release.columns.contributions import PerUnit
 from prudent.release.failures import withheld
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Law, Noise, source_of
 from prudent.release.outcome import Groups, Outcome, Refused, Released
 from prudent.release.preview import Preview
 from prudent.release.sums.additive import shares_of
@@ -145,13 +145,12 @@ class Prepared:
 
     Attributes:
         preview: What is known before the data are read: the price and the noise.
-        answer: Reads the records and returns the outcome; None as noise means the operating
-            system's.
+        answer: Reads the records and returns the outcome.
         certification: How to certify a released value; None if that was not asked for.
     """
 
     preview: Preview
-    answer: Callable[[Column, Noise | None], Outcome]
+    answer: Callable[[Column, Noise], Outcome]
     certification: "Certification | None" = None
 
 
@@ -169,7 +168,7 @@ class Certification:
     mechanism: DistanceRelease
     distance: Callable[[Column, Any], tuple[int, Any, Any]]
 
-    def certificate(self, records: Column, value: Any, noise: Noise | None) -> Certificate:
+    def certificate(self, records: Column, value: Any, noise: Noise) -> Certificate:
         """Release the certificate for a value that was released."""
         return self.mechanism.release(*self.distance(records, value), noise=noise)
 
@@ -268,8 +267,8 @@ def release(
         preview = _with_certificate(preview, certification.mechanism, options["epsilon"])
     if options.get("dry_run"):
         return preview
+    noise = source_of(options.get("noise"))
     charged = charge(options.get("ledger"), preview, data, column, options)
-    noise = options.get("noise")
 
     def answer(records: Column) -> Outcome:
         outcome = withheld(prepared.answer, records, noise)

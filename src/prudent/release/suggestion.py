@@ -202,7 +202,7 @@ def _shape(
         return Believed(quantiles)
     assert spread is not None
     width = _validate.positive(spread=spread)
-    return _Normal(_CENTRE * width if centre is None else float(centre), width)
+    return _Normal(_CENTRE * width if centre is None else _validate.real(centre=centre), width)
 
 
 def _asked(statistic: str, p: Any, values: FloatArray) -> tuple[Callable[..., Any], float]:

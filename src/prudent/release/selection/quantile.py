@@ -43,7 +43,7 @@ from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.failures import withheld
 from prudent.release.margins.quantile import rational
-from prudent.release.noise import Noise, SecureNoise
+from prudent.release.noise import Noise, source_of
 from prudent.release.selection.measure import DoubleMeasure, Measure
 from prudent.release.selection.sampler import Decay, choose, draw, rate
 from prudent.release.selection.window import Window
@@ -233,7 +233,7 @@ class ExponentialQuantile:
         Raises:
             SourceError: If the records cannot be read; the message quotes none.
         """
-        return withheld(self._release, column, SecureNoise() if noise is None else noise)
+        return withheld(self._release, column, source_of(noise))
 
     def _release(self, column: Column, noise: Noise) -> Selected:
         window = Window.read(column, self.measure, self.p, self.reach)

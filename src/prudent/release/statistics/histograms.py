@@ -12,7 +12,7 @@ from prudent import _validate
 from prudent.release import request
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.noise import Law, Noise
 from prudent.release.outcome import NoiseSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
@@ -69,8 +69,7 @@ def histogram(
         sensitivity = records.contribution.records
         spread = NoiseSpread(law, mechanism.scale(sensitivity), 1.0)
 
-        def answer(records: Column, noise: Noise | None) -> Any:
-            noise = SecureNoise() if noise is None else noise
+        def answer(records: Column, noise: Noise) -> Any:
             found = numbers
             if found is None:
                 assert clipping is not None

@@ -16,7 +16,7 @@ from prudent import _validate
 from prudent._rounding import exact
 from prudent.release import request
 from prudent.release.columns.column import Column
-from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.noise import Law, Noise
 from prudent.release.outcome import (
     Branch,
     CountSpread,
@@ -92,8 +92,7 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
         sensitivity = records.contribution.records
         spread = NoiseSpread(mechanism.law, mechanism.scale(sensitivity), 1.0)
 
-        def answer(records: Column, noise: Noise | None) -> Released:
-            noise = SecureNoise() if noise is None else noise
+        def answer(records: Column, noise: Noise) -> Released:
             (noisy,) = mechanism.noisy([records.count()], sensitivity, noise)
             return Released(
                 max(0, noisy),  # nearer to the truth, which is not negative either
@@ -132,8 +131,7 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
         parts = _parts(records, options, 0.0, TOTAL_SHARE)
         clipping, mechanism = parts.clipping, parts.sums
 
-        def answer(records: Column, noise: Noise | None) -> Released:
-            noise = SecureNoise() if noise is None else noise
+        def answer(records: Column, noise: Noise) -> Released:
             ends = clipping.ends(records, noise)
             total = ClippedTotal.between(ends, records.contribution.records)
             (noisy,) = mechanism.noisy([total.read(records)], total.sensitivity, noise)
@@ -196,8 +194,7 @@ def _moment(
         parts = _parts(records, options, CENTRE_SHARE, RADIUS_SHARE)
         mechanism = parts.sums
 
-        def answer(records: Column, noise: Noise | None) -> Released:
-            noise = SecureNoise() if noise is None else noise
+        def answer(records: Column, noise: Noise) -> Released:
             ends = parts.clipping.ends(records, noise)
             moments = released_moments(degree, ends, records, mechanism, noise)
             spread = MomentSpread(moments, which, records.scale)

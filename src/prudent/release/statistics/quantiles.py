@@ -231,7 +231,7 @@ def certify_quantile(
                 hint="They are the ends of the interval that is certified.",
             )
 
-        def answer(records: Column, noise: Noise | None) -> Outcome:
+        def answer(records: Column, noise: Noise) -> Outcome:
             distance = quantile_distance(records, exact, *ends)
             shown = [None if math.isinf(end) else scale.value(end) for end in ends]
             found = mechanism.release(distance, *shown, noise=noise)

@@ -42,7 +42,7 @@ def prepared_quantile(
     )
     event = for_units(mechanism.event, records.contribution.records)
 
-    def answer(records: Column, noise: Noise | None) -> Released:
+    def answer(records: Column, noise: Noise) -> Released:
         found = mechanism.release(records, noise)
         return _released(found, records.scale, mechanism.confidence, event)
 
@@ -72,7 +72,7 @@ def prepared_quantiles(ps: Sequence[Any], options: Options, records: Column) -> 
     )
     event = for_units(mechanism.event, records.contribution.records)
 
-    def answer(records: Column, noise: Noise | None) -> Released:
+    def answer(records: Column, noise: Noise) -> Released:
         scale, found = records.scale, mechanism.release(records, noise)
         intervals = tuple(
             None if one.useless or one.interval is None else scale.ends(*one.interval)
@@ -109,7 +109,7 @@ def prepared_range(options: Options, records: Column) -> Prepared:
     )
     event = for_units(mechanism.event, records.contribution.records)
 
-    def answer(records: Column, noise: Noise | None) -> Released:
+    def answer(records: Column, noise: Noise) -> Released:
         number, interval, useless = mechanism.release(records, noise)
         spread = None
         if interval is not None:

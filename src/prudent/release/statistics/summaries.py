@@ -14,7 +14,7 @@ from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.description import Description
 from prudent.release.margins.quantile import HALF, rational
-from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.noise import Law, Noise
 from prudent.release.outcome import (
     Branch,
     Released,
@@ -127,8 +127,8 @@ def describe(
     def prepare(records: Column) -> Prepared:
         plan = _plan(records, ps, options)
 
-        def answer(records: Column, noise: Noise | None) -> Any:
-            return _described(plan, records, SecureNoise() if noise is None else noise)
+        def answer(records: Column, noise: Noise) -> Any:
+            return _described(plan, records, noise)
 
         preview = Preview(
             statistic="description",

@@ -151,7 +151,7 @@ def prepared(
     def measured(records: Column) -> RobustValue:
         return measure(records, mechanism.lattice, mechanism.steps, mechanism.cap)
 
-    def answer(records: Column, noise: Noise | None) -> Outcome:
+    def answer(records: Column, noise: Noise) -> Outcome:
         outcome = modes.read(mechanism.release(records, measured, noise=noise))
         return advised(_displayed(outcome, scale, difference), advice)
 

@@ -15,7 +15,7 @@ from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.margins import trimmed as trimming
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Law
+from prudent.release.noise import Law, source_of
 from prudent.release.outcome import Outcome
 from prudent.release.preview import Preview
 from prudent.release.request import Answer, Budget, Options, Prepared, statistic
@@ -154,8 +154,9 @@ def trimmed_sum(
     def everything(rows: npt.NDArray[np.float64]) -> tuple[int, ...]:
         return tuple(np.sum(trimming.shortened(rows, mechanism.lattice), axis=0).tolist())
 
+    noise = source_of(options.get("noise"))
     note = charge(options.get("ledger"), preview)
-    found = withheld(mechanism.release, rows, measure, everything, noise=options.get("noise"))
+    found = withheld(mechanism.release, rows, measure, everything, noise=noise)
     note([found])
     found = tested.advised(found, _OF_SUMS)
     return attrs.evolve(found, epsilon=preview.epsilon, delta=preview.delta)
