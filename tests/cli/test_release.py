@@ -244,12 +244,12 @@ def test_a_certificate(run: Run, files: Path) -> None:
     assert answer["epsilon"] == 1.0
     status, out, _ = run("median", *given, "--certify", "0.5")
     assert "records must be added or removed before the exact statistic of the data leaves [" in out
-    status, out, _ = run("certify", *given, "--high", "51")
+    status, out, _ = run("certify-quantile", *given, "--high", "51")
     assert status == 0
     assert "before the exact statistic of the data exceeds 51" in out
     status, out, _ = run("mode", *given, *COST[2:], "--column", "city", "--certify", "0")
     assert "of the data is no longer Oslo" in out
-    status, out, err = run("certify", *given)
+    status, out, err = run("certify-quantile", *given)
     assert (status, out) == (2, "")
     assert err.startswith("--low: expected at most high, and at least one of the two")
 
@@ -292,7 +292,7 @@ def test_dates(run: Run, tmp_path: Path) -> None:
         assert "of the data leaves [2024-03-" in out
         status, out, _ = run("iqr", *given, "--json")
         assert json.loads(out)["value"] % 86400 == 0  # whole days, in seconds
-    status, out, err = run("certify", *given, "--high", "never")
+    status, out, err = run("certify-quantile", *given, "--high", "never")
     assert err.startswith("--high: expected a date, got 'never'")
 
 
@@ -300,7 +300,7 @@ def test_the_answer_is_that_of_an_array(
     run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same noise, what the command prints is what the library gives for the array."""
-    monkeypatch.setattr("prudent.release.mechanism.SecureNoise", lambda: noise.ReproducibleNoise(7))
+    monkeypatch.setattr("prudent.release.noise.SecureNoise", lambda: noise.ReproducibleNoise(7))
     _, out, _ = run("median", str(files / "t.parquet"), *MEDIAN, "--json")
     outcome: Any = statistics.median(SAMPLE, propose=0.5, epsilon=0.5, delta=1e-6)
     assert json.loads(out)["value"] == outcome.value
@@ -451,7 +451,7 @@ STATISTICS = {
     "mean": [],
     "describe": [],
     "histogram": [],
-    "certify": ["--low", "0.5"],
+    "certify-quantile": ["--low", "0.5"],
     "quantile": ["--propose", "0.5", "--p", "0.25"],
     "iqr": ["--propose", "0.5"],
     "trimmed-mean": ["--propose", "0.5", "--trim", "1"],
