@@ -659,7 +659,7 @@ def _read_search(path: Path) -> object:
     from prudent.tune import Binomial, Candidate, tune
 
     out = path.parent.parent if path.parent.name == "secret" else path.parent
-    for other in (*out.iterdir(), *path.parent.iterdir()):
+    for other in {*out.iterdir(), *path.parent.iterdir()}:
         if other not in (path, path.parent):
             shutil.rmtree(other) if other.is_dir() else other.unlink()
     candidate = Candidate(lambda setting, folder: 0.0, _search_event())
