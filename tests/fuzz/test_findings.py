@@ -79,6 +79,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.quantiles", {"ps": 44}),
     *(("release.describe", {"ps": each}) for each in (None, 0.9999999999999999, [0.5, None])),
     ("release.count", {"unit": AMBIGUOUS}),
+    ("release.suggest", {"centre": np.array(["NaT"], "datetime64[s]")}),
+    ("release.suggest", {"centre": float("inf")}),
     ("release.quantile", {"failure": AMBIGUOUS, "delta": 877464}),
     ("release.median", {"fallback": AMBIGUOUS}),
     ("release.median", {"dry_run": AMBIGUOUS}),

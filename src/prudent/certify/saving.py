@@ -78,6 +78,6 @@ def read(path: str | os.PathLike[str], features: Any) -> Saved:
             shares = header.get("crowding")
             own: Any = Vectors(codes.shape[1]) if given is None else named(given)
             crowding = Crowding(archive["crowding"], *shares) if shares else None
-            given = Landmarks(own, codes, ramp, crowding)  # type: ignore[arg-type]
+            given = Landmarks(own, codes, ramp, crowding)
         counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
         return Saved(given, header["classes"], header["share"], ramp, counts)

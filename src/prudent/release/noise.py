@@ -102,7 +102,7 @@ def source_of(noise: Noise | None) -> Noise:
     allowed = "a source of noise, such as prudent.release.SecureNoise(), or None"
     if isinstance(noise, type):  # a class has the methods of its instances
         raise ArgumentError("noise", allowed, shown=f"the class {noise.__name__}")
-    return _validate.instance(Noise, allowed, noise=noise)  # type: ignore[type-abstract]
+    return _validate.instance(Noise, allowed, noise=noise)
 
 
 class ReproducibleNoise:
