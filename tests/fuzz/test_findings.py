@@ -4,6 +4,7 @@ import gzip
 import pickle
 import warnings
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ FILES: list[tuple[str, bytes]] = [
 ]
 
 KINDS = ("Laplace", "Gaussian", "DiscreteLaplace", "DiscreteGaussian")
+META = torch.zeros(2, device="meta")
 AMBIGUOUS = np.array(["a", None], object)
 ACCOUNTANTS = ("PldAccountant", "RdpAccountant")
 RAGGED = [[1.0, 2.0], [3.0]]
@@ -81,6 +83,11 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.count", {"unit": AMBIGUOUS}),
     ("release.suggest", {"centre": np.array(["NaT"], "datetime64[s]")}),
     ("release.suggest", {"centre": float("inf")}),
+    *((f"release.Lattice.for_{each}", {"bounds": META}) for each in ("unit", "proposal")),
+    *((f"release.{each}", {"bounds": META}) for each in ("sum", "median", "mean of a table")),
+    *(("release.quantile", {"p": each}) for each in (META, float("inf"), Decimal("Infinity"))),
+    ("accounting.PldAccountant.profile", {"epsilons": [10**400]}),
+    ("training.suggest_aggregation", {"norms": 10**400}),
     ("release.quantile", {"failure": AMBIGUOUS, "delta": 877464}),
     ("release.median", {"fallback": AMBIGUOUS}),
     ("release.median", {"dry_run": AMBIGUOUS}),

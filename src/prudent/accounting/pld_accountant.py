@@ -174,7 +174,7 @@ class PldAccountant(dp.PrivacyAccountant):
         """
         try:
             wanted = np.asarray(epsilons, dtype=np.float64)
-        except (TypeError, ValueError):
+        except Exception:  # whatever an object raises that is no list of numbers
             wanted = np.array(np.nan)
         if wanted.ndim != 1 or not np.isfinite(wanted).all():
             raise _validate.ArgumentError("epsilons", "a list of finite numbers", got=epsilons)

@@ -185,7 +185,7 @@ def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     """Return public bounds as two finite numbers in ascending order, or raise ValueError."""
     try:
         low, high = (float(end) for end in bounds)
-    except (TypeError, ValueError):
+    except Exception:  # whatever an object raises that is no pair of numbers
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise _validate.ArgumentError(

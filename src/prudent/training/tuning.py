@@ -114,7 +114,7 @@ def suggest_aggregation(
     """
     try:
         values = torch.as_tensor(norms, dtype=torch.float64, device="cpu").flatten()
-    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+    except Exception:  # whatever an object raises that is no tensor
         raise _validate.ArgumentError(
             "norms", "a tensor of numbers", shown=type(norms).__name__
         ) from None

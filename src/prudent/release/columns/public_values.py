@@ -33,6 +33,6 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
             return number
         if dtype.is_floating() and not math.isnan(float(given)):
             return float(given)
-    except (TypeError, ValueError, KeyError, OverflowError):
+    except Exception:  # whatever an object raises that is no such value
         pass
     raise ArgumentError(name, f"of type {dtype}, as the column is", got=value)

@@ -98,7 +98,7 @@ class Scale:
             return Lattice.for_unit(spacing)
         try:
             low, high = bounds
-        except (TypeError, ValueError):
+        except Exception:  # whatever an object raises that is no pair
             raise ArgumentError("bounds", "a pair (low, high)", got=bounds) from None
         return Lattice.for_unit(spacing, (self.number(low), self.number(high)))
 

@@ -97,7 +97,7 @@ def rational(p: float | Fraction | str) -> Fraction:
     """
     try:
         exact = Fraction(str(p)) if isinstance(p, float) else Fraction(p)
-    except (TypeError, ValueError, ZeroDivisionError):
+    except Exception:  # whatever an object raises that is no number
         exact = Fraction(0)
     if not 0 < exact <= 1 or exact.denominator > _LARGEST_DENOMINATOR:
         raise ArgumentError(

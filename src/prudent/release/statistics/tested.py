@@ -77,7 +77,7 @@ def bounds(options: Budget, scale: Scale) -> tuple[float, float] | None:
         return given  # type: ignore[no-any-return]
     try:
         low, high = given
-    except (TypeError, ValueError):
+    except Exception:  # whatever an object raises that is no pair
         raise _validate.ArgumentError("bounds", "a pair (low, high)", got=given) from None
     return converted("bounds", scale.number, low), converted("bounds", scale.number, high)
 

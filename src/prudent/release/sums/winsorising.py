@@ -169,7 +169,7 @@ class Clipping:
         """Clip to public bounds, given as values of the column's type."""
         try:
             low, high = bounds
-        except (TypeError, ValueError):
+        except Exception:  # whatever an object raises that is no pair
             raise _validate.ArgumentError("bounds", "a pair (low, high)", got=bounds) from None
         return cls(given=check_bounds((scale.number(low), scale.number(high))))
 
