@@ -58,6 +58,9 @@ def test_fields_of_a_frozen_value_keep_what_was_checked():
     _validate.fields(value, partial(_validate.between, 0, 1), "rate")
     _validate.fields(value, _validate.count, "steps")
     assert (type(value.rate), type(value.steps)) == (float, int)
+    assert _validate.count(1, 5, steps=5) == 5
+    with pytest.raises(ValueError, match=r"Expected steps a whole number >= 1 and <= 5, got 6\."):
+        _validate.count(1, 5, steps=6)
     with pytest.raises(ValueError, match=r"Expected steps a whole number >= 5, got 3\."):
         _validate.fields(value, partial(_validate.count, 5), "steps")
 

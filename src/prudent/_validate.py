@@ -147,12 +147,13 @@ def between(low: float, high: float, *, ends: str = "[]", **argument: Any) -> fl
     return number
 
 
-def count(minimum: int = 0, **argument: Any) -> int:
-    """A whole number of at least `minimum`."""
+def count(minimum: int = 0, maximum: float = math.inf, **argument: Any) -> int:
+    """A whole number of at least `minimum`, and at most `maximum`."""
     name, value = _only(argument)
-    allowed = f"a whole number >= {minimum}"
+    at_most = f" and <= {maximum:,}" if maximum < math.inf else ""
+    allowed = f"a whole number >= {minimum}{at_most}"
     number = _number(name, value, allowed)
-    if math.isinf(number) or number != math.floor(number) or number < minimum:
+    if math.isinf(number) or number != math.floor(number) or not minimum <= number <= maximum:
         _fail(name, allowed, value)
     return int(value)
 

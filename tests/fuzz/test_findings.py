@@ -70,6 +70,7 @@ FILES: list[tuple[str, bytes]] = [
 ]
 
 KINDS = ("Laplace", "Gaussian", "DiscreteLaplace", "DiscreteGaussian")
+POISONS = ("Backdoor", "ClassMeanPoison", "RandomLabelFlip", "TargetedLabelFlip")
 META = torch.zeros(2, device="meta")
 AMBIGUOUS = np.array(["a", None], object)
 ACCOUNTANTS = ("PldAccountant", "RdpAccountant")
@@ -86,6 +87,11 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     *((f"release.Lattice.for_{each}", {"bounds": META}) for each in ("unit", "proposal")),
     *((f"release.{each}", {"bounds": META}) for each in ("sum", "median", "mean of a table")),
     *(("release.quantile", {"p": each}) for each in (META, float("inf"), Decimal("Infinity"))),
+    ("release.suggest", {"count": 2**67}),
+    ("release.Ledger.create", {"adaptive": torch.zeros(0)}),
+    ("release.Ledger.create", {"data": "d", "another": torch.zeros(0)}),
+    ("accounting.price_list", {"delta": [1e-9, 1e-10]}),
+    *((f"corruption.{each}.apply", {"classes": 2**67}) for each in POISONS),
     ("accounting.PldAccountant.profile", {"epsilons": [10**400]}),
     ("training.suggest_aggregation", {"norms": 10**400}),
     ("release.quantile", {"failure": AMBIGUOUS, "delta": 877464}),

@@ -182,6 +182,7 @@ def price_list(event: dp.DpEvent, delta: float) -> list[Price]:
 
     Equal parts are listed once. Both numbers are differences or values of upper bounds.
     """
+    _validate.between(0, 1, delta=delta)
     parts: list[tuple[dp.DpEvent, int]] = []
     for part in _parts(event):
         known = [index for index, (other, _) in enumerate(parts) if other == part]

@@ -98,7 +98,7 @@ MOST_RUNS = 10**8
 
 def fair_coins(runs: int, seed: int | None = None) -> BoolArray:
     """Return one coin for each of 2 `runs` runs; without a seed, different ones each time."""
-    runs = int(_validate.between(8, MOST_RUNS, runs=_validate.count(runs=runs)))
+    runs = _validate.count(8, MOST_RUNS, runs=runs)
     return tossed(2 * runs, seed)
 
 

@@ -119,7 +119,7 @@ def partition_of(
     if landmarks is None:
         raise ArgumentError("landmarks", "public records, or a number of directions", got=landmarks)
     if counted:
-        _validate.between(1, _MOST_LANDMARKS, landmarks=_validate.count(landmarks=landmarks))
+        _validate.count(1, _MOST_LANDMARKS, landmarks=landmarks)
         coded = Vectors(width) if features is None and width else features
         if not hasattr(coded, "width"):
             raise ArgumentError(

@@ -44,7 +44,7 @@ def corrupted_records(records: int, ratio: float, seed: int) -> Tensor:
         ratio: the share of bad records, in [0, 0.5].
         seed: the seed of the choice.
     """
-    records = _validate.count(records=_validate.between(0, _MOST_RECORDS, records=records))
+    records = _validate.count(0, _MOST_RECORDS, records=records)
     bad = math.floor(Fraction(repr(valid_ratio(ratio))) * records)
     order = torch.randperm(records, generator=seeded_generator(seed, _RECORDS))
     return order[:bad].sort().values

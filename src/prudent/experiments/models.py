@@ -130,7 +130,7 @@ def _image(shape: tuple[int, int, int], least: int) -> int:
 
 
 def _outputs(classes: int) -> int:
-    return _validate.count(1, classes=_validate.between(1, _WIDEST, classes=classes))
+    return _validate.count(1, _WIDEST, classes=classes)
 
 
 def multilayer_perceptron(

@@ -17,7 +17,7 @@ from prudent._progress import track
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import FloatArray
 from prudent.release.outcome import Released
-from prudent.release.proposal import suggest_proposal
+from prudent.release.proposal import MOST_SYNTHETIC, suggest_proposal
 from prudent.release.statistics import median
 
 Draw = Callable[[np.random.Generator, int], FloatArray]
@@ -94,7 +94,7 @@ def compare_mechanisms(
             is not seeded.
         seed: Seed of the data.
     """
-    _validate.count(1, records=records)
+    _validate.count(1, MOST_SYNTHETIC, records=records)
     _validate.count(1, trials=trials)
     if propose is not None:
         _validate.positive(propose=propose)

@@ -31,6 +31,9 @@ from prudent.release.preview import Preview
 from prudent.release.request import Budget, Options, check_names, open_records
 from prudent.release.statistics.tested import required_delta
 
+MOST_SYNTHETIC = 10**8
+"""Most records of a synthetic data set, which is held in memory."""
+
 _STEP = 2**0.25  # ratio of neighbouring proposals: the result is at most a fifth too large
 _STRIDE = 16  # steps taken at once until the answer is bracketed
 _FARTHEST = 400  # steps up before giving up: thirty orders of magnitude
@@ -73,7 +76,7 @@ def suggest_proposal(
     Raises:
         ValueError: If no proposal passes: too few records for this ε and δ.
     """
-    _validate.count(1, count=count)
+    _validate.count(1, MOST_SYNTHETIC, count=count)
     _validate.count(1, rehearsals=rehearsals)
     _validate.function(statistic=statistic)
     if not callable(getattr(shape, "rvs", None)):

@@ -20,7 +20,7 @@ from prudent.release import statistics
 from prudent.release.lattice import FloatArray
 from prudent.release.margins.quantile import rational
 from prudent.release.outcome import Refused
-from prudent.release.proposal import Shape, suggest_proposal
+from prudent.release.proposal import MOST_SYNTHETIC, Shape, suggest_proposal
 
 _CENTRE = 5.0  # of a shape that only a spread is known of, in spreads: not at zero
 
@@ -158,7 +158,7 @@ def suggest(
         seed: Seed of the synthetic data.
     """
     _validate.one_of(STATISTICS, statistic=statistic)
-    _validate.count(1, count=count)
+    _validate.count(1, MOST_SYNTHETIC, count=count)
     _validate.count(1, trials=trials)
     believed = _shape(spread, centre, quantiles, shape)
     generator = np.random.default_rng(_validate.count(seed=seed))

@@ -109,5 +109,5 @@ def largest_refuted(
 def check_counts(right: int, guesses: int, canaries: int) -> None:
     """Raise an error unless right <= guesses <= canaries."""
     _validate.count(1, canaries=canaries)
-    _validate.between(0, canaries, guesses=_validate.count(guesses=guesses))
-    _validate.between(0, guesses, right=_validate.count(right=right))
+    _validate.count(0, canaries, guesses=guesses)
+    _validate.count(0, guesses, right=right)

@@ -18,7 +18,7 @@ def shifts(copies: int) -> tuple[tuple[int, int], ...]:
 
     They are public and the same for every record.
     """
-    return _NEAR[: _validate.count(1, copies=_validate.between(1, len(_NEAR), copies=copies))]
+    return _NEAR[: _validate.count(1, len(_NEAR), copies=copies)]
 
 
 def shifted(images: Tensor, shift: tuple[int, int]) -> Tensor:

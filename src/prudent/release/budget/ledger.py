@@ -129,11 +129,12 @@ class Ledger:
         Takes the arguments of `Ledger`, and `another`: whether data that are known to have a budget
         may have this one as well. Their releases are then covered by the sum of the budgets only.
         """
+        _validate.flag(another=another)
         name = None if data is None else data_binding.data_name(data)
         budget = Budget(
             _validate.positive(epsilon=epsilon),
             _validate.between(0, 1, ends="()", delta=delta),
-            bool(adaptive),
+            _validate.flag(adaptive=adaptive),
             check_relation(relation=relation),
             data=name,
         )

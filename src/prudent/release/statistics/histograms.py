@@ -53,7 +53,7 @@ def histogram(
     Returns:
         `Histogram`; with `by`, a dictionary with one per group.
     """
-    bins = int(_validate.between(1, _MOST_BINS, bins=_validate.count(1, bins=bins)))
+    bins = _validate.count(1, _MOST_BINS, bins=bins)
     law = options.get("law", Law.LAPLACE)
     additive(options)  # checks them
 

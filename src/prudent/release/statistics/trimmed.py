@@ -53,7 +53,7 @@ def trimmed_mean(
             or 0 without bounds.
         **options: See `Budget` and `TableOptions`.
     """
-    trim = int(_validate.between(0, _MOST_TRIMMED, trim=_validate.count(trim=trim)))
+    trim = _validate.count(0, _MOST_TRIMMED, trim=trim)
 
     def prepare(records: Column) -> Prepared:
         price, certifies = request.without_certificate(options)
