@@ -1002,7 +1002,6 @@ CALLS: tuple[Call, ...] = (
             cuda_graph=None,
             workers=0,
             prefetch=2,
-            double_sums=False,
             compile=False,
             seed=0,
             distributed=None,

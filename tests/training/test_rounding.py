@@ -133,15 +133,25 @@ def test_terms_that_cancel_have_the_norms_that_the_proof_takes():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["whole", "tf32", "bf16"])
 @pytest.mark.parametrize("make", [Vector, Sliding, Table])
-def test_double_sums_on_a_gpu_move_by_one_clip(make, monkeypatch):
+def test_a_record_moves_a_sum_on_a_gpu_by_what_it_adds_alone(make, kind, monkeypatch):
     def engine(model, loss):
-        return BookKeeping(model.cuda(), loss, double_sums=True)
+        return BookKeeping(model.cuda(), loss, autocast=torch.bfloat16 if kind == "bf16" else None)
 
-    for clip in (0.1, 1 / 3):
-        with_it, _ = exact_sum(monkeypatch, make, 1500, clip, engine, 1500, "cuda")
-        without, _ = exact_sum(monkeypatch, make, 1499, clip, engine, 1500, "cuda")
-        assert 0.9 * clip < float((with_it - without).double().norm()) <= clip * (1 + 1e-6)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+    try:
+        for clip in (0.1, 1 / 3):
+            with_it, without, alone = (
+                exact_sum(monkeypatch, make, records, clip, engine, 1500, "cuda")[0].double()
+                for records in (1500, 1499, 1)
+            )
+            moved = with_it - without
+            assert 0.9 * clip < float(moved.norm()) <= clip * (1 + SUMS)
+            assert float((moved - alone).norm()) < 1e-9 * clip
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("size", [1, 3, 2047, 2048, 5000, 300_000])

@@ -13,7 +13,7 @@ Guarantee:
     two such norms. So it is too small by a factor of at most 1 + u (2 (2,048 + P/1,024) + K + 32),
     for P numbers in all. (Sums of products that cancel have an allowance of their own; `norms`.)
 
-    *Sums in double precision*: on a CPU always, on a GPU with `double_sums`. Added up are first the
+    *Sums* over records are in double precision. Added up are first the
     n rows of a chunk, times the T positions of a record, in any order, then the chunks. Let N be
     the records of the batch. The error of a sum is at most (nT + 2) 2⁻⁵³ times the sum of the
     lengths of all terms. A term is at most the clip for T = 1; for larger T the allowance in the
@@ -29,15 +29,13 @@ Guarantee:
     16,384 in chunks of 1,024. In float64, whose short allowance proves little about terms that
     cancel, 64 records of 40 positions.
 
-    *Sums in single precision*: on a GPU the rows of one chunk are otherwise added in single
-    precision, in an order that the library chooses, and only the chunks in double precision. In any
-    order the error is at most (n + 2) u times the sum of the lengths of all terms, so for T = 1 two
-    neighbours are within `SUMS` clips as long as N (n + 2) ≤ 8,388: 90 records at once, or 512 in
-    chunks of 14. For T > 1, for larger batches, and for bfloat16 and TF32 factors, since tensor
-    cores do not round every sum to the nearest, no useful bound is proved. What was found, with
-    equal gradients chosen to round badly, is 2·10⁻⁴ clips for a chunk of 4,096 records, a fifth of
-    what the noise allows, and 3·10⁻³ for one of 65,536: keep physical batches to 8,192, or ask for
-    `double_sums`.
+    *Runs in single precision*: on a GPU, with factors in bfloat16 or TF32 and T > 1, a kernel first
+    adds at most 1,024 products of one record by tensor cores. Of these it is assumed that k
+    additions have an error of at most k 2⁻²³ of the sum of the absolute values, which leaves room
+    for sums that are truncated and not rounded. What a run adds is then a number of this record
+    alone, whatever stands beside it, and its length exceeds the norm by a factor of at most
+    √(1 + 10⁻³), half of `SUMS` (`norms`). For T ≤ 1,024 it is one term, no longer than the clip, so
+    the other half covers N n ≤ 2.2·10¹²; for larger T it covers N n T ≤ 2.1·10⁹.
 """
 
 import torch

@@ -248,13 +248,9 @@ class Step:
         trimmed = policy.records(trim)
         decision = self._decide(norms, valid, chunks, trimmed, words)
         total: Values = {}
-        # In double precision: in single precision the rounding of a sum grows with the batch.
-        double = self.engine.double_sums or not norms.is_cuda
-        weights = decision.weights.double() if double else decision.weights
-        parts = torch.split(weights, [len(batch.norms) for batch in batches])
+        parts = torch.split(decision.weights.double(), [len(batch.norms) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(part).items():
-                value = value.double() if len(batches) > 1 else value
                 total[name] = total[name] + value if name in total else value
         losses = torch.cat([batch.losses for batch in batches]).detach()
         drawn = self.processes.summed(valid.sum())

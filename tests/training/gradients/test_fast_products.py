@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prudent.training.aggregation import clip_weights
 from prudent.training.gradients import BookKeeping, layers
 from prudent.training.gradients.contributions import Dense, Outer, Rows, weighted_sums
 from prudent.training.gradients.norms import SquaredNorms, inner, squared_norms
-from prudent.training.gradients.products import LEFT_OUT, cut_product, parts, shortened
+from prudent.training.gradients.products import cut_product, shortened
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
 RULES, LAYERS = (f"prudent.training.gradients.{module}" for module in ("rules", "layers"))
@@ -19,41 +18,6 @@ RULES, LAYERS = (f"prudent.training.gradients.{module}" for module in ("rules", 
 
 def matrix(gradient: Tensor) -> Tensor:
     return gradient.squeeze(-3)
-
-
-@pytest.mark.parametrize("short", [torch.bfloat16, torch.float32])
-def test_two_parts_leave_out_little(short):
-    """Over many magnitudes, and for the numbers just below a power of two, which lose the most."""
-    torch.manual_seed(0)
-    random = torch.randn(10_000) * 2.0 ** torch.randint(-60, 60, (10_000,))
-    steps = torch.arange(1, 10_000, dtype=torch.float32)
-    values = torch.cat([random, 1 + steps * 2.0**-14, 2 - steps * 2.0**-23])
-    found = list(parts(values, short))
-    if short == torch.float32:
-        assert all(torch.equal(part, shortened(part)) for part in found)
-    rest = (values.double() - sum(part.double() for part in found)).abs()
-    assert len(found) == 2
-    assert (rest <= LEFT_OUT * values.double().abs()).all()
-    assert (rest > LEFT_OUT / 64 * values.double().abs()).any()  # so one part more would show
-
-
-def test_four_bfloat16_products_leave_out_little():
-    """Of a weighted number times one truncated to TF32, as `factors` multiplies them."""
-    torch.manual_seed(0)
-    steps = torch.arange(1, 2_000, 9, dtype=torch.float32)
-    worst = torch.cat([1 + steps * 2.0**-17, 1 + 2.0**-8 - steps * 2.0**-23, 2 - steps * 2.0**-23])
-    random = torch.randn(300) * 2.0 ** torch.randint(-40, 40, (300,))
-    weighted, other = torch.cat([worst, random]), shortened(torch.cat([worst, random]))
-    high, low = parts(weighted, torch.bfloat16)
-    first, second = parts(other, torch.bfloat16)
-    assert torch.equal(first.float() + second.float(), other)
-    left = torch.stack([high, high, low, low]).double()
-    right = torch.stack([first, second, first, second]).double()
-    exact = weighted.double()[:, None] * other.double()
-    lost = (exact - left.T @ right).abs() / exact.abs()
-    assert (lost <= LEFT_OUT).all()
-    assert lost.max() > LEFT_OUT / 4
-    assert ((exact - left[:3].T @ right[:3]).abs() > LEFT_OUT * exact.abs()).any()
 
 
 def test_layers_with_the_same_input_share_what_they_keep(monkeypatch):
@@ -90,33 +54,6 @@ def test_layers_with_the_same_input_share_what_they_keep(monkeypatch):
         found.append(gradients.norms)
     assert torch.equal(found[1], found[2])
     assert not torch.equal(found[0], found[1])
-
-
-@pytest.mark.parametrize("short", [torch.bfloat16, torch.float32])
-def test_the_allowance_covers_what_two_parts_leave_out(monkeypatch, short):
-    """A record of clipped weight adds no more than the clip: the parts may round up."""
-    torch.manual_seed(0)
-    rows, columns = 1 + torch.rand(1, 300, 2, 1), torch.randn(1, 300, 1, 1).expand(1, 300, 2, 1)
-    if short == torch.bfloat16:
-        rows, columns = rows.bfloat16(), columns.bfloat16()
-        for module in ("contributions", "products"):
-            path = f"prudent.training.gradients.{module}.multiplies_short"
-            monkeypatch.setattr(path, lambda factor: factor.dtype == torch.bfloat16)
-        monkeypatch.setattr(
-            "prudent.training.gradients.products.summed_in_single",
-            lambda left, right: left.float() @ right.float(),
-        )
-        factors = Outer(rows, columns, matrix)
-    else:
-        rows, columns = shortened(rows), shortened(columns)
-        factors = Outer(rows, columns, matrix, lambda left, right: left @ right)
-    assert factors.short == short
-    norms = squared_norms([factors]).sqrt()
-    weights, _ = clip_weights(norms, torch.ones(300, dtype=torch.bool), 1.0)
-    for record in range(300):
-        own = torch.zeros(300)
-        own[record] = weights[record]
-        assert factors.weighted_sum(own).double().norm() <= 1 + 1e-7
 
 
 def test_linear_layers_with_factors_cut_to_tf32(monkeypatch):

@@ -208,14 +208,14 @@ def private(engine, model, inputs, targets):
 
 @pytest.mark.parametrize(("checkpointed", "recompute"), [(False, False), (True, True)])
 def test_memory_of_ordinary_training(checkpointed, recompute):
-    """Within 1.3 times, checkpointed (and run twice) or not."""
+    """Within 1.4 times, checkpointed (and run twice) or not: the sum is in double precision."""
     model = set_checkpointed(Decoder(32, 3, 50, 48), checkpointed)
     inputs = torch.randint(0, 50, (8, 48))
     engine = BookKeeping(model, sequence_loss, recompute=recompute)
     targets = inputs.roll(-1, 1)
     plain = peak_bytes(lambda: ordinary(model, sequence_loss, inputs, targets))
     ours = peak_bytes(private(engine, model, inputs, targets))
-    assert ours < 1.3 * plain
+    assert ours < 1.4 * plain
 
 
 def test_checkpoints_save_memory():
@@ -264,7 +264,7 @@ def test_memory_does_not_grow_with_the_chunks(make):
 
     few, many = peak(2, True), peak(12, True)
     state = torch.get_rng_state().nbytes  # of the generator, to draw the same dropout again
-    assert many < few + 10 * (state + 500)
+    assert many < few + 10 * (state + 600)
     assert peak(12, False) > 2 * many
 
 

@@ -31,8 +31,8 @@ class Gradients(ABC):
     def weighted_sum(self, weights: Tensor) -> Values:
         """Σᵢ wᵢ gᵢ by parameter name. Call it once: it frees what was stored for it.
 
-        Sums have the wider of the types of weights and gradients. A record of weight zero
-        contributes exactly zero, even if its gradient is not finite.
+        Sums are in double precision. A record of weight zero contributes exactly zero, even if its
+        gradient is not finite.
         """
 
     def without(self, refused: Tensor) -> Self:

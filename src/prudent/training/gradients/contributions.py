@@ -9,29 +9,27 @@ needed, the per-example gradients themselves.
 Under autocast the factors are bfloat16 numbers and are kept as such; if the layers may use TF32,
 they are truncated to it as they are read. The norm and the weighted sum are both computed from
 these same numbers, whose products are exact; see `products`. So the contribution of a record to the
-sum has at most weight times the reported norm, up to single-precision rounding, whatever the layer
-itself rounded.
+sum has at most weight times the reported norm, up to rounding, whatever the layer itself rounded.
+Sums over records are in double precision; see `rounding` of `prudent.training`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from prudent.training.gradients.factors import PIECE, taken, weighted_product
+from prudent.training.gradients.factors import taken, weighted_product
 from prudent.training.gradients.image_kernels import weighted_rows
 from prudent.training.gradients.kernels import fuses
 from prudent.training.gradients.precision import whole_products
 from prudent.training.gradients.products import (
-    HALF,
     Product,
     at_least_single,
     cut_product,
     finite,
     multiplies_short,
-    parts,
     precise_product,
     short_product,
     shortened,
@@ -40,7 +38,8 @@ from prudent.training.gradients.products import (
 
 Form = Callable[[Tensor], Tensor]
 _SMALL_MATRIX = 1 << 16
-_CONVERTED = 1 << 20  # numbers converted to a wider type at a time
+_CONVERTED = {"cpu": 1 << 20}  # numbers converted to a wider type, or unfolded, at a time
+_CONVERTED_ELSEWHERE = 1 << 24
 
 
 def as_it_is(gradient: Tensor) -> Tensor:
@@ -72,17 +71,13 @@ class Dense:
 
 @whole_products()
 def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
-    """The weighted sum of each, computed as one product over all of them.
-
-    Sums have the wider of the types of weights and gradients.
-    """
-    flat = joined(gradients)
-    weights = weights.to(torch.promote_types(weights.dtype, flat.dtype))
-    if flat.dtype == weights.dtype == torch.float32 and flat.numel() and fuses(flat, weights):
+    """The weighted sum of each, in double precision, computed as one product over all of them."""
+    flat, weights = joined(gradients), weights.double()
+    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights, even_traced=True):
         total = weighted_rows(flat, weights)
     else:
         whole = flat.dtype == weights.dtype or _get_current_dispatch_mode() is not None
-        size = flat.shape[1] if whole else _CONVERTED // max(1, len(flat))
+        size = flat.shape[1] if whole else _converted(flat) // max(1, len(flat))
         total = torch.cat(
             [
                 _finite_product(weights[None], part.to(weights.dtype))[0]
@@ -150,7 +145,7 @@ class Outer:
         """The type in which products of the factors are exact and fast; None if there is none."""
         if self.product is not precise_product:
             return torch.float32
-        same = self.unfold is None and self.rows.dtype == self.columns.dtype
+        same = self.rows.dtype == self.columns.dtype
         return self.rows.dtype if same and multiplies_short(self.rows) else None
 
     @property
@@ -160,43 +155,34 @@ class Outer:
 
     @whole_products()
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σᵢ wᵢ gᵢ as one matrix product over all records and positions, in pieces if large."""
-        if self.is_taken and weights.dtype == torch.float32:
+        """Σᵢ wᵢ gᵢ, added up in double precision, in pieces if the factors must be converted."""
+        weights = weights.double()
+        if self.is_taken:
             return self.form(weighted_product(self.rows, self.columns, weights))
-        records = self.rows.shape[1]
-        piece = PIECE if weights.dtype in (self.rows.dtype, *HALF) else _CONVERTED
-        step = max(1, records * piece // max(1, self.rows.numel(), self.columns.numel()))
+        records, size = self.rows.shape[1], max(1, self.rows.numel(), self.columns.numel())
+        step = max(1, records * _converted(self.rows) // size)
         total: Tensor | None = None
         for start in range(0, records, step):
             some = slice(start, start + step)
-            for added in self._products(some, weights[some]):
-                total = added if total is None else total.add_(added)
+            added = self._sum(some, weights[some])
+            total = added if total is None else total.add_(added)
         assert total is not None, "an engine is never run on no records"
         return self.form(total)
 
-    def _products(self, piece: slice, weights: Tensor) -> Iterator[Tensor]:
-        """Matrices that add up to the weighted sum of some records; the smaller factor is scaled.
-
-        With short factors, the scaled one is split into short parts, unless the sum is in double
-        precision. With a single position there is no allowance for what two of them leave out, so a
-        third is added.
-        """
-        by_columns = self.unfold is None and self.columns.numel() < self.rows.numel()
-        scaled = self.columns[:, piece] if by_columns else self.rows[:, piece]
-        if self.short is None or weights.dtype == torch.float64:
-            other = self.rows[:, piece] if by_columns else self.unfolded(piece)
-            left = _weighted(self.cut(scaled), weights)
-            pair = left, self.cut(other).to(left.dtype)
-            left, right = (each.flatten(1, 2) for each in (reversed(pair) if by_columns else pair))
-            yield _finite_product(left.mT, right)
-            return
-        other = finite(self.rows[:, piece]) if by_columns else self.unfolded(piece, finite)
-        other = self.cut(other)
-        count = 3 if self.rows.shape[2] == 1 else 2
-        for part in parts(finite(_weighted(self.cut(scaled), weights)), self.short, count):
-            pair = (other, part) if by_columns else (part, other)
-            left, right = (each.flatten(1, 2) for each in pair)
-            yield self.multiplied(left.mT, right)
+    def _sum(self, piece: slice, weights: Tensor) -> Tensor:
+        """The weighted sum of some records."""
+        rows, columns = self.rows[:, piece], self.unfolded(piece)
+        if self.short is not None:
+            short = rows.contiguous(), columns.to(rows.dtype).contiguous()
+            if taken(*short):
+                total: Tensor = weighted_product(*short, weights)
+                return total
+        left, right = self.cut(rows).double(), self.cut(columns).double()
+        by_columns = right.numel() < left.numel()  # the smaller factor is scaled
+        left, right = (
+            (left, _weighted(right, weights)) if by_columns else (_weighted(left, weights), right)
+        )
+        return _finite_product(left.flatten(1, 2).mT, right.flatten(1, 2))
 
 
 @attrs.frozen
@@ -221,7 +207,7 @@ class Rows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ, added into one table."""
-        values = finite(_weighted(self.values[None], weights)[0])
+        values = finite(_weighted(self.values[None], weights.double())[0])
         table = values.new_zeros(self.count, values.shape[-1])
         return table.index_add(0, self.indices.flatten(), values.flatten(0, 1))
 
@@ -259,19 +245,19 @@ def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
     return Dense(kept.per_example()) if count <= indices.shape[1] else kept
 
 
+def _converted(values: Tensor) -> int:
+    """Numbers to convert at a time."""
+    return _CONVERTED.get(values.device.type, _CONVERTED_ELSEWHERE)
+
+
 def by_record(gradients: Tensor) -> Tensor:
     """Gradients of any parameter, including a scalar, as one vector per record."""
     return gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
 
 
 def _weighted(factor: Tensor, weights: Tensor) -> Tensor:
-    """A factor of shape (groups, records, ...) times the weight of each record.
-
-    It has the wider of both types, and at least single precision.
-    """
-    factor = at_least_single(factor)
-    kind = torch.promote_types(factor.dtype, weights.dtype)
-    return factor.to(kind) * weights.to(kind)[:, None, None]
+    """A factor of shape (groups, records, ...) times the weight of each record."""
+    return factor * weights[:, None, None]
 
 
 def _finite_product(left: Tensor, right: Tensor) -> Tensor:

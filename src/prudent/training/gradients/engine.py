@@ -54,8 +54,6 @@ class Engine(ABC):
             of one.
         autocast: Run the model in this type (torch.bfloat16). Parameters, norms, weights and sums
             stay in the precision of the parameters.
-        double_sums: Add up in double precision on a GPU as well, as a CPU always does; `rounding`
-            says what that proves.
 
     Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, up to rounding in the
     parameters' precision, and larger where the terms of a gradient cancel: a norm that is too small
@@ -80,13 +78,11 @@ class Engine(ABC):
         *,
         recompute: bool = False,
         autocast: torch.dtype | None = None,
-        double_sums: bool = False,
     ) -> None:
         self.model = model
         self.loss = loss
         self.recompute = recompute
         self.autocast = autocast
-        self.double_sums = double_sums
 
     def __call__(self, parameters: Parameters, inputs: Any, targets: Any) -> Gradients:
         """Run one physical batch forward and backward.

@@ -137,14 +137,20 @@ def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
     return result
 
 
+@torch.library.custom_op("prudent::weighted_rows", mutates_args=())
 def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ valuesᵢ of (records, size), where what is not finite counts as zero."""
+    """Σᵢ wᵢ valuesᵢ of (records, size) in double precision; what is not finite counts as zero."""
     from prudent.training.gradients import triton_image_kernels as triton
 
     records, size = values.shape
-    sums = values.new_empty(_SHARES, size)
+    sums = weights.new_empty(_SHARES, size)
     with torch.cuda.device(values.device):
         triton.weighted_rows[-(-size // _COLUMNS), _SHARES](
             values, weights, sums, records, size, -(-records // _SHARES), _COLUMNS, _RECORDS
         )
     return sums.sum(0)
+
+
+@weighted_rows.register_fake
+def _(values: Tensor, weights: Tensor) -> Tensor:
+    return weights.new_empty(values.shape[1])

@@ -9,19 +9,28 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 TILE = 64
 """Positions of a block of `factor_sums`."""
+ADDED = 1 << 10
+"""Products that `record_sums` adds in a row in single precision; `norms` allows for rounding."""
 PARTIAL_SUMS = 16
 """Number of partial sums that `gram_sums` leaves to be added, so that many programs can work."""
+_LARGE_MATRIX = 1 << 24
 
 
-def fuses(*values: Tensor) -> bool:
-    """Whether the kernels take these tensors: on a GPU, contiguous, and not being traced."""
+def fuses(*values: Tensor, even_traced: bool = False) -> bool:
+    """Whether the kernels take these tensors: on a GPU, contiguous, and not being traced.
+
+    Args:
+        values: The tensors.
+        even_traced: Whether the kernel is an operation of its own, which a traced program keeps.
+    """
     return (
         all(each.is_cuda and each.is_contiguous() for each in values)
-        and _get_current_dispatch_mode() is None
+        and (_get_current_dispatch_mode() is None or (even_traced and get_proxy_mode() is not None))
         and work_on(values[0].device)
     )
 
@@ -102,48 +111,54 @@ def tile_pairs(positions: int) -> int:
     return blocks * (blocks + 1) // 2
 
 
-def weighted_parts(factor: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The two bfloat16 parts of a factor times the weight of its record; zero where not finite.
+def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records, which are added up in double precision.
+
+    Single-precision factors are truncated to TF32 as they are read. What is not finite is zero.
 
     Args:
-        factor: Shape (groups, records, ...), contiguous, in bfloat16.
-        weights: One per record, in single precision.
-    """
-    from prudent.training.gradients import triton_kernels as triton
-
-    groups, records = factor.shape[:2]
-    first, second = torch.empty_like(factor), torch.empty_like(factor)
-    size = factor[0, 0].numel()
-    with torch.cuda.device(factor.device):
-        triton.weighted_parts[(triton.pieces(size) * groups * records,)](
-            factor, weights, first, second, size, records
-        )
-    return first, second
-
-
-def stacked_parts(factor: Tensor, weights: Tensor | None) -> Tensor:
-    """The two bfloat16 parts of a factor truncated to TF32, one after the other.
-
-    They are zero where the factor, or a part of it, is not finite.
-
-    Args:
-        factor: Shape (groups, records, positions, size), contiguous, in single precision.
-        weights: One per record, to be multiplied first. The first part then follows once more.
+        rows: Shape (groups, records, positions, size), contiguous, in single precision or bfloat16.
+        columns: The same type, with a size of its own.
+        weights: One per record, in double precision.
 
     Returns:
-        Shape (groups, 2 or 3 times records · positions, size).
+        Shape (groups, size of rows, size of columns).
     """
     from prudent.training.gradients import triton_kernels as triton
 
-    groups, records, positions, width = factor.shape
-    count = 2 if weights is None else 3
-    stack = factor.new_empty(groups, count * records * positions, width, dtype=torch.bfloat16)
-    size = positions * width
-    with torch.cuda.device(factor.device):
-        triton.stacked_parts[(triton.pieces(size) * groups * records,)](
-            factor, weights, stack, size, records, count
+    groups, records, positions, height = rows.shape
+    width = columns.shape[3]
+    cuts = rows.dtype == torch.float32
+    if cuts:
+        tall, wide, depth, warps, programs = 128, 128, 32, 8, 264
+    elif height * width < _LARGE_MATRIX:
+        tall, wide, depth, warps, programs = 64, 64, 64, 4, 528
+    else:
+        tall, wide, depth, warps, programs = 64, 128, 64, 4, 264
+    tiles = groups * -(-height // tall) * -(-width // wide)
+    share = -(-records // max(1, min(records, programs // tiles)))
+    shares = -(-records // share)
+    sums = weights.new_empty(shares, groups, height, width)
+    with torch.cuda.device(rows.device):
+        triton.record_sums[tiles, shares](
+            rows,
+            columns,
+            weights,
+            sums,
+            records,
+            share,
+            positions,
+            height,
+            width,
+            cuts,
+            tall,
+            wide,
+            depth,
+            ADDED // 4 if cuts else ADDED,  # four products of short parts for one of such numbers
+            num_warps=warps,
+            num_stages=3,
         )
-    return stack
+    return sums[0] if shares == 1 else sums.sum(0)
 
 
 def norm_gradients(

@@ -23,7 +23,6 @@ class Materialised(Engine):
         loss: As for every engine.
         recompute: As for every engine.
         autocast: As for every engine.
-        double_sums: As for every engine.
         chunk_size: Number of records differentiated at a time; all unless given.
     """
 
@@ -34,12 +33,9 @@ class Materialised(Engine):
         *,
         recompute: bool = False,
         autocast: torch.dtype | None = None,
-        double_sums: bool = False,
         chunk_size: int | None = None,
     ) -> None:
-        super().__init__(
-            model, loss, recompute=recompute, autocast=autocast, double_sums=double_sums
-        )
+        super().__init__(model, loss, recompute=recompute, autocast=autocast)
         self.chunk_size = chunk_size
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:

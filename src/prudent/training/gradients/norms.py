@@ -16,10 +16,9 @@ from prudent.training.gradients.contributions import (
     joined,
 )
 from prudent.training.gradients.factors import factor_sums
-from prudent.training.gradients.kernels import fuses, gram_sums
+from prudent.training.gradients.kernels import ADDED, fuses, gram_sums
 from prudent.training.gradients.precision import whole_products
 from prudent.training.gradients.products import (
-    LEFT_OUT,
     Product,
     aligned,
     at_least_single,
@@ -27,6 +26,8 @@ from prudent.training.gradients.products import (
 )
 
 _RUN = 1 << 10
+STRETCH = 1e-3
+"""θ²: what a kernel adds up in single precision is at most √(1 + θ²) times the norm."""
 
 
 class SquaredNorms:
@@ -171,8 +172,14 @@ def gram_terms(factors: Outer) -> Tensor:
 
 
 def _scales(factors: Outer, dtype: torch.dtype, sizes: tuple[int, int]) -> list[float]:
-    """Factors of the last three sums of `gram_terms`, for numbers of each factor per position."""
-    allowed = _share(dtype, sum(sizes)) + (3 * LEFT_OUT if factors.short else 0)
+    """Factors of the last three sums of `gram_terms`, for numbers of each factor per position.
+
+    A kernel that sums short factors adds `ADDED` products in a row, with an error e of at most that
+    many times 2⁻²³ of the sum of their lengths, L. With a share of e²/(θ²L²) of L² in a squared
+    norm, and θ² = `STRETCH`, the norm plus e is at most √(1 + θ²) times what is reported.
+    """
+    summed = (ADDED * 2.0**-23) ** 2 / STRETCH if factors.short else 0.0
+    allowed = _share(dtype, sum(sizes)) + summed
     tiny = torch.finfo(dtype).tiny
     return [math.sqrt(allowed), math.sqrt(tiny * sizes[1]), math.sqrt(tiny * sizes[0])]
 

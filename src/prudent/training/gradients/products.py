@@ -7,12 +7,9 @@ orders, so they must not round the factors differently. There are two ways to be
   layers of a model to truncate;
 - *short*: the factors are bfloat16 numbers, or truncated to TF32 first. A product of two of them is
   exact in single precision, and a GPU multiplies them many times as fast.
-
-A short factor times a weight is no longer short. Its first part, rounded to the short type, and the
-rest, rounded as well, leave out at most 2⁻¹⁷ of each number; see `LEFT_OUT`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -23,9 +20,6 @@ from prudent.training.gradients.precision import short_products, truncates, whol
 
 Product = Callable[[Tensor, Tensor], Tensor]
 HALF = torch.float16, torch.bfloat16
-LEFT_OUT = 2.0**-17
-"""The largest fraction of a number that its two short parts leave out: 2⁻¹⁷ for bfloat16, which is
-rounded twice to 8 bits, and 2⁻²⁰ for TF32, which is truncated twice to 11 bits."""
 ALIGNED = 8
 """Numbers that kernels for short factors read at a time."""
 
@@ -83,19 +77,6 @@ def shortened(values: Tensor) -> Tensor:
     TF32 arithmetic represents these numbers exactly.
     """
     return (values.view(torch.int32) & -(1 << 13)).view(torch.float32)
-
-
-def parts(values: Tensor, short: torch.dtype, count: int = 2) -> Iterator[Tensor]:
-    """Short numbers whose sum is each value; two of them leave out at most `LEFT_OUT` of it."""
-    for _ in range(count - 1):
-        part = _cut(values, short)
-        yield part
-        values = values - part
-    yield _cut(values, short)
-
-
-def _cut(values: Tensor, short: torch.dtype) -> Tensor:
-    return values.to(short) if short in HALF else shortened(values)
 
 
 def aligned(factor: Tensor, axis: int) -> Tensor:

@@ -132,14 +132,14 @@ def weighted_rows(
     places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = places < size
     begin = tl.program_id(1) * share
-    total = tl.zeros([deep, block], tl.float32)
+    total = tl.zeros([deep, block], tl.float64)
     for start in range(begin, tl.minimum(begin + share, records), deep):
         row = start + tl.arange(0, deep)
         there = (row < records) & (row < begin + share)
         weight = tl.load(weights + row, mask=there, other=0.0)
         offsets = row.to(tl.int64)[:, None] * size + places[None, :]
         value = tl.load(values + offsets, mask=there[:, None] & inside[None, :], other=0.0)
-        added = value * weight[:, None]
+        added = value.to(tl.float64) * weight[:, None]
         total += tl.where(tl.abs(added) < float("inf"), added, 0.0)
     tl.store(sums + tl.program_id(1).to(tl.int64) * size + places, tl.sum(total, 0), mask=inside)
 

@@ -3,24 +3,18 @@
 import triton
 import triton.language as tl
 
-_BLOCK = tl.constexpr(1024)
 _ROWS = tl.constexpr(32)
 _COLUMNS = tl.constexpr(64)
 _WIDTH = tl.constexpr(256)
 _PARTS = tl.constexpr(16)
 _ADDED = tl.constexpr(2048)
 _SHORT = tl.constexpr(-(1 << 13))  # keeps the bits of a TF32 number
-_LARGEST = tl.constexpr(3.3895e38)  # the largest bfloat16 number: a larger one may become infinite
+_BAND = tl.constexpr(8)
 
 
 LONG_NUMBERS = {"depth": 32, "num_warps": 4, "num_stages": 4}
 SHORT_NUMBERS = {"depth": 64, "num_warps": 4, "num_stages": 3}
 """Settings of `factor_sums`: numbers of a factor that are read at a time, and how."""
-
-
-def pieces(size: int) -> int:
-    """Programs of `stacked_parts` and `weighted_parts` per record."""
-    return int(triton.cdiv(size, _BLOCK.value))
 
 
 def columns(size: int) -> int:
@@ -150,37 +144,81 @@ def factor_sums(
 
 
 @triton.jit
-def stacked_parts(factor, weights, stack, size, records, count: tl.constexpr):
-    """A program splits a block of a record; three parts are those of a weighted factor."""
-    record = (tl.program_id(0) // tl.cdiv(size, _BLOCK)).to(tl.int64)
-    places = tl.program_id(0) % tl.cdiv(size, _BLOCK) * _BLOCK + tl.arange(0, _BLOCK)
-    inside = places < size
-    values = _cut(tl.load(factor + record * size + places, mask=inside, other=0.0), True)
-    if count == 3:
-        values = values * tl.load(weights + record % records)
-    values = tl.where(tl.abs(values) < _LARGEST, values, 0.0)
-    high = values.to(tl.bfloat16)
-    low = (values - high.to(tl.float32)).to(tl.bfloat16)
-    place = stack + (record // records * count * records + record % records) * size + places
-    tl.store(place, high, mask=inside)
-    tl.store(place + records * size, low, mask=inside)
-    if count == 3:
-        tl.store(place + 2 * records * size, high, mask=inside)
+def _added_products(left, right, total, cuts: tl.constexpr):
+    """`total` plus leftᵀ right, whose products are exact.
+
+    A number truncated to TF32 is the sum of two bfloat16 numbers, which multiply faster.
+    """
+    if cuts:
+        left, right = _cut(left, cuts), _cut(right, cuts)
+        lefts, rights = left.to(tl.bfloat16), right.to(tl.bfloat16)
+        left_rest = (left - lefts.to(tl.float32)).to(tl.bfloat16)
+        right_rest = (right - rights.to(tl.float32)).to(tl.bfloat16)
+        total = tl.dot(tl.trans(left_rest), right_rest, total)
+        total = tl.dot(tl.trans(left_rest), rights, total)
+        total = tl.dot(tl.trans(lefts), right_rest, total)
+        return tl.dot(tl.trans(lefts), rights, total)
+    return tl.dot(tl.trans(left), right, total)
 
 
 @triton.jit
-def weighted_parts(factor, weights, first, second, size, records):
-    """A program splits a block of a record."""
-    record = (tl.program_id(0) // tl.cdiv(size, _BLOCK)).to(tl.int64)
-    places = tl.program_id(0) % tl.cdiv(size, _BLOCK) * _BLOCK + tl.arange(0, _BLOCK)
-    inside = places < size
-    values = tl.load(factor + record * size + places, mask=inside, other=0.0).to(tl.float32)
-    values = values * tl.load(weights + record % records)
-    values = tl.where(tl.abs(values) < float("inf"), values, 0.0)
-    high = values.to(tl.bfloat16)
-    low = (values - high.to(tl.float32)).to(tl.bfloat16)
-    tl.store(first + record * size + places, high, mask=inside)
-    tl.store(second + record * size + places, low, mask=inside)
+def record_sums(
+    rows,
+    columns,
+    weights,
+    sums,
+    records,
+    share,
+    positions,
+    height,
+    width,
+    cuts: tl.constexpr,
+    tall: tl.constexpr,
+    wide: tl.constexpr,
+    depth: tl.constexpr,
+    run: tl.constexpr,
+):
+    """Program (b, s) adds up block b of the matrices of the records of share s, one by one.
+
+    Products of `run` positions of a record are added in single precision, everything else in double
+    precision. Blocks that follow each other read the same columns.
+    """
+    down, across = tl.cdiv(height, tall), tl.cdiv(width, wide)
+    group = (tl.program_id(0) // (down * across)).to(tl.int64)
+    place = tl.program_id(0) % (down * across)
+    band = place // (_BAND * across) * _BAND
+    bands = tl.minimum(down - band, _BAND)
+    place = place % (_BAND * across)
+    row = (band + place % bands) * tall + tl.arange(0, tall)
+    column = place // bands * wide + tl.arange(0, wide)
+    begin = tl.program_id(1) * share
+    total = tl.zeros([tall, wide], tl.float64)
+    for record in range(begin, tl.minimum(begin + share, records)):
+        first = (group * records + record) * positions
+        weight = tl.load(weights + record)
+        for start in range(0, positions, run):
+            part = tl.zeros([tall, wide], tl.float32)
+            for step in range(start, min(start + run, positions), depth):
+                position = step + tl.arange(0, depth)
+                there = (position < positions)[:, None]
+                at = (first + position)[:, None]
+                left = tl.load(
+                    rows + at * height + row[None, :],
+                    mask=there & (row < height)[None, :],
+                    other=0.0,
+                )
+                right = tl.load(
+                    columns + at * width + column[None, :],
+                    mask=there & (column < width)[None, :],
+                    other=0.0,
+                )
+                part = _added_products(left, right, part, cuts)
+            part = tl.where(tl.abs(part) < float("inf"), part, 0.0)
+            total += part.to(tl.float64) * weight
+    groups = tl.num_programs(0) // (down * across)
+    matrix = sums + (tl.program_id(1).to(tl.int64) * groups + group) * height * width
+    place = row.to(tl.int64)[:, None] * width + column[None, :]
+    tl.store(matrix + place, total, mask=(row < height)[:, None] & (column < width)[None, :])
 
 
 @triton.jit

@@ -57,10 +57,6 @@ class Execution:
             Random numbers of the model must come from torch's default generators, which are reset
             for the second run; a second run with different losses raises an error.
         precision: The number type of the model's layers.
-        double_sums: Add up clipped gradients in double precision on a GPU as well, as a CPU always
-            does. What rounding adds to a sum is then bounded by a proof, and otherwise by
-            measurements. Costs little on GPUs that compute in double precision about as fast as in
-            single, and much on others and with bfloat16.
         cuda_graph: Capture the step as a CUDA graph. None: on every CUDA device. Never done with
             several processes, nor with a data set that is read on the host.
         workers: Processes that read the items of a data set ahead of time. 0: this process reads
@@ -79,7 +75,6 @@ class Execution:
     physical_batch: int | None = None
     recompute: bool = False
     precision: Precision = attrs.field(default=Precision.FULL, converter=Precision)
-    double_sums: bool = False
     cuda_graph: bool | None = None
     workers: int = 0
     prefetch: int = 2
@@ -105,7 +100,7 @@ class Execution:
     @property
     def computation(self) -> tuple[str, ...]:
         """The settings that can change how a sum is rounded."""
-        chosen = (self.engine, self.precision, self.double_sums, self.recompute, self.compile)
+        chosen = (self.engine, self.precision, self.recompute, self.compile)
         return tuple(str(setting) for setting in (*chosen, self.captures))
 
     def joined(self) -> tuple["Execution", Processes]:
@@ -141,10 +136,4 @@ class Execution:
     def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
         """The chosen engine for a model and its loss."""
         autocast = torch.bfloat16 if self.precision is Precision.BF16 else None
-        return _ENGINES[self.engine](
-            model,
-            loss,
-            recompute=self.recompute,
-            autocast=autocast,
-            double_sums=self.double_sums,
-        )
+        return _ENGINES[self.engine](model, loss, recompute=self.recompute, autocast=autocast)
