@@ -19,6 +19,7 @@ ADDED = 1 << 10
 PARTIAL_SUMS = 16
 """Number of partial sums that `gram_sums` leaves to be added, so that many programs can work."""
 _LARGE_MATRIX = 1 << 24
+_AT_ONCE = 64  # positions of a record that `record_sums` reads in one step
 
 
 def fuses(*values: Tensor, even_traced: bool = False) -> bool:
@@ -129,35 +130,26 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     groups, records, positions, height = rows.shape
     width = columns.shape[3]
     cuts = rows.dtype == torch.float32
-    if cuts:
-        tall, wide, depth, warps, programs = 128, 128, 32, 8, 264
+    at_once = positions <= _AT_ONCE
+    if at_once:
+        tall, wide, depth, programs = 64, 64, max(16, 1 << (positions - 1).bit_length()), 1056
+    elif cuts:
+        tall, wide, depth, programs = 128, 128, 32, 264
     elif height * width < _LARGE_MATRIX:
-        tall, wide, depth, warps, programs = 64, 64, 64, 4, 528
+        tall, wide, depth, programs = 64, 64, 64, 528
     else:
-        tall, wide, depth, warps, programs = 64, 128, 64, 4, 264
+        tall, wide, depth, programs = 64, 128, 64, 264
     tiles = groups * -(-height // tall) * -(-width // wide)
     share = -(-records // max(1, min(records, programs // tiles)))
     shares = -(-records // share)
     sums = weights.new_empty(shares, groups, height, width)
+    run = ADDED // 4 if cuts else ADDED  # four products of short parts for one of such numbers
     with torch.cuda.device(rows.device):
         triton.record_sums[tiles, shares](
-            rows,
-            columns,
-            weights,
-            sums,
-            records,
-            share,
-            positions,
-            height,
-            width,
-            cuts,
-            tall,
-            wide,
-            depth,
-            ADDED // 4 if cuts else ADDED,  # four products of short parts for one of such numbers
-            num_warps=warps,
-            num_stages=3,
-        )
+            rows, columns, weights, sums, records, share, positions, height, width,
+            cuts, at_once, tall, wide, depth, run,
+            num_warps=8 if tall == 128 else 4, num_stages=4 if at_once else 3,
+        )  # fmt: skip
     return sums[0] if shares == 1 else sums.sum(0)
 
 

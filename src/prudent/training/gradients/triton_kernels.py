@@ -144,6 +144,13 @@ def factor_sums(
 
 
 @triton.jit
+def _block(factor, position, positions, place, size):
+    """Some numbers of a factor at some positions of a record; zero outside."""
+    inside = (position < positions)[:, None] & (place < size)[None, :]
+    return tl.load(factor + position[:, None] * size + place[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
 def _added_products(left, right, total, cuts: tl.constexpr):
     """`total` plus leftᵀ right, whose products are exact.
 
@@ -162,6 +169,12 @@ def _added_products(left, right, total, cuts: tl.constexpr):
 
 
 @triton.jit
+def _weighted(part, weight):
+    """A part of a record's gradient times its weight; what is not finite counts as zero."""
+    return tl.where(tl.abs(part) < float("inf"), part, 0.0).to(tl.float64) * weight
+
+
+@triton.jit
 def record_sums(
     rows,
     columns,
@@ -173,6 +186,7 @@ def record_sums(
     height,
     width,
     cuts: tl.constexpr,
+    at_once: tl.constexpr,
     tall: tl.constexpr,
     wide: tl.constexpr,
     depth: tl.constexpr,
@@ -181,7 +195,8 @@ def record_sums(
     """Program (b, s) adds up block b of the matrices of the records of share s, one by one.
 
     Products of `run` positions of a record are added in single precision, everything else in double
-    precision. Blocks that follow each other read the same columns.
+    precision. Blocks that follow each other read the same columns. Where all positions are read
+    `at_once`, a single loop lets the next record be read while this one is multiplied.
     """
     down, across = tl.cdiv(height, tall), tl.cdiv(width, wide)
     group = (tl.program_id(0) // (down * across)).to(tl.int64)
@@ -191,30 +206,26 @@ def record_sums(
     place = place % (_BAND * across)
     row = (band + place % bands) * tall + tl.arange(0, tall)
     column = place // bands * wide + tl.arange(0, wide)
+    steps = tl.arange(0, depth)
     begin = tl.program_id(1) * share
+    nothing = tl.zeros([tall, wide], tl.float32)
     total = tl.zeros([tall, wide], tl.float64)
     for record in range(begin, tl.minimum(begin + share, records)):
         first = (group * records + record) * positions
+        left, right = rows + first * height, columns + first * width
         weight = tl.load(weights + record)
-        for start in range(0, positions, run):
-            part = tl.zeros([tall, wide], tl.float32)
-            for step in range(start, min(start + run, positions), depth):
-                position = step + tl.arange(0, depth)
-                there = (position < positions)[:, None]
-                at = (first + position)[:, None]
-                left = tl.load(
-                    rows + at * height + row[None, :],
-                    mask=there & (row < height)[None, :],
-                    other=0.0,
-                )
-                right = tl.load(
-                    columns + at * width + column[None, :],
-                    mask=there & (column < width)[None, :],
-                    other=0.0,
-                )
-                part = _added_products(left, right, part, cuts)
-            part = tl.where(tl.abs(part) < float("inf"), part, 0.0)
-            total += part.to(tl.float64) * weight
+        if at_once:
+            one = _block(left, steps, positions, row, height)
+            two = _block(right, steps, positions, column, width)
+            total += _weighted(_added_products(one, two, nothing, cuts), weight)
+        else:
+            for start in range(0, positions, run):
+                part = nothing
+                for step in range(start, min(start + run, positions), depth):
+                    one = _block(left, step + steps, positions, row, height)
+                    two = _block(right, step + steps, positions, column, width)
+                    part = _added_products(one, two, part, cuts)
+                total += _weighted(part, weight)
     groups = tl.num_programs(0) // (down * across)
     matrix = sums + (tl.program_id(1).to(tl.int64) * groups + group) * height * width
     place = row.to(tl.int64)[:, None] * width + column[None, :]
