@@ -85,7 +85,7 @@ fuzz: $(call has,$(TEST_EXTRAS))
 test-federated: build/constraints-federated.txt
 	$(MAKE) test VENV=.venv-federated CONSTRAINTS=$< TEST_EXTRAS=dev+federated \
 		WHEEL_SITE=build/wheel-site-federated \
-		TESTS='tests/federated tests/cli/test_errors.py tests/test_docs.py::test_the_code_on_a_page_runs[docs/federated.md]'
+		TESTS='tests/training/adapters/federated tests/cli/test_errors.py tests/test_docs.py::test_the_code_on_a_page_runs[docs/federated.md]'
 
 # What constraints-federated.txt does not name is as in constraints.txt.
 build/constraints-federated.txt: constraints-federated.txt constraints.txt

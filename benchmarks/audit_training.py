@@ -98,7 +98,7 @@ def white_part(task):
 def black_part(task, device="cpu", part=40):
     """Scores and coins of some black-box runs."""
     from prudent.audit.training.black_box import final_scores
-    from prudent.audit.training.digits import crafted
+    from prudent.lab.audited_digits import crafted
     from prudent.training import Execution
 
     name = task[1]

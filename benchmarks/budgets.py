@@ -16,10 +16,10 @@ import dp_accounting as dp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import PldAccountant
-from prudent.release.budget.adaptive_filter import AdaptiveFilter
-from prudent.release.budget.bounded_pair import pure_epsilon
-from prudent.release.budget.filters import ExactFilter, Filter
-from prudent.release.budget.renyi_filter import RenyiFilter
+from prudent.budget.adaptive_filter import AdaptiveFilter
+from prudent.budget.bounded_pair import pure_epsilon
+from prudent.budget.filters import ExactFilter, Filter
+from prudent.budget.renyi_filter import RenyiFilter
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.selection.quantile import ExponentialQuantile
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from prudent.certify import experiment
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
-from prudent.certify.experiment import _counted, _places, _scores, coded_once
 from prudent.certify.radius import decided
-from prudent.experiments.datasets import load
+from prudent.lab import certifying as experiment
+from prudent.lab.certifying import _counted, _places, _scores, coded_once
+from prudent.lab.datasets import load
 
 DRAWS = 5
 

@@ -1,6 +1,6 @@
 """Compute the numbers that a page written by `prudent explore --export` shows.
 
-python -m benchmarks.explore_grid --out src/prudent/explore/grid.json --workers 12
+python -m benchmarks.explore_grid --out src/prudent/lab/explore/grid.json --workers 12
 """
 
 import argparse
@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from prudent.explore.grid import build
+from prudent.lab.explore.grid import build
 
 
 def main() -> None:

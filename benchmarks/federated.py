@@ -43,16 +43,16 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 from prudent.accounting import GaussianTest
-from prudent.corruption import (
+from prudent.lab.corruption import (
     ALittleIsEnough,
     GradientCorruption,
     InnerProductManipulation,
     corrupted_mask,
 )
-from prudent.experiments.datasets import load
-from prudent.federated import PrivateStrategy, RoundRelease
-from prudent.federated.release import RoundOutcome
+from prudent.lab.datasets import load
 from prudent.training import Fallback, FixedTrim, Key, Plan, ProposeTestRelease, Sum, TrimmedSum
+from prudent.training.adapters.federated import PrivateStrategy, RoundRelease
+from prudent.training.adapters.federated.release import RoundOutcome
 from prudent.training.aggregation import Aggregation
 
 CLIENTS, RATE, ROUNDS = 1000, 0.1, 30

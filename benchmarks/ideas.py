@@ -34,14 +34,14 @@ import torch
 from torch import Tensor, nn
 
 from prudent.accounting import GaussianTest
-from prudent.corruption import DataCorruption, GradientCorruption
-from prudent.experiments.datasets import Dataset, load
-from prudent.experiments.experiment import Experiment
-from prudent.experiments.setup import build_model
+from prudent.lab.corruption import DataCorruption, GradientCorruption
+from prudent.lab.datasets import Dataset, load
+from prudent.lab.experiment import Experiment
+from prudent.lab.setup import build_model
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, clip_weights, keep_smallest
-from prudent.training.loop.run import TrainingRun
 from prudent.training.noise import margin_noise
+from prudent.training.run.run import TrainingRun
 from prudent.training.trimming import Trim
 
 HELD_OUT = 10_000

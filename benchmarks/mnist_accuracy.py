@@ -14,8 +14,8 @@ from pathlib import Path
 import attrs
 
 from prudent.accounting import LaplaceTest
-from prudent.experiments.datasets import load
-from prudent.experiments.experiment import Experiment, run
+from prudent.lab.datasets import load
+from prudent.lab.experiment import Experiment, run
 
 PAPER = Experiment(noise_multiplier=1.1, test=LaplaceTest(1.0), reveals="margin", lr=0.15)
 OURS = Experiment(steps=2344, batch=512, lr=1.0)

@@ -20,13 +20,13 @@ import torch
 
 from benchmarks.recipe_search import MU, NUMBER, search, sized
 from prudent.accounting import GaussianTest
-from prudent.experiments.datasets import load
-from prudent.experiments.experiment import Experiment, run
-from prudent.experiments.recipes.augmentation import loss_over_views
-from prudent.experiments.recipes.digits import linear, views
-from prudent.experiments.recipes.features import glyph_rows, joined_rows, scattering_rows
-from prudent.experiments.recipes.whitening import ReleasedWhitening
-from prudent.experiments.setup import Setup
+from prudent.lab.datasets import load
+from prudent.lab.experiment import Experiment, run
+from prudent.lab.recipes.augmentation import loss_over_views
+from prudent.lab.recipes.digits import linear, views
+from prudent.lab.recipes.features import glyph_rows, joined_rows, scattering_rows
+from prudent.lab.recipes.whitening import ReleasedWhitening
+from prudent.lab.setup import Setup
 from prudent.training.keystream import Key
 
 HELD_OUT = 10_000

@@ -294,7 +294,7 @@ def plot() -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from prudent.paper.figures import plots
+    from prudent.lab.paper.figures import plots
 
     lines = recorded()
     seconds, memory = typical(lines, "seconds"), peaks(lines)

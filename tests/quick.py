@@ -20,9 +20,7 @@ SLOW_TO_START = frozenset(
 )
 NEEDS_TORCH = frozenset(
     (
-        *("prudent.certify", "prudent.corruption", "prudent.demo", "prudent.experiments"),
-        "prudent.feature_files",
-        *("prudent.federated", "prudent.paper", "prudent.training", "prudent.tune"),
+        *("prudent.certify", "prudent.lab", "prudent.training", "prudent.tune"),
         "prudent.audit.training",
     )
 )

@@ -9,6 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
 
 GROUND = {
+    "_data_files",
     "_extras",
     "_files",
     "_fingerprint",
@@ -21,10 +22,10 @@ GROUND = {
     "_validate",
     "_warning",
 }
-WORKERS = {"release", "training", "corruption"}
 
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
+    "_data_files": {"_files", "_progress", "_validate"},
     "_extras": set[str](),
     "_files": set[str](),
     "_fingerprint": set[str](),
@@ -39,23 +40,19 @@ MAY_IMPORT = {
     "accounting": GROUND,
     "records": GROUND,
     "samples": GROUND,
-    **{room: GROUND | {"accounting", "records"} for room in WORKERS},
-    "federated": GROUND | {"accounting", "records", "training"},
+    "budget": GROUND | {"accounting"},
+    "release": GROUND | {"accounting", "budget", "records"},
+    "training": GROUND | {"accounting", "budget", "records"},
     "tune": GROUND | {"accounting", "records", "release", "training"},
-    "experiments": GROUND | WORKERS | {"accounting", "records", "tune"},
-    "certify": GROUND | WORKERS | {"accounting", "experiments", "records"},
-    "feature_files": GROUND | {"certify", "experiments", "records"},
-    "demo": GROUND | {"certify", "experiments"},
-    "audit": GROUND
-    | WORKERS
-    | {"accounting", "certify", "experiments", "federated", "records", "tune"},
-    "paper": GROUND | WORKERS | {"accounting", "certify", "experiments", "prudent", "records"},
-    "explore": GROUND | {"accounting", "paper", "release"},
+    "certify": GROUND | {"accounting", "records", "release"},
+    "audit": GROUND | {"accounting", "certify", "records", "release", "training", "tune"},
+    "lab": GROUND
+    | {"accounting", "audit", "certify", "prudent", "records", "release", "training", "tune"},
     "cli": GROUND
-    | WORKERS
-    | {"accounting", "audit", "certify", "demo", "experiments", "explore", "feature_files"}
-    | {"paper", "prudent", "samples", "tune"},
-    "__init__": GROUND | WORKERS | {"accounting", "audit", "tune"},
+    | {"accounting", "audit", "budget", "certify", "lab", "prudent", "records"}
+    | {"release", "samples", "training", "tune"},
+    "__init__": GROUND
+    | {"accounting", "audit", "budget", "certify", "release", "training", "tune"},
     "__main__": {"cli"},
 }
 
@@ -137,7 +134,7 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
     tree = ast.parse((PACKAGE / "certify" / f"{module}.py").read_text(encoding="utf-8"))
     at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = imported_names(ast.Module(at_once, []), ["prudent", "certify"])
-    assert not [name for name in names if name.startswith(("prudent.experiments", "torch"))]
+    assert not [name for name in names if name.startswith(("prudent.lab", "torch"))]
 
 
 @pytest.mark.parametrize(
@@ -148,18 +145,18 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
         ("accounting/events.py", "import prudent.release.margins.quantile"),
         ("accounting/events.py", "from prudent import PldAccountant"),
         ("accounting/events.py", "def late():\n    import torch"),
-        ("training/plan.py", "from prudent.corruption import RandomLabelFlip"),
-        ("training/step.py", "from prudent.federated import RoundRelease"),
-        ("federated/strategy.py", "from prudent.corruption import Mimic"),
+        ("training/plan.py", "from prudent.lab.corruption import RandomLabelFlip"),
+        ("training/step.py", "from prudent.certify import CertifiedClassifier"),
+        ("training/adapters/federated/strategy.py", "from prudent.lab.corruption import Mimic"),
         ("training/gradients/layers.py", "from ...release import median"),
-        ("release/mechanism.py", "import importlib\nimportlib.import_module('prudent.paper')"),
+        ("release/mechanism.py", "import importlib\nimportlib.import_module('prudent.lab.paper')"),
         ("release/noise.py", "from prudent.audit import audit"),
         ("training/step.py", "from prudent.audit.training import white_box"),
         ("certify/classifier.py", "from prudent.audit import audit"),
-        ("certify/features/__init__.py", "from prudent.feature_files import landmarks"),
+        ("certify/features/__init__.py", "from prudent.lab.feature_files import landmarks"),
         ("records/form.py", "from prudent.training.keystream import Key"),
-        ("corruption/__init__.py", "from prudent import cli"),
-        ("paper/figures.py", "from prudent.cli import main"),
+        ("lab/corruption/__init__.py", "from prudent import cli"),
+        ("lab/paper/figures.py", "from prudent.cli import main"),
         ("_validate.py", "from prudent.accounting import events"),
         ("__init__.py", "from .cli import main"),
         ("__init__.pyi", "from prudent.cli import main as main"),
@@ -177,9 +174,9 @@ def test_the_rule_catches_an_import_that_goes_back(path: str, source: str) -> No
         ("_formats.py", "from prudent import __version__"),
         ("accounting/loss.py", "import numpy as np\nfrom prudent.accounting.pairs import Pair"),
         ("training/gradients/layers.py", "import torch\nfrom ...accounting import events"),
-        ("federated/release.py", "from prudent.training.plan import Plan"),
-        ("paper/figures.py", "import prudent\nfrom prudent.training import fit"),
-        ("cli/__init__.py", "from prudent.paper import datasets\nfrom prudent import Plan"),
+        ("training/adapters/federated/release.py", "from prudent.training.plan import Plan"),
+        ("lab/paper/figures.py", "import prudent\nfrom prudent.training import fit"),
+        ("cli/__init__.py", "from prudent.lab.paper import datasets\nfrom prudent import Plan"),
     ],
 )
 def test_the_rule_allows_an_import_that_goes_forward(path: str, source: str) -> None:

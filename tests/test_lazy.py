@@ -12,7 +12,7 @@ from prudent import _extras, _lazy
 HEAVY = (
     *("torch", "matplotlib", "pandas", "polars", "scipy", "pyarrow.compute", "pyarrow.parquet"),
     *("dp_accounting.pld", "dp_accounting.rdp", "sqlite3", "ibis.backends.sql.compilers.trino"),
-    *("prudent.accounting.pld_accountant", "prudent.release.budget.ledger", "opendp.prelude"),
+    *("prudent.accounting.pld_accountant", "prudent.budget.ledger", "opendp.prelude"),
     "pydantic",
 )
 AFTER_A_CHARGE = (

@@ -26,7 +26,7 @@ from prudent.accounting import (
 from prudent.accounting.domination import dominating
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.relations import REPLACE_ONE, Relation
-from prudent.release.budget.bounded_pair import pure_epsilon
+from prudent.budget.bounded_pair import pure_epsilon
 
 PURE = [
     dp.LaplaceDpEvent(3.0),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from prudent.certify.attacks import Target, changed_at
-from prudent.certify.experiment import BrokenCertificateError, _changed_beyond
+from prudent.lab.certifying import BrokenCertificateError, _changed_beyond
 from tests.certify.test_classifier import blobs, fitted
 
 

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
 
-from prudent.certify.experiment import run
 from prudent.certify.report import Result
-from prudent.experiments.datasets import Dataset, load
+from prudent.lab.certifying import run
+from prudent.lab.datasets import Dataset, load
 from prudent.release.noise import ReproducibleNoise
 
 

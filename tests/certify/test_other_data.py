@@ -10,8 +10,10 @@ pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'"
 import torch
 from torch import nn
 
-from prudent.certify import CertifiedClassifier, experiment
+from prudent.certify import CertifiedClassifier
 from prudent.certify.features.backbone import ResNet18Embedding
+from prudent.certify.features.resnet import ResNet18Features
+from prudent.certify.features.sentence_encoder import SentenceEncoder
 from prudent.certify.features.sentences import (
     Intervals,
     MiniLMEmbedding,
@@ -20,10 +22,9 @@ from prudent.certify.features.sentences import (
 )
 from prudent.certify.features.table import CENSUS, Column, Partitions
 from prudent.certify.radius import STEPS
-from prudent.experiments.backbones import ResNet18Features
-from prudent.experiments.formats import packed_texts
-from prudent.experiments.sentence_encoder import SentenceEncoder
-from prudent.feature_files.sentences import fitted, make, write
+from prudent.lab import certifying as experiment
+from prudent.lab.feature_files.sentences import fitted, make, write
+from prudent.lab.formats import packed_texts
 from prudent.release.noise import ReproducibleNoise
 
 FIRST, SECOND = Column(0, (1.0, 2.0)), Column(1, cells=5)

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from prudent._rounding import rounded_up
 from prudent.accounting.relations import Adjacency
+from prudent.budget.ledger import Ledger
 from prudent.cli import options
 from prudent.cli.budget import app
-from prudent.release.budget.ledger import Ledger
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 
 

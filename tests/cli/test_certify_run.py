@@ -13,8 +13,8 @@ from prudent._rounding import rounded_up
 from prudent.accounting import REPLACE_ONE
 from prudent.accounting.robustness import mean_at_least
 from prudent.cli import certify_run, errors, main
-from prudent.training.loop.checkpoint import charge
-from prudent.training.loop.metrics import Metrics, Recorder
+from prudent.training.run.checkpoint import charge
+from prudent.training.run.metrics import Metrics, Recorder
 
 PLAN = Plan(sampling_rate=0.05, steps=30, aggregation=Sum(clip=1.0, noise_multiplier=4.0))
 PTR = attrs.evolve(

@@ -115,7 +115,7 @@ SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report"), ("pape
 }
 
 
-# `paper grid` shows runs of one's own, which tests/paper makes.
+# `paper grid` shows runs of one's own, which tests/lab/paper makes.
 ANSWERING = [words for words in COMMANDS if words != ("paper", "grid")]
 
 

@@ -17,9 +17,9 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa
 import pyarrow.parquet
 
+from prudent.budget.ledger import Ledger
 from prudent.cli import errors, release
 from prudent.release import noise, statistics
-from prudent.release.budget.ledger import Ledger
 from prudent.release.columns import queries as table_queries
 
 SECRET = 918273.625

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from prudent.cli import command_line, main
-from prudent.experiments.experiment import Experiment
-from prudent.training.loop.checkpoint import load_checkpoint
+from prudent.lab.experiment import Experiment
+from prudent.training.run.checkpoint import load_checkpoint
 
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
-from prudent.experiments.datasets import load
-from prudent.experiments.experiment import Experiment
-from prudent.experiments.search import Range, Ranges, Search, space_of
+from prudent.lab.datasets import load
+from prudent.lab.experiment import Experiment
+from prudent.lab.search import Range, Ranges, Search, space_of
 from prudent.tune import Geometric, price
 from tests.cli.conftest import Answer, prudent
 

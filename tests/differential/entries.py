@@ -329,7 +329,7 @@ def plant_masks_by_position(patch: pytest.MonkeyPatch) -> None:
 
 def plant_centring(patch: pytest.MonkeyPatch) -> None:
     """Subtract the mean of the batch from every record."""
-    from prudent.training.loop import data
+    from prudent.training.run import data
 
     gather = data._gather
 
@@ -533,7 +533,7 @@ class Score(Stacked):
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.training.loop.evaluation import Accuracy
+        from prudent.training.run.evaluation import Accuracy
         from prudent.tune.fitting import HeldOut
 
         def at_once(self: HeldOut, model: nn.Module) -> int:

@@ -18,8 +18,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from prudent.certify import CertifiedClassifier
-from prudent.federated import RoundRelease
 from prudent.training import Execution, Key, Plan, Sum, fit
+from prudent.training.adapters.federated import RoundRelease
 from tests.differential import drawing, odd
 from tests.differential.entries import (
     COUNT,
@@ -97,7 +97,7 @@ class HuggingFace(Entry):
         pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
         from transformers import TrainingArguments
 
-        from prudent.training.huggingface import PrivateTrainer
+        from prudent.training.adapters.huggingface import PrivateTrainer
 
         model = Words()
         before = weights_of(model)
@@ -140,7 +140,7 @@ class Lightning(Training):
         pytest.importorskip("lightning", reason="needs pip install 'prudent[lightning]'")
         from lightning.pytorch import LightningModule, Trainer
 
-        from prudent.training.lightning import make_private
+        from prudent.training.adapters.lightning import make_private
 
         class Module(LightningModule):
             def __init__(self) -> None:
@@ -232,8 +232,8 @@ class Flower(Federated):
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
         flower = pytest.importorskip("flwr.app", reason="needs pip install 'prudent[federated]'")
-        from prudent.federated import PrivateStrategy
-        from tests.federated.grid import LocalGrid, arrays
+        from prudent.training.adapters.federated import PrivateStrategy
+        from tests.training.adapters.federated.grid import LocalGrid, arrays
 
         def client(record: Any) -> Any:
             def answer(message: Any) -> Any:

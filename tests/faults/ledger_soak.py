@@ -17,9 +17,9 @@ from typing import TypeVar
 import attrs
 import dp_accounting as dp
 
-from prudent.release.budget.adaptive_filter import AdaptiveFilter
-from prudent.release.budget.ledger import Ledger, OverBudgetError, StorageError
-from tests.release.budget.charging import processes
+from prudent.budget.adaptive_filter import AdaptiveFilter
+from prudent.budget.ledger import Ledger, OverBudgetError, StorageError
+from tests.budget.charging import processes
 
 Answer = TypeVar("Answer")
 DELTA = 1e-6

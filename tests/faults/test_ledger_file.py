@@ -12,9 +12,9 @@ from pathlib import Path
 import dp_accounting as dp
 import pytest
 
+from prudent.budget import creation, data_binding, sqlite_store
+from prudent.budget.ledger import Ledger, LedgerError, StorageError
 from prudent.cli import main
-from prudent.release.budget import creation, data_binding, sqlite_store
-from prudent.release.budget.ledger import Ledger, LedgerError, StorageError
 
 EVENT = dp.GaussianDpEvent(48.0)
 

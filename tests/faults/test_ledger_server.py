@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import dp_accounting as dp
 import pytest
 
-from prudent.release.budget import postgres_store
-from prudent.release.budget.ledger import Ledger, StorageError
+from prudent.budget import postgres_store
+from prudent.budget.ledger import Ledger, StorageError
 
 psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
 

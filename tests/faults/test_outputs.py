@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prudent import _data_files as files
 from prudent._files import check_writable, replacing
+from prudent.budget.ledger import Ledger
 from prudent.cli import main
-from prudent.experiments import files
-from prudent.paper import results
-from prudent.release.budget.ledger import Ledger
+from prudent.lab.paper import results
 
 READING = results.Reading(
     dataset="mnist",

@@ -14,7 +14,7 @@ from tests.servers import postgres
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow  # its small version is in tests/release/budget/test_processes.py
+@pytest.mark.slow  # its small version is in tests/budget/test_processes.py
 def test_killed_processes_at_a_file(tmp_path: Path) -> None:
     size = {"epsilon": 1.0, "multiplier": 40.0, "workers": 3, "kills": 4}
     location, log = str(tmp_path / "budget.db"), tmp_path / "log"

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.release.budget.ledger import Ledger, StorageError
+from prudent.budget.ledger import Ledger, StorageError
 from prudent.training import Execution, Plan, Sum, fit
-from prudent.training.loop.checkpoint import charged, load_checkpoint
+from prudent.training.run.checkpoint import charged, load_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 
 CPU = torch.device("cpu")

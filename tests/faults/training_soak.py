@@ -19,11 +19,11 @@ import attrs
 import torch
 import torch._dynamo  # what every optimizer imports: here, not in each child
 
-from prudent.release.budget.ledger import Ledger
+from prudent.budget.ledger import Ledger
 from prudent.training import Execution, Plan, fit
-from prudent.training.loop.checkpoint import charged, load_checkpoint
+from prudent.training.run.checkpoint import charged, load_checkpoint
 from tests.training.gradients.oracle import cross_entropy
-from tests.training.loop.test_checkpoint import PLAN, assert_same_run, network, records
+from tests.training.run.test_checkpoint import PLAN, assert_same_run, network, records
 
 CPU = torch.device("cpu")
 STEPS, EVERY = 40, 4

@@ -43,7 +43,7 @@ _LIBRARIES = (
     *("safetensors.torch", "opendp.prelude", "rich.console", "polars", "tensorboard"),
     "torch._dynamo",
 )
-_OURS = ("cli", "release", "training", "certify", "federated", "tune", "audit")
+_OURS = ("cli", "release", "training", "certify", "tune", "audit")
 
 
 def main() -> int:

@@ -418,12 +418,12 @@ def _images() -> Any:
 
 
 def _corruption(kind: str, **more: Any) -> Call:
-    return Call(f"corruption.{kind}", _of(f"corruption:{kind}", ratio=0.1, **more))
+    return Call(f"corruption.{kind}", _of(f"lab.corruption:{kind}", ratio=0.1, **more))
 
 
 def _data_corruption(kind: str) -> Call:
     features, labels = torch.rand(20, 1, 8, 8), torch.arange(20) % 3
-    maker = functools.partial(_of(f"corruption:{kind}", ratio=0.2))
+    maker = functools.partial(_of(f"lab.corruption:{kind}", ratio=0.2))
 
     def made() -> Any:
         function, arguments = maker()
@@ -445,7 +445,7 @@ def _reviews_folder() -> str:
 
 
 def _experiment() -> Callable[..., Any]:
-    from prudent.experiments.experiment import Experiment
+    from prudent.lab.experiment import Experiment
 
     return Experiment
 
@@ -1174,13 +1174,13 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "corruption.corrupted_mask",
-        _of("corruption:corrupted_mask", records=20, ratio=0.1, seed=0, device=None),
+        _of("lab.corruption:corrupted_mask", records=20, ratio=0.1, seed=0, device=None),
     ),
     Call(
         "corruption.corrupted_records",
-        _of("corruption:corrupted_records", records=20, ratio=0.1, seed=0),
+        _of("lab.corruption:corrupted_records", records=20, ratio=0.1, seed=0),
     ),
-    Call("corruption.parse", _of("corruption:parse", text="label:0.1")),
+    Call("corruption.parse", _of("lab.corruption:parse", text="label:0.1")),
     Call(
         "experiments.Experiment",
         lambda: (
@@ -1196,45 +1196,49 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "experiments.load",
-        _of("experiments.datasets:load", name=Made(lambda: "npz:" + _file("npz")), data_dir=None),
+        _of("lab.datasets:load", name=Made(lambda: "npz:" + _file("npz")), data_dir=None),
         0.3,
     ),
     Call(
         "experiments.read_arrays",
-        _of("experiments.datasets:read_arrays", name="imdb", data_dir=Made(_reviews_folder)),
+        _of("lab.datasets:read_arrays", name="imdb", data_dir=Made(_reviews_folder)),
         0.3,
     ),
     Call(
         "experiments.read_weights",
-        _of("experiments.backbones:read_weights", path=Made(lambda: _file("safetensors"))),
+        _of("certify.features.resnet:read_weights", path=Made(lambda: _file("safetensors"))),
         0.3,
     ),
     Call(
         "experiments.logistic_regression",
-        _of("experiments.models:logistic_regression", shape=(3,), classes=2),
+        _of("lab.models:logistic_regression", shape=(3,), classes=2),
         0.3,
     ),
     Call(
         "experiments.multilayer_perceptron",
-        _of("experiments.models:multilayer_perceptron", shape=(3,), classes=2, seed=0),
+        _of("lab.models:multilayer_perceptron", shape=(3,), classes=2, seed=0),
         0.3,
     ),
     Call(
         "experiments.tutorial_cnn",
-        _of("experiments.models:tutorial_cnn", shape=(1, 28, 28), classes=2, seed=0),
+        _of("lab.models:tutorial_cnn", shape=(1, 28, 28), classes=2, seed=0),
         0.3,
     ),
     Call(
         "federated.RoundRelease",
         _of(
-            "federated:RoundRelease", plan=Made(_plan), dimension=3, expected_clients=None, key=None
+            "training.adapters.federated:RoundRelease",
+            plan=Made(_plan),
+            dimension=3,
+            expected_clients=None,
+            key=None,
         ),
         0.5,
     ),
     Call(
         "federated.RoundRelease.__call__",
         _method(
-            lambda: _found("federated:RoundRelease")(_plan(), 3),
+            lambda: _found("training.adapters.federated:RoundRelease")(_plan(), 3),
             "__call__",
             updates=[torch.ones(3), torch.zeros(3)],
         ),

@@ -95,7 +95,7 @@ def _idx() -> list[bytes]:
 
 
 def _read_idx(path: Path) -> object:
-    from prudent.experiments.formats import read_idx
+    from prudent.lab.formats import read_idx
 
     return read_idx(path)
 
@@ -106,7 +106,7 @@ def _cifar_python() -> list[bytes]:
 
 
 def _read_cifar(path: Path) -> object:
-    from prudent.experiments import formats
+    from prudent.lab import formats
 
     if path.suffix == ".bin":
         return formats.read_cifar_binary([path])
@@ -122,7 +122,7 @@ def _reviews() -> list[bytes]:
 
 
 def _read_reviews(path: Path) -> object:
-    from prudent.experiments.formats import read_reviews
+    from prudent.lab.formats import read_reviews
 
     return read_reviews(path)
 
@@ -133,7 +133,7 @@ def _census() -> list[bytes]:
 
 
 def _read_census(path: Path) -> object:
-    from prudent.experiments.formats import read_census
+    from prudent.lab.formats import read_census
 
     return read_census(path)
 
@@ -153,7 +153,7 @@ def _npz() -> list[bytes]:
 
 def _read_npz(path: Path) -> object:
     from prudent.cli.certify import _classes
-    from prudent.experiments.datasets import load
+    from prudent.lab.datasets import load
 
     found = load(f"npz:{path}")
     if _classes(f"npz:{path}") != found.classes:
@@ -234,7 +234,7 @@ def _torch_weights() -> list[bytes]:
 
 
 def _read_weights(path: Path) -> object:
-    from prudent.experiments.backbones import read_weights
+    from prudent.certify.features.resnet import read_weights
 
     return read_weights(path)
 
@@ -262,14 +262,14 @@ def _state() -> dict[str, Any]:
 
 
 def _checkpoint() -> list[bytes]:
-    from prudent.training.loop.checkpoint import save_checkpoint
+    from prudent.training.run.checkpoint import save_checkpoint
 
     save_checkpoint(folder(), _state())
     return [(folder() / "checkpoint.pt").read_bytes()]
 
 
 def _read_checkpoint(path: Path) -> object:
-    from prudent.training.loop.checkpoint import load_checkpoint
+    from prudent.training.run.checkpoint import load_checkpoint
 
     return load_checkpoint(path.parent, torch.device("cpu"))
 
@@ -280,7 +280,7 @@ def _unsealed() -> list[bytes]:
 
 
 def _seal(content: bytes) -> bytes:
-    from prudent.training.loop.checkpoint import _SEAL
+    from prudent.training.run.checkpoint import _SEAL
 
     return _SEAL + hashlib.sha256(content).digest()
 
@@ -301,7 +301,7 @@ def _paid() -> list[bytes]:
 
 
 def _read_paid(path: Path) -> object:
-    from prudent.training.loop.checkpoint import charged
+    from prudent.training.run.checkpoint import charged
 
     return charged(path.parent)
 
@@ -312,7 +312,7 @@ def _metrics() -> list[bytes]:
 
 
 def _read_metrics(path: Path) -> object:
-    from prudent.training.loop.metrics import last_entry
+    from prudent.training.run.metrics import last_entry
 
     return last_entry(path.parent)
 
@@ -490,8 +490,8 @@ def _rows() -> list[bytes]:
 
 def _read_rows(content: bytes) -> object:
     """A ledger with these documents and right hashes, as whoever owns the database can make one."""
-    from prudent.release.budget.hash_chain import BEFORE_THE_FIRST, _digest
-    from prudent.release.budget.storage import Row
+    from prudent.budget.hash_chain import BEFORE_THE_FIRST, _digest
+    from prudent.budget.storage import Row
 
     path = folder() / "rows.db"
     path.write_bytes(
@@ -508,7 +508,7 @@ def _read_rows(content: bytes) -> object:
 
 
 def _empty() -> bytes:
-    from prudent.release.budget.stores import open_store
+    from prudent.budget.stores import open_store
 
     path = folder() / "empty.db"
     open_store(path, create=True).close()
@@ -521,7 +521,7 @@ def _known_ledgers() -> list[bytes]:
 
 
 def _read_known(path: Path) -> object:
-    from prudent.release.budget import data_binding
+    from prudent.budget import data_binding
 
     before = os.environ.get("PRUDENT_LEDGERS")
     os.environ["PRUDENT_LEDGERS"] = str(path)
@@ -549,14 +549,14 @@ def _archives() -> list[bytes]:
 
 
 def _unpack(path: Path) -> object:
-    from prudent.experiments.files import _unpack
+    from prudent._data_files import _unpack
 
     _unpack(path, ["in/a.bin"], folder() / "unpacked")
     return (folder() / "unpacked/in/a.bin").read_bytes()
 
 
 def _results() -> list[bytes]:
-    from prudent.paper.results import COLUMNS
+    from prudent.lab.paper.results import COLUMNS
 
     row = "mnist,label:0.1,ptr,,0,1.0,pld,100,1.1,90.5,0.5,3,"
     return [f"{','.join(COLUMNS)}\n{row}\n".encode()]
@@ -581,13 +581,13 @@ def _grids() -> list[bytes]:
 
 
 def _read_grid(path: Path) -> object:
-    from prudent.paper.runs.own import own_jobs, read_settings
+    from prudent.lab.paper.runs.own import own_jobs, read_settings
 
     return list(own_jobs(read_settings(path), 1))
 
 
 def _read_results(path: Path) -> object:
-    from prudent.paper.results import read
+    from prudent.lab.paper.results import read
 
     return read(path)
 
@@ -602,7 +602,7 @@ def _corruptions() -> list[bytes]:
 
 
 def _corruption(text: str) -> object:
-    from prudent.corruption import parse
+    from prudent.lab.corruption import parse
 
     return parse(text)
 

@@ -21,10 +21,10 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 import prudent
 from prudent import cli
 from prudent._redaction import redacted, without_password
-from prudent.experiments.datasets import load
+from prudent.budget import data_binding
+from prudent.budget.ledger import Ledger, datasets
+from prudent.lab.datasets import load
 from prudent.release import open_column, open_groups
-from prudent.release.budget import data_binding
-from prudent.release.budget.ledger import Ledger, datasets
 
 SECRET = "hunter2 tiger"
 QUOTED = urllib.parse.quote(SECRET, safe="")

@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("torch", reason="weights are torch's")
 
+from prudent import _data_files as files
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.features import named
-from prudent.experiments import files
-from prudent.experiments.backbones import find_weights
-from prudent.experiments.datasets import load, read_arrays
-from prudent.training.loop import checkpoint
+from prudent.certify.features.resnet import find_weights
+from prudent.lab.datasets import load, read_arrays
+from prudent.training.run import checkpoint
 
 EVIL = [
     *("..", "../x", "a/../../x", "/etc/passwd", "//x", "", ".", "a//b", "a/", "x\x00y", "x\ny"),

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="half of the readers are torch's")
 
 import prudent
-from prudent.experiments.formats import read_cifar_python
+from prudent.lab.formats import read_cifar_python
 from tests.fuzz.files import TARGETS, Target, folder
 
 SOURCE = Path(str(prudent.__file__)).parent

@@ -21,8 +21,8 @@ import dp_accounting as dp
 import duckdb
 
 from prudent import count, median, mode
+from prudent.budget.ledger import Ledger, datasets
 from prudent.release import ReproducibleNoise
-from prudent.release.budget.ledger import Ledger, datasets
 from tests.servers import postgres_url
 
 __all__ = ["postgres_url"]

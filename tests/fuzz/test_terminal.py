@@ -153,7 +153,7 @@ def test_the_path_of_a_run_stays_text(place: Path, archive: Path) -> None:
 
 
 def test_a_traceback_is_text(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from prudent.release.budget import ledger
+    from prudent.budget import ledger
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(EVIL)

@@ -23,8 +23,8 @@ from prudent.training import (
 )
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose
-from prudent.training.loop.run import TrainingRun
 from prudent.training.noise import DeviceNoise, HostNoise
+from prudent.training.run.run import TrainingRun
 from prudent.training.step_state import StepState
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from prudent.federated import RoundRelease
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training import step as step_module
+from prudent.training.adapters.federated import RoundRelease
 from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise
 from prudent.training.rounding import noise_factor

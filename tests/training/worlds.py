@@ -43,9 +43,9 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.loop import execution
 from prudent.training.parallel.processes import Alone, Together, join
 from prudent.training.parallel.sharding import whole
+from prudent.training.run import execution
 from tests.archives import save_easy_classes
 from tests.servers import free_port
 from tests.training.gradients.oracle import cross_entropy

@@ -17,7 +17,7 @@ import prudent.tune as tuning
 from prudent import Ledger
 from prudent.accounting import ApproximateDpEvent, PldAccountant, UnreachableTargetError
 from prudent.audit import audit
-from prudent.release.budget.ledger import OverBudgetError
+from prudent.budget.ledger import OverBudgetError
 from prudent.tune import (
     Binomial,
     Candidate,

@@ -277,7 +277,7 @@ def _budget(request: Request) -> Iterator[Any]:
     if request.ledger is None:
         yield None
         return
-    from prudent.release.budget.ledger import Ledger, OverBudgetError
+    from prudent.budget.ledger import Ledger, OverBudgetError
 
     try:
         with Ledger.open(request.ledger, dataset=request.dataset) as ledger:

@@ -173,7 +173,7 @@ def _one_run(claim: "_Claim") -> "AuditResult":
 
 def _black_box(claim: "_Claim") -> "AuditResult":
     from prudent.audit.training.black_box import black_box, check_plan
-    from prudent.audit.training.digits import crafted
+    from prudent.lab.audited_digits import crafted
 
     check_plan(claim.plan)
     return black_box(

@@ -13,9 +13,9 @@ from prudent.cli.errors import Fault, tell
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from prudent.release.budget.balance import Balance
-    from prudent.release.budget.charges import Charge, ChargeDetails
-    from prudent.release.budget.ledger import Ledger
+    from prudent.budget.balance import Balance
+    from prudent.budget.charges import Charge, ChargeDetails
+    from prudent.budget.ledger import Ledger
 
 TAMPERED = 1
 
@@ -86,7 +86,7 @@ def create(
     $ prudent budget create budget.db --epsilon 1 --delta 1e-6 \
         --data salaries.parquet
     """
-    from prudent.release.budget.ledger import Ledger
+    from prudent.budget.ledger import Ledger
 
     with Ledger.create(
         location,
@@ -109,7 +109,7 @@ def show(location: Location, dataset: Dataset = "default", as_json: options.Json
 
     $ prudent budget show budget.db
     """
-    from prudent.release.budget.ledger import Ledger
+    from prudent.budget.ledger import Ledger
 
     with Ledger.open(location, dataset=dataset) as ledger:
         _print_balance(ledger, as_json)
@@ -125,7 +125,7 @@ def history(
 
     $ prudent budget history budget.db --json
     """
-    from prudent.release.budget.ledger import Ledger
+    from prudent.budget.ledger import Ledger
 
     with Ledger.open(location, dataset=dataset) as ledger:
         charges = ledger.history()
@@ -162,7 +162,7 @@ def verify(
 
     $ prudent budget verify budget.db
     """
-    from prudent.release.budget.ledger import Ledger, TamperedLedgerError
+    from prudent.budget.ledger import Ledger, TamperedLedgerError
 
     try:
         with Ledger.open(location, dataset=dataset) as ledger:
@@ -228,7 +228,7 @@ def _groups(details: "ChargeDetails") -> str:
 
 
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
-    from prudent.release.budget.offers import Offer
+    from prudent.budget.offers import Offer
 
     balance, offers = ledger.balance(), ledger.offers()
     if as_json:

@@ -12,8 +12,8 @@ from prudent.cli.completion import among
 from prudent.cli.display import as_text, echo, echo_json, note, remark
 
 if TYPE_CHECKING:
-    from prudent.certify.experiment import Part
     from prudent.certify.report import Result
+    from prudent.lab.certifying import Part
 
 _UNBALANCED = 0.6  # share of a class from which on accuracy alone says little
 
@@ -99,8 +99,9 @@ def certify(
     if context.invoked_subcommand is not None:
         return
     from prudent._files import check_writable
-    from prudent.certify import experiment, report
-    from prudent.experiments.named_datasets import NAMED_DATASETS
+    from prudent.certify import report
+    from prudent.lab import certifying as experiment
+    from prudent.lab.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
     features = features or experiment.MAPS.get(dataset, "glyphs")
@@ -133,7 +134,7 @@ def certify(
 
 
 def _budget(ledger: str | None) -> Any:
-    from prudent.release.budget.ledger import Ledger
+    from prudent.budget.ledger import Ledger
 
     return contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
 
@@ -148,8 +149,8 @@ def _rows(path: Path) -> Any:
 
 
 def _parts(dataset: str) -> "tuple[Part, Part]":
-    from prudent.certify import experiment
-    from prudent.experiments.datasets import load
+    from prudent.lab import certifying as experiment
+    from prudent.lab.datasets import load
 
     if dataset in experiment.RAW:
         return experiment.read(dataset)
@@ -162,8 +163,8 @@ def _classes(dataset: str) -> int:
     """The number of classes of an archive, which is public and stands in it beside the records."""
     from prudent._formats import read_npz
     from prudent._validate import ArgumentError
-    from prudent.experiments.datasets import class_count
-    from prudent.experiments.named_datasets import NAMED_DATASETS
+    from prudent.lab.datasets import class_count
+    from prudent.lab.named_datasets import NAMED_DATASETS
 
     path = Path(dataset.removeprefix("npz:").replace("\0", ""))
     if not dataset.startswith("npz:"):
@@ -264,23 +265,23 @@ def make_features(
     if steps is not None:
         _validate.count(1, steps=steps)
     if features == "glyphs":
-        from prudent.feature_files import glyph_network
+        from prudent.lab.feature_files import glyph_network
 
         story = glyph_network.make(out, device=device, steps=steps)
     elif features == "letters":
-        from prudent.feature_files import letters
+        from prudent.lab.feature_files import letters
 
         story = letters.make(out, device=device, steps=steps)
     elif features == "minilm":
-        from prudent.feature_files import sentences
+        from prudent.lab.feature_files import sentences
 
         story = sentences.make(out)
     elif features == "resnet18-landmarks":
-        from prudent.feature_files import photographs
+        from prudent.lab.feature_files import photographs
 
         story = photographs.make(out)
     else:
-        from prudent.feature_files import landmarks
+        from prudent.lab.feature_files import landmarks
 
         story = landmarks.make(out, features.removesuffix("-landmarks"))
     if as_json:

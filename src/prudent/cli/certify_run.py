@@ -13,7 +13,7 @@ from prudent.cli.display import echo, echo_json, neutral, remark
 
 if TYPE_CHECKING:
     from prudent.accounting import Certificate, Relation
-    from prudent.training.loop.checkpoint import Charge
+    from prudent.training.run.checkpoint import Charge
 
 Price = tuple[float | None, float | None]
 """ε and δ of a run; None where it has no δ."""
@@ -116,7 +116,7 @@ def run(
 
 def _one_plan(folders: list[Path]) -> "list[Charge]":
     """What each run paid for, which must be the same for all."""
-    from prudent.training.loop.checkpoint import charged
+    from prudent.training.run.checkpoint import charged
 
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ArgumentError("folders", "each named once", shown="one of them twice")
@@ -147,7 +147,7 @@ def _price(folder: Path, paid: "Charge", entry: dict[str, Any]) -> Price:
     import torch
 
     from prudent.accounting import epsilon_of, serialisation
-    from prudent.training.loop.checkpoint import load_checkpoint
+    from prudent.training.run.checkpoint import load_checkpoint
 
     delta, written = entry.get("delta"), entry.get("epsilon")
     epsilon = None
@@ -181,7 +181,7 @@ def _disagreeing(folder: Path, file: str) -> ArgumentError:
 
 def _entries(folders: list[Path]) -> list[dict[str, Any]]:
     """The last metrics of each run, which must not be copies of one run."""
-    from prudent.training.loop.metrics import last_entry
+    from prudent.training.run.metrics import last_entry
 
     texts = {(folder / "metrics.jsonl").read_bytes() for folder in folders}
     if len(texts) < len(folders):

@@ -15,8 +15,8 @@ from prudent.cli.display import as_text, echo_json, manner, note
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prudent.certify.demo import Classifier
     from prudent.certify.report import Result
+    from prudent.lab.certifying_demo import Classifier
     from prudent.release.outcome import Released
 
 _TABLE = (
@@ -100,8 +100,8 @@ def demo(
         show_median(answer, console)
     wait = "about 8 minutes" if full else "about a minute"
     note(f"Now certifying and training on MNIST: {wait} on two cores.")
-    from prudent.demo import FULL, SHORT, run_demo
-    from prudent.experiments.experiment import Experiment
+    from prudent.lab.demo import FULL, SHORT, run_demo
+    from prudent.lab.experiment import Experiment
 
     spent = (3.0 if full else 1.0) if epsilon is None else epsilon
     common = Experiment(

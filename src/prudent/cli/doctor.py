@@ -100,8 +100,8 @@ def _gpu() -> Iterator[Finding]:
 
 
 def _data() -> Iterator[Finding]:
-    from prudent.experiments.files import cache_folder, search_folders
-    from prudent.experiments.named_datasets import NAMED_DATASETS
+    from prudent._data_files import cache_folder, search_folders
+    from prudent.lab.named_datasets import NAMED_DATASETS
 
     found = {
         name: next(

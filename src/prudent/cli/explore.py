@@ -34,8 +34,8 @@ def explore(
     $ prudent explore --export page.html
     """
     if export is not None:
-        from prudent.explore.grid import stored
-        from prudent.explore.page import page
+        from prudent.lab.explore.grid import stored
+        from prudent.lab.explore.page import page
 
         export.write_text(page(stored()), encoding="utf-8")
         if as_json:
@@ -49,7 +49,7 @@ def explore(
 def _serve(port: int, browser: bool, as_json: bool) -> None:
     import webbrowser
 
-    from prudent.explore.server import HOST, serve
+    from prudent.lab.explore.server import HOST, serve
 
     with serve(port) as server:
         address = f"http://{HOST}:{server.server_port}/"

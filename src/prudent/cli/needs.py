@@ -68,7 +68,7 @@ def _is(wanted: str) -> Callable[[Any], bool]:
 
 
 def _in_postgres(value: Any) -> bool:
-    from prudent.release.budget.storage import is_postgres
+    from prudent.budget.storage import is_postgres
 
     return isinstance(value, str) and is_postgres(value)
 

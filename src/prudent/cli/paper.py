@@ -15,9 +15,9 @@ from prudent.cli.paper_tables import TABLES, ResultsOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from prudent.paper.figures.bounds import Price
-    from prudent.paper.figures.panels import Figure
-    from prudent.paper.results import Results
+    from prudent.lab.paper.figures.bounds import Price
+    from prudent.lab.paper.figures.panels import Figure
+    from prudent.lab.paper.results import Results
 
 FIGURES = (1, 2, 3, 4, 5)
 
@@ -60,10 +60,10 @@ def figure(
 
     $ prudent paper figure 3 --out figures
     """
-    from prudent.paper.figures import panels
+    from prudent.lab.paper.figures import panels
 
     drawn = panels.figure(number)
-    from prudent.paper.figures import plots
+    from prudent.lab.paper.figures import plots
 
     show_files(plots.save(drawn, out), as_json=as_json)
 
@@ -98,7 +98,7 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
-    from prudent.paper.figures.panels import figure
+    from prudent.lab.paper.figures.panels import figure
 
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -129,10 +129,10 @@ def everything(
 
     $ prudent paper all --out paper
     """
-    from prudent.paper.figures import plots
-    from prudent.paper.figures.panels import figure
-    from prudent.paper.report import grids, markdown
-    from prudent.paper.report.cells import plain_table
+    from prudent.lab.paper.figures import plots
+    from prudent.lab.paper.figures.panels import figure
+    from prudent.lab.paper.report import grids, markdown
+    from prudent.lab.paper.report.cells import plain_table
 
     found = _read_given(results, seeds)
     out.mkdir(parents=True, exist_ok=True)
@@ -156,22 +156,22 @@ def _read_given(path: Path | None, seeds: int | None) -> "Results":
 
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.paper.results import read, shipped
+    from prudent.lab.paper.results import read, shipped
 
     return read(shipped() if path is None else path, seeds=seeds)
 
 
 def _write_page(results: "Results", path: Path, figures: "Sequence[Figure]") -> None:
-    from prudent.paper.report import html
-    from prudent.paper.report.page import document
+    from prudent.lab.paper.report import html
+    from prudent.lab.paper.report.page import document
 
     page = document(results, figures=figures)
     path.write_text(html.render(page, "prudent paper report"), "utf-8")
 
 
 def _write_markdown(results: "Results", path: Path) -> None:
-    from prudent.paper.report import markdown
-    from prudent.paper.report.page import document
+    from prudent.lab.paper.report import markdown
+    from prudent.lab.paper.report.page import document
 
     page = document(results, curves=False)
     path.write_text(markdown.render(page, "prudent paper report --docs"), "utf-8")
@@ -203,7 +203,7 @@ def compare(
     $ prudent paper compare --noise-multiplier 8 --steps 1000 \
         --sampling-rate 0.01 --out figures
     """
-    from prudent.paper.figures import bounds
+    from prudent.lab.paper.figures import bounds
 
     options.check_sizes(
         sampling_rate=sampling_rate,
@@ -215,7 +215,7 @@ def compare(
     setting = bounds.Setting(sampling_rate, noise_multiplier, propose, test_scale, failure, delta)
     prices = bounds.price_list(setting, steps)
     if out is not None:
-        from prudent.paper.figures import plots
+        from prudent.lab.paper.figures import plots
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         for path in plots.save_comparison(prices, title, out):
@@ -261,7 +261,7 @@ def convergence(
 
     $ prudent paper convergence --workers 100 --noise 0.5 --out figures
     """
-    from prudent.paper.theory.distance import Descent, distances
+    from prudent.lab.paper.theory.distance import Descent, distances
 
     setting = Descent(
         workers=workers,
@@ -275,7 +275,7 @@ def convergence(
     )
     rows = distances(setting)
     if out is not None:
-        from prudent.paper.figures import plots
+        from prudent.lab.paper.figures import plots
 
         for path in plots.save_distances(rows, out):
             (note if as_json else echo)(neutral(path))

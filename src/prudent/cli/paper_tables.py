@@ -9,7 +9,7 @@ from prudent.cli import completion, options
 from prudent.cli.display import echo_json, remark
 
 if TYPE_CHECKING:
-    from prudent.paper.results import Results
+    from prudent.lab.paper.results import Results
 
 TABLES = (1, 2, 3, 4)
 
@@ -107,7 +107,7 @@ def table(
     _validate.one_of(TABLES, paper_table=number)
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.paper.report import cells, filling
+    from prudent.lab.paper.report import cells, filling
 
     datasets = cells.datasets(number)
     if dataset:
@@ -125,7 +125,7 @@ def table(
         rows = cells.plain_table(found, number, datasets, choice)
         echo_json(rows)
         return
-    from prudent.paper.report import grids, terminal
+    from prudent.lab.paper.report import grids, terminal
 
     for name in datasets:
         terminal.show(grids.table_grid(found, number, name, choice=choice))
@@ -166,8 +166,8 @@ def grid(
 
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.paper.report import filling, own_grids
-    from prudent.paper.runs.own import read_settings
+    from prudent.lab.paper.report import filling, own_grids
+    from prudent.lab.paper.runs.own import read_settings
 
     mine = read_settings(file)
     path = filling.own_results_path(file, size, results)
@@ -179,7 +179,7 @@ def grid(
     if as_json:
         echo_json(own_grids.plain_own(found, mine))
         return
-    from prudent.paper.report import terminal
+    from prudent.lab.paper.report import terminal
 
     for name in mine["datasets"]:
         terminal.show(own_grids.own_grid(found, mine, name))
@@ -212,9 +212,9 @@ def frontier(
 
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.paper.report import filling
-    from prudent.paper.report.frontier import frontiers
-    from prudent.paper.report.grids import frontier_grid
+    from prudent.lab.paper.report import filling
+    from prudent.lab.paper.report.frontier import frontiers
+    from prudent.lab.paper.report.grids import frontier_grid
 
     path = filling.results_path(size, results, running=run)
     if run:
@@ -224,7 +224,7 @@ def frontier(
         rows = [row for each in found for row in each.plain()]
         echo_json(rows)
         return
-    from prudent.paper.report import terminal
+    from prudent.lab.paper.report import terminal
 
     for each in found:
         terminal.show(frontier_grid(each))
@@ -232,7 +232,7 @@ def frontier(
 
 
 def _read(path: Path, size: str, seeds: int | None) -> "Results":
-    from prudent.paper.results import read
+    from prudent.lab.paper.results import read
 
     if size == "small" and not path.is_file():
         raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")

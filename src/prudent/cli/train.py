@@ -14,8 +14,8 @@ from prudent.cli.display import as_text, echo_json, shows_progress
 from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
-    from prudent.experiments.experiment import Experiment, Result
-    from prudent.experiments.recipes import Recipe
+    from prudent.lab.experiment import Experiment, Result
+    from prudent.lab.recipes import Recipe
 
 
 _NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
@@ -178,7 +178,7 @@ def train(
             shown="nothing",
             why="it determines which records are bad, and a resumed run needs the same ones",
         )
-    from prudent.experiments.experiment import run
+    from prudent.lab.experiment import run
     from prudent.training.parallel.processes import is_first
 
     # How fast steps go by is not shown of data that may be secret.
@@ -223,7 +223,7 @@ def _recipe(name: object) -> "Recipe | None":
     """The recipe of this name, if one was given."""
     if name is None:
         return None
-    from prudent.experiments.recipes import recipe_named
+    from prudent.lab.recipes import recipe_named
 
     return recipe_named(str(name))
 
@@ -232,7 +232,7 @@ def _show_recipes(*, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from prudent.experiments.recipes import RECIPES
+    from prudent.lab.recipes import RECIPES
 
     if as_json:
         found = {name: [each.summary, each.anchor] for name, each in RECIPES.items()}
@@ -247,7 +247,7 @@ def _show_recipes(*, as_json: bool) -> None:
 def _experiment(chosen: dict[str, Any], recipe: "Recipe | None" = None) -> "Experiment":
     import attrs
 
-    from prudent.experiments.experiment import Experiment
+    from prudent.lab.experiment import Experiment
 
     known = {field.name for field in attrs.fields(Experiment)} | {"records_per_person"}
     unknown = sorted(set(chosen) - known)

@@ -14,7 +14,7 @@ from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
     from prudent.accounting import TrialCount
-    from prudent.experiments.search import Search
+    from prudent.lab.search import Search
     from prudent.training import Plan
 
 LawName = Literal["geometric", "logarithmic", "poisson", "fixed"]
@@ -143,7 +143,7 @@ def tune(
         _show_price(whole, whole.plan(records), as_json=as_json)
         return
     from prudent.cli.train import device_named
-    from prudent.experiments.datasets import load
+    from prudent.lab.datasets import load
 
     place, data = device_named(device), load(dataset)
     with only_elapsed():
@@ -188,8 +188,8 @@ def _search(
     score_noise: float,
     settings: dict[str, Any],
 ) -> "Search":
-    from prudent.experiments.experiment import Experiment
-    from prudent.experiments.search import Search, space_of
+    from prudent.lab.experiment import Experiment
+    from prudent.lab.search import Search, space_of
 
     choices = ("dpsgd", "trimmed", "ptr")
     if settings["method"] not in choices:
@@ -204,8 +204,8 @@ def _search(
 
 
 def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str, Any]) -> Any:
+    from prudent.budget.ledger import Ledger, OverBudgetError
     from prudent.cli.errors import Fault, tell
-    from prudent.release.budget.ledger import Ledger, OverBudgetError
     from prudent.tune import tune as run
 
     opened: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
@@ -227,7 +227,7 @@ def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str,
 def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
     """The price of the search and of one candidate, and dp_accounting's where it has one."""
     from prudent.accounting import epsilon_of
-    from prudent.experiments.search import noise_of
+    from prudent.lab.search import noise_of
     from prudent.tune import price
 
     event, delta = whole.event(plan), whole.experiment.delta
@@ -276,7 +276,7 @@ def _echo_price(found: dict[str, Any], plan: "Plan") -> None:
 
 
 def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_json: bool) -> None:
-    from prudent.experiments.search import noise_of
+    from prudent.lab.search import noise_of
 
     price = {
         "epsilon": best.epsilon,

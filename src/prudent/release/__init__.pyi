@@ -1,7 +1,7 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
-from prudent.release.budget.ledger import Ledger as Ledger
-from prudent.release.budget.ledger import OverBudgetError as OverBudgetError
+from prudent.budget.ledger import Ledger as Ledger
+from prudent.budget.ledger import OverBudgetError as OverBudgetError
 from prudent.release.certificates import Certificate as Certificate
 from prudent.release.columns.column import ArrayColumn as ArrayColumn
 from prudent.release.columns.column import Column as Column

@@ -51,7 +51,7 @@ def charge(
     charged = keeper.charge(preview.event, label, delta=preview.delta, details=asked)
 
     def note(outcomes: Iterable[Outcome]) -> None:
-        from prudent.release.budget.ledger import LedgerError
+        from prudent.budget.ledger import LedgerError
 
         counts = Counter(
             "refused" if isinstance(each, Refused) else "released" for each in outcomes

@@ -1,5 +1,6 @@
 """Private training: plans, aggregations, engines, and the training loop."""
 
+from prudent.training.adapters.private import make_private
 from prudent.training.aggregation import (
     Aggregation,
     Fallback,
@@ -11,12 +12,11 @@ from prudent.training.aggregation import (
 from prudent.training.checking.check import CheckReport, check
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
-from prudent.training.loop.evaluation import accuracy
-from prudent.training.loop.execution import EngineChoice, Execution
-from prudent.training.loop.fit import Fitted, fit
-from prudent.training.loop.metrics import Metrics
 from prudent.training.plan import Plan
-from prudent.training.private import make_private
+from prudent.training.run.evaluation import accuracy
+from prudent.training.run.execution import EngineChoice, Execution
+from prudent.training.run.fit import Fitted, fit
+from prudent.training.run.metrics import Metrics
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
 from prudent.training.trimming import AdaptiveTrim, FixedTrim

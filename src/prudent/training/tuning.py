@@ -13,10 +13,10 @@ from prudent.records.reader import Collate
 from prudent.records.seeds import PUBLIC
 from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.gradients.engine import Loss
-from prudent.training.loop.data import Records
-from prudent.training.loop.execution import Execution
-from prudent.training.loop.reading import Request
 from prudent.training.parallel.processes import Alone
+from prudent.training.run.data import Records
+from prudent.training.run.execution import Execution
+from prudent.training.run.reading import Request
 from prudent.training.trimming import AdaptiveTrim
 
 _STEP = 0.02

@@ -10,7 +10,7 @@ from torch import nn
 from prudent import ArgumentError
 from prudent.audit.training.black_box import Target, _mu, black_box, judge_scores
 from prudent.audit.training.curves import epsilon_of_mu
-from prudent.audit.training.digits import accuracy, crafted, cross_entropy
+from prudent.lab.audited_digits import accuracy, crafted, cross_entropy
 from prudent.training import Plan, Sum
 
 

@@ -15,7 +15,6 @@ from prudent._validate import ArgumentError
 from prudent.cli import main
 from prudent.training import Execution, Plan, PoissonSampler
 from prudent.training.keystream import Key
-from prudent.training.loop.checkpoint import charged, load_checkpoint
 from prudent.training.parallel.processes import (
     Alone,
     Processes,
@@ -24,6 +23,7 @@ from prudent.training.parallel.processes import (
     _portable,
     local_device,
 )
+from prudent.training.run.checkpoint import charged, load_checkpoint
 from tests.training import worlds
 
 ALIKE = [n for n in worlds.SCENARIOS if not n.startswith(("refused", "broken", "first"))]

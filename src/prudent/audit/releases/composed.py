@@ -50,8 +50,8 @@ def federated_round(epsilon: float, delta: float) -> Case:
     """One round of federated averaging, in which a client sends far more than the clip allows."""
     import torch
 
-    from prudent.federated.release import RoundRelease
     from prudent.training import Plan, Sum
+    from prudent.training.adapters.federated.release import RoundRelease
     from prudent.training.keystream import Key
 
     plan = Plan(

@@ -24,9 +24,9 @@ from prudent.audit.result import AuditResult
 from prudent.audit.trade_off import TradeOff
 from prudent.audit.training.curves import Family, GaussianCurve, epsilon_of_mu, mu_of_rates
 from prudent.training.gradients.engine import Loss
-from prudent.training.loop.execution import Execution
-from prudent.training.loop.run import TrainingRun
 from prudent.training.plan import Plan
+from prudent.training.run.execution import Execution
+from prudent.training.run.run import TrainingRun
 
 _HELD_OUT = 0.2  # of the runs, to choose the threshold
 

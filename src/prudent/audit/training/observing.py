@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from prudent._progress import track
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 from prudent.audit.training.scenes import Linear, Scene, output_as_loss
-from prudent.training.loop.execution import Execution
-from prudent.training.loop.run import TrainingRun
 from prudent.training.plan import Plan
+from prudent.training.run.execution import Execution
+from prudent.training.run.run import TrainingRun
 
 
 @attrs.frozen(eq=False)

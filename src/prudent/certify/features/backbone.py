@@ -18,8 +18,8 @@ import torch
 
 from prudent._files import sha256
 from prudent.certify.codes import Codes, whole
+from prudent.certify.features.resnet import ResNet18Features, features_of, find_weights, resnet18
 from prudent.certify.landmarks import Flags
-from prudent.experiments.backbones import ResNet18Features, features_of, find_weights, resnet18
 from prudent.records.arrays import Form
 
 Real = npt.NDArray[np.float64]

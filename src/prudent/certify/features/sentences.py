@@ -23,10 +23,9 @@ import torch
 from prudent import _extras
 from prudent._files import sha256
 from prudent._formats import check_format, read_npz, reading
+from prudent.certify.features.resnet import find_weights, read_weights
+from prudent.certify.features.sentence_encoder import TOKENS, SentenceEncoder
 from prudent.certify.radius import STEPS, Weights, Whole
-from prudent.experiments.backbones import find_weights, read_weights
-from prudent.experiments.formats import unpacked_texts
-from prudent.experiments.sentence_encoder import TOKENS, SentenceEncoder
 from prudent.records.arrays import Form
 from prudent.records.labels import NONE
 
@@ -107,6 +106,11 @@ class MiniLMEmbedding:
             return row
         except (TypeError, ValueError):
             return np.full(self.encoder.width, np.nan)
+
+
+def unpacked_texts(rows: npt.NDArray[np.uint8]) -> list[str]:
+    """The texts of rows of bytes; a character that was cut in two is left out."""
+    return [bytes(row).rstrip(b"\0").decode("utf-8", "ignore") for row in rows]
 
 
 def _bytes(record: Any) -> npt.NDArray[np.uint8]:

@@ -1,0 +1,368 @@
+"""The budget of a data set: charge first, release after, and never beyond (ε, δ).
+
+    with Ledger("budget.db", epsilon=1.0, delta=1e-6) as ledger:
+        ledger.charge(event, "median of salary")  # on disk when this returns, or OverBudgetError
+        ...  # only now read the data and release
+
+Rows are only ever appended. Each holds the hash of all before it, so that an edit is noticed.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import dp_accounting as dp
+
+from prudent import _validate
+from prudent.accounting import serialisation
+from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
+from prudent.budget import creation, data_binding, offers, verification
+from prudent.budget.allowance import Budget
+from prudent.budget.balance import Balance, OverBudgetError
+from prudent.budget.charges import (
+    Charge,
+    ChargeDetails,
+    outcome_fields,
+    with_outcomes,
+)
+from prudent.budget.data_binding import SecondLedgerError
+from prudent.budget.hash_chain import TamperedLedgerError
+from prudent.budget.journal import Journal
+from prudent.budget.storage import LedgerError, Row, StorageError, shown
+from prudent.budget.stores import open_store
+
+__all__ = [
+    "Balance",
+    "Charge",
+    "ChargeDetails",
+    "Ledger",
+    "LedgerError",
+    "OverBudgetError",
+    "SecondLedgerError",
+    "StorageError",
+    "TamperedLedgerError",
+    "datasets",
+]
+
+
+class Ledger:
+    """A budget (ε, δ) of one data set, kept in SQLite or PostgreSQL.
+
+    Opens the ledger; if a budget is given and there is no ledger yet, creates it. Any number of
+    processes may charge one ledger at once; each opens its own `Ledger`.
+
+    Guarantee:
+        What is released after successful charges is, taken together, (ε, δ)-DP for neighbours of
+        `relation`: by `AdaptiveFilter` however the events are chosen or, with `adaptive=False`, by
+        `ExactFilter` if their list was fixed in advance. A charge is on disk before `charge`
+        returns: a crash after it loses budget, never privacy. What was charged is priced again
+        whenever a ledger is opened or has grown; sums that rows note decide nothing.
+
+    Args:
+        location: A path, `postgresql://user@host/database`, or `host=… dbname=… user=…`.
+        epsilon: Budget. May be left out to open an existing ledger; otherwise it must agree.
+        delta: Budget, in (0, 1), beside `epsilon`.
+        dataset: A ledger keeps a budget for each data set, under its name.
+        adaptive: Which filter; True for a new ledger unless said otherwise.
+        relation: Which data sets are neighbours; for a new ledger by default those that differ
+            by adding or removing one record. For a relation at distance k a single record gets
+            its share of the budget (`Relation.per_record`).
+        data: Path, address or name of the data that a new ledger is bound to.
+
+    Raises:
+        LedgerError: If there is no such ledger, or its budget is another.
+        SecondLedgerError: If the data are known to have a budget in another ledger.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        dataset: str = "default",
+        adaptive: bool | None = None,
+        relation: Relation | None = None,
+        data: str | os.PathLike[str] | None = None,
+    ) -> None:
+        name = None if data is None else data_binding.data_name(data)
+        wanted = creation.budget(epsilon, delta, adaptive, relation, name)
+        if wanted is not None:
+            creation.begin(location, dataset, wanted)
+        self._location, self._dataset = location, dataset
+        self._turn = threading.RLock()
+        self._store = open_store(location, create=False)
+        try:
+            rows = creation.rows_from_the_first(self._store, dataset)
+            self._budget = creation.noted_budget(rows[0], dataset)
+            if not self._budget.is_as_asked(
+                wanted, adaptive=adaptive, relation=relation, data=name
+            ):
+                raise LedgerError(
+                    f"{self._store.location} already has a budget for {dataset!r}: {self._budget}. "
+                    "Open it without a budget, or with this one."
+                )
+            self._filter = self._budget.filter()
+            self._journal = Journal(dataset, self._filter)
+            self._journal.follow(rows)
+        except BaseException:
+            self._store.close()
+            raise
+
+    @classmethod
+    def create(
+        cls,
+        location: str | os.PathLike[str],
+        *,
+        epsilon: float,
+        delta: float,
+        dataset: str = "default",
+        adaptive: bool = True,
+        relation: Relation = ADD_REMOVE,
+        data: str | os.PathLike[str] | None = None,
+        another: bool = False,
+    ) -> Self:
+        """A new ledger, or a new data set in one; an error if it is already there.
+
+        Takes the arguments of `Ledger`, and `another`: whether data that are known to have a budget
+        may have this one as well. Their releases are then covered by the sum of the budgets only.
+        """
+        _validate.flag(another=another)
+        name = None if data is None else data_binding.data_name(data)
+        budget = Budget(
+            _validate.positive(epsilon=epsilon),
+            _validate.between(0, 1, ends="()", delta=delta),
+            _validate.flag(adaptive=adaptive),
+            check_relation(relation=relation),
+            data=name,
+        )
+        if not creation.begin(location, dataset, budget, another=another):
+            raise LedgerError(
+                f"{shown(location)} already has a budget for data set {dataset!r}, and a "
+                "budget is never changed. Open it, or choose another name."
+            )
+        return cls(location, dataset=dataset)
+
+    @classmethod
+    def open(cls, location: str | os.PathLike[str], *, dataset: str = "default") -> Self:
+        """An existing ledger; an error if there is none."""
+        return cls(location, dataset=dataset)
+
+    def charge(
+        self,
+        event: dp.DpEvent,
+        label: str = "",
+        *,
+        delta: float | None = None,
+        details: ChargeDetails | Mapping[str, Any] | None = None,
+    ) -> Charge:
+        """Charges an event, before any data is read. On disk when this returns.
+
+        Args:
+            event: What will be released, for any accountant of this package.
+            label: What for; public, like all of the ledger.
+            delta: The δ that the release was calibrated for, if it was: addition then counts it
+                as (ε, δ) with this δ. Any value is safe. A pure event needs none.
+            details: What is asked, for the history, as a `ChargeDetails` or a mapping of its
+                fields; public. Where it names the data, they must be those of this ledger.
+
+        Raises:
+            OverBudgetError: If it would overdraw the budget. Nothing was charged.
+            SecondLedgerError: If the data have a budget in another ledger. Nothing was charged.
+            StorageError: If it is not known whether the charge is on disk. Release nothing.
+        """
+        creation.text(label=label)
+        details = ChargeDetails.of(details)
+        self._check_data(details.data)
+        if delta is not None:
+            delta = _validate.between(0, 1, ends="[)", delta=delta)
+        asked = self._price_alone(event, delta)
+        epsilon, at_delta = self._filter.alone(event, delta)
+        with self._turn:
+            self._catch_up()  # prices what others charged before they have to wait for it
+            with _doubt(), self._store.exclusive(self._dataset):
+                self._catch_up()
+                state = self._journal.charged(event, delta)
+                if not self._filter.admits(state):
+                    raise OverBudgetError(asked, self._balance())
+                row = self._append(
+                    time=creation.now(),
+                    label=label,
+                    event=serialisation.to_plain(event),
+                    delta=delta,
+                    spent=serialisation.to_plain(self._spent(state)),
+                    price={"epsilon": serialisation.to_plain(epsilon), "delta": at_delta},
+                    details=details.to_plain(),
+                )
+            self._journal.follow([row])  # read no more: what is on disk must not end with an error
+        return Charge.of(row)
+
+    def record_outcome(self, charge: Charge, outcome: str | Mapping[str, int]) -> None:
+        """Notes what came of a charge, after its release. Costs nothing.
+
+        Whether a release answered or refused is part of what it releases, and is paid for. A
+        charge whose release crashed keeps the outcome "unknown". A ledger made by an earlier
+        version keeps no outcomes, so that this version can still read it.
+
+        Args:
+            charge: As returned by `charge`.
+            outcome: "released" or "refused", or how many of each there were among the groups.
+
+        Raises:
+            LedgerError: If the charge is not of this ledger, or its outcome is already noted.
+        """
+        fields = outcome_fields(charge, outcome)
+        if not self._budget.notes_outcomes:
+            return
+        with self._turn:
+            with self._store.exclusive(self._dataset):
+                self._catch_up()
+                rows = self._store.rows(self._dataset, charge.sequence)
+                noted = self._journal.answered.get(charge.sequence)
+                if noted is None or rows[0].digest != charge.digest:
+                    raise LedgerError(f"Charge {charge.sequence} is not one of {self!r}.")
+                if noted:
+                    raise LedgerError(f"The outcome of charge {charge.sequence} is already noted.")
+                row = self._append(**fields)  # no time: how long a release took is not public
+            self._journal.follow([row])
+
+    def fits(self, event: dp.DpEvent, *, delta: float | None = None) -> bool:
+        """Whether a charge of this event would be admitted now. Charges nothing."""
+        self._price_alone(event, delta)
+        with self._turn:
+            self._catch_up()
+            return self._filter.admits(self._journal.charged(event, delta))
+
+    def balance(self) -> Balance:
+        """Where the budget stands now."""
+        with self._turn:
+            self._catch_up()
+            return self._balance()
+
+    def offers(self) -> list[offers.Offer]:
+        """What still fits, as numbers of pure releases of some ε; each instead of the others."""
+        with self._turn:
+            self._catch_up()
+            return offers.offers(self._filter, self._journal.state)
+
+    @property
+    def spent(self) -> float:
+        """An ε for which the events charged so far, as a list, are (ε, δ)-DP."""
+        with self._turn:
+            self._catch_up()
+            return self._spent(self._journal.state)
+
+    @property
+    def remaining(self) -> float:
+        """What is left of ε."""
+        return max(0.0, self._budget.epsilon - self.spent)
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbours."""
+        return self._budget.relation
+
+    @property
+    def data(self) -> str | None:
+        """Name of the data that the ledger is bound to; None if there is none."""
+        return self._budget.data
+
+    def history(self) -> list[Charge]:
+        """Every charge with its outcome, oldest first."""
+        return with_outcomes(self._store.rows(self._dataset, 1))
+
+    def verify(self, digest: str | None = None) -> int:
+        """Reads every row, follows the hashes, and prices every charge again.
+
+        Args:
+            digest: A `Balance.digest` noted earlier. With it, also rows taken from the end, or a
+                ledger rewritten as a whole, are noticed: the hashes alone cannot show that.
+
+        Returns:
+            How many charges there are.
+
+        Raises:
+            TamperedLedgerError: At the first row that is not as it was written.
+        """
+        rows = self._store.rows(self._dataset)
+        return verification.verify(rows, self._dataset, self._budget, digest)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._store.location!r}, dataset={self._dataset!r}, {self._budget})"
+
+    def _check_data(self, data: str | None) -> None:
+        """Refuses data that are not those of this ledger, as far as both are named."""
+        if data is None:
+            return
+        name = data_binding.data_name(data)
+        if self.data is None:
+            data_binding.check_only(name, self._location, self._dataset)
+        elif name != self.data:
+            raise LedgerError(
+                f"{self._store.location} keeps the budget of {self.data}, but the release reads "
+                f"{name}. Charge the ledger of those data."
+            )
+
+    def _price_alone(self, event: dp.DpEvent, delta: float | None) -> float:
+        """ε of an event for one record; also gets the price before others have to wait for it."""
+        return self._filter.spent(self._filter.charged(self._filter.opening(), event, delta))
+
+    def _spent(self, state: Any) -> float:
+        return self._budget.for_relation(self._filter.spent(state))
+
+    def _catch_up(self) -> None:
+        self._journal.catch_up(self._store)
+
+    def _balance(self) -> Balance:
+        spent = self._spent(self._journal.state)
+        return Balance(
+            dataset=self._dataset,
+            epsilon=self._budget.epsilon,
+            delta=self._budget.delta,
+            relation=self._budget.relation,
+            epsilon_per_record=self._filter.epsilon,
+            delta_per_record=self._filter.delta,
+            adaptive=self._budget.adaptive,
+            spent=spent,
+            remaining=max(0.0, self._budget.epsilon - spent),
+            fits=self._filter.room(self._journal.state),
+            charges=len(self._journal.answered),
+            digest=self._journal.last.digest,
+            data=self.data,
+        )
+
+    def _append(self, **fields: Any) -> Row:
+        """Appends a row to the store; it counts once the transaction has ended."""
+        row = self._journal.next_row(**fields)
+        self._store.append(self._dataset, row)
+        return row
+
+
+@contextlib.contextmanager
+def _doubt() -> Iterator[None]:
+    """Adds to an error of the store what it means for a charge that was under way."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(
+            f"{error} Release nothing: the charge may or may not have been written. The history "
+            "of the ledger shows whether it was; if so, it is spent, and asking again costs again."
+        ) from error
+
+
+def datasets(location: str | os.PathLike[str]) -> list[str]:
+    """The names of the data sets that have a budget there."""
+    with contextlib.closing(open_store(location, create=False)) as store:
+        return store.datasets()

@@ -1,0 +1,231 @@
+"""Prices of an event: what it takes from each book of the default filter.
+
+An event may be priced in several ways, each of them valid: with more or less set aside as an
+accident. The filter takes the first that it can admit.
+"""
+
+import functools
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+import dp_accounting as dp
+import numpy as np
+
+from prudent import _validate
+from prudent.accounting import serialisation
+from prudent.accounting._numeric import float_above
+from prudent.accounting.domination import additive_parts
+from prudent.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
+from prudent.budget.limits import ACCIDENTS, Limits
+
+if TYPE_CHECKING:
+    from prudent.accounting import PldAccountant
+
+_RESERVES = 3  # how many reserves a price is offered for, each a quarter of the one before
+_AMPLE = 16.0  # squared largest losses: a reserve beyond this gains nothing more
+_UNTOLD = 1 / 64  # of the accidents: the most that is set aside if no δ was told
+_JUST_BELOW = 1 - 2**-20
+_DIGITS = 15  # of a decimal number that every float near it stands for
+
+Offers: TypeAlias = tuple[tuple[float, float], ...]
+"""Prices (reserve, μ²): μ² if at least `reserve` is left after the charge."""
+
+
+@attrs.frozen
+class Costs:
+    """What an event takes from each book, after one accident was set aside for all of them.
+
+    Attributes:
+        epsilon: For the simple book: ε at δ = `accident`.
+        accident: Probability of what is set aside.
+        gaussian: Offers (reserve, μ²), the cheapest first: μ² if `reserve` is left after it.
+        divergences: Rényi divergence at each order of the filter.
+        whole_epsilon: For plain addition: ε at δ = `whole_delta`.
+        whole_delta: 0 for a pure event; the δ that was told; else all of the budget's.
+        alone: ε at all of the budget's δ.
+    """
+
+    epsilon: Fraction | float
+    accident: float
+    gaussian: Offers
+    divergences: tuple[float, ...]
+    whole_epsilon: Fraction | float
+    whole_delta: Fraction | float
+    alone: float
+
+
+def price(limits: Limits, event: dp.DpEvent, delta: float | None = None) -> tuple[Costs, ...]:
+    """What an event may take from the books: a function of nothing else.
+
+    Args:
+        limits: Of the books.
+        event: Any event that one of the two accountants supports.
+        delta: The δ it was calibrated for. By default nothing is set aside from a pure event,
+            and from any other a little.
+    """
+    told = None if delta is None else _validate.between(0, 1, ends="[)", delta=delta)
+    return _price(limits, serialisation.to_json(event), told)
+
+
+@functools.lru_cache(maxsize=2**14)
+def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
+    """Remembers prices, so that an event is priced once and not again while a ledger is locked."""
+    from prudent.accounting import PldAccountant, RdpAccountant
+
+    event = serialisation.from_json(text)
+    renyi, exact = RdpAccountant(limits.orders), PldAccountant()
+    divergences, false_passes = (math.inf,) * len(limits.orders), 0.0
+    if renyi.supports(event):
+        divergences = tuple(map(float, renyi.compose(event).rdp))
+        false_passes = renyi.accidents_apart[1]
+    if not exact.supports(event):
+        if not renyi.supports(event):
+            raise _validate.ArgumentError("event", "one that an accountant supports", got=event)
+        return (Costs(math.inf, 0.0, (), divergences, *(math.inf,) * 3),)
+    exact.compose(event)
+    noise, pure = _gaussian_variance(event), pure_epsilon(event)
+    whole_epsilon, whole_delta = _whole(limits, event, exact, pure, told)
+    bare = Costs(
+        epsilon=pure,
+        accident=0.0,
+        gaussian=() if noise is None else ((0.0, noise),),
+        divergences=divergences,
+        whole_epsilon=whole_epsilon,
+        whole_delta=whole_delta,
+        alone=epsilon_at(event, exact, limits.budget_delta),
+    )
+    if pure < math.inf:
+        pair = bounded_pair(event, exact, {float_above(pure): 0.0})
+        costs = bare if pair is None else _with_prices(limits, bare, pair)
+        return (*_at_a_decimal(costs), costs)
+    if told:
+        accidents = [ACCIDENTS * _JUST_BELOW * told, told]
+    else:
+        accidents = [_untold(limits, bare, false_passes)]
+    return (*_with_accidents(limits, bare, event, exact, accidents), bare)
+
+
+def _whole(
+    limits: Limits,
+    event: dp.DpEvent,
+    exact: "PldAccountant",
+    pure: Fraction | float,
+    told: float | None,
+) -> tuple[Fraction | float, Fraction | float]:
+    """(ε, δ) of an event for plain addition: pure, at the δ told, or at all of the budget's δ.
+
+    The ε is that at a little less than the δ told. What is left pays for calling it by a decimal
+    number just below, so that ten times 0.1 is 1.
+    """
+    if pure <= limits.epsilon:
+        return pure, Fraction(0)
+    if not told or told == limits.budget_delta:
+        return _fraction(epsilon_at(event, exact, limits.budget_delta)), limits.delta
+    below, printed = _JUST_BELOW * told, Fraction(repr(told))
+    epsilon = _fraction(epsilon_at(event, exact, below))
+    if epsilon == math.inf:
+        return _fraction(epsilon_at(event, exact, math.nextafter(told, 0))), printed
+    shorter = _decimal_below(Fraction(epsilon))
+    if shorter is not None and epsilon - shorter <= printed - Fraction(below):
+        epsilon = shorter
+    return epsilon, printed
+
+
+def _at_a_decimal(costs: Costs) -> list[Costs]:
+    """The costs of a pure event at a decimal number just below its ε, what it lacks an accident.
+
+    A float is not the decimal number that it is printed as: ten releases of ε = 0.1 cost more
+    than 1 by 6e-17. An event that is (ε + η)-DP is (ε, η)-DP too, and δ can spare this η.
+    """
+    epsilon = _decimal_below(Fraction(costs.epsilon))
+    if epsilon is None:
+        return []
+    lacking = Fraction(costs.epsilon) - epsilon
+    return [
+        attrs.evolve(
+            costs,
+            epsilon=epsilon,
+            accident=float_above(lacking),
+            whole_epsilon=epsilon,
+            whole_delta=costs.whole_delta + lacking,
+        )
+    ]
+
+
+def _decimal_below(value: Fraction) -> Fraction | None:
+    """The decimal number of 15 digits that is nearest, if it is below."""
+    nearest = Fraction(f"{float(value):.{_DIGITS}g}")
+    return nearest if nearest < value else None
+
+
+def _fraction(value: float) -> Fraction | float:
+    return Fraction(value) if value < math.inf else value
+
+
+def _with_accidents(
+    limits: Limits, bare: Costs, event: dp.DpEvent, exact: "PldAccountant", accidents: list[float]
+) -> list[Costs]:
+    """The costs with each accident set aside, the least first.
+
+    One pair prices them all: what holds for P̃ holds for any part of it.
+    """
+    known = {epsilon_at(event, exact, accident): accident for accident in reversed(accidents)}
+    finite = {epsilon: accident for epsilon, accident in known.items() if epsilon < math.inf}
+    pair = bounded_pair(event, exact, finite) if finite else None
+    costs = bare if pair is None else _with_prices(limits, bare, pair)
+    return [
+        attrs.evolve(costs, epsilon=Fraction(epsilon), accident=accident)
+        for epsilon, accident in sorted(finite.items(), reverse=True)
+    ]
+
+
+def _untold(limits: Limits, bare: Costs, false_passes: float) -> float:
+    """What is set aside if no δ was told: as much of the accidents as of the other books.
+
+    So that many small charges do not run out of accidents first. The false passes of a test
+    must be set aside in any case.
+    """
+    sizes = [
+        one / limit
+        for one, limit in zip(bare.divergences, limits.divergences, strict=True)
+        if limit > 0
+    ]
+    sizes += [variance / limits.gaussian for _, variance in bare.gaussian]
+    return float(limits.accident * min([_UNTOLD, *sizes]) + 17 / 16 * false_passes)
+
+
+def _with_prices(limits: Limits, bare: Costs, pair: BoundedPair) -> Costs:
+    divergences = np.minimum(bare.divergences, pair.divergences(limits.orders))
+    return attrs.evolve(
+        bare,
+        divergences=tuple(map(float, divergences)),
+        gaussian=bare.gaussian or _offers(limits, pair),
+    )
+
+
+def _offers(limits: Limits, pair: BoundedPair) -> Offers:
+    """Prices (reserve, μ²), the cheapest first; the last needs no reserve."""
+    if pair.largest == 0:
+        return ((0.0, 0.0),)
+    largest = min(1 / 4, _AMPLE * pair.largest**2 / limits.gaussian)
+    first = math.ceil(-math.log(largest, 4))
+    reserves = [limits.gaussian / 4**step for step in range(first, first + _RESERVES)]
+    offers: list[tuple[float, float]] = []
+    for variance, reserve in sorted(
+        (pair.variance(reserve), reserve) for reserve in (0.0, *reserves)
+    ):
+        if not offers or reserve < offers[-1][0]:
+            offers.append((reserve, variance))
+    return tuple(offers)
+
+
+def _gaussian_variance(event: dp.DpEvent) -> float | None:
+    """μ² of an event that is Gaussian noise and nothing else; None for any other."""
+    parts = additive_parts(event)
+    if parts is None or parts.others or parts.sigma == 0:
+        return None
+    return (
+        math.nextafter(parts.sigma**-2 * (1 + 1e-15), math.inf) if parts.sigma < math.inf else 0.0
+    )

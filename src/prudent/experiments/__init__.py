@@ -1,1 +1,0 @@
-"""Data sets, models and experiments: what `prudent train` and `prudent demo` run."""

@@ -1,0 +1,1 @@
+"""What researchers use: data sets, models, recipes, corruption, the paper, the explorer."""

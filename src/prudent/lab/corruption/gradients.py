@@ -1,0 +1,223 @@
+"""Corruptions of per-example gradients during training: the base class and simple faults.
+
+A batch is `{name: (m, *shape)}`, one row per record. `mask` (m,) marks the rows of bad records,
+`valid` (m,) the rows that are records at all; the others are padding and are neither read nor
+written. Everything is computed with masks and `where`, so the shape of the computation does not
+depend on the number of bad records in a batch, and no value is read back from an accelerator.
+
+| situation | what happens |
+| --- | --- |
+| ratio 0, or no bad record in the batch | the values come back as they were |
+| empty batch, m = 0 | comes back empty |
+| every record bad | "honest" means the bad records' own true gradients |
+| every row padding | the values come back as they were |
+| a row both padding and bad | padding wins, it is left alone |
+| padding or bad rows that hold NaN | never reach an honest statistic |
+| one honest record | its standard deviation is 0: a little is enough sends the mean |
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import attrs
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from prudent import _validate
+from prudent.lab.corruption.records import corrupted_mask, valid_ratio
+
+Gradients = Mapping[str, Tensor]
+
+
+class Rows(Protocol):
+    """The parts of a physical batch that a corruption uses."""
+
+    @property
+    def ids(self) -> Tensor | None:
+        """Record ids."""
+
+    @property
+    def valid(self) -> Tensor | None:
+        """False for padding."""
+
+
+Hook = Callable[[Gradients, Rows, torch.Generator], dict[str, Tensor]]
+"""Maps the gradients of a batch, the batch and the generator of the step to the sent gradients."""
+
+
+@attrs.frozen
+class GradientCorruption(ABC):
+    """Makes the bad records of a batch send wrong gradients.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+        seed: determines which records a `hook` makes bad.
+    """
+
+    ratio: float
+    seed: int = attrs.field(default=0, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        valid_ratio(self.ratio)
+        _validate.count(seed=self.seed)
+
+    @property
+    @abstractmethod
+    def per_record(self) -> bool:
+        """Whether what a bad record sends depends on no other record.
+
+        Only then does the accounting also cover the corrupted run, because it assumes that a record
+        affects the sum only through its own gradient.
+        """
+
+    @abstractmethod
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        """What bad records send instead of their gradients: one vector per row, or one for all.
+
+        Args:
+            gradients: as for a call.
+            bad: (m,) booleans, the rows to overwrite.
+            known: (m,) booleans, the rows that the attacker considers honest.
+            generator: as for a call.
+        """
+
+    def __call__(
+        self,
+        gradients: Gradients,
+        mask: Tensor,
+        *,
+        valid: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """The gradients with those of bad records replaced, as the aggregation receives them.
+
+        Args:
+            gradients: per-example gradients by parameter name, each (m, *shape).
+            mask: (m,) booleans, true for the rows of bad records (`corrupted_mask(...)[ids]`).
+            valid: (m,) booleans, false for padding; without it every row is a record.
+            generator: source of the random numbers drawn in each step, on the gradients' device;
+                the default generator of that device if not given.
+        """
+        bad, known = _bad_and_known(gradients, mask, valid)
+        if not gradients or not len(mask):
+            return dict(gradients)
+        sent = self.sent(gradients, bad, known, generator)
+        return {
+            name: torch.where(by_row(bad, gradient), sent[name], gradient)
+            for name, gradient in gradients.items()
+        }
+
+    def hook(self, records: int, device: torch.device | str) -> Hook:
+        """The corruption as a function for a training step, for the records of `corrupted_records`.
+
+        `prudent.fit(corrupt=...)` calls this itself; `prudent.Step(corrupt=...)` takes the result.
+
+        Args:
+            records: number of records in the training set.
+            device: device of the training.
+        """
+        is_bad = corrupted_mask(records, self.ratio, self.seed, device)
+
+        def corrupt(
+            gradients: Gradients, chunk: Rows, generator: torch.Generator
+        ) -> dict[str, Tensor]:
+            if chunk.ids is None:
+                raise _validate.ArgumentError(
+                    "ids", "in every Chunk, to tell whose gradients are bad", got=None
+                )
+            return self(gradients, is_bad[chunk.ids], valid=chunk.valid, generator=generator)
+
+        return corrupt
+
+
+def _bad_and_known(
+    gradients: Gradients, mask: Tensor, valid: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The rows to overwrite, and the rows that the attacker considers honest."""
+    valid = torch.ones_like(mask) if valid is None else valid
+    for name, rows in (("mask", mask), ("valid", valid)):
+        if rows.dtype != torch.bool or rows.ndim != 1:
+            raise _validate.ArgumentError(
+                name,
+                "to be a vector of booleans",
+                shown=f"{rows.dtype} of shape {tuple(rows.shape)}",
+            )
+    for name, gradient in gradients.items():
+        if not gradient.shape[:1] == mask.shape == valid.shape:
+            raise ValueError(
+                f"Expected one row of {name}, mask and valid for each record of the batch, got "
+                f"shapes {tuple(gradient.shape)}, {tuple(mask.shape)} and {tuple(valid.shape)}."
+            )
+    honest = valid & ~mask
+    return mask & valid, torch.where(honest.any(), honest, valid)
+
+
+def by_row(rows: Tensor, gradient: Tensor) -> Tensor:
+    """A vector over records, shaped to broadcast against their gradients."""
+    return rows.view(-1, *[1] * (gradient.ndim - 1))
+
+
+def masked_mean(known: Tensor, gradient: Tensor) -> Tensor:
+    """The mean over the known rows; zero if there are none."""
+    # Zero times NaN is NaN, so other rows must be masked before summing, not weighted by zero.
+    total = gradient.masked_fill(~by_row(known, gradient), 0).sum(0)
+    return total / known.sum().clamp(min=1)
+
+
+@attrs.frozen
+class GradientNoise(GradientCorruption):
+    """Bad records send their gradient plus new Gaussian noise on every coordinate at each step.
+
+    Attributes:
+        ratio: the share of bad records, in [0, 0.5].
+        variance: variance of the noise on one coordinate.
+    """
+
+    variance: float = 100.0
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        _validate.positive(variance=self.variance)
+
+    @property
+    def per_record(self) -> bool:
+        """True: the noise does not depend on any record."""
+        return True
+
+    @override
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        return {name: self._noisy(bad, gradient, generator) for name, gradient in gradients.items()}
+
+    def _noisy(self, bad: Tensor, gradient: Tensor, generator: torch.Generator | None) -> Tensor:
+        deviation = self.variance**0.5
+        if gradient.device.type == "cpu":
+            # Sampling normals is expensive on the CPU and counting rows is free, so draw only the
+            # rows that are needed.
+            rows = bad.nonzero().squeeze(1)
+            noise = torch.randn(
+                len(rows), *gradient.shape[1:], dtype=gradient.dtype, generator=generator
+            )
+            return gradient.index_add(0, rows, noise.mul_(deviation))
+        return gradient + torch.empty_like(gradient).normal_(0, deviation, generator=generator)
+
+
+@attrs.frozen
+class GradientSignFlip(GradientCorruption):
+    """Bad records send the negative of their gradient, as after a flipped sign bit."""
+
+    @property
+    def per_record(self) -> bool:
+        """True: each record negates its own gradient."""
+        return True
+
+    @override
+    def sent(
+        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        return {name: -gradient for name, gradient in gradients.items()}

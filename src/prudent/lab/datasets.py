@@ -1,0 +1,234 @@
+"""The data sets of the experiments, from local files or their official mirrors.
+
+    train = load("mnist").train_features          # float32, (60000, 1, 28, 28), in [0, 1]
+
+| name | what | train + test | classes |
+| --- | --- | ---: | ---: |
+| `mnist` | handwritten digits, 1 × 28 × 28; shipped with a source checkout | 60,000 + 10,000 | 10 |
+| `fashion-mnist` | articles of clothing, 1 × 28 × 28 | 60,000 + 10,000 | 10 |
+| `emnist-letters` | handwritten letters, 1 × 28 × 28, upright | 124,800 + 20,800 | 26 |
+| `emnist-az` | a substitute for it, from other parts of EMNIST | 117,248 + 10,400 | 26 |
+| `cifar10` | colour photographs, 3 × 32 × 32 | 50,000 + 10,000 | 10 |
+| `npz:PATH` | your own arrays in a numpy archive | | |
+
+Two more have records for the maps of `prudent certify`; `read_arrays` reads them:
+
+| name | what | train + test | classes | file |
+| --- | --- | ---: | ---: | --- |
+| `imdb` | reviews, 2,048 bytes of UTF-8 | 25,000 + 25,000 | 2 | `reviews.json` |
+| `census` | 40 numbers or checksums of categories | 199,523 + 99,762 | 2 | `census-income.data` |
+
+Files are looked for in `data_dir`, `$PRUDENT_DATA/NAME`, the checkout's `data/NAME`,
+`/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order,
+and downloaded into the last one if none has them; downloads are checked against published
+checksums.
+
+Pixels are divided by 255, so they lie in [0, 1]; this does not depend on the data. Features that
+are not bytes are not scaled: scaling by a minimum, mean or deviation of the training records would
+be an additional release, which the guarantee of the training would not cover.
+"""
+
+from pathlib import Path
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from prudent import _validate
+from prudent._data_files import is_file, search_folders
+from prudent._formats import read_npz
+from prudent._validate import ArgumentError
+from prudent.lab.corruption import DataCorruption
+from prudent.lab.named_datasets import NAMED_DATASETS, Arrays, Form, NamedDataset
+
+
+@attrs.frozen(eq=False)
+class Dataset:
+    """Features and labels of a training and a test part.
+
+    Attributes:
+        name: as given to `load`.
+        train_features: float32, one row per record.
+        train_labels: int64, from 0 to classes − 1.
+        test_features: like `train_features`.
+        test_labels: like `train_labels`.
+        classes: the number of classes.
+        note: information about the data needed to interpret a result.
+    """
+
+    name: str
+    train_features: Tensor
+    train_labels: Tensor
+    test_features: Tensor
+    test_labels: Tensor
+    classes: int
+    note: str
+
+    def __attrs_post_init__(self) -> None:
+        for part, features, labels in (
+            ("train", self.train_features, self.train_labels),
+            ("test", self.test_features, self.test_labels),
+        ):
+            if features.shape[:1] != labels.shape:
+                raise ValueError(
+                    f"Expected one label for each record of {self.name} ({part}), got features of "
+                    f"shape {tuple(features.shape)} and labels of shape {tuple(labels.shape)}."
+                )
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} records of "
+            f"shape {tuple(self.train_features.shape[1:])}, {self.classes} classes)"
+        )
+
+    def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
+        """The data set with some of the training records corrupted; the test part stays clean."""
+        features, labels = corruption.apply(
+            self.train_features, self.train_labels, classes=self.classes, seed=seed
+        )
+        return attrs.evolve(self, train_features=features, train_labels=labels)
+
+    def centred(self) -> "Dataset":
+        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
+        return attrs.evolve(
+            self,
+            train_features=2 * self.train_features - 1,
+            test_features=2 * self.test_features - 1,
+        )
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """The data set on another device."""
+        return attrs.evolve(
+            self,
+            train_features=self.train_features.to(device),
+            train_labels=self.train_labels.to(device),
+            test_features=self.test_features.to(device),
+            test_labels=self.test_labels.to(device),
+        )
+
+
+NAMES = (*(name for name, source in NAMED_DATASETS.items() if source.trainable), "npz:PATH")
+"""The names that `load` accepts."""
+
+
+def load(name: str, data_dir: Path | str | None = None) -> Dataset:
+    """Read a data set, downloading it first if it is not on this machine.
+
+    Args:
+        name: one of `NAMES`. An `npz:PATH` holds train_features, train_labels, test_features and
+            test_labels (or x_train, y_train, x_test, y_test), and a number `classes`: deriving it
+            from the largest label of the records would reveal that label.
+        data_dir: a folder to look in before all others.
+
+    Raises:
+        ValueError: if there is no such data set, or its files are invalid.
+        FileNotFoundError: if it is not on this machine and cannot be downloaded; says which files
+            to put where.
+    """
+    _validate.instance(str, f"one of {', '.join(NAMES)}", name=name)
+    if name.startswith("npz:"):
+        return _load_npz(name)
+    source = NAMED_DATASETS.get(name)
+    if source is None or not source.trainable:
+        raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=name)
+    train, test = read_arrays(name, data_dir)
+    return _dataset(name, train, test, source.classes, source.note)
+
+
+def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, Arrays]:
+    """The records and labels of both parts of a named data set, as stored; see `load`."""
+    if not isinstance(name, str) or name not in NAMED_DATASETS:
+        raise ArgumentError("name", f"one of {', '.join(NAMED_DATASETS)}", got=name)
+    source = NAMED_DATASETS[name]
+    form, (train, test) = _find(name, source, data_dir) or _fetch(name, source, data_dir)
+    return form.parts(train, test)
+
+
+def _find(
+    name: str, source: NamedDataset, data_dir: Path | str | None
+) -> tuple[Form, tuple[list[Path], list[Path]]] | None:
+    for folder in search_folders(name, data_dir):
+        for form in source.forms:
+            if (paths := form.paths(folder)) is not None:
+                return form, paths
+    return None
+
+
+def _fetch(
+    name: str, source: NamedDataset, data_dir: Path | str | None
+) -> tuple[Form, tuple[list[Path], list[Path]]]:
+    folders = list(search_folders(name, data_dir))
+    reason = "no public place offers it"
+    try:
+        for download in source.downloads:
+            download.fetch(folders[-1])
+    except OSError as error:
+        reason = f"fetching it failed ({error})"
+    if (found := _find(name, source, data_dir)) is not None:
+        return found
+    places = ", ".join(dict.fromkeys(map(str, folders)))
+    forms = " or ".join(", ".join(form.train + form.test) for form in source.forms)
+    raise FileNotFoundError(
+        f"Expected the files of {name} on this machine, and {reason}. Put {forms} into one of "
+        f"{places}, or name their folder by data_dir or PRUDENT_DATA."
+    )
+
+
+def _load_npz(name: str) -> Dataset:
+    path = _validate.path(name=name.removeprefix("npz:"))
+    if not is_file(path):
+        raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {name!r}.")
+    spellings = (
+        ("train_features", "train_labels", "test_features", "test_labels"),
+        ("x_train", "y_train", "x_test", "y_test"),
+    )
+    found = read_npz(path, "an .npz archive", *spellings[0], *spellings[1], "classes")
+    keys = next((keys for keys in spellings if found.keys() >= set(keys)), None)
+    if keys is None:
+        got = ", ".join(found) or "none of them"
+        raise ValueError(f"Expected {path} to hold {', '.join(spellings[0])}, got {got}.")
+    features, labels, test_features, test_labels = (found[key] for key in keys)
+    for part in (labels, test_labels):
+        if not np.issubdtype(part.dtype, np.integer):
+            raise ValueError(f"Expected labels in {path} to be integers, got {part.dtype}.")
+    if "classes" not in found:
+        raise ValueError(
+            f"Expected {path} to hold classes, how many there are, known without a look at the "
+            f"labels: the model is made for it. Save it beside the arrays, as a number."
+        )
+    classes = class_count(path, found["classes"])
+    train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
+    for records, _ in (train, test):
+        if records.dtype.kind not in "biuf":
+            raise ValueError(f"Expected features in {path} to be numbers, got {records.dtype}.")
+    return _dataset(name, train, test, classes, f"From the archive {path.name}.")
+
+
+def class_count(path: Path, stored: npt.NDArray[np.generic]) -> int:
+    """The number of classes as an archive holds it."""
+    if stored.shape != () or stored.dtype.kind not in "iuf":
+        raise ValueError(f"Expected classes in {path} to be a number, got an array.")
+    return _validate.count(1, classes=stored.item())
+
+
+def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) -> Dataset:
+    # Training labels are not checked: one record must not decide whether training happens at all. A
+    # training record whose label is no class counts as a zero gradient.
+    if not 0 <= test[1].min(initial=0) <= test[1].max(initial=0) < classes:
+        raise ValueError(f"Expected every label of {name} (test) in 0 to {classes - 1}.")
+    return Dataset(
+        name=name,
+        train_features=_features(train[0]),
+        train_labels=torch.from_numpy(train[1].astype(np.int64)),
+        test_features=_features(test[0]),
+        test_labels=torch.from_numpy(test[1].astype(np.int64)),
+        classes=classes,
+        note=note,
+    )
+
+
+def _features(values: npt.NDArray[np.generic]) -> Tensor:
+    features = torch.from_numpy(values.astype(np.float32, order="C"))
+    return features.div_(255) if values.dtype == np.uint8 else features

@@ -1,0 +1,158 @@
+"""The numbers the page shows: each from the functions that price and certify real releases.
+
+Nothing here computes a privacy cost of its own. A value that does not exist, because a theorem's
+conditions fail or no noise meets the target, is None.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from prudent import _validate
+from prudent.accounting.calibration import UnreachableTargetError
+from prudent.accounting.robustness import Certifier
+from prudent.lab.explore.settings import TESTS, Training
+from prudent.lab.paper.figures import bounds
+
+Answer = dict[str, Any]
+
+_SHARES = 33
+_TRIALS = 25
+
+
+def spent(setting: Training) -> Answer:
+    """ε after each number of steps: with the test, without one, and by the paper's theorem."""
+    steps = setting.step_counts()
+    tested = [setting.run(count).epsilon(setting.delta) for count in steps]
+    plain = [setting.run(count, tested=False).epsilon(setting.delta) for count in steps]
+    return {
+        "steps": steps,
+        "tested": _finite(tested),
+        "plain": _finite(plain),
+        "paper": _finite(_by_the_paper(setting, steps)),
+    }
+
+
+def _by_the_paper(setting: Training, steps: Sequence[int]) -> Sequence[float]:
+    """ε by Theorem 4.4, which is for Laplace tests that publish their noisy margin."""
+    if setting.test != "laplace":
+        return [math.nan] * len(steps)
+    published = bounds.Setting(
+        setting.sampling_rate,
+        setting.noise_multiplier,
+        setting.propose,
+        setting.scale,
+        setting.failure,
+        setting.delta,
+    )
+    found: Sequence[float] = bounds.white_box_epsilon(published, np.array(steps, float)).tolist()
+    return found
+
+
+def noise(setting: Training) -> Answer:
+    """The noise that the target ε needs, relative to the clip: DP-SGD's, and both of the test's."""
+    plain = _calibrated(setting, tested=False)
+    tested = _calibrated(setting, tested=True)
+    return {
+        "plain": plain,
+        "failed": tested,
+        "passed": None if tested is None else tested * setting.propose,
+    }
+
+
+def _calibrated(setting: Training, *, tested: bool) -> float | None:
+    try:
+        run = setting.run(tested=tested).calibrate(epsilon=setting.epsilon, delta=setting.delta)
+    except UnreachableTargetError:
+        return None
+    return run.noise_multiplier
+
+
+def passing(setting: Training) -> Answer:
+    """The chance that a test passes, by the share of records whose gradients are longer than τ.
+
+    The margin is max(0, F - L), where F is the trimmed share of an expected batch and L, the number
+    of long gradients drawn, is binomial: exact up to the terms of its law below 1e-9.
+    """
+    test = TESTS[setting.test](setting.scale)
+    threshold = test.threshold(setting.failure)
+    removed = round(setting.trim * setting.batch)
+    shares = np.linspace(0, min(1.0, 1.2 * setting.trim), _SHARES)
+    chances = []
+    for share in shares:
+        law = stats.binom(round(share * setting.records), setting.sampling_rate)
+        low, high = law.ppf(1e-9), law.ppf(1 - 1e-9)
+        long = np.unique(np.linspace(low, high, 400).round())
+        weight = law.cdf(long) - np.concatenate([[0.0], law.cdf(long[:-1])])
+        passed = [test.tail(threshold - max(0.0, removed - each)) for each in long]
+        chances.append(float(np.dot(weight, passed) / weight.sum()))
+    return {"shares": shares.tolist(), "chances": chances, "threshold": threshold, "trim": removed}
+
+
+def withstood(setting: Training) -> Answer:
+    """Certified accuracy of the model against bad records, by group privacy of the run."""
+    certifier = Certifier(setting.run().event, setting.run().relation)
+    # As far as anything is left of the accuracy.
+    last = max(4, round(1.2 * certifier.withstands(accuracy=setting.accuracy, above=0.02)))
+    records = np.unique(np.linspace(1, last, 12).round().astype(int)).tolist()
+    accuracy = [
+        certifier.certificate(accuracy=setting.accuracy, records=each).at_least for each in records
+    ]
+    return {"records": [0, *records], "accuracy": [setting.accuracy, *accuracy]}
+
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0)
+
+
+def tables(quantiles: Mapping[float, float], count: int, delta: float) -> Answer:
+    """Expected error of a private median by each mechanism and ε, for data of a drawn shape.
+
+    Releases are rehearsed on made-up data of that shape; see `prudent.release.suggestion`.
+
+    Args:
+        quantiles: Values by probability, as drawn on the page.
+        count: The number of records.
+        delta: δ of the releases that are tested.
+    """
+    from prudent.release.suggestion import suggest
+
+    _validate.between(100, 1_000_000, count=count)
+    errors: dict[str, list[float | None]] = {}
+    refused: dict[str, list[float]] = {}
+    for epsilon in EPSILONS:
+        found = suggest(
+            "median",
+            count=count,
+            epsilon=epsilon,
+            delta=delta,
+            quantiles=quantiles,
+            trials=_TRIALS,
+        )
+        for name, each in found.expected.items():
+            errors.setdefault(name, []).append(each.error)
+            refused.setdefault(name, []).append(each.refused)
+    return {"epsilons": list(EPSILONS), "errors": errors, "refused": refused}
+
+
+@functools.cache
+def measured() -> Answer:
+    """Certified accuracy of the classifiers that come with the package, as `prudent certify` says.
+
+    Measured once on real digits; each curve says with which ε.
+    """
+    path = resources.files("prudent.lab.explore") / "certified.json"
+    found: Answer = json.loads(path.read_text())
+    return found
+
+
+QUESTIONS = {each.__name__: each for each in (spent, noise, passing, withstood)}
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    return [float(each) if math.isfinite(each) else None for each in values]

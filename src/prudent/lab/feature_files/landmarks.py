@@ -1,0 +1,138 @@
+"""The landmarks that come with the package: codes of public letters, of glyphs and of digits.
+
+Glyphs are random curves, and digits are strokes written down by hand: no data.
+
+Landmarks are rounded to a few steps, which makes their file small: a rounded landmark is as public
+and as good a landmark as the one it was made from.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from prudent._files import replacing
+from prudent.certify.codes import Codes, whole
+from prudent.certify.features import images
+from prudent.certify.landmarks import Crowding
+from prudent.lab.feature_files.glyphs import Hand, glyphs
+from prudent.lab.feature_files.letters import turned
+from prudent.lab.feature_files.strokes import digits
+from prudent.records.whole_network import TOP
+
+_MOST = 15
+_FINE = 4.0  # steps in a standard deviation
+_AT_ONCE = 500
+_GLYPHS = 1000
+
+
+@attrs.frozen
+class Recipe:
+    """How landmarks are made.
+
+    Attributes:
+        count: How many letters or glyphs.
+        digits: How many digits by strokes.
+        ramp: See `Landmarks`.
+        crowding: The parts of the crowding that count for records, landmarks and queries.
+        upright: Fraction of letters that are not turned.
+        variation: How much copies of a glyph differ.
+        loops: Probability that a curve of a glyph is closed.
+        seed: Of what is drawn.
+        saw: What the choice of the numbers above saw.
+    """
+
+    count: int
+    digits: int
+    ramp: tuple[float, float]
+    crowding: tuple[float, float, float]
+    upright: float = 0.0
+    variation: float = 0.2
+    loops: float = 0.25
+    seed: int = 3
+    saw: str = ""
+
+
+_HELD = (
+    "digits 50,000 to 60,000 of the training part of MNIST, with counts of the first 50,000; "
+    "results of other settings on the test part were known"
+)
+
+RECIPES = {
+    "letters": Recipe(8000, 4000, (-0.165, -0.04), (0.0, 0.2, 0.6), saw=_HELD),
+    "glyphs": Recipe(12_000, 12_000, (-0.087, 0.07), (0.8, 0.5, 0.0), seed=77, saw=_HELD),
+}
+
+
+def make(path: Path, name: str, recipe: Recipe | None = None) -> dict[str, Any]:
+    """Draw public images, code them and write the landmarks of a map.
+
+    Returns:
+        How they were made.
+    """
+    recipe = recipe or RECIPES[name]
+    others = _letters(recipe) if name == "letters" else _glyphs(recipe)
+    strokes = (TOP * digits(recipe.digits, recipe.seed)).round().to(torch.uint8).numpy()
+    drawn = np.concatenate([others, strokes])
+    rows = np.concatenate(
+        [
+            images(name).codes(part)[0]
+            for part in np.split(drawn, range(_AT_ONCE, len(drawn), _AT_ONCE))
+        ]
+    )
+    story = attrs.asdict(recipe)
+    write(path, rows, recipe.ramp, story, recipe.crowding)
+    return story
+
+
+def write(
+    path: Path,
+    codes: Codes,
+    ramp: tuple[float, float],
+    story: dict[str, Any],
+    crowding: tuple[float, float, float] | None = None,
+    **arrays: npt.NDArray[Any],
+) -> None:
+    """Write landmarks, rounded to a few steps, and what else belongs to their map."""
+    deviations = np.sqrt(np.square(codes.astype(np.float64)).mean(axis=1, keepdims=True))
+    steps = np.clip(np.rint(_FINE * codes / np.maximum(deviations, 1.0)), -_MOST, _MOST)
+    if crowding:
+        crowds = Crowding.of(whole(steps), *crowding).products
+        arrays |= {"crowding": crowds.astype(np.int32), "crowding_shares": np.array(crowding)}
+    with replacing(path, "wb") as file:
+        np.savez_compressed(
+            file,
+            rows=steps.astype(np.int8),
+            ramp=np.array(ramp),
+            story=np.array(json.dumps(story)),
+            **arrays,  # type: ignore[arg-type]
+        )
+
+
+def _letters(recipe: Recipe) -> npt.NDArray[np.uint8]:
+    """Public letters, a part of them turned or mirrored, in an order that mixes all."""
+    from prudent.lab.datasets import load
+
+    draw = np.random.RandomState(recipe.seed)  # frozen across versions of numpy
+    public = load("emnist-az").train_features[:, 0]
+    chosen = public[torch.from_numpy(draw.permutation(len(public))[: recipe.count])]
+    plain = (TOP * chosen).round().to(torch.uint8)
+    eight, _ = turned(plain, torch.zeros(len(plain), dtype=torch.long))
+    ways = eight.view(8, len(plain), 28, 28).numpy()
+    turns = np.where(draw.rand(len(plain)) < recipe.upright, 0, draw.randint(0, 8, len(plain)))
+    return np.ascontiguousarray(ways[turns, np.arange(len(plain))])
+
+
+def _glyphs(recipe: Recipe) -> npt.NDArray[np.uint8]:
+    """Two copies each of synthetic glyphs, in an order that mixes all."""
+    hand, parts = Hand.seeded(recipe.seed), []
+    for start in range(0, recipe.count, 2 * _GLYPHS):
+        count = min(_GLYPHS, -(-(recipe.count - start) // 2))
+        made = glyphs(count, 2, hand, variation=recipe.variation, loops=recipe.loops)
+        parts.append((TOP * made).round().to(torch.uint8).numpy())
+    order = np.random.RandomState(recipe.seed).permutation(recipe.count)
+    return np.concatenate(parts)[: recipe.count][order]

@@ -1,0 +1,221 @@
+"""The named data sets: their file formats and where they can be downloaded."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from prudent._data_files import Download, cached_array
+from prudent._files import sha256
+from prudent.lab import formats
+
+Arrays = tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]
+
+
+@attrs.frozen
+class Form:
+    """One file format of a data set: the files in a folder and their reader.
+
+    Where one file holds both parts, `read_test` reads the test part of it.
+    """
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    read: Callable[[list[Path]], Arrays]
+    read_test: Callable[[list[Path]], Arrays] | None = None
+
+    def parts(self, train: list[Path], test: list[Path]) -> tuple[Arrays, Arrays]:
+        """The records and labels of both parts, as stored."""
+        return self.read(train), (self.read_test or self.read)(test)
+
+    def paths(self, folder: Path) -> tuple[list[Path], list[Path]] | None:
+        """The files in `folder`, gzipped or not; None if one is missing."""
+        train, test = (
+            [_either(folder / name) for name in part] for part in (self.train, self.test)
+        )
+        return (train, test) if all(path.is_file() for path in train + test) else None
+
+
+def _either(path: Path) -> Path:
+    plain = path.with_suffix("")
+    return plain if path.suffix == ".gz" and not path.is_file() and plain.is_file() else path
+
+
+@attrs.frozen
+class NamedDataset:
+    """A named data set: its possible file formats and its download locations.
+
+    `trainable` says whether records are numbers that a network can be trained on as they are.
+    """
+
+    classes: int
+    note: str
+    forms: tuple[Form, ...]
+    downloads: tuple[Download, ...] = ()
+    trainable: bool = True
+
+
+def _read_images(paths: list[Path], *, first_label: int, transposed: bool) -> Arrays:
+    images, labels = (formats.read_idx(path) for path in paths)
+    if transposed:
+        images = images.transpose(0, 2, 1)
+    return images[:, None], labels.astype(np.int64) - first_label
+
+
+def _read_cifar_packed(paths: list[Path]) -> Arrays:
+    """The decoded images, cached because decoding takes a quarter of a minute."""
+    (path,) = paths
+
+    def unpack() -> npt.NDArray[np.uint8]:
+        images, labels = formats.read_cifar_packed(path)
+        return np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)
+
+    records = cached_array(f"cifar10-{sha256(path)}", unpack)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def _read_half(paths: list[Path], *, part: int) -> Arrays:
+    """One part of the 50,000 reviews in a file: blame, then praise; in each, test before train."""
+    texts, labels = formats.read_reviews(paths[0])
+    each = len(labels) // 4
+    rows = np.r_[part * each : (part + 1) * each, (part + 2) * each : (part + 3) * each]
+    return texts[rows], labels[rows]
+
+
+def _read_census(paths: list[Path]) -> Arrays:
+    return formats.read_census(paths[0])
+
+
+def _idx_form(train: str, test: str, *, first_label: int = 0, transposed: bool = False) -> Form:
+    names = ("{}-images-idx3-ubyte.gz", "{}-labels-idx1-ubyte.gz")
+    return Form(
+        train=tuple(name.format(train) for name in names),
+        test=tuple(name.format(test) for name in names),
+        read=partial(_read_images, first_label=first_label, transposed=transposed),
+    )
+
+
+def _idx_downloads(mirrors: tuple[str, ...], checksums: dict[str, str]) -> tuple[Download, ...]:
+    return tuple(
+        Download(tuple(mirror + name for mirror in mirrors), checksum)
+        for name, checksum in checksums.items()
+    )
+
+
+_DIGITS = _idx_form("train", "t10k")
+_LETTERS = {
+    split: _idx_form(f"{split}-train", f"{split}-test", first_label=1, transposed=True)
+    for split in ("emnist-letters", "emnist-az")
+}
+_CIFAR_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_CIFAR_BINARY = Form(
+    train=tuple(f"cifar-10-batches-bin/{batch}.bin" for batch in _CIFAR_BATCHES),
+    test=("cifar-10-batches-bin/test_batch.bin",),
+    read=formats.read_cifar_binary,
+)
+
+NAMED_DATASETS: dict[str, NamedDataset] = {
+    "mnist": NamedDataset(
+        classes=10,
+        note="MNIST handwritten digits (LeCun, Bottou, Bengio, Haffner, 1998).",
+        forms=(_DIGITS,),
+        downloads=_idx_downloads(
+            ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+            {
+                "train-images-idx3-ubyte.gz": "sha256:"
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "train-labels-idx1-ubyte.gz": "sha256:"
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "t10k-images-idx3-ubyte.gz": "sha256:"
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "t10k-labels-idx1-ubyte.gz": "sha256:"
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            },
+        ),
+    ),
+    "fashion-mnist": NamedDataset(
+        classes=10,
+        note="Fashion-MNIST (Xiao, Rasul, Vollgraf, 2017).",
+        forms=(_DIGITS,),
+        downloads=_idx_downloads(
+            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+            {
+                "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
+                "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
+                "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+            },
+        ),
+    ),
+    "emnist-letters": NamedDataset(
+        classes=26,
+        note="EMNIST Letters, both cases merged (Cohen, Afshar, Tapson, van Schaik, 2017).",
+        forms=(_LETTERS["emnist-letters"],),
+        downloads=(
+            Download(
+                ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+                "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+                _LETTERS["emnist-letters"].train + _LETTERS["emnist-letters"].test,
+            ),
+        ),
+    ),
+    "emnist-az": NamedDataset(
+        classes=26,
+        note=(
+            "A substitute for EMNIST Letters, not that split: 127,648 different letters from other "
+            "parts of EMNIST, training part not balanced, writers not separated. Results on it are "
+            "not results on EMNIST Letters, and a model trained on it must not be tested on any "
+            "official EMNIST test split."
+        ),
+        forms=(_LETTERS["emnist-az"],),
+    ),
+    "cifar10": NamedDataset(
+        classes=10,
+        note="CIFAR-10 (Krizhevsky, 2009).",
+        forms=(
+            _CIFAR_BINARY,
+            Form(
+                train=tuple(f"cifar-10-batches-py/{batch}" for batch in _CIFAR_BATCHES),
+                test=("cifar-10-batches-py/test_batch",),
+                read=formats.read_cifar_python,
+            ),
+            Form(("cifar10-train.xz",), ("cifar10-test.xz",), _read_cifar_packed),
+        ),
+        downloads=(
+            Download(
+                ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+                "md5:c32a1d4ab5d03f1284b67883e8d87530",
+                _CIFAR_BINARY.train + _CIFAR_BINARY.test,
+            ),
+        ),
+    ),
+    "imdb": NamedDataset(
+        classes=2,
+        note="Large Movie Review Dataset (Maas et al., 2011): the first 2,048 bytes of each text.",
+        forms=(
+            Form(
+                ("reviews.json",),
+                ("reviews.json",),
+                read=partial(_read_half, part=1),
+                read_test=partial(_read_half, part=0),
+            ),
+        ),
+        trainable=False,
+    ),
+    "census": NamedDataset(
+        classes=2,
+        note="Census-Income (KDD), income above 50,000 or not; 6.2 % are (Lane, Kohavi, 2000).",
+        forms=(
+            Form(("census-income.data.gz",), ("census-income.test.gz",), _read_census),
+            Form(
+                ("census_income_1994_1995_train.csv",),
+                ("census_income_1994_1995_test.csv",),
+                _read_census,
+            ),
+        ),
+        trainable=False,
+    ),
+}

@@ -1,0 +1,261 @@
+"""The cells of a table: the paper's number, ours over seeds, and that of the tuned setting."""
+
+import functools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import attrs
+
+from prudent import _validate
+from prudent.lab.paper.report import display_names
+from prudent.lab.paper.results import Estimate, Results
+from prudent.lab.paper.runs.jobs import (
+    OUR_COLUMNS,
+    PAPER_COLUMNS,
+    Job,
+    Published,
+    published,
+    published_for,
+    settings,
+)
+
+METHOD_ORDER = ("trimmed", "dpsgd", "ptr")
+DPSGD = "dpsgd"
+
+
+@attrs.frozen
+class Choice:
+    """Some cells of a table: those of the named corruptions, methods and ε; None means all.
+
+    Attributes:
+        corruptions: Kinds with ratios, as the table has them.
+        methods: Columns: the paper's methods and the tuned settings.
+        epsilons: Values of ε.
+    """
+
+    corruptions: Collection[str] | None = None
+    methods: Collection[str] | None = None
+    epsilons: Collection[float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        table: int,
+        names: Collection[str],
+        *,
+        corruptions: Collection[str] | None,
+        methods: Collection[str] | None,
+        epsilons: Collection[float] | None,
+    ) -> "Choice":
+        """The choice, checked against the cells of a table on some data sets."""
+        cells = [cell for name in names for cell in published_for(name) if cell.table == table]
+        allowed: dict[str, list[Any]] = {
+            "corrupt": list(dict.fromkeys(cell.corrupt for cell in cells)),
+            "method": [*dict.fromkeys(cell.method for cell in cells), *OUR_COLUMNS],
+            "epsilon": sorted({cell.epsilon for cell in cells}),
+        }
+        given = {"corrupt": corruptions, "method": methods, "epsilon": epsilons}
+        for name, values in given.items():
+            for value in values or ():
+                _validate.one_of(allowed[name], **{name: value})
+        return cls(corruptions, methods, epsilons)
+
+    def has_method(self, name: str) -> bool:
+        """Whether a column is chosen."""
+        return self.methods is None or name in self.methods
+
+    def has(self, group: "Group") -> bool:
+        """Whether the corruption and the ε of a group are chosen."""
+        wanted = self.corruptions is None or group.corrupt in self.corruptions
+        return wanted and (self.epsilons is None or group.epsilon in self.epsilons)
+
+    def needs(self, job: Job) -> bool:
+        """Whether a run fills a chosen cell; a run of fixed noise fills those of several ε."""
+        wanted = self.corruptions is None or job.corrupt in self.corruptions
+        at = job.target is None or self.epsilons is None or job.target in self.epsilons
+        return wanted and at and self.has_method(job.column)
+
+
+EVERY = Choice()
+
+
+@attrs.frozen
+class Line:
+    """One number of the paper beside ours.
+
+    Attributes:
+        paper: The number that the paper prints.
+        rdp: Our accuracy at the step where Rényi accounting reaches ε.
+        pld: Our accuracy at the later step where exact accounting reaches ε.
+    """
+
+    paper: Published
+    rdp: Estimate | None
+    pld: Estimate | None
+
+    def by(self, accountant: str) -> Estimate | None:
+        """Our accuracy by one of the two accountants."""
+        return self.rdp if accountant == "rdp" else self.pld
+
+    @property
+    def ours(self) -> tuple[Estimate | None, Estimate | None]:
+        """Our accuracies by both accountants."""
+        return self.rdp, self.pld
+
+
+@attrs.frozen
+class Group:
+    """The methods of a table for one data set, corruption and ε.
+
+    Attributes:
+        table: Number of the table, 1 to 4.
+        dataset: Name of the data set in the settings.
+        corrupt: Kind and ratio of the corruption.
+        epsilon: ε in the paper.
+        lines: One line per method.
+        setting: Name of the tuned setting for this data set; None if none was run.
+        best: Accuracy of the tuned setting.
+        rival: Accuracy of DP-SGD with the same tuning.
+    """
+
+    table: int
+    dataset: str
+    corrupt: str
+    epsilon: float
+    lines: tuple[Line, ...]
+    setting: str | None
+    best: Estimate | None
+    rival: Estimate | None
+
+    def line(self, method: str) -> Line:
+        """The line of a method, which must be in the table."""
+        (found,) = (line for line in self.lines if line.paper.method == method)
+        return found
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is a result of any method."""
+        ours = [cell for line in self.lines for cell in line.ours]
+        return any(cell is not None for cell in (*ours, self.best, self.rival))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods of the table."""
+        return tuple(line.paper.method for line in self.lines)
+
+
+def datasets(table: int) -> list[str]:
+    """The data sets of a table, in the order of the table."""
+    return list(dict.fromkeys(cell.dataset for cell in published() if cell.table == table))
+
+
+def variants(table: int) -> list[str]:
+    """The other data sets of the settings that stand beside cells of a table."""
+    return [
+        name
+        for name in settings()["datasets"]
+        if name not in datasets(table) and any(c.table == table for c in published_for(name))
+    ]
+
+
+def groups(results: Results, table: int, names: Collection[str] | None = None) -> list[Group]:
+    """The groups of a table in its order, on its own data sets or on named ones."""
+    cells = [c for name in names or datasets(table) for c in published_for(name)]
+    keys = dict.fromkeys((c.dataset, c.corrupt, c.epsilon) for c in cells if c.table == table)
+    return [_group(results, table, *key) for key in keys]
+
+
+def every_group(results: Results) -> list[Group]:
+    """Each group of the paper once, although the paper prints some in two tables."""
+    found = {(g.dataset, g.corrupt, g.epsilon): g for t in (4, 3, 2, 1) for g in groups(results, t)}
+    return [found[key] for key in sorted(found, key=_paper_order().index)]
+
+
+@functools.cache
+def _paper_order() -> list[tuple[str, str, float]]:
+    return list(dict.fromkeys((c.dataset, c.corrupt, c.epsilon) for c in published()))
+
+
+def _group(results: Results, table: int, dataset: str, corrupt: str, epsilon: float) -> Group:
+    printed = {
+        cell.method: cell
+        for cell in published_for(dataset)
+        if (cell.table, cell.corrupt, cell.epsilon) == (table, corrupt, epsilon)
+    }
+    lines = tuple(
+        Line(
+            printed[method],
+            *(results.cell(dataset, corrupt, method, epsilon, name) for name in ("rdp", "pld")),
+        )
+        for method in METHOD_ORDER
+        if method in printed
+    )
+    setting = best_setting(results, dataset)
+    best = rival = None
+    if setting is not None:
+        best = results.cell(dataset, corrupt, setting, epsilon)
+        rival = results.cell(dataset, corrupt, tuned_dpsgd(results, dataset, setting), epsilon)
+    return Group(table, dataset, corrupt, epsilon, lines, setting, best, rival)
+
+
+def our_settings(columns: Sequence[str]) -> list[str]:
+    """The columns that are neither the paper's nor DP-SGD."""
+    return [c for c in columns if c not in PAPER_COLUMNS and not c.endswith(DPSGD)]
+
+
+def best_setting(results: Results, dataset: str) -> str | None:
+    """The best tuned setting for a data set as a whole.
+
+    Of the settings that fill the most cells of the paper, the one with the highest mean. It is not
+    chosen per cell, which would select lucky runs.
+    """
+    ranks: list[tuple[int, float, str]] = []
+    for name in our_settings(results.columns(dataset)):
+        cells = [
+            results.cell(dataset, corrupt, name, epsilon)
+            for where, corrupt, epsilon in _paper_order()
+            if where == dataset
+        ]
+        means = [cell.mean for cell in cells if cell is not None]
+        if means:
+            ranks.append((len(means), sum(means) / len(means), name))
+    return max(ranks)[2] if ranks else None
+
+
+def tuned_dpsgd(results: Results, dataset: str, setting: str) -> str:
+    """The column of DP-SGD with the same tuning as a setting."""
+    own = f"{setting}-{DPSGD}"
+    return own if own in results.columns(dataset) else f"ours-{DPSGD}"
+
+
+def plain_table(
+    results: Results,
+    table: int,
+    names: Collection[str] | None = None,
+    choice: Choice = EVERY,
+) -> list[dict[str, Any]]:
+    """A table as plain objects, one per number of the paper; None means not run."""
+    return [
+        {
+            "table": table,
+            "dataset": group.dataset,
+            "data": display_names.data_behind(group.dataset),
+            "corrupt": group.corrupt,
+            "epsilon": group.epsilon,
+            "method": line.paper.method,
+            "paper": line.paper.accuracy,
+            "rdp": _plain(line.rdp),
+            "pld": _plain(line.pld),
+            "best_setting": group.setting,
+            "best": _plain(group.best),
+            "dpsgd_same_tuning": _plain(group.rival),
+        }
+        for group in groups(results, table, names)
+        if choice.has(group)
+        for line in group.lines
+        if choice.has_method(line.paper.method)
+    ]
+
+
+def _plain(cell: Estimate | None) -> dict[str, Any] | None:
+    return None if cell is None else attrs.asdict(cell)

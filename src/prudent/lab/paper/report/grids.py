@@ -1,0 +1,304 @@
+"""The tables as grids: the paper's number, ours with its difference, and the tuned setting."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import fmean, mode
+
+from prudent.lab.paper.report import display_names
+from prudent.lab.paper.report.cells import (
+    EVERY,
+    METHOD_ORDER,
+    Choice,
+    Group,
+    Line,
+    datasets,
+    groups,
+)
+from prudent.lab.paper.report.document import Cell, Grid, Tone
+from prudent.lab.paper.report.frontier import Frontier, Row, is_covered
+from prudent.lab.paper.results import Estimate, Reading, Results
+from prudent.lab.paper.runs.jobs import published, settings
+
+UNCOVERED = "†"
+
+
+def table_grids(
+    results: Results,
+    table: int,
+    *,
+    choice: Choice = EVERY,
+    standalone: bool = True,
+) -> list[Grid]:
+    """One grid per data set of a table; see `table_grid`."""
+    return [
+        table_grid(results, table, dataset, choice=choice, standalone=standalone)
+        for dataset in datasets(table)
+    ]
+
+
+def table_grid(
+    results: Results,
+    table: int,
+    dataset: str,
+    *,
+    choice: Choice = EVERY,
+    standalone: bool = True,
+) -> Grid:
+    """The part of a table on one data set.
+
+    A row holds every method at one corruption and ε. Rows and columns that nothing was run for are
+    left out, and the note says so.
+
+    Args:
+        results: The results to show.
+        table: Number of the table, 1 to 4.
+        dataset: Name of the data set in the settings.
+        choice: The cells to show.
+        standalone: Whether the note describes a substitute for the paper's data; the report
+            describes it once for all tables.
+    """
+    chosen = [group for group in groups(results, table, [dataset]) if choice.has(group)]
+    here = [group for group in chosen if group.is_run] or chosen
+    shown = [m for m in METHOD_ORDER if choice.has_method(m) and m in here[0].methods]
+    usual = _usual_seeds([cell for group in here for m in shown for cell in group.line(m).ours])
+    tuned = _usual_seeds([cell for group in here for cell in (group.best, group.rival)])
+    columns: dict[str, list[Cell]] = {}
+    for method in shown:
+        lines = [group.line(method) for group in here]
+        name = display_names.method(method)
+        columns[f"{name}, paper"] = [
+            Cell(display_names.accuracy(line.paper.accuracy)) for line in lines
+        ]
+        for accountant in ("rdp", "pld"):
+            columns[f"{name}, {accountant.upper()}"] = [
+                _against(line, accountant, usual, compared=not results.small) for line in lines
+            ]
+    if choice.has_method("ours"):
+        columns["tuned"] = [_estimate(group.best, usual_seeds=tuned) for group in here]
+    if choice.has_method("ours-dpsgd"):
+        columns["DP-SGD, tuned"] = [_estimate(group.rival, usual_seeds=tuned) for group in here]
+    run = {name: cells for name, cells in columns.items() if any(map(_is_run, cells))}
+    notes = [
+        _seeds_note(usual, tuned if "tuned" in run else None),
+        _not_run_note([name for name in columns if name not in run])
+        if len(run) > len(shown)
+        else f"{display_names.NOT_RUN.capitalize()}.",
+        _not_run_note(_corruptions(chosen, without=here)),
+        display_names.substitute_note(dataset) if standalone else None,
+        display_names.SMALL_NOTE if results.small else None,
+        f"Tuned setting: {here[0].setting}." if here[0].setting not in (None, "ours") else None,
+    ]
+    corruptions = spans([display_names.corruption(group.corrupt) for group in here])
+    epsilons = [Cell(f"{group.epsilon:g}") for group in here]
+    return Grid(
+        ("corruption", "ε", *run),
+        tuple(zip(corruptions, epsilons, *run.values(), strict=True)),
+        words=1,
+        title=f"Table {table}: {display_names.dataset(dataset)}",
+        note=" ".join(note for note in notes if note),
+    )
+
+
+def spans(names: Sequence[str]) -> Iterator[Cell | None]:
+    """A column of names: equal neighbours become one cell, with None in the rows it spans."""
+    for name, same in itertools.groupby(names):
+        rows = len(list(same))
+        yield Cell(name, rows=rows)
+        yield from [None] * (rows - 1)
+
+
+def _usual_seeds(cells: Sequence[Estimate | None]) -> int | None:
+    """The most common number of seeds; None if nothing was run."""
+    return mode(seeds) if (seeds := [cell.seeds for cell in cells if cell is not None]) else None
+
+
+def _seeds_note(usual: int | None, tuned: int | None) -> str | None:
+    if usual is None and tuned is None:
+        return None
+    parts = [str(usual)] if usual is not None else []
+    if tuned is not None and tuned != usual:
+        parts.append(f"{tuned} in the tuned setting")
+    return f"Seeds: {', '.join(parts)}, unless a cell says otherwise."
+
+
+def _corruptions(chosen: Sequence[Group], *, without: Sequence[Group]) -> list[str]:
+    """The corruptions of some groups that others do not have."""
+    known = {group.corrupt for group in without}
+    names = dict.fromkeys(group.corrupt for group in chosen if group.corrupt not in known)
+    return [display_names.corruption(name) for name in names]
+
+
+def _not_run_note(names: list[str]) -> str | None:
+    return f"{display_names.NOT_RUN.capitalize()}: {'; '.join(names)}." if names else None
+
+
+def _is_run(cell: Cell) -> bool:
+    return cell.text != display_names.NOT_RUN
+
+
+def _against(line: Line, accountant: str, usual_seeds: int | None, *, compared: bool) -> Cell:
+    """Our accuracy, if `compared` with its difference from the paper's."""
+    ours = line.by(accountant)
+    if ours is None:
+        # A run has a row for each accountant unless even its first step exceeds ε.
+        run = line.rdp is not None or line.pld is not None
+        return Cell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
+    if not compared:
+        return _estimate(ours, usual_seeds=usual_seeds)
+    difference = ours.mean - line.paper.accuracy
+    detail = [display_names.difference(difference)]
+    if ours.seeds != usual_seeds:
+        detail.append(display_names.seeds(ours))
+    return Cell(display_names.estimate(ours), _tone(difference), ", ".join(detail))
+
+
+def _estimate(
+    cell: Estimate | None, *, tone: Tone = Tone.PLAIN, usual_seeds: int | None = None
+) -> Cell:
+    """The cell of an estimate; shows the number of seeds unless it is the usual one."""
+    if cell is None:
+        return Cell(display_names.NOT_RUN, Tone.MISSING)
+    detail = "" if cell.seeds == usual_seeds else display_names.seeds(cell)
+    return Cell(display_names.estimate(cell), tone, detail)
+
+
+def _tone(difference: float) -> Tone:
+    return Tone.GOOD if difference >= 0 else Tone.BAD
+
+
+def passing_grid(results: Results) -> Grid:
+    """How often the test of TSGD+PTR passed in whole runs, and the trim at their end.
+
+    Rows are corruptions, columns data sets.
+    """
+    runs: dict[tuple[str, str], list[list[Reading]]] = defaultdict(list)
+    by_run: dict[tuple[str, str, int], list[Reading]] = defaultdict(list)
+    for reading in results.readings:
+        if reading.column == "ptr":
+            by_run[reading.dataset, reading.corrupt, reading.seed].append(reading)
+    for (dataset, corrupt, _), readings in by_run.items():
+        runs[dataset, corrupt].append(sorted(readings, key=lambda reading: reading.steps))
+    batches = {name: values["batch"] for name, values in settings()["datasets"].items()}
+    shown = [name for name in batches if any(dataset == name for dataset, _ in runs)]
+
+    def passed(dataset: str, corrupt: str) -> Cell:
+        found = runs.get((dataset, corrupt))
+        if not found:
+            return Cell("")
+        trim = fmean(run[-1].trim or 0 for run in found) / batches[dataset]
+        return Cell(f"{fmean(map(_share_passed, found)):.0%}, {trim:.0%}")
+
+    return Grid(
+        ("corruption", *map(display_names.short, shown)),
+        tuple(
+            (Cell(display_names.corruption(corrupt)), *(passed(name, corrupt) for name in shown))
+            for corrupt in dict.fromkeys(cell.corrupt for cell in published())
+            if any((name, corrupt) in runs for name in shown)
+        ),
+        title="Tests passed, and F at the end as a share of the batch",
+    )
+
+
+def _share_passed(run: list[Reading]) -> float:
+    """The pass rate of a whole run, from the rates between its readings."""
+    before = [0, *(reading.steps for reading in run[:-1])]
+    passed = (
+        (reading.pass_rate or 0) * (reading.steps - start)
+        for start, reading in zip(before, run, strict=True)
+    )
+    return sum(passed) / run[-1].steps
+
+
+def frontier_grid(frontier: Frontier) -> Grid:
+    """Attacks by methods at each ratio: the worst of each method, and the best of these."""
+    usual = frontier.usual_seeds
+    clean = [_estimate(row.clean, usual_seeds=usual) for row in frontier.at(frontier.ratios[0])]
+    rows: list[tuple[Cell | None, ...]] = [(Cell("0%"), Cell("none"), *clean)]
+    for ratio in frontier.ratios:
+        lines = list(_frontier_lines(frontier, ratio))
+        ends = (Cell(f"{ratio:.0%}", rows=len(lines)), *[None] * (len(lines) - 1))
+        rows += [(first, *line) for first, line in zip(ends, lines, strict=True)]
+    title = (
+        f"{display_names.attacker(frontier.attacker)}: {display_names.dataset(frontier.dataset)}, "
+        f"every run at ε = {frontier.epsilon:g}"
+    )
+    notes = (
+        f"Seeds: {usual}, unless a cell says otherwise.",
+        display_names.substitute_note(frontier.dataset),
+    )
+    return Grid(
+        ("bad", "attack", *map(display_names.method, frontier.columns)),
+        tuple(rows),
+        words=2,
+        title=title,
+        note=" ".join(note for note in notes if note),
+    )
+
+
+def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[Cell, ...]]:
+    usual, methods = frontier.usual_seeds, frontier.at(ratio)
+    yield Cell("worst accuracy"), *(_least(row, frontier.best(ratio)) for row in methods)
+    for kind in dict.fromkeys(kind for row in methods for kind in row.cells):
+        mark = "" if is_covered(f"{kind}:0.1") else UNCOVERED
+        yield (
+            Cell(display_names.kind(kind) + mark),
+            *(
+                _estimate(
+                    row.cells[kind],
+                    tone=Tone.WORST if kind == row.worst else Tone.PLAIN,
+                    usual_seeds=usual,
+                )
+                if kind in row.cells
+                else Cell(display_names.NOT_MET)
+                for row in methods
+            ),
+        )
+        if kind in methods[0].success:
+            yield (
+                Cell(f"{display_names.kind(kind)}: success"),
+                *(_estimate(row.success[kind], usual_seeds=usual) for row in methods),
+            )
+
+
+def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
+    """The worst accuracy of each method by attacker and ratio, and the success of a backdoor."""
+    columns = list(dict.fromkeys(column for frontier in found for column in frontier.columns))
+    names: list[str] = []
+    rows: list[tuple[Cell, ...]] = []
+
+    def add(name: str, ratio: float, cells: dict[str, Cell]) -> None:
+        missing = Cell(display_names.NOT_MET)
+        names.append(name)
+        rows.append((Cell(f"{ratio:.0%}"), *(cells.get(column, missing) for column in columns)))
+
+    for frontier in found:
+        for ratio in frontier.ratios:
+            best = frontier.best(ratio)
+            cells = {row.column: _least(row, best) for row in frontier.at(ratio)}
+            add(display_names.attacker(frontier.attacker), ratio, cells)
+        for kind in frontier.rows[0].success:
+            for ratio in frontier.ratios:
+                cells = {
+                    row.column: _estimate(row.success.get(kind), usual_seeds=frontier.usual_seeds)
+                    for row in frontier.at(ratio)
+                }
+                add(f"{display_names.kind(kind)}: success", ratio, cells)
+    return Grid(
+        ("worst accuracy", "bad", *map(display_names.method, columns)),
+        tuple((name, *row) for name, row in zip(spans(names), rows, strict=True)),
+        words=1,
+        title=f"{display_names.dataset(found[0].dataset)}, every run at ε = {found[0].epsilon:g}",
+        note="Lowest mean accuracy over the attacks that were run, in percent; for the backdoor, "
+        "test records with the trigger that are taken for its class. The certified classifiers "
+        "also meet an attack aimed at their counts, and compute no gradients.",
+    )
+
+
+def _least(row: Row, best: float | None) -> Cell:
+    if row.least is None:
+        return Cell(display_names.NOT_RUN, Tone.MISSING)
+    met = sum(cell is not None for cell in row.cells.values())
+    detail = "" if row.complete else f"of {met} of {len(row.cells)} attacks"
+    tone = Tone.BEST if row.complete and row.least == best else Tone.PLAIN
+    return Cell(display_names.accuracy(row.least), tone, detail)

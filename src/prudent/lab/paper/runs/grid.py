@@ -1,0 +1,312 @@
+"""Execution of many experiments, several at a time; finished runs are not repeated.
+
+On a GPU they take turns on streams of one process; on the CPU each runs in a separate process.
+"""
+
+import functools
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from pathlib import Path
+from typing import NamedTuple
+
+import attrs
+import torch
+from torch import nn
+
+from prudent import _progress, _validate
+from prudent.certify.features.resnet import find_weights, resnet18
+from prudent.lab.backbones import find_vgg16, vgg16, with_features
+from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
+from prudent.lab.datasets import Dataset, load
+from prudent.lab.models import CONVOLUTIONAL, logistic_regression
+from prudent.lab.paper.corruptions import corruption_of
+from prudent.lab.paper.results import Reading, append, read
+from prudent.lab.paper.runs.certified import in_order, run_certified
+from prudent.lab.paper.runs.jobs import Job
+from prudent.lab.paper.runs.plans import Mark, Plans
+from prudent.lab.paper.runs.streams import Work, in_turns, training
+from prudent.lab.setup import build_model
+from prudent.training import Plan, accuracy
+from prudent.training.run.metrics import Metrics
+
+BACKBONES: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors")),
+    "vgg16": lambda: vgg16(find_vgg16()),
+}
+"""The frozen networks whose features the last layer of a data set is trained on, by name."""
+Planned = tuple[Job, Plan, list[Mark]]
+Finished = Callable[[list[Reading]], None]
+
+
+def run_jobs(
+    wanted: Iterable[Job],
+    results: Path,
+    *,
+    device: str = "cpu",
+    at_once: int | None = None,
+    seconds: float = float("inf"),
+    most_steps: int | None = None,
+) -> int:
+    """Run the jobs that are not in the results yet, and append a row for every mark of a run.
+
+    Args:
+        wanted: The runs.
+        results: A CSV file, created if needed. Solved plans are stored beside it.
+        device: Where to train.
+        at_once: Number of concurrent runs: processes on the CPU, streams on a GPU.
+        seconds: Start no further run after this time.
+        most_steps: Shorten every run, for a smoke test. The rows then have the number of steps
+            actually taken but the ε of the whole run: never mix them with those of full runs.
+
+    Returns:
+        The number of runs that remain to be done.
+    """
+    done = {reading.run for reading in read(results).readings} if results.exists() else set()
+    missing = [job for job in wanted if job.run not in done]
+    todo = [job for job in missing if not job.features]
+    certified = list(in_order([job for job in missing if job.features]))
+    deadline = time.monotonic() + seconds
+    plans = Plans(results.with_name("plans.json"), _record_counts(todo))
+    left = len(missing)
+    with _progress.part("runs", left):
+
+        def planned() -> Iterator[Planned]:
+            for job in todo:
+                if time.monotonic() >= deadline:
+                    return
+                yield job, *_shortened(*plans.of(job), most_steps)
+
+        def finished(readings: list[Reading]) -> None:
+            nonlocal left
+            append(results, readings)
+            left -= 1
+            _progress.advance()
+
+        for job in certified:
+            if time.monotonic() < deadline:
+                finished(run_certified(job))
+        if torch.device(device).type == "cuda":
+            _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
+        else:
+            _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
+    return left
+
+
+def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
+    """Execute one run on one CPU thread and return its rows."""
+    torch.set_num_threads(1)
+    readings: list[Reading] = []
+    device = torch.device("cpu")
+    data = _featured(_records(job), device)
+    for _ in _work(job, plan, marks, data, readings.extend, device):
+        pass
+    return readings
+
+
+class Records(NamedTuple):
+    """The records of a run: what it has in common with other runs on the same ones.
+
+    Attributes:
+        data: As for `load`.
+        corrupt: A corruption of data, or none.
+        seed: Seed of the corruption; 0 without one.
+        centred: Whether features run from −1 to 1.
+        backbone: Name of the frozen network whose features are taken; empty for none.
+        size: Height and width of the images that the frozen network gets.
+    """
+
+    data: str
+    corrupt: str
+    seed: int
+    centred: bool
+    backbone: str
+    size: int
+
+
+def _records(job: Job) -> Records:
+    mine = job.setting
+    is_of_data = isinstance(corruption_of(job.corrupt), DataCorruption)
+    corrupt, seed = (job.corrupt, job.seed) if is_of_data else ("none", 0)
+    backbone = _validate.one_of(("", *BACKBONES), backbone=mine.get("backbone", ""))
+    return Records(
+        mine["data"], corrupt, seed, bool(mine.get("centred")), backbone, mine.get("size", 0)
+    )
+
+
+@functools.lru_cache(maxsize=12)
+def _corrupted(data: str, corrupt: str, seed: int) -> Dataset:
+    """The records after data corruption, on the host."""
+    clean, corruption = _loaded(data), corruption_of(corrupt)
+    return clean.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else clean
+
+
+def _featured(records: Records, device: torch.device) -> Dataset:
+    """The records on a device: as they are, or the features of a fixed network."""
+    data = _corrupted(*records[:3])
+    if records.backbone:
+        network = BACKBONES[records.backbone]()
+        data = with_features(data, network, size=records.size, device=device)
+    if records.centred:
+        data = data.centred()
+    return data.to(device)
+
+
+@functools.cache
+def _loaded(name: str) -> Dataset:
+    return load(name)
+
+
+def _run_on_streams(
+    planned: Iterable[Planned],
+    finished: Finished,
+    device: torch.device,
+    at_once: int,
+) -> None:
+    featured = functools.lru_cache(maxsize=at_once)(_featured)
+
+    def works(prefetched: Iterable[Planned]) -> Iterator[Work]:
+        for job, plan, marks in prefetched:
+            data = featured(_records(job), device)
+            yield _work(job, plan, marks, data, finished, device)
+
+    with ThreadPoolExecutor(4) as pool:
+        in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
+
+
+def _prefetched(
+    planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[Planned]:
+    """The same items, while other threads corrupt the images of the next ones.
+
+    These threads work on the host only, because they must not use a device on which a step is being
+    captured.
+    """
+    waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
+    for item in planned:
+        job = item[0]
+        waiting.append((item, pool.submit(_corrupted, *_records(job)[:3])))
+        if len(waiting) > ahead:
+            yield _first(waiting)
+    while waiting:
+        yield _first(waiting)
+
+
+def _first(waiting: "deque[tuple[Planned, Future[Dataset]]]") -> Planned:
+    item, data = waiting.popleft()
+    data.result()
+    return item
+
+
+def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(at_once, mp_context=context) as pool:
+        pending: set[Future[list[Reading]]] = set()
+        for item in planned:
+            pending.add(pool.submit(run_job, *item))
+            if len(pending) >= at_once:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    finished(future.result())
+        for future in pending:
+            finished(future.result())
+
+
+def _work(
+    job: Job,
+    plan: Plan,
+    marks: list[Mark],
+    data: Dataset,
+    finished: Finished,
+    device: torch.device,
+) -> Work:
+    experiment = job.experiment
+    corruption = experiment.corruption
+    return training(
+        plan,
+        _model(job, data),
+        (data.train_features, data.train_labels),
+        _evaluation(corruption, data),
+        sorted({mark.step for mark in marks}),
+        lambda history: finished(_readings(job, plan, marks, history)),
+        lr=experiment.lr,
+        momentum=experiment.momentum,
+        seed=job.seed,
+        corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
+        average=experiment.average,
+        device=device,
+    )
+
+
+def _model(job: Job, data: Dataset) -> nn.Module:
+    """The network that the settings of a job name, or the usual one for its records."""
+    mine = job.setting
+    shape = tuple(data.train_features.shape[1:])
+    if "backbone" in mine:
+        return logistic_regression(shape, data.classes)
+    if "network" in mine:
+        channels, height, width = shape
+        make = CONVOLUTIONAL[_validate.one_of(tuple(CONVOLUTIONAL), network=mine["network"])]
+        return make((channels, height, width), data.classes, job.seed)
+    return build_model(data, job.seed)
+
+
+def _evaluation(
+    corruption: DataCorruption | GradientCorruption | None, data: Dataset
+) -> Callable[[nn.Module], dict[str, float]]:
+    """Accuracy on the test part and, for a backdoor, how often its trigger succeeds there."""
+    clean = accuracy(data.test_features, data.test_labels, batch=10_000)
+    if not isinstance(corruption, Backdoor):
+        return lambda model: dict(clean(model))
+    others = data.test_labels != corruption.target
+    stamped = corruption.triggered(data.test_features[others])
+    wanted = torch.full_like(data.test_labels[others], corruption.target)
+    triggered = accuracy(stamped, wanted, batch=10_000)
+    return lambda model: {**clean(model), "success": triggered(model)["accuracy"]}
+
+
+def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Reading]:
+    entries = {entry.step: entry for entry in history}
+    return [
+        Reading(
+            *job.run,
+            epsilon=mark.epsilon,
+            accountant=mark.accountant,
+            steps=mark.step,
+            noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
+            accuracy=round(100 * entries[mark.step].evaluation["accuracy"], 2),
+            pass_rate=_rounded(entries[mark.step].pass_rate, 3),
+            trim=entries[mark.step].trim,
+            success=_percent(entries[mark.step].evaluation.get("success")),
+        )
+        for mark in marks
+    ]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else _rounded(100 * share, 2)
+
+
+def _rounded(share: float | None, digits: int) -> float | None:
+    return None if share is None else round(share, digits)
+
+
+def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, list[Mark]]:
+    if most is None:
+        return plan, marks
+    shorter = attrs.evolve(plan, steps=min(plan.steps, most))
+    return shorter, [mark._replace(step=min(mark.step, most)) for mark in marks]
+
+
+def _record_counts(todo: Iterable[Job]) -> dict[str, int]:
+    names = {job.setting["data"] for job in todo}
+    return {name: len(_loaded(name).train_labels) for name in names}

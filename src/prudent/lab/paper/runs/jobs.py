@@ -1,0 +1,234 @@
+"""The cells of the paper's tables: the printed numbers and the runs that fill them.
+
+A run with fixed noise reaches each (ε, accountant) at some step, so one run fills several cells:
+accuracy is evaluated at each of those steps.
+"""
+
+import csv
+import functools
+import itertools
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from typing import Any
+
+import attrs
+
+from prudent.accounting import GaussianTest, LaplaceTest
+from prudent.lab.corruption import DataCorruption, GradientCorruption, parse
+from prudent.lab.experiment import Experiment
+from prudent.lab.paper.corruptions import AIMED, corruption_of, written
+from prudent.lab.paper.results import RunKey
+
+PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
+"""The methods that are run with the paper's settings."""
+OUR_COLUMNS = ("ours", "ours-dpsgd")
+
+
+@attrs.frozen
+class Published:
+    """One number printed in the paper.
+
+    Attributes:
+        table: Number of the table, 1 to 4.
+        dataset: Name of the data set in the settings.
+        corrupt: Kind and ratio of the corruption.
+        epsilon: The ε that the paper claims.
+        method: ptr, trimmed or dpsgd.
+        accuracy: Accuracy in percent.
+    """
+
+    table: int
+    dataset: str
+    corrupt: str
+    epsilon: float
+    method: str
+    accuracy: float
+
+
+@functools.cache
+def published() -> tuple[Published, ...]:
+    """Every accuracy of the paper's four tables, each under the data set that is run for it."""
+    text = resources.files("prudent.lab.paper").joinpath("published.csv").read_text()
+    known = settings()["datasets"]
+    instead = {mine["paper"]: name for name, mine in known.items() if mine["paper"] not in known}
+    return tuple(
+        Published(
+            int(row["table"]),
+            instead.get(row["dataset"], row["dataset"]),
+            row["corrupt"],
+            float(row["epsilon"]),
+            row["method"],
+            float(row["accuracy"]),
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+def published_for(dataset: str) -> tuple[Published, ...]:
+    """The paper's accuracies beside which the runs of a data set stand; empty if there are none."""
+    if own := tuple(cell for cell in published() if cell.dataset == dataset):
+        return own
+    like = settings()["datasets"][dataset]["paper"]
+    return tuple(attrs.evolve(c, dataset=dataset) for c in published() if c.dataset == like)
+
+
+Settings = dict[str, Any]
+"""The settings of runs, as a file of them holds them."""
+
+
+@functools.cache
+def settings() -> Settings:
+    """The settings of the paper's runs.
+
+    A data set takes what it does not say itself from the one it is `like`, and stands beside the
+    cells of the one that `paper` names, by default of that one or its own.
+    """
+    text = resources.files("prudent.lab.paper").joinpath("grid.toml").read_text()
+    found = tomllib.loads(text)
+    return found | {"datasets": resolved(found["datasets"], {})}
+
+
+def resolved(mine: Settings, known: Settings) -> Settings:
+    """Data sets with all their settings; those that they are `like` stand above them or in `known`.
+
+    Raises:
+        KeyError: If a data set is like one that is not there.
+    """
+    found: Settings = {}
+    for name, own in mine.items():
+        like = own.get("like")
+        base = (known | found)[like] if like else {"paper": name}
+        found[name] = base | {key: value for key, value in own.items() if key != "like"}
+    return found
+
+
+@attrs.frozen
+class Job:
+    """One training run.
+
+    Attributes:
+        dataset: Name of the data set in the settings.
+        corrupt: Kind and ratio of the corruption.
+        column: A method with the paper's settings, or a tuned setting.
+        epsilons: The ε at which the accuracy is evaluated. Tuned settings have one and solve the
+            noise for it; the paper's methods fix the noise and reach several.
+        seed: Seed of everything random in the run.
+        settings: Where the data set's settings are looked up; by default those of the paper.
+    """
+
+    dataset: str
+    corrupt: str
+    column: str
+    epsilons: tuple[float, ...]
+    seed: int
+    settings: Settings = attrs.field(factory=settings, eq=False, repr=False)
+
+    @property
+    def setting(self) -> Settings:
+        """The settings of the data set."""
+        found: Settings = self.settings["datasets"][self.dataset]
+        return found
+
+    @property
+    def target(self) -> float | None:
+        """The ε for which the noise is solved; None if the noise is fixed."""
+        return None if self.column in PAPER_COLUMNS else self.epsilons[0]
+
+    @property
+    def features(self) -> str:
+        """The feature map of a certified classifier; empty for a training run."""
+        return str(self.settings["certified"].get(self.column, ""))
+
+    @property
+    def run(self) -> RunKey:
+        """The key of the run in the rows of its results."""
+        return self.dataset, self.corrupt, self.column, self.target, self.seed
+
+    @property
+    def _corruption(self) -> str | DataCorruption | GradientCorruption:
+        """The corruption by name, or a user's own, which takes the seed as a named one does."""
+        if not written(self.corrupt).own:
+            return self.corrupt
+        made: Any = corruption_of(self.corrupt)
+        own: DataCorruption | GradientCorruption = made
+        if hasattr(made, "seed"):
+            own = attrs.evolve(made, seed=self.seed)
+        return own
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment to run; with the paper's settings, up to the largest ε."""
+        every, mine = self.settings, self.setting
+        common = {
+            "dataset": mine["data"],
+            "delta": every["delta"],
+            "failure": every["failure"],
+            "clip": mine["clip"],
+            "propose": mine["propose"],
+            "corrupt": self._corruption,
+            "seed": self.seed,
+            "epsilon": max(self.epsilons),
+        }
+        if self.column in PAPER_COLUMNS:
+            return Experiment(
+                **common,
+                method=self.column,
+                noise_multiplier=mine["noise"][self.column],
+                test=LaplaceTest(1.0),
+                reveals="margin",
+                trim_most=mine["trim_most"],
+                batch=mine["batch"],
+                lr=mine["lr"],
+                momentum=mine.get("momentum", 0.0),
+            )
+        ours = dict(every["ours"][self.column][self.dataset])
+        test = GaussianTest(ours.pop("test_scale", 4.0))
+        return Experiment(**(common | {"test": test} | ours))
+
+
+def table_jobs(
+    tables: Iterable[int],
+    seeds: int,
+    *,
+    datasets: Iterable[str] | None = None,
+    ours: bool = True,
+) -> Iterator[Job]:
+    """The runs that fill some tables, each once, ordered by seed.
+
+    Args:
+        tables: Numbers of the tables.
+        seeds: How many seeds to run.
+        datasets: Names in the settings; by default those of the tables, one for each.
+        ours: Whether to run the tuned settings too.
+    """
+    named = None if datasets is None else [c for name in datasets for c in published_for(name)]
+    cells = [cell for cell in named or published() if cell.table in set(tables)]
+    wanted: dict[Job, None] = {}
+    for seed in range(seeds):
+        for cell in cells:
+            epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
+            wanted[Job(cell.dataset, cell.corrupt, cell.method, epsilons, seed)] = None
+            if ours and cell.dataset in settings()["ours"]["ours"]:
+                for column in OUR_COLUMNS:
+                    wanted[Job(cell.dataset, cell.corrupt, column, (cell.epsilon,), seed)] = None
+    yield from wanted
+
+
+def frontier_jobs(seeds: int) -> Iterator[Job]:
+    """The runs of every method under every corruption and attack that it can meet, at one ε."""
+    frontier, certified = settings()["frontier"], settings()["certified"]
+    every = itertools.product(frontier["ratios"], frontier["kinds"])
+    attacks = ["none", *(f"{kind}:{ratio}" for ratio, kind in every)]
+    for seed in range(seeds):
+        for attack in attacks:
+            for column in frontier["columns"]:
+                if is_met(attack, certified=column in certified):
+                    yield Job(frontier["dataset"], attack, column, (frontier["epsilon"],), seed)
+
+
+def is_met(attack: str, *, certified: bool) -> bool:
+    """Whether a method can meet an attack: a certified classifier has no gradients."""
+    if attack.startswith(f"{AIMED}:"):
+        return certified
+    return not (certified and isinstance(parse(attack), GradientCorruption))

@@ -1,0 +1,128 @@
+"""Many concurrent training runs on one GPU, each on its own stream, from a single process.
+
+A step of a small network leaves most of a GPU idle. Every run is captured as a graph and replayed
+on its own stream, one step of each in turn, so that the kernels of different runs overlap.
+Compiling the steps is not worthwhile: it gains a few percent and takes longer than most runs.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from prudent.training import Execution, Plan
+from prudent.training.corruption_hook import Corrupt, Corruption
+from prudent.training.run.metrics import Metrics
+from prudent.training.run.run import TrainingRun
+from prudent.training.sampling import roomy_batch
+
+Work = Iterator[None]
+"""Takes one step per item requested."""
+
+
+def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
+    """Take one step of each work in turn; when one ends, start the next.
+
+    Args:
+        works: The works; each is prepared only when it starts.
+        at_once: Number of concurrent works.
+        device: Device of the streams.
+    """
+    coming = iter(works)
+    under_way = deque(_next_ones(coming, at_once, device))
+    while under_way:
+        work, stream = under_way.popleft()
+        with _on(stream):
+            ended = next(work, _ENDED) is _ENDED
+        if ended:
+            under_way.extend(_next_ones(coming, 1, device, stream))
+        else:
+            under_way.append((work, stream))
+
+
+def training(
+    plan: Plan,
+    model: nn.Module,
+    train_set: tuple[torch.Tensor, torch.Tensor],
+    evaluate: Callable[[nn.Module], Mapping[str, float]],
+    marks: Iterable[int],
+    record: Callable[[list[Metrics]], None],
+    *,
+    lr: float,
+    momentum: float,
+    seed: int,
+    corrupt: Corrupt | Corruption | None = None,
+    average: float | None = None,
+    device: torch.device,
+) -> Work:
+    """A run of `plan` that is evaluated at `marks` and passes its metrics to `record`.
+
+    Args:
+        plan: As for `fit`.
+        model: As for `fit`.
+        train_set: Inputs and labels.
+        evaluate: Measures the model at every mark.
+        marks: Steps in ascending order; the last one ends the run.
+        record: Called with the metrics at the end.
+        lr: Learning rate of SGD.
+        momentum: Momentum of SGD.
+        seed: Seed of sampling and noise.
+        corrupt: As for `fit`.
+        average: As for `fit`.
+        device: Where to train.
+    """
+    run = TrainingRun.prepare(
+        plan,
+        model,
+        nn.CrossEntropyLoss(reduction="none"),
+        train_set,
+        options={"lr": lr, "momentum": momentum},
+        execution=Execution(
+            device=device,
+            seed=seed,
+            distributed=False,  # each run uses this process only, even under torchrun
+            # When many runs fill a GPU, padding is expensive; a second chunk in one of 5,000 steps
+            # is not.
+            physical_batch=roomy_batch(len(train_set[1]), plan.sampling_rate, 3.5),
+        ),
+        corrupt=corrupt,
+        average=average,
+    )
+    history, step = [], 0
+    for mark in marks:
+        for _ in run.steps(step, mark):
+            yield
+        step = mark
+        with run.shown() as model:
+            shown = dict(evaluate(model))
+        history.append(run.metrics(step, shown, None, private=False))
+    record(history)
+
+
+_ENDED = object()
+
+
+def _next_ones(
+    coming: Iterator[Work], count: int, device: torch.device, stream: Any = None
+) -> Iterator[tuple[Work, Any]]:
+    for _ in range(count):
+        own = _stream(device) if stream is None else stream
+        with _on(own):
+            work = next(coming, None)
+        if work is None:
+            return
+        yield work, own
+
+
+def _stream(device: torch.device) -> Any:
+    """A new stream on a GPU; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)

@@ -1,0 +1,266 @@
+"""Private tuning of an experiment: settings that cost nothing by themselves, and one score."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import dp_accounting as dp
+import torch
+
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.accounting.events import DiscreteLaplaceTest
+from prudent.accounting.relations import ADD_REMOVE
+from prudent.accounting.trial_counts import TrialCount
+from prudent.lab.datasets import Dataset
+from prudent.lab.experiment import Experiment, Method
+from prudent.lab.setup import build_model
+from prudent.training import Execution, Plan
+from prudent.tune import Candidate, HeldOut, Trial, calibrate_plan, training
+from prudent.tune.fitting import training_event
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TUNABLE = (
+    "lr",
+    "momentum",
+    "clip",
+    "fallback_scale",
+    "trim",
+    "trim_up",
+    "trim_down",
+    "trim_most",
+)
+"""Settings of an experiment that do not change its privacy event, so that all share one price."""
+
+_SPLIT = 0  # the seed of the public split into training and held-out records
+
+
+@attrs.frozen
+class Range:
+    """The values of one setting that a search tries.
+
+    Attributes:
+        low: The least one.
+        high: The largest one.
+        log: Whether the logarithm is drawn uniformly, instead of the value.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+@attrs.frozen
+class Ranges:
+    """A search space: each setting from its range or its list of values, independently."""
+
+    of: Mapping[str, Range | tuple[float, ...]]
+
+    def __attrs_post_init__(self) -> None:
+        unknown = sorted(set(self.of) - set(TUNABLE))
+        if unknown or not self.of:
+            raise ArgumentError(
+                "search",
+                f"settings among {', '.join(TUNABLE)}",
+                shown=", ".join(unknown) or "none",
+                why="other settings change the price of a candidate",
+            )
+
+    def __call__(self, trial: Trial) -> None:
+        """Draw one setting."""
+        for name, values in self.of.items():
+            if isinstance(values, Range):
+                trial.float(name, values.low, values.high, log=values.log)
+            else:
+                trial.choice(name, values)
+
+    def corners(self) -> list[dict[str, float]]:
+        """Settings at the ends of all ranges, which show whether the experiment takes them."""
+        ends = {
+            name: (v.low, v.high) if isinstance(v, Range) else (min(v), max(v))
+            for name, v in self.of.items()
+        }
+        return [{name: end[side] for name, end in ends.items()} for side in (0, 1)]
+
+
+@attrs.frozen(kw_only=True)
+class Search:
+    """A private search for the best settings of an experiment.
+
+    Some of the training records are held out. Each candidate trains on the others with settings of
+    its own, and is scored by how many held-out records it labels correctly, with noise.
+
+    Attributes:
+        experiment: What is tuned. Its ε, if there is one, is that of the whole search, from which
+            the noise of a candidate is solved; otherwise its noise is used. Steps must be given.
+        space: The settings that are tried.
+        trials: The law of the number of candidates.
+        held_out: The fraction of the training records that are held out. Which ones is public and
+            depends on their number alone.
+        score_noise: The scale of the discrete Laplace noise of the score, in records.
+
+    Guarantee:
+        The number of records is public (neighbours by `ZERO_OUT` or replace-one), so on
+        neighbouring data sets the same positions are held out. A person with one record affects
+        either training or the score, and a candidate costs the worse of the two; a person with
+        several may affect both, and then both are composed.
+    """
+
+    experiment: Experiment
+    space: Ranges
+    trials: TrialCount
+    held_out: float = 0.1
+    score_noise: float = 10.0
+
+    def __attrs_post_init__(self) -> None:
+        _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
+        _validate.positive(score_noise=self.score_noise)
+        one = self.experiment
+        if one.method is Method.SGD:
+            raise ArgumentError("method", "a private one: ptr, trimmed or dpsgd", got="sgd")
+        if one.steps is None:
+            raise ArgumentError("steps", "given: the noise is solved for", got=None)
+        if one.public_size is not None or one.relation == ADD_REMOVE:
+            raise ArgumentError(
+                "public_size",
+                "to be left out",
+                got=one.public_size,
+                why="which records are held out depends on their number, which is public here",
+            )
+        if one.corruption is not None:
+            raise ArgumentError("corrupt", "none in a search", got=one.corrupt)
+        for setting in self.space.corners():
+            _with(one, setting)
+
+    def split(self, records: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The positions of training and held-out records."""
+        few = round(self.held_out * records)
+        if not 0 < few < records:
+            raise ArgumentError(
+                "held_out", f"at least one of {records} records, and not all", got=self.held_out
+            )
+        order = torch.randperm(records, generator=torch.Generator().manual_seed(_SPLIT))
+        return order[few:], order[:few]
+
+    def plan(self, records: int) -> Plan:
+        """The plan of one candidate, for a number of records in all; reads none of them."""
+        rest = len(self.split(records)[0])
+        noise = self.experiment.noise_multiplier
+        sure = attrs.evolve(self.experiment, epsilon=None, noise_multiplier=noise or 1.0)
+        plan = sure.plan(rest)
+        if self.experiment.epsilon is None:
+            return plan
+        return calibrate_plan(
+            plan,
+            self.trials,
+            self._score(),
+            epsilon=self.experiment.epsilon,
+            delta=self.experiment.delta,
+            disjoint=self._disjoint(plan),
+        )
+
+    def candidate(self, data: Dataset, plan: Plan, *, device: str = "cpu") -> Candidate:
+        """The candidate that trains under the plan on a data set and is scored on the rest."""
+        some, rest = self.split(len(data.train_labels))
+        work = _Settings(self.experiment, plan, attrs.evolve(data, **_no_records(data)))
+        return training(
+            plan,
+            work.model,
+            torch.nn.CrossEntropyLoss(reduction="none"),
+            (data.train_features[some], data.train_labels[some]),
+            self._score(data.train_features[rest], data.train_labels[rest]),
+            plan_of=work.plan_of,
+            options=work.options,
+            disjoint=self._disjoint(plan),
+            execution=Execution(device=device),
+        )
+
+    def event(self, plan: Plan) -> dp.DpEvent:
+        """The privacy event of one candidate; reads no data."""
+        return training_event([plan], self._score(), disjoint=self._disjoint(plan))
+
+    def _score(self, features: Any = None, labels: Any = None) -> HeldOut:
+        return HeldOut(features, labels, DiscreteLaplaceTest(self.score_noise))
+
+    def _disjoint(self, plan: Plan) -> bool:
+        return plan.relation.records == 1
+
+
+def noise_of(plan: Plan) -> float:
+    """The noise multiplier of a private plan."""
+    noise: float = getattr(plan.aggregation, "noise_multiplier", 0.0)
+    return noise
+
+
+def _with(experiment: Experiment, setting: Mapping[str, Any]) -> Experiment:
+    return attrs.evolve(experiment, **setting)
+
+
+def _no_records(data: Dataset) -> dict[str, Any]:
+    """The parts of a data set without records: a model is built of shapes and classes alone."""
+    return {
+        "train_features": data.train_features[:0],
+        "train_labels": data.train_labels[:0],
+        "test_features": data.test_features[:0],
+        "test_labels": data.test_labels[:0],
+    }
+
+
+@attrs.frozen(eq=False)
+class _Settings:
+    """What a setting stands for: the model, the plan and the options of `fit`."""
+
+    experiment: Experiment
+    base: Plan
+    shapes: Dataset
+
+    def model(self, setting: Mapping[str, Any]) -> "nn.Module":
+        return build_model(self.shapes, self.experiment.seed)
+
+    def plan_of(self, setting: Mapping[str, Any]) -> Plan:
+        noise = noise_of(self.base)
+        aggregation = _with(self.experiment, setting).aggregation(noise)
+        return attrs.evolve(self.base, aggregation=aggregation)
+
+    def options(self, setting: Mapping[str, Any]) -> dict[str, Any]:
+        one = _with(self.experiment, setting)
+        return {"lr": one.lr, "momentum": one.momentum, "average": one.average}
+
+
+def space_of(texts: list[str]) -> Ranges:
+    """The search space that texts name: lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9.
+
+    Raises:
+        ArgumentError: naming `search`, if a text is none of these.
+    """
+    found: dict[str, Range | tuple[float, ...]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name in found:
+            raise ArgumentError("search", "each setting once", got=name)
+        found[name] = _values(text, values)
+    return Ranges(found)
+
+
+def _values(text: str, values: str) -> Range | tuple[float, ...]:
+    parts = values.split(":")
+    log = parts[-1] == "log" and len(parts) == 3
+    try:
+        numbers = [float(part) for part in (values.split(",") if len(parts) == 1 else parts[:2])]
+    except ValueError:
+        numbers = []
+    fine = numbers and all(map(_is_finite, numbers)) and (len(parts) <= 2 or log)
+    if fine and len(parts) == 1:
+        return tuple(numbers)
+    if not fine or numbers[0] > numbers[1] or (log and numbers[0] <= 0):
+        raise ArgumentError(
+            "search", "NAME=LOW:HIGH, NAME=LOW:HIGH:log with LOW > 0, or NAME=A,B,…", got=text
+        )
+    return Range(numbers[0], numbers[1], log)
+
+
+def _is_finite(number: float) -> bool:
+    return abs(number) < float("inf")

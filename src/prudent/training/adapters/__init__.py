@@ -1,0 +1,1 @@
+"""Ways into private training for loops, trainers and federations that others wrote."""

@@ -1,9 +1,0 @@
-"""Private training of Hugging Face models: a `Trainer` and its self-tests.
-
-Requires the extra `huggingface`.
-"""
-
-from prudent.training.huggingface.self_test import Reach, reach
-from prudent.training.huggingface.trainer import PrivateTrainer
-
-__all__ = ["PrivateTrainer", "Reach", "reach"]

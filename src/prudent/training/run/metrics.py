@@ -1,0 +1,174 @@
+"""Metrics of a run, on the terminal, in a file and in TensorBoard.
+
+Public values were released and charged, or never depended on the data: the step, ε, the branch (and
+so the pass rate), the trim, the noise, and the results of an evaluation on public data. Private
+values are the size of a drawn batch, the true margin and the loss on training data. They are
+written only on request, under a separate key.
+"""
+
+import json
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import attrs
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from prudent import _extras, _progress
+from prudent._files import replacing, settle
+from prudent._rounding import rounded_up
+from prudent.training.run.resuming import resumable
+
+
+@attrs.frozen(kw_only=True)
+class Metrics:
+    """The metrics of the steps since the previous entry.
+
+    Attributes:
+        step: Steps taken so far.
+        epsilon: ε so far, at `delta`; None if no δ was given or the run is not private.
+        delta: δ of that ε.
+        relation: The neighbouring relation of that ε, in words.
+        pass_rate: Fraction of passed tests since the previous entry; None without a test.
+        trim: F of the last step; 0 if nothing is trimmed.
+        noise: Standard deviation of the noise on the last sum.
+        evaluation: What the evaluation returned.
+        private: Values that must not leave the data's owner; None unless requested.
+    """
+
+    step: int
+    epsilon: float | None
+    delta: float | None
+    pass_rate: float | None
+    trim: int
+    noise: float
+    evaluation: dict[str, float]
+    private: dict[str, float] | None = None
+    relation: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """The metrics as a flat dictionary; private values, if any, stay under a separate key."""
+        values: dict[str, Any] = attrs.asdict(self)
+        evaluation: dict[str, Any] = values.pop("evaluation")
+        if values["private"] is None:
+            del values["private"]
+        return values | evaluation
+
+
+class Recorder:
+    """Shows progress and writes metrics; when resuming, drops entries after the checkpoint."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        start: int,
+        steps: int,
+        *,
+        progress: bool,
+        tensorboard: bool,
+    ) -> None:
+        self.history: list[Metrics] = []
+        self._path = None if folder is None else folder / "metrics.jsonl"
+        if self._path is not None:
+            self._keep_until(self._path, start)
+        self._progress = Progress(
+            BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[shown]}", markup=False),
+            console=Console(stderr=True),  # standard output is for results
+            disable=not progress,
+        )
+        self._task = self._progress.add_task("", total=steps, completed=start, shown="")
+        self._reported = _progress.part("steps", steps - start)
+        self._writer = _summary_writer(folder) if tensorboard else None
+
+    def __enter__(self) -> "Recorder":
+        self._progress.start()
+        self._reported.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._reported.__exit__(kind, error, trace)
+        self._progress.stop()
+        if self._writer is not None:
+            self._writer.close()
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence above the progress bar, if there is one."""
+        self._progress.print(sentence)
+
+    def advance(self) -> None:
+        """Advance the progress bar by one step."""
+        self._progress.advance(self._task)
+        _progress.advance()
+
+    @resumable()
+    def record(self, metrics: Metrics) -> None:
+        """Show and write an entry."""
+        self.history.append(metrics)
+        shown = []
+        if metrics.epsilon is not None:
+            shown.append(f"ε {rounded_up(metrics.epsilon, 4)}")
+        if metrics.pass_rate is not None:
+            shown.append(f"pass {metrics.pass_rate:.0%}")
+        if metrics.pass_rate is not None or metrics.trim:
+            shown.append(f"F {metrics.trim}")
+        shown += [f"{name} {value:.4g}" for name, value in metrics.evaluation.items()]
+        self._progress.update(self._task, shown=" · ".join(shown))
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(metrics.plain()) + "\n")
+                settle(file)  # before the checkpoint, after which it is not written again
+        if self._writer is not None:
+            for name, value in metrics.plain().items():
+                if isinstance(value, int | float) and name != "step":
+                    self._writer.add_scalar(name, value, metrics.step)
+
+    @staticmethod
+    @resumable()
+    def _keep_until(path: Path, step: int) -> None:
+        before = path.read_text(errors="replace") if path.exists() else ""
+        kept = [line for line in before.splitlines() if step and _step_of(line) <= step]
+        text = "".join(line + "\n" for line in kept)
+        if text != before:
+            with replacing(path) as file:
+                file.write(text)
+
+
+def last_entry(folder: Path) -> dict[str, Any]:
+    """The last complete entry that a run has written to a folder, as `Metrics.plain` made it.
+
+    Raises:
+        FileNotFoundError: If there is no file of metrics.
+        ValueError: If no entry in it is complete.
+    """
+    path = folder / "metrics.jsonl"
+    for line in reversed(path.read_text(errors="replace").splitlines()):
+        if math.isfinite(_step_of(line)):
+            entry: dict[str, Any] = json.loads(line)
+            return entry
+    raise ValueError(f"Expected {str(path)!r} with the metrics of a run, got no complete entry.")
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinity for a line that a kill left incomplete."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return float("inf")
+
+
+def _summary_writer(folder: Path | None) -> Any:
+    if folder is None:
+        raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
+    with _extras.needed("tensorboard=True"):
+        from torch.utils.tensorboard import SummaryWriter
+    return SummaryWriter(str(folder))

@@ -1,0 +1,106 @@
+"""A second ledger for the same data is noticed."""
+
+import pickle
+from pathlib import Path
+
+import dp_accounting as dp
+import pytest
+
+from prudent.budget.data_binding import data_name
+from prudent.budget.ledger import Ledger, LedgerError, SecondLedgerError
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+SMALL = dp.GaussianDpEvent(50.0)
+
+
+@pytest.fixture(autouse=True)
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A list of ledgers for this test alone."""
+    path = tmp_path / "lists" / "ledgers.jsonl"
+    monkeypatch.setenv("PRUDENT_LEDGERS", str(path))
+    return path
+
+
+def test_a_ledger_is_bound_for_good(location: str) -> None:
+    Ledger.create(location, **BUDGET, data="salaries").close()
+    with Ledger.open(location) as ledger:
+        assert ledger.data == ledger.balance().data == "salaries"
+        ledger.charge(SMALL, details={"data": "salaries"})
+        ledger.charge(SMALL)
+        with pytest.raises(LedgerError, match="budget of salaries, but the release reads ages"):
+            ledger.charge(SMALL, details={"data": "ages"})
+        assert ledger.verify() == 2
+    with Ledger(location, **BUDGET, data="salaries") as again:
+        assert again.data == "salaries"
+    with pytest.raises(LedgerError, match="already has a budget"):
+        Ledger(location, **BUDGET, data="ages")
+
+
+def test_a_second_ledger_is_noticed(tmp_path: Path, location: str) -> None:
+    Ledger.create(location, **BUDGET, dataset="hr", data="salaries").close()
+    with pytest.raises(SecondLedgerError, match="already has a budget: data set 'hr'") as caught:
+        Ledger(tmp_path / "second.db", **BUDGET, data="salaries")
+    assert not (tmp_path / "second.db").exists()
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with (
+        Ledger.create(tmp_path / "free.db", **BUDGET) as free,
+        pytest.raises(SecondLedgerError, match="Charge that one"),
+    ):
+        free.charge(SMALL, details={"data": "salaries"})
+    with Ledger.create(tmp_path / "second.db", **BUDGET, data="salaries", another=True) as second:
+        second.charge(SMALL, details={"data": "salaries"})
+
+
+def test_a_second_budget_in_one_store_needs_no_list(location: str, listed: Path) -> None:
+    Ledger.create(location, **BUDGET, data="salaries").close()
+    listed.unlink()
+    with pytest.raises(SecondLedgerError, match="data set 'default'"):
+        Ledger.create(location, **BUDGET, dataset="other", data="salaries")
+    Ledger.create(location, **BUDGET, dataset="other", data="ages").close()
+
+
+def test_a_ledger_that_is_gone_counts_no_more(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "first.db", **BUDGET, data="salaries").close()
+    (tmp_path / "first.db").unlink()
+    Ledger.create(tmp_path / "second.db", **BUDGET, data="salaries").close()
+
+
+def test_a_file_is_the_same_by_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "salaries.csv"
+    table.write_text("salary\n1\n")
+    (tmp_path / "link.csv").symlink_to(table)
+    Ledger.create(tmp_path / "first.db", **BUDGET, data=table).close()
+    monkeypatch.chdir(tmp_path)
+    for path in ("salaries.csv", Path("link.csv")):
+        with pytest.raises(SecondLedgerError):
+            Ledger.create("second.db", **BUDGET, data=path)
+
+
+def test_no_content_and_no_password_is_kept(tmp_path: Path, listed: Path) -> None:
+    """Two tables of the same name and other records make the same rows, their times apart."""
+    assert "secret" not in data_name("postgresql://ana:secret@db/hr")
+    table, rows = tmp_path / "salaries.csv", []
+    for number, content in enumerate(("salary\n1\n", "salary\n999\n")):
+        table.write_text(content)
+        path = tmp_path / f"{number}.db"
+        with Ledger.create(path, **BUDGET, data=table, another=True) as ledger:
+            fields = ledger._store.rows("default")[0].record.split(",")
+            rows.append([field for field in fields if not field.startswith('"time"')])
+    assert rows[0] == rows[1]
+    assert len(listed.read_text().splitlines()) == 2
+
+
+def test_a_list_that_cannot_be_used_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRUDENT_LEDGERS", str(tmp_path))  # a folder
+    with Ledger.create(tmp_path / "b.db", **BUDGET, data="salaries") as ledger:
+        ledger.charge(SMALL, details={"data": "salaries"})
+
+
+def test_a_line_cut_off_by_a_crash_does_no_harm(tmp_path: Path, listed: Path) -> None:
+    Ledger.create(tmp_path / "first.db", **BUDGET, data="salaries").close()
+    with listed.open("a") as file:
+        file.write('{"data": "sal\n3\n')
+    with pytest.raises(SecondLedgerError):
+        Ledger.create(tmp_path / "second.db", **BUDGET, data="salaries")

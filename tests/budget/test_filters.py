@@ -1,0 +1,393 @@
+"""Filters against the strongest adversary there is, and the promises of each book."""
+
+import functools
+import math
+import re
+from collections import Counter
+from fractions import Fraction
+
+import attrs
+import dp_accounting as dp
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
+
+from prudent.accounting import (
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+    PldAccountant,
+    ProposeTestReleaseDpEvent,
+    Reveals,
+    calibration,
+    conversion,
+)
+from prudent.accounting.mechanisms import gaussian_delta
+from prudent.budget.adaptive_filter import AdaptiveFilter
+from prudent.budget.filters import ExactFilter, Filter, Room, sum_up
+from prudent.budget.limits import ACCIDENTS, GAUSSIAN, RENYI
+from prudent.budget.prices import price
+from prudent.release.mechanism import ProposeTestReleaseMechanism
+
+calibrate = ProposeTestReleaseMechanism.calibrate
+
+
+def refusing(failure: float, scale: float = 10.0, noise: float = 30.0) -> dp.DpEvent:
+    """Textbook Propose-Test-Release where no global sensitivity is known."""
+    test = DiscreteLaplaceTest(scale)
+    return ProposeTestReleaseDpEvent(math.inf, 0.0, test, failure, noise, Reveals.BRANCH)
+
+
+def response(*steps: int, unit: float) -> dp.DpEvent:
+    """Randomised responses of ε₀ = `unit` × each of `steps`, charged at once."""
+    parts = [DiscreteLaplaceTest(1 / (unit * step)) for step in steps]
+    return parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
+
+
+def worst_delta(filter_: Filter, unit: float, menu: tuple[int | tuple[int, ...], ...]) -> float:
+    """δ(ε) reached by the best adversary that a filter lets ask for randomised responses.
+
+    The event DiscreteLaplaceTest(1/a) has exactly the losses ±a of a randomised response. The
+    adversary chooses each charge among `menu`, in units, knowing all answers, and stops when it
+    likes. A charge of several responses answers them one by one, and between any two of them the
+    adversary may charge something else and look at that first. Maximising
+    E[max(0, 1 - e^(ε - loss))] over its strategies is a dynamic programme.
+    """
+    charges = [item if isinstance(item, tuple) else (item,) for item in menu]
+    events = [response(*charge, unit=unit) for charge in charges]
+
+    best_from: dict[object, float] = {}
+
+    def value(state: object, waiting: tuple[tuple[int, ...], ...], loss: int) -> float:
+        key = rounded(state), waiting, loss
+        if key not in best_from:
+            best = max(0.0, 1 - math.exp(filter_.epsilon - unit * loss))
+            for event, charge in zip(events, charges, strict=True):
+                more = filter_.charged(state, event, None)
+                if filter_.admits(more):
+                    best = max(best, answered(more, waiting, charge, loss))
+            for index, rest in enumerate(waiting):
+                others = waiting[:index] + waiting[index + 1 :]
+                best = max(best, answered(state, others, rest, loss))
+            best_from[key] = best
+        return best_from[key]
+
+    def answered(
+        state: object,
+        waiting: tuple[tuple[int, ...], ...],
+        responses: tuple[int, ...],
+        loss: int,
+    ) -> float:
+        first, *rest = responses
+        after = tuple(sorted((*waiting, tuple(rest)))) if rest else waiting
+        up, down = value(state, after, loss + first), value(state, after, loss - first)
+        likely = 1 / (1 + math.exp(-unit * first))
+        return likely * up + (1 - likely) * down
+
+    return value(filter_.opening(), (), 0)
+
+
+def rounded(state: object) -> object:
+    """A state as a key: what was charged in another order may differ by rounding alone."""
+    if isinstance(state, Counter):
+        return frozenset(state.items())
+    return tuple(np.round(np.asarray(value, float), 9).tobytes() for value in attrs.astuple(state))
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "unit", "menu"),
+    [
+        (1.0, 0.05, 0.1, (1, 3, 7)),
+        pytest.param(1.0, 0.1, 0.25, (1, 2, 3), marks=pytest.mark.thorough),
+        pytest.param(2.0, 0.2, 0.2, (1, 9), marks=pytest.mark.thorough),
+        (1.0, 0.1, 0.2, (1, (1, 3))),  # answers of several charges in turns
+        (1.0, 0.3, 0.25, ((1, 2), (2, 1))),
+    ],
+)
+def test_no_adversary_beats_the_adaptive_filter(
+    epsilon: float, delta: float, unit: float, menu: tuple[int | tuple[int, ...], ...]
+) -> None:
+    assert worst_delta(AdaptiveFilter(epsilon, delta), unit, menu) <= delta
+
+
+def test_no_filter_admits_all_that_adds_up_and_more() -> None:
+    """Why δ is shared: 20 responses of 0.05, or any (0, δ) after fewer of them, leave no 21st.
+
+    An adversary that sees 20 answers in its favour asks the 21st; otherwise it asks for a
+    mechanism that reveals everything with probability δ. Both would add up to the budget.
+    """
+    likely = 1 / (1 + math.exp(-0.05))
+    all_in_favour = likely**20
+    gain = likely * -math.expm1(-0.05)
+    assert all_in_favour * gain + (1 - all_in_favour) * 1e-6 > 1.01e-6
+
+
+@pytest.mark.unhurried
+def test_an_adversary_beats_the_exact_filter() -> None:
+    """Why the exact filter asks for a list fixed in advance; and that the search above can fail."""
+    filter_ = ExactFilter(1.0, 0.1)
+    assert worst_delta(filter_, 0.3, (1, 3)) > 1.15 * filter_.delta
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_no_adversary_beats_the_exact_filter_with_one_price(steps: int) -> None:
+    """With a single event to choose from, its list is fixed, whenever the adversary stops."""
+    assert worst_delta(ExactFilter(1.0, 0.1), 0.3, (steps,)) <= 0.1
+
+
+@hypothesis.given(
+    epsilon=st.floats(0.05, 50.0), exponent=st.floats(-12.0, -0.5), index=st.integers(0, 1)
+)
+def test_the_limits_are_where_conversions_meet_the_budget(
+    epsilon: float, exponent: float, index: int
+) -> None:
+    delta = 10.0**exponent
+    filter_ = AdaptiveFilter(epsilon, delta)
+    limit = filter_.limits.divergences[index]
+    converted = conversion.rdp_to_epsilon_balle(filter_.orders[index], limit, RENYI * delta)
+    assert limit > 0, "an order that no event can use"
+    assert converted == pytest.approx(epsilon, rel=1e-9)
+    noise = filter_.limits.gaussian**-0.5
+    assert gaussian_delta(epsilon, noise) <= GAUSSIAN * delta
+    assert gaussian_delta(epsilon, noise * 0.999) > GAUSSIAN * delta
+
+
+def test_the_shares_of_the_books_sum_to_the_budget() -> None:
+    assert ACCIDENTS + GAUSSIAN + 2 * RENYI == 1
+
+
+def test_the_first_charge_may_take_the_whole_budget() -> None:
+    filter_ = AdaptiveFilter(1.0, 1e-6)
+    noise = calibration.solve(
+        dp.GaussianDpEvent, calibration.Search(1e3, 0.1, 5.0), epsilon=1.0, delta=1e-6
+    )
+    first = filter_.charged(filter_.opening(), dp.GaussianDpEvent(noise), None)
+    assert filter_.admits(first)
+    assert filter_.room(first).epsilon < 1e-5
+    assert filter_.room(first).delta == 0
+    after = filter_.charged(first, dp.GaussianDpEvent(1e4), None)
+    assert not filter_.admits(after)
+    little_then_whole = filter_.charged(
+        filter_.charged(filter_.opening(), dp.GaussianDpEvent(1e4), None),
+        dp.GaussianDpEvent(noise),
+        None,
+    )
+    assert not filter_.admits(little_then_whole)
+
+
+def test_a_first_charge_that_takes_nearly_all_leaves_the_rest_to_addition() -> None:
+    filter_ = AdaptiveFilter(1.0, 1e-6)
+    parts = [(0.985, 9.8e-7), (0.01, 1e-8), (0.005, 1e-8)]
+    state = filter_.opening()
+    for epsilon, delta in parts:
+        noise = calibration.solve(
+            dp.GaussianDpEvent, calibration.Search(1e4, 0.1, 5.0), epsilon=epsilon, delta=delta
+        )
+        state = filter_.charged(state, dp.GaussianDpEvent(noise * 1.0001), delta)
+        assert filter_.admits(state)
+    assert not filter_.admits(filter_.charged(state, dp.GaussianDpEvent(1e3), 1e-9))
+    assert filter_.room(state).delta < 1e-12
+
+
+def admitted(filter_: Filter, events: list[tuple[dp.DpEvent, float | None]]) -> int:
+    """How many of some charges a filter admits, until it refuses one."""
+    state = filter_.opening()
+    for number, (event, delta) in enumerate(events):
+        state = filter_.charged(state, event, delta)
+        if not filter_.admits(state):
+            return number
+    return len(events)
+
+
+@pytest.mark.parametrize(
+    ("charge", "before", "least", "exact"),
+    [
+        ((dp.GaussianDpEvent(50.0), None), 108, 127, 140),
+        ((dp.LaplaceDpEvent(50.0), None), 112, 125, 144),
+        ((dp.LaplaceDpEvent(20.0), None), 21, 20, 26),
+        (
+            (
+                calibrate(propose=1.0, epsilon=0.1, delta=1e-7).event,
+                1e-7,
+            ),
+            5,
+            10,
+            12,
+        ),
+        (
+            (
+                calibrate(propose=1.0, epsilon=0.02, delta=5e-9).event,
+                5e-9,
+            ),
+            100,
+            200,
+            256,
+        ),
+    ],
+    ids=["gaussian", "laplace", "large-laplace", "median", "small-median"],
+)
+def test_how_many_charges_a_budget_admits(
+    charge: tuple[dp.DpEvent, float | None], before: int, least: int, exact: int
+) -> None:
+    """At (1, 1e-6): by Rényi books alone (`before`), now, and for a list fixed in advance."""
+    count = admitted(AdaptiveFilter(1.0, 1e-6), [charge] * exact)
+    assert least <= count <= exact
+    assert count >= before - 1
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize(
+    "budget",
+    [(1.0, 1e-6), *(pytest.param(b, marks=pytest.mark.slow) for b in ((0.3, 1e-8), (3.0, 1e-5)))],
+)
+@pytest.mark.parametrize(
+    ("epsilons", "deltas"), [((1, 2), (1, 1)), ((9, 1), (1, 19)), ((1, 3, 7, 19), (6, 1, 2, 5))]
+)
+def test_releases_that_add_up_to_the_budget_fit(
+    budget: tuple[float, float], epsilons: tuple[int, ...], deltas: tuple[int, ...]
+) -> None:
+    """Never below addition: table releases of any parts of ε and of δ, in any order."""
+    charges = []
+    for e, d in zip(epsilons, deltas, strict=True):
+        epsilon, delta = budget[0] * e / sum(epsilons), budget[1] * d / sum(deltas)
+        event = calibrate(propose=1.0, epsilon=epsilon, delta=delta).event
+        charges.append((event, delta))
+    assert admitted(AdaptiveFilter(*budget), charges) == len(charges)
+    assert admitted(AdaptiveFilter(*budget), charges[::-1]) == len(charges)
+
+
+def test_pure_releases_add_up_exactly() -> None:
+    """Also where floating point would not: three tenths are 0.3, and 20 twentieths 1."""
+    for multiplier, count, epsilon in [(10.0, 3, 0.3), (20.0, 20, 1.0), (7.0, 7, 1.0)]:
+        events = [(DiscreteLaplaceTest(multiplier), None)] * count
+        assert admitted(AdaptiveFilter(epsilon, 1e-12), [*events, *events]) == count
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize("parts", [2, 4])
+def test_calibrated_releases_fit_until_half_of_delta_is_told(parts: int) -> None:
+    """Any release that is (ε, δ)-DP, whatever its losses are."""
+    filter_ = AdaptiveFilter(1.0, 1e-6)
+    epsilon, delta = 1 / parts, ACCIDENTS * 1e-6 / parts
+    scale = calibration.solve(
+        lambda scale: refusing(delta * 0.999, scale, 10 * scale),
+        calibration.Search(1e3, 0.5, 10.0),
+        epsilon=epsilon * (1 - 1e-6),
+        delta=delta,
+    )
+    event = refusing(delta * 0.999, scale, 10 * scale)
+    state = filter_.opening()
+    for _ in range(parts):
+        state = filter_.charged(state, event, delta * (1 - 1e-9))
+        assert filter_.admits(state)
+    assert not filter_.admits(filter_.charged(state, event, delta))
+
+
+def test_pure_events_take_no_delta() -> None:
+    (costs,) = price(AdaptiveFilter(1.0, 1e-6).limits, dp.LaplaceDpEvent(10.0))
+    assert (costs.epsilon, costs.accident) == (Fraction(1, 10), 0.0)
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp.SelfComposedDpEvent(dp.LaplaceDpEvent(10.0), 5),
+        dp.ComposedDpEvent([dp.LaplaceDpEvent(4.0), DiscreteLaplaceTest(5.0), LaplaceTest(20.0)]),
+        dp.SelfComposedDpEvent(
+            dp.ComposedDpEvent(
+                [DiscreteLaplaceDpEvent(0.125, 1), DiscreteLaplaceDpEvent(0.0625, 2)]
+            ),
+            2,
+        ),
+    ],
+)
+def test_composed_pure_events_are_pure(event: dp.DpEvent) -> None:
+    """A convolution rounds, so that the accountant of a composition sees an ε at δ > 0 only."""
+    (costs,) = price(AdaptiveFilter(1.0, 1e-6).limits, event)
+    assert (costs.epsilon, costs.accident) == (Fraction(1, 2), 0.0)
+    assert admitted(AdaptiveFilter(1.0, 1e-12), [(event, None)] * 3) == 2
+
+
+def test_accidents_are_set_aside_and_run_out() -> None:
+    """Without a global sensitivity the plain divergence is infinite: only δ can pay for it."""
+    filter_ = AdaptiveFilter(1.0, 1e-6)
+    event = refusing(1e-7, scale=100.0, noise=300.0)
+    costs, bare = price(filter_.limits, event)
+    assert all(map(math.isfinite, costs.divergences))
+    assert costs.accident > event.false_pass
+    assert bare.accident == 0
+    assert not any(map(math.isfinite, bare.divergences))
+    state, count = filter_.opening(), 0
+    while filter_.admits(more := filter_.charged(state, event, None)):
+        state, count = more, count + 1
+    assert count == math.floor(filter_.limits.accident / costs.accident)
+    assert more.gaussian < 0.5 * filter_.limits.gaussian  # ε was not what ran out
+
+
+def test_small_steps_on_samples_are_paid_by_the_renyi_books() -> None:
+    """Their losses have heavier tails than any Gaussian that fits."""
+    step = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.0))
+    assert admitted(AdaptiveFilter(3.0, 1e-5), [(step, None)] * 1000) == 1000
+
+
+EVENTS = st.one_of(
+    st.floats(2.0, 50.0).map(dp.GaussianDpEvent),
+    st.floats(2.0, 50.0).map(DiscreteLaplaceTest),
+    st.floats(0.001, 0.1).map(lambda q: dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(1.5))),
+    st.floats(5.0, 50.0).map(lambda b: refusing(1e-8, b, 10 * b)),
+    st.floats(3.0, 9.0).map(lambda s: ProposeTestReleaseDpEvent(4.0, 0.5, GaussianTest(s), 1e-9)),
+)
+
+
+@pytest.mark.thorough
+@hypothesis.settings(max_examples=6)
+@hypothesis.given(st.lists(EVENTS, min_size=1, max_size=4))
+def test_what_is_called_spent_is_an_upper_bound(events: list[dp.DpEvent]) -> None:
+    filter_, accountant = AdaptiveFilter(3.0, 1e-5), PldAccountant()
+    state = filter_.opening()
+    for event in events:
+        state = filter_.charged(state, event, None)
+        accountant.compose(event)
+    assert filter_.spent(state) >= accountant.epsilon_bounds(1e-5)[0] * (1 - 1e-9)
+
+
+@hypothesis.given(st.lists(st.floats(1e-12, 1e3), min_size=1, max_size=50))
+def test_sums_are_rounded_up(values: list[float]) -> None:
+    exact = sum(map(Fraction, values))
+    assert exact <= Fraction(functools.reduce(sum_up, values)) <= exact * (1 + Fraction(1, 10**12))
+
+
+def test_a_charge_adds_the_same_whatever_it_is_composed_of() -> None:
+    """Identical runs may come one by one or as one event, which costs at most rounding more."""
+    filter_, event = AdaptiveFilter(1.0, 1e-6), dp.GaussianDpEvent(50.0)
+    one_by_one = filter_.opening()
+    for _ in range(10):
+        one_by_one = filter_.charged(one_by_one, event, None)
+    at_once = filter_.charged(filter_.opening(), dp.SelfComposedDpEvent(event, 10), None)
+    assert at_once.divergences == pytest.approx(one_by_one.divergences, rel=1e-12)
+    assert at_once.gaussian == pytest.approx(one_by_one.gaussian, rel=1e-12)
+
+
+@pytest.mark.thorough
+def test_the_exact_filter_spends_what_the_accountant_says() -> None:
+    filter_ = ExactFilter(1.0, 1e-6)
+    state = filter_.opening()
+    for event in (dp.GaussianDpEvent(20.0), dp.GaussianDpEvent(20.0), refusing(1e-8)):
+        state = filter_.charged(state, event, None)
+    accountant = PldAccountant().compose(dp.GaussianDpEvent(20.0), 2).compose(refusing(1e-8))
+    assert filter_.spent(state) == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-9)
+    room = filter_.room(state)
+    assert filter_.admits(filter_.charged(state, dp.GaussianDpEvent(room.noise_multiplier), None))
+
+
+@pytest.mark.parametrize("value", [0.29999, 0.1, 1 / 3, 4.8048, 62.00582887, 9.996])
+def test_what_would_fit_is_printed_on_the_safe_side(value: float) -> None:
+    epsilon, delta, noise = re.findall(r"= ([0-9.]+)", str(Room(value, value, value)))
+    assert 0.99 * value <= float(epsilon) <= value
+    assert 0.99 * value <= float(delta) <= value
+    assert value <= float(noise) <= 1.01 * value
+    assert str(Room(0.0, 1e-7, math.inf)) == "nothing"

@@ -1,0 +1,107 @@
+"""Which data sets a budget compares: fixed when a ledger is made, and kept for groups."""
+
+import math
+import shutil
+import sqlite3
+from fractions import Fraction
+from pathlib import Path
+
+import dp_accounting as dp
+import hypothesis
+import hypothesis.strategies as st
+import mpmath
+import pytest
+
+from prudent.accounting.relations import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Relation
+from prudent.budget.adaptive_filter import AdaptiveFilter
+from prudent.budget.allowance import Budget
+from prudent.budget.ledger import Ledger, LedgerError, OverBudgetError
+from prudent.budget.renyi_filter import RenyiFilter
+from prudent.budget.stores import open_store
+
+OLD = Path(__file__).parent / "data" / "ledger-format-1.db"
+
+
+@hypothesis.given(st.floats(1e-3, 800.0), st.floats(1e-15, 0.5), st.integers(1, 60))
+def test_the_share_of_a_record_makes_up_the_budget_of_a_group(
+    epsilon: float, delta: float, records: int
+) -> None:
+    """By the chain of group privacy, in 60 digits."""
+    try:
+        one, little = Budget(epsilon, delta, relation=Relation(records=records)).per_record
+    except ValueError:
+        assert epsilon > 500
+        return
+    with mpmath.workdps(60):
+        chain = mpmath.fsum(mpmath.exp(k * mpmath.mpf(one)) for k in range(records))
+        assert Fraction(repr(one)) * records <= Fraction(repr(epsilon))  # as both are printed
+        assert mpmath.mpf(little) * chain <= mpmath.mpf(delta)
+        assert mpmath.mpf(little) * chain >= mpmath.mpf(delta) * (1 - mpmath.mpf(10) ** -9)
+
+
+def test_a_relation_is_kept_and_shown(location: str) -> None:
+    with Ledger(location, epsilon=1.0, delta=1e-6, relation=REPLACE_ONE) as ledger:
+        balance = ledger.balance()
+        assert balance.relation == ledger.relation == REPLACE_ONE
+        assert balance.epsilon_per_record == 0.5
+        assert balance.delta_per_record == pytest.approx(1e-6 / (1 + math.exp(0.5)), rel=1e-9)
+        assert balance.to_plain()["relation"] == {"adjacency": "replace-one", "records": 1}
+        assert "replacing one record" in repr(ledger)
+    with Ledger.open(location) as again:
+        assert again.relation == REPLACE_ONE
+    with pytest.raises(LedgerError, match="replacing one record"):
+        Ledger(location, epsilon=1.0, delta=1e-6, relation=ZERO_OUT)
+
+
+def test_a_group_is_charged_as_a_group(location: str) -> None:
+    """Ten records at ε = 1 leave each of them 0.1: of two releases of 0.06 one is refused."""
+    with Ledger(location, epsilon=1.0, delta=1e-6, relation=Relation(records=10)) as ledger:
+        ledger.charge(dp.LaplaceDpEvent(1 / 0.06))
+        assert ledger.spent == pytest.approx(0.6, rel=1e-3)
+        assert ledger.remaining == pytest.approx(0.4, rel=1e-2)
+        with pytest.raises(OverBudgetError, match="priced for one record") as caught:
+            ledger.charge(dp.LaplaceDpEvent(1 / 0.06))
+        assert caught.value.asked == pytest.approx(0.06, rel=1e-3)
+        assert "for one record, whose share is ε = 0.1 at δ" in str(caught.value)
+        assert caught.value.fits.epsilon == pytest.approx(0.04, rel=1e-2)
+        assert ledger.verify() == 1
+
+
+def copied_to(location: str, dataset: str) -> None:
+    """The rows of the old file as they are, in a table made by today's code or by hand."""
+    with sqlite3.connect(OLD) as connection:
+        rows = connection.execute(
+            "SELECT dataset, sequence, record, digest FROM prudent_ledger WHERE dataset = ?",
+            (dataset,),
+        ).fetchall()
+    connection.close()
+    store = open_store(location, create=True)
+    with store.exclusive(dataset):
+        for row in rows:
+            store._execute("INSERT INTO prudent_ledger VALUES (?, ?, ?, ?)", row)
+    store.close()
+
+
+@pytest.mark.unhurried
+def test_an_old_file_opens_and_goes_on(tmp_path: Path) -> None:
+    path = shutil.copy(OLD, tmp_path / "old.db")
+    with Ledger.open(path, dataset="adaptive") as ledger:
+        assert ledger.relation == ADD_REMOVE
+        assert isinstance(ledger._filter, RenyiFilter)
+        assert ledger.verify() == 5
+        assert ledger.spent == pytest.approx(0.30594774861086205, rel=1e-2)
+        ledger.charge(dp.GaussianDpEvent(40.0), "one more")
+    with Ledger(path, epsilon=2.0, delta=1e-5, dataset="fixed", adaptive=False) as ledger:
+        assert ledger.verify() == 2
+        assert ledger.spent == pytest.approx(0.4969753897802392, rel=1e-2)
+    with Ledger(path, epsilon=1.0, delta=1e-6, dataset="new") as ledger:
+        assert isinstance(ledger._filter, AdaptiveFilter)
+
+
+def test_old_rows_open_in_either_store(location: str) -> None:
+    copied_to(location, "adaptive")
+    with Ledger(location, epsilon=1.0, delta=1e-6, dataset="adaptive") as ledger:
+        assert ledger.balance().charges == ledger.verify() == 5
+        while ledger.fits(dp.GaussianDpEvent(20.0)):
+            ledger.charge(dp.GaussianDpEvent(20.0))
+        assert 0.9 < ledger.spent <= 1

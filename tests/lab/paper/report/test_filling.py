@@ -1,0 +1,97 @@
+"""Runs that fill a table: small and full never mix, and two real ones go all the way to a page."""
+
+import csv
+import json
+
+import pytest
+
+from prudent.lab.paper.report import filling, html
+from prudent.lab.paper.report.cells import Choice, datasets
+from prudent.lab.paper.report.page import document
+from prudent.lab.paper.results import read, shipped
+from prudent.lab.paper.runs import grid
+from prudent.lab.paper.runs.jobs import Job
+
+
+def test_where_results_are_read_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert filling.results_path("full", None, running=False) == shipped()
+    assert not (tmp_path / "runs").exists()
+    small = filling.results_path("small", None, running=True)
+    assert small.name.endswith(".small.csv")
+    given = tmp_path / "mine.csv"
+    assert filling.results_path("full", given, running=True) == given
+
+
+def test_full_runs_are_added_to_a_copy_of_what_is_shipped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = filling.results_path("full", None, running=True)
+    assert path != shipped()
+    assert path.read_bytes() == shipped().read_bytes()
+    path.write_text("mine")
+    assert filling.results_path("full", None, running=True).read_text() == "mine"
+
+
+@pytest.mark.parametrize(("size", "name"), [("full", "a.small.csv"), ("small", "a.csv")])
+def test_small_and_full_never_mix(tmp_path, size, name):
+    with pytest.raises(ValueError, match=f"Expected results .* at size {size}"):
+        filling.results_path(size, tmp_path / name, running=True)
+
+
+def test_a_small_table_is_a_part_of_the_full_one():
+    every = datasets(1)
+    full, small = (list(filling.table_jobs(1, every, size, 1)) for size in ("full", "small"))
+    assert set(small) < set(full)
+    assert {job.corrupt for job in small} == {"none", "label:0.1"}
+    assert {job.dataset for job in small} == {"mnist", "cifar10", "emnist"}
+
+
+def test_one_data_set_can_be_run_without_the_others():
+    """Whoever has only MNIST can run only MNIST."""
+    jobs = list(filling.table_jobs(1, ["mnist"], "full", 2))
+    assert {job.dataset for job in jobs} == {"mnist"}
+    assert {job.seed for job in jobs} == {0, 1}
+
+
+def test_one_cell_can_be_run_without_the_others():
+    def jobs(size="full", **chosen):
+        given = {"corruptions": None, "methods": None, "epsilons": None} | chosen
+        choice = Choice.of(1, ["mnist"], **given)
+        found = filling.table_jobs(1, ["mnist"], size, 1, choice)
+        return [(job.corrupt, job.column, job.target) for job in found]
+
+    assert jobs(corruptions=["label:0.1"], methods=["ptr"]) == [("label:0.1", "ptr", None)]
+    assert jobs(corruptions=["none"], methods=["ours"], epsilons=[5.0]) == [("none", "ours", 5.0)]
+    # The runs of fixed noise fill the cells of every ε.
+    assert jobs(corruptions=["none"], methods=["ptr"], epsilons=[5.0]) == [("none", "ptr", None)]
+    assert {corrupt for corrupt, *_ in jobs("small", corruptions=["feature:0.2"])} == {
+        "feature:0.2"
+    }
+    assert {column for _, column, _ in jobs()} == {"ptr", "trimmed", "ours", "ours-dpsgd"}
+
+
+@pytest.mark.slow  # test_grid.py makes a run, test_pages.py a page: this one joins them
+def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
+    """Five steps of the paper's PTR and TSGD+Gaussian on MNIST, through the command line."""
+    chosen = [Job("mnist", "none", column, (3.0,), 0) for column in ("ptr", "trimmed")]
+    path = tmp_path / "tiny.small.csv"
+    assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    found = read(path)
+    assert found.small
+    answer = run("paper", "table", "1", "--size", "small", "--results", str(path), "--json")
+    first = {cell["method"]: cell for cell in json.loads(answer.out)[:2]}
+    for method in ("ptr", "trimmed"):
+        (accuracy,) = {
+            float(r["accuracy"])
+            for r in rows
+            if (r["column"], float(r["epsilon"]), r["accountant"]) == (method, 3.0, "pld")
+        }
+        assert first[method]["pld"] == {"mean": accuracy, "deviation": None, "seeds": 1}
+        assert 0 < accuracy < 100
+    page = html.render(document(found), "prudent paper report")
+    assert f"{first['ptr']['pld']['mean']:.2f}" in page
+    assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
+    assert list(csv.DictReader(path.read_text().splitlines())) == rows, (
+        "what is there was run again"
+    )

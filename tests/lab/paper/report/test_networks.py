@@ -1,0 +1,85 @@
+"""What is said of CIFAR10's networks and of VGG16 follows from the shipped results."""
+
+import pytest
+
+from prudent.lab.paper.report import display_names, networks
+from prudent.lab.paper.report.cells import groups
+from prudent.lab.paper.report.document import Grid
+from prudent.lab.paper.results import read, shipped
+from prudent.lab.paper.runs.jobs import published_for
+from tests.lab.paper.report.conftest import cells
+
+
+@pytest.fixture(scope="module")
+def found():
+    return read(shipped())
+
+
+def gaps(results, dataset, method, corrupt=None):
+    """Differences from the paper by PLD, of one corruption or of all but 20 % random labels."""
+    return [
+        cell.mean - printed.accuracy
+        for printed in published_for(dataset)
+        if printed.method == method
+        and (printed.corrupt == corrupt if corrupt else printed.corrupt != "label:0.2")
+        and (cell := results.cell(dataset, printed.corrupt, method, printed.epsilon)) is not None
+    ]
+
+
+def test_momentum_reproduces_the_paper_but_for_many_wrong_labels(found):
+    assert len(gaps(found, "cifar10-momentum", "ptr")) == 12
+    assert max(map(abs, gaps(found, "cifar10-momentum", "ptr"))) < 1
+    assert max(map(abs, gaps(found, "cifar10-momentum", "trimmed"))) < 2
+    for method in ("ptr", "trimmed"):
+        assert all(2.5 < gap < 5.5 for gap in gaps(found, "cifar10-momentum", method, "label:0.2"))
+
+
+def test_as_printed_no_network_does(found):
+    plain = gaps(found, "cifar10", "ptr", "none")
+    assert all(-14 < gap < -8 for gap in plain)
+    for name in ("cifar10-opacus", "cifar10-tanh"):
+        for method in ("ptr", "trimmed"):
+            own, tutorial = (gaps(found, n, method, "none") for n in (name, "cifar10"))
+            assert len(own) == 2
+            assert all(a < b for a, b in zip(own, tutorial, strict=True))
+
+
+def test_the_other_networks_come_near_with_momentum(found):
+    for name in ("cifar10-opacus", "cifar10-tanh"):
+        with_it, without = (gaps(found, n, "ptr", "none") for n in (f"{name}-momentum", name))
+        assert all(-10 < a < 0 and a > b + 10 for a, b in zip(with_it, without, strict=True))
+
+
+def test_no_test_passes_with_momentum(found):
+    rows = [r for r in found.readings if (r.dataset, r.column) == ("cifar10-momentum", "ptr")]
+    assert rows
+    assert all(r.pass_rate == 0 for r in rows)
+
+
+def test_vgg16_has_five_seeds_and_ends_after_the_steps_that_are_told(found):
+    assert "substitute for VGG11" in display_names.dataset("cifar10-vgg16")
+    here = [g for g in groups(found, 2) if g.dataset == "cifar10-vgg16"]
+    assert {cell.seeds for g in here for line in g.lines for cell in line.ours} == {5}
+    steps = {
+        r.column: r.steps
+        for r in found.readings
+        if (r.dataset, r.epsilon, r.accountant) == ("cifar10-vgg16", 3.0, "pld")
+    }
+    assert steps == {"ptr": 208, "trimmed": 795}
+
+
+def test_the_section_compares_what_was_run(found, results):
+    assert networks.section(results(cells({"ptr": [91.0]}))) is None
+    section = networks.section(found)
+    first, *rest = (block for block in section.blocks if isinstance(block, Grid))
+    assert first.header[:4] == ("network", "method", "clean, ε = 7", "clean, ε = 10")
+    names = [line[0].text for line in first.rows if line[0] is not None]
+    assert names[:2] == ["the paper", "tutorial network"]
+    assert [grid.title for grid in rest] == ["Table 1: CIFAR10, tutorial network, momentum 0.9"]
+    row = next(
+        n for n, line in enumerate(first.rows) if line[0] and line[0].text == "network of Opacus"
+    )
+    expected = gaps(found, "cifar10-opacus", "trimmed", "none") + gaps(
+        found, "cifar10-opacus", "trimmed", "label:0.2"
+    )
+    assert first.rows[row][-1].text == f"{sum(map(abs, expected)) / 4:.2f}"

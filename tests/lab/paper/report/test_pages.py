@@ -1,0 +1,264 @@
+"""Pages: what stands on them is what the results say, to the last digit."""
+
+import re
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from prudent.lab.paper.report import html, markdown
+from prudent.lab.paper.report.document import Cell, Grid
+from prudent.lab.paper.report.grids import passing_grid
+from prudent.lab.paper.report.page import document
+from prudent.lab.paper.results import read, shipped
+from prudent.lab.paper.runs.jobs import published
+from tests.lab.paper.report.conftest import cells, row
+from tests.lab.paper.report.test_summary import everywhere
+
+ROOT = Path(__file__).resolve().parents[4]
+PAGE = ROOT / "docs" / "reproduction.md"
+BY = "prudent paper report --docs"
+
+
+class Page(HTMLParser):
+    """The cells of every table, row by row, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.words: list[str] = []
+        self.outside: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.outside += [v for k, v in attributes if k.endswith(("src", "href")) and v[0] != "#"]
+        if tag not in ("meta", "line"):
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" in self._open or "svg" in self._open:
+            return
+        self.words.append(data)
+        if self._open and self._open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+@pytest.mark.unhurried
+def test_the_page_in_the_docs_is_the_one_the_results_give():
+    """Fails when a number is typed by hand, and when results change and the page does not."""
+    page = markdown.render(document(read(shipped()), curves=False), BY)
+    assert PAGE.read_text("utf-8") == page, "Make it anew: prudent paper report --docs " + str(PAGE)
+
+
+def test_a_number_typed_by_hand_is_noticed(results):
+    found = results(everywhere(0.5, ptr=0.0))
+    page = markdown.render(document(found, curves=False), BY)
+    assert page == markdown.render(document(found, curves=False), BY)
+    changed = results(everywhere(0.51, ptr=0.0))
+    assert page != markdown.render(document(changed, curves=False), BY)
+
+
+@pytest.mark.parametrize("render", [html.render, markdown.render])
+def test_no_accuracy_stands_on_a_page_without_results(results, render):
+    text = render(document(results([]), curves=False), BY)
+    assert numbers_on(text) == set()
+
+
+@pytest.mark.parametrize("render", [html.render, markdown.render])
+def test_every_number_of_the_paper_stands_on_a_page(results, render):
+    every = everywhere(0.0, ptr=0.0)
+    rows = every + [r | {"column": "dpsgd"} for r in every if r["dataset"] == "emnist"]
+    printed = {round(cell.accuracy, 2) for cell in published()}
+    assert printed <= numbers_on(render(document(results(rows), curves=False), BY))
+
+
+def numbers_on(text):
+    """The numbers with two decimals above the settings."""
+    text = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    text = text[: text.rindex("What was chosen")]
+    return {float(n.replace("−", "-")) for n in re.findall(r"[+−]?\d+\.\d\d(?!\d)", text)}
+
+
+def test_what_was_not_run_is_one_line_and_no_table(results):
+    page = document(results(cells({"ptr": [91.0]})), curves=False)
+    sections = {section.anchor: section.blocks for section in page.sections}
+    grids = {name: sum(isinstance(b, Grid) for b in blocks) for name, blocks in sections.items()}
+    assert [grids[f"table-{number}"] for number in (1, 2, 3, 4)] == [1, 0, 0, 0]
+    assert sections["table-1"][-1].text == (
+        "Not run: CIFAR10; emnist-az, a substitute for EMNIST Letters (`prudent paper table 1 "
+        "--run`)."
+    )
+    assert len(sections["table-2"]) == len(sections["table-3"]) == 1
+    for anchor in ("bad-records", "bad-gradients"):
+        (line,) = sections[anchor]
+        assert line.text == "Attacks: not run (`prudent paper frontier --run`)."
+    (table,) = (block for block in sections["table-1"] if isinstance(block, Grid))
+    assert [line[0].text for line in table.rows] == ["clean"]
+    assert "Not run: random labels 10%; random labels 20%; feature noise 10%" in table.note
+
+
+def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
+    """Made from the rows here, by other means than there."""
+    rows = [
+        *cells({"ptr": [91.0, 92.0], "trimmed": [88.5], "ours": [96.5, 96.7]}),
+        *cells({"ptr": [90.0]}, accountant="rdp"),
+    ]
+    page = Page(html.render(document(results(rows), curves=False), BY))
+    first = next(n for n, row in enumerate(page.rows) if row[2:3] == ["87.53"])
+    assert page.rows[first - 2] == ["corruption", "ε", "TSGD+Gaussian", "TSGD+PTR", "tuned"]
+    assert page.rows[first - 1] == ["paper", "RDP", "PLD", "paper", "RDP", "PLD"]
+    assert page.rows[first] == [
+        "clean", "3", "87.53", "no step within ε", "88.50",
+        "91.43", "90.00", "91.50 ± 0.71", "96.60 ± 0.14",
+    ]  # fmt: skip
+    text = " ".join(page.words)
+    for difference in ("+0.97", "−1.43", "+0.07, 2 seeds"):
+        assert difference in text
+    assert "Seeds: 1, 2 in the tuned setting" in text
+    assert "Not run: DP-SGD, tuned." in text
+
+
+def test_columns_that_share_a_word_share_a_heading():
+    header = ("data set", "PTR", "PTR, tuned", "off by, RDP", "off by, PLD", "plain")
+    grid = Grid(header, (tuple(Cell(str(n)) for n in range(6)),))
+    upper, lower = html._header(grid)
+    assert re.sub(r"<[^>]*>", "|", upper).split("||") == [
+        "|data set", "PTR", "PTR, tuned", "off by", "plain|",
+    ]  # fmt: skip
+    assert lower.count("<th") == 2
+    assert 'colspan="2"' in upper
+    assert upper.count('rowspan="2"') == 4
+    (alone,) = html._header(Grid(("a", "b, c"), ()))
+    assert "span" not in alone
+
+
+def test_many_exceptions_are_told_by_their_range(results):
+    rows = [line for line in everywhere(0.5, ptr=0.0) if line["dataset"] == "mnist"]
+    for line in rows:
+        line["accuracy"] -= 1.0 if line["epsilon"] == 5.0 else 0.0
+    page = markdown.render(document(results(rows), curves=False), BY)
+    (told,) = (line for line in page.splitlines() if "below the paper's, by PLD" in line)
+    assert told == (
+        "- TSGD+PTR below the paper's, by PLD (7): MNIST: 7 of 14 cells, −0.50 to −0.50."
+    )
+
+
+def test_exceptions_are_told_with_their_differences(results):
+    rows = everywhere(0.5, ptr=0.0)
+    for line in rows:
+        line["accuracy"] -= 1.0 if line["dataset"] == "cifar10" else 0.0
+        if (line["dataset"], line["corrupt"]) == ("emnist", "sign-flip:0.2"):
+            line["accuracy"] -= 2.0 * line["epsilon"]
+    page = markdown.render(document(results(rows), curves=False), BY)
+    (told,) = (line for line in page.splitlines() if "below the paper's, by PLD" in line)
+    assert told == (
+        "- TSGD+PTR below the paper's, by PLD (16): CIFAR10: every cell, −0.50 to −0.50; "
+        "emnist-az: sign flip 20% (−3.50 at 2, −4.50 at 2.5)."
+    )
+
+
+def test_what_the_paper_prints_in_two_tables_is_the_same_in_both():
+    """So Table 4 need not repeat the lines of Table 1."""
+    found: dict[tuple[object, ...], set[float]] = {}
+    for cell in published():
+        key = (cell.dataset, cell.corrupt, cell.epsilon, cell.method)
+        found.setdefault(key, set()).add(cell.accuracy)
+    assert all(len(values) == 1 for values in found.values())
+    tables = [
+        {(c.corrupt, c.epsilon) for c in published() if (c.table, c.dataset) == (t, "emnist")}
+        for t in (1, 4)
+    ]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.unhurried
+def test_the_page_opens_with_what_is_proved_and_calls_the_rest_no_guarantee():
+    page = PAGE.read_text("utf-8")
+    first = page.split("\n## ")[1]
+    assert first.startswith("Bad records: proved and measured")
+    assert first.index("(certify-training.md)") < first.index("no guarantee") < first.index("| Bad")
+    alone = Page(html.render(document(read(shipped()), curves=False), BY))
+    assert "certificates of training runs" in " ".join(alone.words)
+    assert alone.outside == []
+
+
+def test_the_summary_comes_before_the_tables_and_counts(results):
+    rows = everywhere(0.5, ptr=0.0, trimmed=-1.0)
+    page = Page(html.render(document(results(rows), curves=False), BY))
+    text = " ".join(page.words)
+    assert text.count("78 of 78") == 4  # over all data sets, by two accountants
+    assert text.index("78 of 78") < text.index("14 of 14") < text.index("Table 1: MNIST")
+    assert "emnist-az: A substitute" in text
+    assert "VGG16: A substitute for VGG11" in text
+
+
+@pytest.mark.thorough
+def test_the_page_needs_nothing_else_and_is_the_same_again(results):
+    rows = [
+        *cells({"ptr": [91.0, 92.0], "trimmed": [88.5]}),
+        *cells({"ptr": [90.0, 90.5]}, epsilon=2.0, accountant="pld"),
+        *cells({"ours": [93.0]}),
+    ]
+    first, second = (html.render(document(results(rows)), BY) for _ in range(2))
+    assert first == second
+    assert Page(first).outside == []
+    assert "<script" not in first
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", first)
+    names = re.findall(r'\bid="([^"]+)"', first)
+    assert len(names) == len(set(names))
+    for used in re.findall(r'(?:url\(#|href="#)([^")]+)', first):
+        assert used in names
+
+
+def test_small_results_say_so_in_the_title(write):
+    found = read(write(cells({"ptr": [91.0]}), "results.small.csv"))
+    page = document(found, curves=False)
+    assert page.title.endswith("at small size")
+    assert "not with the paper" in page.caveat
+    for render in (html.render, markdown.render):
+        text = render(page, BY)
+        assert text.count("not with the paper") == 2  # above all, and under the table
+        assert "of 78" not in text
+        assert "+0.43" not in text  # no difference from the paper's 91.43
+        assert "−0.43" not in text
+
+
+def test_a_name_is_escaped(results):
+    rows = cells({"ours-<b>|x": [93.0]})
+    page = document(results(rows), curves=False)
+    assert "ours-<b>" not in html.render(page, BY)
+    assert "ours-<b>|x" not in markdown.render(page, BY).split("## What was run")[1]
+
+
+def test_tests_are_counted_over_whole_runs(results):
+    """The share of a row is of the steps since the row before: 50 of 100, then 40 of 200."""
+    rows = [
+        row(steps=100, pass_rate=0.5, epsilon=1.0),
+        row(steps=300, pass_rate=0.2, trim=128),
+        row(steps=300, pass_rate=0.0, accountant="rdp", trim=128),
+        row(seed=1, steps=300, pass_rate=0.5, trim=0),
+        row(column="trimmed", steps=300, pass_rate=1.0),
+    ]
+    grid = passing_grid(results(rows))
+    (line,) = grid.rows
+    assert grid.header == ("corruption", "MNIST")
+    assert [cell.text for cell in line] == ["clean", "40%, 25%"]
+
+
+def test_no_accuracy_is_typed_into_the_essay():
+    """Numbers come from results, held_out.csv or ideas.csv."""
+    text = resources.files("prudent.lab.paper.report").joinpath("essay.md").read_text("utf-8")
+    assert not re.search(r"\d\d\.\d", text)

@@ -1,0 +1,83 @@
+"""The counts that are read first, against a count by hand."""
+
+import pytest
+
+from prudent.lab.paper.report.summary import summarise
+from prudent.lab.paper.runs.jobs import published
+from tests.lab.paper.report.conftest import cells
+
+
+def unique():
+    """Every (data set, corruption, ε) of the paper with its PTR."""
+    return {(c.dataset, c.corrupt, c.epsilon): c.accuracy for c in published() if c.method == "ptr"}
+
+
+def everywhere(shift, **columns):
+    """Rows for every cell: the paper's PTR plus a shift for each column."""
+    return [
+        line
+        for (dataset, corrupt, epsilon), paper in unique().items()
+        for accountant in ("rdp", "pld")
+        for line in cells(
+            {name: [paper + shift + more] for name, more in columns.items()},
+            dataset=dataset,
+            corrupt=corrupt,
+            epsilon=epsilon,
+            accountant=accountant,
+        )
+    ]
+
+
+def test_nothing_run_is_nothing_won_and_nothing_lost(results):
+    found = summarise(results([]))
+    for count in (*found.paper.values(), *found.gain.values(), found.best, found.rival):
+        assert count.made == 0
+    assert len(found.paper["pld"].on("mnist", "emnist").missing) == 14 + 14 + 8
+    assert len(found.gain["pld"].missing) == len(unique()) == 78
+
+
+@pytest.mark.parametrize(("shift", "won"), [(0.5, 78), (0.0, 78), (-0.001, 0)])
+def test_equal_to_the_paper_is_enough(results, shift, won):
+    found = summarise(results(everywhere(shift, ptr=0.0)))
+    for name in ("rdp", "pld"):
+        assert (len(found.paper[name].won), found.paper[name].made) == (won, 78)
+
+
+@pytest.mark.parametrize(("gain", "won"), [(0.5, 78), (0.0, 0), (-0.5, 0)])
+def test_a_gain_must_be_above_nothing(results, gain, won):
+    found = summarise(results(everywhere(0.0, ptr=0.0, trimmed=-gain)))
+    for name in ("rdp", "pld"):
+        assert (len(found.gain[name].won), found.gain[name].made) == (won, 78)
+
+
+def test_exceptions_are_named_and_what_is_missing_is_no_exception(results):
+    rows = everywhere(0.5, ptr=0.0)
+    bad = next(r for r in rows if r["corrupt"] == "label:0.2" and r["accountant"] == "pld")
+    bad["accuracy"] = 10.0
+    gone = next(r for r in rows if r["dataset"] == "emnist")
+    found = summarise(results([r for r in rows if r is not gone]))
+    (lost,) = found.paper["pld"].lost
+    assert (lost.group.dataset, lost.group.corrupt, lost.ours) == ("mnist", "label:0.2", 10.0)
+    assert found.paper["rdp"].lost == ()
+    missing = [len(found.paper[name].missing) for name in ("rdp", "pld")]
+    assert missing == ([1, 0] if gone["accountant"] == "rdp" else [0, 1])
+
+
+def test_accountants_are_counted_apart(results):
+    rows = everywhere(0.5, ptr=0.0)
+    for line in rows:
+        if line["accountant"] == "rdp":
+            line["accuracy"] -= 1.0
+    found = summarise(results(rows))
+    assert (len(found.paper["rdp"].won), len(found.paper["pld"].won)) == (0, 78)
+
+
+def test_our_setting_is_held_against_the_paper_and_dpsgd(results):
+    found = summarise(results(everywhere(0.0, **{"ours": 1.0, "ours-dpsgd": 1.0})))
+    assert (len(found.best.won), len(found.rival.won), len(found.rival.lost)) == (78, 0, 78)
+
+
+def test_a_count_can_be_of_some_data_sets(results):
+    found = summarise(results(everywhere(0.5, ptr=0.0))).paper["pld"]
+    assert [found.on(name).made for name in ("mnist", "cifar10", "emnist")] == [14, 14, 22]
+    assert found.on("mnist", "emnist").made == 36

@@ -1,0 +1,179 @@
+"""The demo: a table, certificates and training runs end in tables, pictures and one object."""
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+from rich.console import Console
+
+from prudent._validate import ArgumentError
+from prudent.accounting import RdpAccountant
+from prudent.certify.report import Result
+from prudent.cli.demo import _median, show_certified, show_median, show_runs
+from prudent.lab import certifying_demo as certificates
+from prudent.lab import picture
+from prudent.lab import training_demo as training
+from prudent.lab.certifying_demo import CLASSIFIERS, Classifier
+from prudent.lab.demo import FULL, SHORT, Size, run_demo
+from prudent.lab.experiment import Experiment
+from prudent.lab.training_demo import entries, linear_entries
+
+COMMON = Experiment(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
+CERTIFIED = Result(
+    accuracy=0.961,
+    certified={0: 0.961, 100: 0.95, 2000: 0.6},
+    attacked={0: 0.961, 100: 0.953, 2000: 0.71},
+    attacks={100: {"copies": 0.953}, 2000: {"copies": 0.71}},
+    median_radius=2_345.0,
+    curve=[(0, 0.961), (100, 0.95), (2000, 0.6)],
+    epsilon=0.3,
+)
+BESIDE = attrs.evolve(
+    CERTIFIED,
+    certified={0: 0.951, 100: 0.94, 2000: 0.3},
+    attacked={0: 0.951, 100: 0.948, 2000: 0.65},
+    curve=[(0, 0.951), (100, 0.94), (2000, 0.3)],
+    epsilon=1.0,
+)
+FOUND = list(zip(CLASSIFIERS, (CERTIFIED, BESIDE), strict=True))
+ROWS = [
+    {
+        "key": entry.key,
+        "title": entry.title,
+        "accuracy": 0.9,
+        "epsilon": 3.0,
+        "noise_multiplier": 1.1,
+        "pass_rate": 0.48,
+        "curve": [(1.0, 0.5), (3.0, 0.9)],
+    }
+    for entry in entries(COMMON)
+]
+
+
+def words(path: Path) -> str:
+    text = path.read_text("utf-8")
+    ElementTree.fromstring(text)
+    return " ".join(line for line in text.splitlines() if "<!--" in line)
+
+
+def test_the_pictures_show_both(tmp_path):
+    with picture.panels(1, tmp_path / "a.svg") as (axes,):
+        certificates.draw(FOUND, axes)
+    told = words(tmp_path / "a.svg")
+    assert "public letters, ε = 0.3: 96.1%" in told
+    assert "no public data, ε = 1: 95.1%" in told
+    assert told.count("after the worst attack tried") == 2
+    assert "bad records inserted or removed" in told
+    with picture.panels(1, tmp_path / "b.svg") as (axes,):
+        training.draw(ROWS, COMMON, axes)
+    assert "DP-SGD: 90.0%" in words(tmp_path / "b.svg")
+
+
+def test_a_classifier_that_was_not_attacked_has_no_column_for_it(tmp_path):
+    alone = attrs.evolve(CERTIFIED, attacked={0: 0.961}, attacks={})
+    console = Console(file=io.StringIO(), width=100)
+    show_certified([(CLASSIFIERS[1], alone)], console)
+    told = console.file.getvalue()
+    assert "after the worst" not in told
+    # Read off the curve at the next point: never too high.
+    assert [each in told for each in ("96.10%", "95.00%", "60.00%")] == [True] * 3
+    with picture.panels(1, tmp_path / "a.svg") as (axes,):
+        certificates.draw([(CLASSIFIERS[1], alone)], axes)
+    assert "attack" not in words(tmp_path / "a.svg")
+
+
+def test_the_first_answer_is_a_table_with_a_certificate():
+    pytest.importorskip("opendp", reason="tables need pip install 'prudent[tables]'")
+    console = Console(file=io.StringIO(), width=100)
+    show_median(_median(), console)
+    told = console.file.getvalue()
+    assert "records must be added or removed" in told
+    assert "(0.3, 0)-DP" in told
+
+
+def test_the_short_demo_is_a_part_of_the_full_one():
+    assert set(SHORT.classifiers) < set(FULL.classifiers)
+    assert SHORT.attacked == (0,)  # attacks take most of the time
+    short, full = linear_entries(COMMON), entries(COMMON)
+    assert {entry.key for entry in short} < {entry.key for entry in full}
+    same = {"method": COMMON.method, "clip": COMMON.clip, "lr": COMMON.lr}
+    assert all(attrs.evolve(entry.experiment, **same) == COMMON for entry in short)
+    assert all(entry.model == "linear" for entry in short)
+
+
+def test_an_attack_that_no_epsilon_covers_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="prudent train"):
+        run_demo(attrs.evolve(COMMON, corrupt="mimic:0.1"), tmp_path / "demo")
+    assert not (tmp_path / "demo").exists()
+
+
+def test_what_is_proved_is_told_from_what_is_measured():
+    console = Console(file=io.StringIO(), width=100)
+    show_runs(ROWS, "MNIST", console)
+    told = console.file.getvalue()
+    assert "towards one half by design" in told
+    show_certified(FOUND, console)
+    last = console.file.getvalue()[len(told) :]
+    for title in ("public letters", "ε = 0.3", "no public data", "ε = 1"):
+        assert title in last
+    for number in ("96.10%", "2,000", "60.00%", "71.00%", "95.10%", "65.00%"):
+        assert number in last
+    assert "Certified is proved" in last
+    assert "measured, not proved" in " ".join(told.split())
+
+
+def easy(path: Path) -> Experiment:
+    draw = np.random.default_rng(0)
+    labels = np.arange(3000) % 3
+    features = (draw.random((3000, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    test = {"x_test": features[:60], "y_test": labels[:60]}
+    np.savez(path, x_train=features, y_train=labels, **test, classes=3)
+    return attrs.evolve(COMMON, dataset=f"npz:{path}", accountant=RdpAccountant)
+
+
+PLAIN = (Classifier("vectors:4", 1.0, "the numbers themselves"),)
+
+
+@pytest.mark.thorough
+def test_the_short_demo(tmp_path, capsys):
+    told = []
+    size = Size(linear_entries, PLAIN, (0,))
+    done = run_demo(
+        easy(tmp_path / "easy.npz"), tmp_path / "demo", size, workers=1, tell=told.append
+    )
+    assert told == [done.certified]
+    assert not done.certified[0][1].attacks  # they take minutes
+    assert [row["key"] for row in done.rows] == ["ptr", "trimmed", "dpsgd"]
+    assert all(len(row["curve"]) == 12 for row in done.rows)
+    assert capsys.readouterr().out == ""  # which a program reads
+    for name in ("certified.svg", "training.svg"):
+        assert words(tmp_path / "demo" / name)
+
+
+@pytest.mark.slow
+def test_the_full_demo(tmp_path):
+    size = Size(entries, PLAIN, FULL.attacked)
+    done = run_demo(easy(tmp_path / "easy.npz"), tmp_path / "demo", size, workers=1)
+    found = json.loads(json.dumps(done.plain()))
+    assert [row["key"] for row in found["runs"]] == ["ptr", "ptr-paper", "trimmed", "dpsgd"]
+    certified = found["certified"]["vectors:4"]
+    assert certified["certified"]["0"] == certified["accuracy"] > 90
+    assert certified["certified"]["100"] > 90
+    with (tmp_path / "demo" / "demo.csv").open() as file:
+        assert [row["accuracy"] for row in csv.DictReader(file)] == [
+            str(row["accuracy"]) for row in done.rows
+        ]
+
+
+def test_json_holds_percentages_in_full():
+    found = Result(2 / 3, {0: 1 / 7}, {}, {}, 1.0, [], 1.0, largest=1 / 3).plain()
+    shares = found["accuracy"], found["certified"]["0"], found["largest_class"]
+    assert shares == (100 * (2 / 3), 100 * (1 / 7), 100 * (1 / 3))

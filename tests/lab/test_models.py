@@ -1,0 +1,132 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from prudent.lab import models
+
+
+def size(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "parameters"),
+    [((1, 28, 28), 10, 26_010), ((1, 28, 28), 26, 26_538), ((3, 32, 32), 10, 37_274)],
+)
+def test_the_tutorial_network_has_the_published_size(shape, classes, parameters):
+    model = models.tutorial_cnn(shape, classes)
+    assert size(model) == parameters
+    assert model(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("opacus", 131_466), ("tanh", 605_226)])
+def test_the_networks_for_colour_have_the_published_size(name, parameters):
+    model = models.CONVOLUTIONAL[name]((3, 32, 32), 10, 0)
+    assert size(model) == parameters
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert models.CONVOLUTIONAL[name]((1, 8, 9), 4, 0)(torch.zeros(1, 1, 8, 9)).shape == (1, 4)
+    first, again, other = (models.CONVOLUTIONAL[name]((3, 8, 8), 2, seed) for seed in (1, 1, 2))
+    assert first[0].weight.equal(again[0].weight)
+    assert not first[0].weight.equal(other[0].weight)
+
+
+def test_the_layers_of_the_networks_for_colour():
+    """Four convolutions with ReLU and average pooling; eight with tanh, pooled three times."""
+    kinds = [
+        [type(layer) for layer in model if not isinstance(layer, nn.Conv2d | nn.Linear)]
+        for model in (models.opacus_cnn(), models.tanh_cnn())
+    ]
+    pooled = [nn.ReLU, nn.AvgPool2d]
+    assert kinds[0] == [*pooled, *pooled, *pooled, nn.ReLU, nn.AdaptiveAvgPool2d, nn.Flatten]
+    twice = [nn.Tanh, nn.Tanh, nn.AvgPool2d]
+    assert kinds[1] == [*twice, *twice, *twice, nn.Tanh, nn.AdaptiveAvgPool2d, nn.Flatten]
+    assert sum(isinstance(layer, nn.Conv2d) for layer in models.tanh_cnn()) == 8
+
+
+def test_the_network_of_opacus_starts_as_pytorch_does():
+    for layer in models.opacus_cnn(seed=1).requires_grad_(False):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            bound = 1 / math.sqrt(layer.weight[0].numel())
+            for values in (layer.weight, layer.bias):
+                assert values.abs().max() <= bound
+                assert values.abs().max() > 0.5 * bound
+
+
+@pytest.mark.parametrize("make", [models.opacus_cnn, models.tanh_cnn])
+@pytest.mark.parametrize("shape", [(3, 7, 32), (0, 32, 32), (3, 32), (2**13, 32, 32)])
+def test_the_networks_for_colour_refuse_what_they_cannot_pool(make, shape):
+    with pytest.raises(ValueError, match="Expected shape"):
+        make(shape)
+
+
+@pytest.mark.parametrize("height", [20, 22, 28, 32, 46])
+def test_every_even_size_runs_and_is_padded_as_tensorflow_does(height):
+    model = models.tutorial_cnn((1, height, 20))
+    assert model(torch.zeros(1, 1, height, 20)).shape == (1, 10)
+    # "same" gives ceil(side / stride) outputs, its padding split evenly with the rest at the end.
+    outputs = math.ceil(height / 2)
+    padding = (outputs - 1) * 2 + 8 - height
+    assert (padding // 2, padding - padding // 2) == (3, 3)
+    assert model.conv1(torch.zeros(1, 1, height, 20)).shape[2] == outputs
+
+
+@pytest.mark.parametrize("shape", [(1, 27, 28), (1, 18, 28), (0, 28, 28)])
+def test_sizes_that_do_not_fit_are_refused(shape):
+    with pytest.raises(ValueError, match="Expected shape"):
+        models.tutorial_cnn(shape)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.tutorial_cnn(),
+        models.tanh_cnn(),
+        models.multilayer_perceptron((4, 5), 3, (50, 60)),
+    ],
+)
+def test_weights_are_glorot_uniform_and_biases_zero(model):
+    for layer in model.requires_grad_(False):
+        if not isinstance(layer, nn.Conv2d | nn.Linear):
+            continue
+        receptive = layer.weight[0, 0].numel()
+        fans = layer.weight.shape[0] + layer.weight.shape[1]
+        bound = math.sqrt(6 / (receptive * fans))
+        assert layer.weight.abs().max() <= bound
+        assert layer.weight.abs().max() > 0.9 * bound
+        # A uniform variable has a deviation of bound / sqrt(3); five standard errors of it.
+        tolerance = 5 * 0.45 / math.sqrt(layer.weight.numel())
+        assert float(layer.weight.std()) == pytest.approx(bound / math.sqrt(3), rel=tolerance)
+        assert not layer.bias.any()
+
+
+def test_the_seed_alone_decides_the_weights():
+    torch.manual_seed(1)
+    first = models.tutorial_cnn(seed=3).state_dict()
+    torch.manual_seed(2)
+    again, other = (
+        models.tutorial_cnn(seed=3).state_dict(),
+        models.tutorial_cnn(seed=4).state_dict(),
+    )
+    assert all(first[name].equal(again[name]) for name in first)
+    assert not first["conv1.weight"].equal(other["conv1.weight"])
+
+
+def test_there_is_a_relu_between_all_layers_and_none_at_the_end():
+    for model in (models.tutorial_cnn(), models.multilayer_perceptron((3,), 2, (4, 5))):
+        kinds = [type(layer) for layer in model]
+        assert kinds.count(nn.ReLU) == kinds.count(nn.Conv2d) + kinds.count(nn.Linear) - 1
+        assert kinds[-1] is nn.Linear
+
+
+def test_a_perceptron_flattens_its_input():
+    model = models.multilayer_perceptron((2, 3), classes=4, hidden=(7,))
+    assert size(model) == 6 * 7 + 7 + 7 * 4 + 4
+    assert model(torch.zeros(5, 2, 3)).shape == (5, 4)
+
+
+def test_logistic_regression_starts_at_zero():
+    model = models.logistic_regression((256,), 10)
+    assert size(model) == 2570
+    assert not model(torch.randn(3, 256)).any()

@@ -1,0 +1,650 @@
+"""Trainer under a plan: the same releases as `Step`, and nothing that is not paid for."""
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("transformers")
+
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from prudent import ArgumentError
+from prudent.accounting.events import GaussianTest
+from prudent.records.reader import checked
+from prudent.records.seeds import PUBLIC
+from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
+from prudent.training.adapters.huggingface import PrivateTrainer, reach
+from prudent.training.adapters.huggingface.records import Draw, Records, examples_of, padded
+from prudent.training.adapters.huggingface.self_test import check_optimizer, check_reach
+from prudent.training.adapters.huggingface.settings import REFUSALS
+from prudent.training.gradients import BookKeeping
+
+RECORDS, LENGTH, WORDS = 24, 6, 20
+SILENT = 1e-6
+
+
+class Sentences(torch.utils.data.Dataset[Any]):
+    """Made-up sentences of different lengths, padded to a fixed one."""
+
+    def __init__(self, count: int = RECORDS, seed: int = 0, *, causal: bool = False) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        self.ids = torch.randint(3, WORDS, (count, LENGTH), generator=draw)
+        lengths = torch.randint(3, LENGTH + 1, (count, 1), generator=draw)
+        self.mask = (torch.arange(LENGTH) < lengths).long()
+        self.ids[self.mask == 0] = 0
+        self.causal = causal
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        ids, mask = self.ids[index], self.mask[index]
+        labels = torch.where(mask == 1, ids, -100) if self.causal else int(ids[0] > 10)
+        return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def bert(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    return BertForSequenceClassification(config)
+
+
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": LENGTH}
+    rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ends = {"bos_token_id": 1, "eos_token_id": 2}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, **sizes, **rates, **ends))
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> Callable[..., TrainingArguments]:
+    def made(**options: Any) -> TrainingArguments:
+        usual = {
+            "output_dir": str(tmp_path),
+            "use_cpu": True,
+            "report_to": [],
+            "disable_tqdm": True,
+            "logging_strategy": "no",
+            "save_strategy": "no",
+            "optim": "sgd",
+            "learning_rate": 1.0,
+            "lr_scheduler_type": "constant",
+            "per_device_train_batch_size": 8,
+            "gradient_accumulation_steps": 1,
+        }
+        return TrainingArguments(**{**usual, **options})
+
+    return made
+
+
+def everything(steps: int = 1, clip: float = 0.5) -> Plan:
+    """A plan that uses every record in every step, almost without noise."""
+    silent = Sum(clip=clip, noise_multiplier=SILENT)
+    return Plan(sampling_rate=1.0, steps=steps, aggregation=silent)
+
+
+def trainer(model: nn.Module, args: TrainingArguments, **options: Any) -> PrivateTrainer:
+    causal = isinstance(model, GPT2LMHeadModel)
+    usual = {
+        "train_dataset": Sentences(causal=causal),
+        "eval_dataset": Sentences(8, 1, causal=causal),
+        "key": Key.from_seed(0),
+        "delta": 1e-3,
+    }
+    if "epsilon" not in options:
+        usual["plan"] = everything()
+    return PrivateTrainer(model, args, **{**usual, **options})
+
+
+def clipped_mean(
+    model: nn.Module, data: Any, clip: float, loss: Callable[[Any, dict[str, Tensor]], Tensor]
+) -> dict[str, Tensor]:
+    """The mean of clipped gradients, from one backward pass per record."""
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for index in range(len(data)):
+        record = data[index]
+        row = {name: torch.as_tensor(value)[None] for name, value in record.items()}
+        model.zero_grad()
+        loss(model(**row), row).backward()
+        gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
+        for name, gradient in gradients.items():
+            total[name] += gradient * min(1.0, clip / norm) / len(data)
+    model.zero_grad()
+    return total
+
+
+def own_loss(outputs: Any, row: dict[str, Tensor]) -> Tensor:
+    loss: Tensor = outputs.loss
+    return loss
+
+
+def smoothed(outputs: Any, row: dict[str, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(outputs.logits, row["labels"], label_smoothing=0.1)
+
+
+def squared(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    return (outputs.logits[:, 0] - labels).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "options", "loss"),
+    [
+        (bert, {}, {}, own_loss),
+        (bert, {"gradient_accumulation_steps": 2}, {}, own_loss),
+        (gpt2, {}, {}, own_loss),
+        (bert, {"label_smoothing_factor": 0.1}, {}, smoothed),
+        (
+            bert,
+            {},
+            {"compute_loss_func": squared},
+            lambda outputs, row: squared(outputs, row["labels"]),
+        ),
+    ],
+    ids=["masks", "chunks, run twice", "tied weights", "label smoothing", "a loss of one's own"],
+)
+def test_an_update_is_the_mean_of_clipped_gradients(
+    make: Callable[[], nn.Module],
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    loss: Callable[[Any, dict[str, Tensor]], Tensor],
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    model = make()
+    before = copy.deepcopy(model)
+    trainer(model, arguments(**settings), **options).train()
+    data = Sentences(causal=make is gpt2)
+    expected = clipped_mean(before, data, 0.5, loss)
+    for name, parameter in model.named_parameters():
+        moved = before.get_parameter(name) - parameter
+        torch.testing.assert_close(moved, expected[name], rtol=1e-3, atol=1e-6, msg=name)
+
+
+class StopsAt(TrainerCallback):
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop |= state.global_step == self.steps
+
+
+def test_batches_are_poisson_samples_each_used_once(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    key = Key.from_seed(3)
+    plan = Plan(sampling_rate=1 / 3, steps=7, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    own = trainer(bert(), arguments(), plan=plan, key=key)
+    loader = own.get_train_dataloader()
+    assert len(loader) == 3
+    sampler = PoissonSampler(RECORDS, 8 / RECORDS, key=key)
+    data = Sentences()
+    for number, batch in enumerate(loader):
+        expected = sampler.batch(number)
+        for part, ids, valid in zip(batch.parts, expected.ids, expected.valid, strict=True):
+            assert int(part.valid.sum()) == int(valid.sum())
+            assert torch.equal(part.inputs["input_ids"][part.valid], data.ids[ids[valid]])
+    own.add_callback(StopsAt(5))
+    own.train()
+    with pytest.raises(RuntimeError, match="batch of update 5"):
+        own.training_step(own.model, batch)
+
+
+def drops_words(records: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """A collator that draws random numbers."""
+    row = {name: torch.stack([torch.as_tensor(r[name]) for r in records]) for name in records[0]}
+    row["input_ids"] = torch.where(torch.rand(row["input_ids"].shape) < 0.2, 1, row["input_ids"])
+    return row
+
+
+@pytest.mark.parametrize("at", [3, 4], ids=["end of an epoch", "within an epoch"])
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
+    at: int, arguments: Callable[..., TrainingArguments], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "plan": Plan(
+            sampling_rate=1 / 3,
+            steps=6,
+            aggregation=ProposeTestRelease(
+                clip=1.0,
+                propose=0.5,
+                noise_multiplier=0.5,
+                failure=0.1,
+                test=GaussianTest(0.5),
+                trim=AdaptiveTrim(first=0.3),
+            ),
+        ),
+        "data_collator": drops_words,
+        "train_dataset": list(Sentences()),
+        "key": None,
+    }
+    args = arguments(
+        optim="adamw_torch",
+        learning_rate=1e-2,
+        logging_strategy="steps",
+        logging_steps=2,
+        save_strategy="steps",
+        save_steps=at,
+    )
+    whole = trainer(bert(0.2), args, **options)
+    whole.train()
+    torch.manual_seed(99)
+    again = trainer(bert(0.2), args, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value), name
+    assert whole._step is not None
+    assert again._step is not None
+    assert torch.equal(again._step.trim, whole._step.trim)
+    timed = {"train_runtime", "train_samples_per_second", "train_steps_per_second"}
+    histories = [
+        [{k: v for k, v in entry.items() if k not in timed} for entry in each.state.log_history]
+        for each in (whole, again)
+    ]
+    assert histories[0] == histories[1]
+    assert "pass_rate" in histories[0][-1]
+
+
+class Killed(BaseException):
+    """Ends a run like a kill does: nothing after it happens."""
+
+
+class KillsAfter(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.global_step == self.step:
+            raise Killed
+
+
+def halved(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    return nn.functional.cross_entropy(outputs["logits"], labels) / 2
+
+
+@pytest.mark.parametrize(
+    ("records", "change", "said"),
+    [
+        (list(Sentences()), {"compute_loss_func": halved}, "the loss"),
+        (list(Sentences()), {"recompute": False}, "precision"),
+    ],
+    ids=["loss", "execution"],
+)
+def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
+    records: Any,
+    change: dict[str, Any],
+    said: str,
+    arguments: Callable[..., TrainingArguments],
+    tmp_path: Path,
+) -> None:
+    """The same noise on another sum is no noise on their difference."""
+    args = arguments(save_strategy="steps", save_steps=3)
+    options: dict[str, Any] = {"plan": everything(8), "train_dataset": records}
+    first = trainer(bert(), args, callbacks=[KillsAfter(5)], **options)
+    with pytest.raises(Killed):
+        first.train()
+    again = trainer(bert(), args, **options, **change)
+    with pytest.warns(RuntimeWarning, match=f"steps 4 to 5, .*were: {said}"):
+        again.train(str(tmp_path / "checkpoint-3"))
+    assert again._key != first._key
+    assert (again.lost, again.state.global_step) == (2, 6)
+    assert again._step is not None
+    assert again._step.taken == 8
+    # What the older checkpoint proves has ended with the new key.
+    late = trainer(bert(), args, **options)
+    said = "after which all may have been taken"
+    with pytest.raises(ArgumentError, match=said), pytest.warns(match="steps 4 to 8"):
+        late.train(str(tmp_path / "checkpoint-3"))
+    (paid,) = tmp_path.glob("paid-*.json")
+    paid.unlink()
+    with pytest.raises(ArgumentError, match="a checkpoint beside paid-"):
+        trainer(bert(), args, **options).train(str(tmp_path / "checkpoint-3"))
+
+
+def test_a_checkpoint_is_for_its_own_run(
+    arguments: Callable[..., TrainingArguments], tmp_path: Path
+) -> None:
+    args = arguments(save_strategy="steps", save_steps=1)
+    first = trainer(bert(), args, plan=everything(2))
+    first.train()
+    with pytest.raises(RuntimeError, match="already trained"):
+        first.train()
+    folder = tmp_path / "checkpoint-1"
+    assert (folder / "checkpoint.pt").stat().st_mode & 0o077 == 0
+    with pytest.raises(ArgumentError, match="same plan"):
+        trainer(bert(), args, plan=everything(2, clip=1.0)).train(str(folder))
+    with pytest.raises(ArgumentError, match="same records"):
+        trainer(bert(), args, plan=everything(2), train_dataset=Sentences(23)).train(str(folder))
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ArgumentError, match=r"whose model\.safetensors is damaged or missing"):
+        trainer(bert(), args, plan=everything(2)).train(str(folder))
+    weights.write_bytes(content)
+    (folder / "checkpoint.pt").unlink()
+    with pytest.raises(ArgumentError, match="complete checkpoint"):
+        trainer(bert(), args, plan=everything(2)).train(str(folder))
+
+
+def test_logs_have_epsilon_and_nothing_private(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    own = trainer(
+        bert(),
+        arguments(
+            num_train_epochs=1, eval_strategy="epoch", logging_strategy="steps", logging_steps=1
+        ),
+        plan=None,
+        epsilon=8.0,
+    )
+    output = own.train()
+    assert math.isnan(output.training_loss)
+    history = own.state.log_history
+    shown = [entry for entry in history if "epsilon" in entry]
+    epsilons = [entry["epsilon"] for entry in shown]
+    assert epsilons == sorted(epsilons)
+    assert 7.9 < epsilons[-1] <= 8.0
+    assert epsilons[-1] == pytest.approx(own.epsilon)
+    assert len(shown) == own.plan.steps + 1
+    assert not {"loss", "train_loss", "total_flos"} & {name for e in history for name in e}
+    assert not {"train_loss", "total_flos"} & set(output.metrics)
+    assert own.state.total_flos == 0
+    (evaluated,) = [entry for entry in history if "eval_loss" in entry]
+    assert "epsilon" not in evaluated
+
+
+def test_evaluation_is_that_of_trainer(arguments: Callable[..., TrainingArguments]) -> None:
+    own = trainer(bert(), arguments())
+    plain = Trainer(own.model, arguments(), eval_dataset=own.eval_dataset)
+    timed = ("runtime", "per_second", "preparation_time")
+    ours, theirs = (
+        {k: v for k, v in each.evaluate().items() if not k.endswith(timed)} for each in (own, plain)
+    )
+    assert ours == theirs
+    assert torch.equal(
+        torch.as_tensor(own.predict(own.eval_dataset).predictions),
+        torch.as_tensor(plain.predict(own.eval_dataset).predictions),
+    )
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+class Tokens:
+    """A tokenizer's collator: pads to the longest record, or to a multiple."""
+
+    def __init__(self) -> None:
+        self.pad_to_multiple_of: int | None = None
+
+    def __call__(self, records: list[dict[str, Any]]) -> dict[str, Tensor]:
+        longest = max(len(record["input_ids"]) for record in records)
+        multiple = self.pad_to_multiple_of or 1
+        size = -(-longest // multiple) * multiple
+        rows = [list(r["input_ids"]) + [0] * (size - len(r["input_ids"])) for r in records]
+        return {"input_ids": torch.tensor(rows)}
+
+
+def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
+    ids = torch.arange(len(data))[None]
+    draw = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    (part,) = checked(Records(data, collate, example).__getitems__(draw)).parts
+    return part
+
+
+def test_a_record_does_not_change_the_rows_of_others() -> None:
+    collate = padded(Tokens(), 4)
+    example = examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], collate)
+    rows = [[1, 2], [3], [5], [4] * 9]
+    data: list[Any] = [{"input_ids": row} for row in rows]
+    part = drawn(data, example, collate)
+    expected = [[1, 2, 0, 0], [3, 0, 0, 0], [5, 0, 0, 0], [4, 4, 4, 4]]
+    assert part.inputs["input_ids"].tolist() == expected
+    assert part.valid.tolist() == [True] * 4
+    for odd in (None, {}, {"input_ids": ["x"]}, {"input_ids": [0.5]}):
+        other = drawn([*data[:3], odd], example, collate)
+        assert torch.equal(other.inputs["input_ids"][:3], part.inputs["input_ids"][:3])
+        assert other.valid.tolist() == [True, True, True, False]
+    with pytest.raises(ArgumentError, match="padding='max_length'"):
+        drawn(data, example, Tokens())  # shorter than the form
+
+
+def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
+    example = examples_of([{"input_ids": [9]}], Tokens())
+    fine, other = [{"input_ids": [1]}], [{"text": "secret"}]
+    with pytest.raises(ArgumentError, match="fewer than three quarters of the first 8"):
+        drawn(fine * 5 + other * 3, example, Tokens())
+    assert drawn(fine * 6 + other * 9, example, Tokens()).valid.sum() == 6
+    records = Records(fine * 8 + other * 8, Tokens(), example)
+    ids = torch.arange(8, 16)[None]
+    last = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    with pytest.raises(ArgumentError, match="a batch of records in which none can") as error:
+        checked(records.__getitems__(last))
+    assert "secret" not in str(error.value)
+
+
+def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
+    data = [{"input_ids": [1]}] * 32
+    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
+    for whole, rows in ((False, 8), (True, 32)):
+        records = Records(data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole)
+        (part,) = records.__getitems__(draw).parts
+        assert part.inputs["input_ids"].shape == (rows, 1)
+        assert part.valid.tolist() == [True] * 3 + [False] * (rows - 3)
+        assert part.ids.tolist() == list(range(rows))
+
+
+def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    with pytest.raises(ArgumentError, match="max_length"):
+        examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
+    with pytest.raises(ArgumentError, match="pad_to_multiple_of"):
+        padded(drops_words, 4)
+    with pytest.raises(ArgumentError, match="example"):
+        trainer(bert(), arguments(), eval_dataset=None).train()
+
+
+def test_a_record_that_cannot_be_read_counts_as_absent(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    class Broken(Sentences):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 5:
+                raise OSError("disk")
+            return super().__getitem__(index)
+
+    model = bert()
+    before = copy.deepcopy(model)
+    trainer(model, arguments(), train_dataset=Broken()).train()
+    rest = [Sentences()[i] for i in range(RECORDS) if i != 5]
+    expected = clipped_mean(before, rest, 0.5, own_loss)
+    name = "classifier.weight"
+    moved = before.get_parameter(name) - model.get_parameter(name)
+    torch.testing.assert_close(moved * RECORDS / 23, expected[name], rtol=1e-3, atol=1e-6)
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"train_sampling_strategy": "group_by_length"}, "Poisson"),
+        ({"auto_find_batch_size": True}, "not counted"),
+        ({"include_num_input_tokens_seen": "all"}, "tokens"),
+        ({"skip_memory_metrics": False}, "private"),
+        ({"ignore_data_skip": True}, "already used"),
+        ({"optim": "adalomo"}, "before noise"),
+        ({"torch_compile": True}, "compile=True"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm"),
+    ],
+)
+def test_settings_that_would_break_the_guarantee_are_refused(
+    settings: dict[str, Any], match: str, arguments: Callable[..., TrainingArguments]
+) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        trainer(bert(), arguments(**settings), plan=None, epsilon=8.0)
+
+
+def test_settings_that_cannot_be_made_here_are_refused() -> None:
+    wrong = {refusal.argument: refusal.wrong for refusal in REFUSALS}
+    assert wrong["fp16"](True)
+    assert wrong["world_size"](2)
+    assert wrong["n_gpu"](2)
+    assert wrong["deepspeed"]("file")
+    assert wrong["fsdp"]("full_shard")
+
+
+def test_a_checkpoint_with_the_key_is_not_uploaded(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    args = arguments()
+    args.push_to_hub, args.hub_strategy = True, type(args.hub_strategy)("all_checkpoints")
+    with pytest.raises(ArgumentError, match="key"):
+        trainer(bert(), args)
+
+
+def test_arguments_that_would_break_the_guarantee_are_refused(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    data = Sentences()
+    with pytest.raises(ArgumentError, match="public"):
+        trainer(bert(), arguments(), train_dataset=data, eval_dataset=data)
+    with pytest.raises(ArgumentError, match="map-style"):
+        trainer(bert(), arguments(), train_dataset=iter(()))
+    with pytest.raises(ArgumentError, match="one of the two"):
+        trainer(bert(), arguments(), plan=None)
+    with pytest.raises(NotImplementedError, match="paid for"):
+        trainer(bert(), arguments()).hyperparameter_search()
+
+    class Own(PrivateTrainer):
+        def compute_loss(self, *args: Any, **options: Any) -> Any:
+            return super().compute_loss(*args, **options)
+
+    with pytest.raises(ArgumentError, match="compute_loss_func"):
+        Own(bert(), arguments(), train_dataset=data, plan=everything(), delta=1e-3)
+
+
+# ---- adapters and self-tests ---------------------------------------------------------------------
+
+
+def adapted() -> nn.Module:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
+    model: nn.Module = peft.get_peft_model(bert(), config)
+    return model
+
+
+def test_adapters_move_and_frozen_weights_do_not(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    model = adapted()
+    before = copy.deepcopy(model.state_dict())
+    own = trainer(model, arguments(learning_rate=0.1), plan=everything(3))
+    own.train()
+    after = own.model.state_dict()
+    assert after.keys() == before.keys()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert moved == trained
+    assert any("lora_A" in name for name in moved)
+
+
+def test_adapters_that_the_optimizer_misses_are_noticed(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    model = adapted()
+    heads = [p for name, p in model.named_parameters() if "classifier" in name]
+    optimizers = (torch.optim.SGD(heads, lr=0.1), None)
+    with pytest.raises(ArgumentError, match="lora_A"):
+        trainer(model, arguments(), optimizers=optimizers).train()
+    layer, stranger = nn.Linear(1, 1), nn.Parameter(torch.ones(1))
+    with pytest.raises(ArgumentError, match="alone"):
+        check_optimizer(layer, torch.optim.SGD([*layer.parameters(), stranger], lr=0.1))
+
+
+def test_a_change_of_frozen_weights_is_noticed(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    model = adapted()
+    frozen = next(p for p in model.parameters() if not p.requires_grad)
+
+    class Meddles(TrainerCallback):
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            frozen.data.add_(1.0)
+
+    with pytest.raises(RuntimeError, match="should be frozen"):
+        trainer(model, arguments(), callbacks=[Meddles()]).train()
+
+
+def test_adapters_that_do_not_move_are_noticed(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    class Undoes(TrainerCallback):
+        def on_pre_optimizer_step(self, *_: Any, model: nn.Module, **__: Any) -> None:
+            for parameter in model.parameters():
+                parameter.grad = None
+
+    with pytest.raises(RuntimeError, match="did not move"):
+        trainer(adapted(), arguments(), plan=everything(3), callbacks=[Undoes()]).train()
+
+
+def test_weights_that_the_loss_does_not_reach_are_named() -> None:
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.lost = nn.Linear(2, 1), nn.Linear(2, 1)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return (self.used(inputs) + self.lost(inputs).detach()).sum(1)
+
+    model = Detached()
+    engine = BookKeeping(model, lambda outputs, _: outputs)
+    found = reach(engine, torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    assert found.unreached == ("lost.weight", "lost.bias")
+    with pytest.warns(RuntimeWarning, match=r"lost\.weight"):
+        check_reach(found)
+    model.used.requires_grad_(False)
+    with pytest.raises(ArgumentError, match="none of"):
+        check_reach(reach(engine, torch.ones(1, 2)))
+
+
+def test_bfloat16_and_checkpointed_layers(arguments: Callable[..., TrainingArguments]) -> None:
+    model = bert()
+    before = copy.deepcopy(model)
+    trainer(model, arguments(bf16=True, gradient_checkpointing=True)).train()
+    expected = clipped_mean(before, Sentences(), 0.5, own_loss)
+    name = "classifier.weight"
+    moved = before.get_parameter(name) - model.get_parameter(name)
+    torch.testing.assert_close(moved, expected[name], rtol=0.1, atol=1e-2)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

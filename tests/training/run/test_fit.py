@@ -1,0 +1,517 @@
+"""Training from end to end: optimizers, data of every form, budgets, what is not finite."""
+
+import copy
+import math
+import types
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from prudent.accounting import GaussianTest
+from prudent.lab.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
+from prudent.training import (
+    AdaptiveTrim,
+    EngineChoice,
+    Execution,
+    Mean,
+    Plan,
+    PoissonSampler,
+    ProposeTestRelease,
+    Step,
+    Sum,
+    accuracy,
+    fit,
+)
+from prudent.training.chunk import Chunk
+from prudent.training.keystream import Key
+from prudent.training.noise import HostNoise
+from prudent.training.run.checkpoint import charged
+from prudent.training.run.data import _gather
+from prudent.training.run.run import TrainingRun
+from tests.training.gradients.oracle import cross_entropy
+from tests.training.run.files import read_metrics
+
+RECORDS, RATE = 120, 0.15
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def records():
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(RECORDS) % 3
+    return torch.randn(RECORDS, 4, generator=generator) + 2 * nn.functional.one_hot(
+        labels, 4
+    ), labels
+
+
+def plan_of(steps=20, rule=None):
+    rule = Sum(clip=1.0, noise_multiplier=0.8) if rule is None else rule
+    return Plan(sampling_rate=RATE, steps=steps, aggregation=rule)
+
+
+PTR = ProposeTestRelease(
+    clip=1.0, propose=0.5, noise_multiplier=0.8, test=GaussianTest(2.0), trim=AdaptiveTrim()
+)
+
+
+def train(plan=None, data=None, model=None, **options):
+    settings = {"execution": Execution(seed=3), "progress": False, "lr": 0.1}
+    return fit(
+        plan_of() if plan is None else plan,
+        network() if model is None else model,
+        cross_entropy,
+        records() if data is None else data,
+        **(settings | options),
+    )
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.SGD, {"lr": 0.2}),
+        (torch.optim.SGD, {"lr": 0.2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+        (torch.optim.Adam, {"lr": 0.05}),
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
+@pytest.mark.parametrize("rule", [Sum(clip=1.0, noise_multiplier=0.8), PTR], ids=["sum", "ptr"])
+def test_fit_is_a_loop_over_steps(optimizer, options, rule):
+    """What one writes with `Step`, a sampler and an optimizer of one's own."""
+    plan, (inputs, targets), model = plan_of(rule=rule), records(), network()
+    key = Key.from_seed(3)
+    step = Step(plan, model, cross_entropy, expected_batch=RATE * RECORDS, key=key)
+    sampler = PoissonSampler(RECORDS, RATE, key=key)
+    update = optimizer(model.parameters(), **options)
+    for number in range(plan.steps):
+        batch = sampler.batch(number)
+        step([Chunk(inputs[i], targets[i], v) for i, v in zip(batch.ids, batch.valid, strict=True)])
+        update.step()
+    assert torch.equal(weights(train(plan, optimizer=optimizer, **options).model), weights(model))
+
+
+class Items(Dataset):
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        return self.inputs[index], int(self.targets[index])
+
+
+class Named(nn.Module):
+    """Takes its features by name."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, left, right):
+        return self.inner(torch.cat([left, right], -1))
+
+
+class Stream(IterableDataset):
+    """Has no items that could be sampled."""
+
+    def __iter__(self):
+        return iter([])
+
+
+class TestData:
+    @pytest.mark.unhurried
+    def test_every_form_gives_the_same_model(self):
+        inputs, targets = records()
+        expected = weights(train().model)
+        for data in (TensorDataset(inputs, targets), Items(inputs, targets), [inputs, targets]):
+            assert torch.equal(weights(train(data=data).model), expected)
+        parts = {"left": inputs[:, :1], "right": inputs[:, 1:]}
+        named = train(data=(parts, targets), model=Named(network()))
+        torch.testing.assert_close(weights(named.model), expected)
+
+    @pytest.mark.parametrize("capturable", [True, False])
+    def test_no_graph_is_made_of_what_is_read_on_the_host(self, monkeypatch, capturable):
+        """Be it records or noise."""
+        monkeypatch.setattr(HostNoise, "capturable", capturable)
+        for data, captures in ((records(), capturable), (Items(*records()), False)):
+            execution = Execution(cuda_graph=True)
+            run = TrainingRun.prepare(
+                plan_of(), network(), cross_entropy, data, options={"lr": 0.1}, execution=execution
+            )
+            assert run.updates.captures is captures
+
+    @pytest.mark.parametrize("data", [5, {"train": []}, iter([]), Stream(), "text"])
+    def test_other_forms_are_refused(self, data):
+        with pytest.raises(ValueError, match="Expected train_set a pair"):
+            train(data=data)
+
+    def test_lengths_must_agree(self):
+        inputs, targets = records()
+        with pytest.raises(ValueError, match="Expected inputs and targets of the same length"):
+            train(data=(inputs, targets[:-1]))
+
+
+class TestExecution:
+    @pytest.mark.unhurried
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"physical_batch": 5},
+            {"physical_batch": 64},
+            {"engine": EngineChoice.MATERIALISED},
+            {"engine": "bookkeeping", "recompute": True, "physical_batch": 7},
+            {"engine": "materialised", "recompute": True, "physical_batch": 7},
+            {"recompute": True, "physical_batch": 3},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            pytest.param(Sum(clip=1.0, noise_multiplier=0.8), id="sum", marks=pytest.mark.slow),
+            pytest.param(PTR, id="ptr"),  # uses all that a sum uses, and the norms as well
+        ],
+    )
+    def test_how_it_is_carried_out_changes_no_number(self, rule, options):
+        plan, model = plan_of(8, rule), network().double()
+        inputs, targets = records()
+        data = inputs.double(), targets
+        plain, other = (
+            train(plan, data, copy.deepcopy(model), execution=Execution(seed=3, **chosen))
+            for chosen in ({}, options)
+        )
+        torch.testing.assert_close(weights(plain.model), weights(other.model), rtol=1e-9, atol=1e-9)
+        assert plain.pass_rate == other.pass_rate
+
+    def test_half_precision_is_for_the_model_alone(self):
+        single, half = (
+            train(execution=Execution(seed=3, precision=precision)).model
+            for precision in ("full", "bf16")
+        )
+        assert all(parameter.dtype == torch.float32 for parameter in half.parameters())
+        difference = (weights(single) - weights(half)).norm() / weights(single).norm()
+        assert 0 < difference < 0.05
+
+    def test_chunks_run_twice_are_read_twice_and_held_one_at_a_time(self, monkeypatch):
+        batches: list[weakref.ref] = []
+        alive: list[int] = []
+
+        def watching(*arguments):
+            gather = _gather(*arguments)
+
+            def watched(ids):
+                alive.append(sum(batch() is not None for batch in batches))
+                inputs, targets = gather(ids)
+                batches.append(weakref.ref(inputs))
+                return inputs, targets
+
+            return watched
+
+        monkeypatch.setattr("prudent.training.run.data._gather", watching)
+        found = []
+        for recompute in (False, True):
+            batches.clear()
+            alive.clear()
+            execution = Execution(seed=3, recompute=recompute, physical_batch=3)
+            train(plan_of(steps=2), execution=execution)
+            found.append((len(batches), max(alive)))
+        (once, many), (twice, one) = found
+        assert twice == 2 * once + 1  # the shapes of the first chunk are looked at as well
+        assert one <= 1 < 4 <= many
+
+    def test_running_twice_makes_no_graph_and_is_not_compiled(self):
+        assert Execution(device="cuda").captures
+        assert not Execution(device="cuda", recompute=True).captures
+        with pytest.raises(ValueError, match="Expected recompute or compile, got both"):
+            train(execution=Execution(recompute=True, compile=True))
+
+    @pytest.mark.unhurried
+    def test_seeds(self):
+        first, again, other, secret, secret_too = (
+            weights(train(execution=Execution(seed=seed)).model) for seed in (3, 3, 4, None, None)
+        )
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+        assert not torch.equal(secret, secret_too)
+
+    @pytest.mark.parametrize("seed", [3, None])
+    @pytest.mark.parametrize("progress", [False, True])
+    def test_a_seeded_run_says_that_its_noise_is_predictable(self, tmp_path, seed, progress):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fitted = train(execution=Execution(seed=seed), progress=progress, out=tmp_path)
+        assert fitted.predictable_noise is (seed is not None)
+        said = any("The noise is predictable" in str(one.message) for one in caught)
+        assert said is (seed is not None)
+        resumed = train(execution=Execution(), out=tmp_path, resume=True)
+        assert resumed.predictable_noise is fitted.predictable_noise  # the key is the old one
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"physical_batch": 0}, "Expected physical_batch a whole number >= 1"),
+            ({"seed": -1}, "Expected seed a whole number >= 0"),
+            ({"precision": "fp8"}, "Expected precision one of 'full', 'bf16'"),
+            ({"engine": "ghost"}, "Expected engine one of 'bookkeeping', 'materialised'"),
+        ],
+    )
+    def test_what_is_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            Execution(**options)
+
+    def test_a_device_that_is_absent(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(ValueError, match="Expected device 'cpu', because no CUDA device is"):
+            train(execution=Execution(device="cuda"))
+
+    def test_a_model_without_trained_parameters(self):
+        with pytest.raises(ValueError, match="Expected model with a parameter that requires a gr"):
+            train(model=network().requires_grad_(False))
+
+
+class TestGuarantee:
+    def test_no_steps(self, tmp_path):
+        model = network()
+        before = weights(model).clone()
+        fitted = train(plan_of(steps=0), model=model, out=tmp_path, delta=1e-5)
+        assert torch.equal(weights(fitted.model), before)
+        assert (fitted.history, fitted.pass_rate, fitted.plan.epsilon(1e-5)) == ([], None, 0.0)
+
+    def test_a_budget_stops_the_run_before_it_is_overdrawn(self):
+        plan = plan_of(steps=400)
+        fitted = train(plan, budget=6.0, delta=1e-5)
+        taken = fitted.plan.steps
+        assert 0 < taken < 400
+        assert fitted.plan.epsilon(1e-5) <= 6.0 < plan.epsilon_after(taken + 1, 1e-5)
+        assert fitted.history[-1].step == taken
+        assert fitted.history[-1].epsilon <= 6.0 * 1.01
+        same = train(plan_of(steps=taken))
+        assert torch.equal(weights(same.model), weights(fitted.model))
+
+    def test_a_budget_that_is_large_enough_changes_nothing(self):
+        assert train(budget=500.0, delta=1e-5).plan == plan_of()
+
+    def test_a_budget_too_small_for_one_step_is_refused(self):
+        with pytest.raises(ValueError, match="No steps"):
+            train(budget=1e-3, delta=1e-9)
+
+    def test_a_budget_needs_its_delta(self):
+        with pytest.raises(ValueError, match="Expected delta when budget is given"):
+            train(budget=1.0)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
+    @pytest.mark.parametrize("rule", [Sum(clip=1.0, noise_multiplier=0.8), PTR], ids=["sum", "ptr"])
+    def test_records_that_are_not_finite_are_harmless_and_unnamed(self, rule, bad, capfd):
+        inputs, targets = records()
+        inputs[::4] = bad
+        fitted = train(plan_of(rule=rule), (inputs, targets), delta=1e-5)
+        assert weights(fitted.model).isfinite().all()
+        assert all(math.isfinite(entry.noise) for entry in fitted.history)
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_whole_set_that_is_not_finite_leaves_noise_alone(self):
+        inputs, targets = records()
+        fitted = train(data=(torch.full_like(inputs, math.nan), targets))
+        assert weights(fitted.model).isfinite().all()
+
+    @pytest.mark.parametrize("wrong", [{"optimizer": "sgd"}, {"device": "cpu"}, {"epochs": 3}])
+    def test_an_option_that_nobody_knows_is_explained(self, wrong):
+        with pytest.raises(
+            TypeError, match=r"Expected optimizer to be a class.*prudent\.Execution"
+        ):
+            train(**wrong)
+
+    def test_layers_that_mix_records_are_refused(self):
+        mixing = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        with pytest.raises(ValueError, match="Expected layers that keep records apart"):
+            train(model=mixing)
+
+    def test_the_expected_batch_can_be_public_knowledge(self):
+        """Given in the plan, it and not the size of the data divides the sum and makes the trim."""
+        rule = Sum(clip=1.0, noise_multiplier=1e-6)
+        half = Plan(sampling_rate=RATE, steps=1, aggregation=rule, expected_batch=9.0)
+        start = weights(network())
+        moves = [weights(train(p).model) - start for p in (plan_of(1, rule), half)]
+        torch.testing.assert_close(moves[0] * 2, moves[1], rtol=1e-3, atol=1e-6)
+
+
+class TestEvaluation:
+    def test_the_hook_is_called_at_every_stop(self):
+        seen = []
+
+        def evaluate(model):
+            seen.append(weights(model).clone())
+            return {"calls": len(seen)}
+
+        fitted = train(plan_of(steps=10), evaluate=evaluate, evaluate_every=4)
+        assert [entry.step for entry in fitted.history] == [4, 8, 10]
+        assert [entry.evaluation for entry in fitted.history] == [{"calls": i} for i in (2, 3, 4)]
+        assert torch.equal(seen[0], weights(network()))  # the rehearsal
+        assert torch.equal(seen[-1], weights(fitted.model))
+
+    @pytest.mark.unhurried
+    def test_accuracy_is_a_share_and_leaves_the_mode_alone(self):
+        inputs, targets = records()
+        model = train(plan_of(steps=150, rule=Mean()), lr=0.5).model
+        model.train()
+        share = accuracy(inputs, targets, batch=7)(model)["accuracy"]
+        assert model.training
+        assert share == float((model(inputs).argmax(1) == targets).double().mean())
+        assert share > 0.8
+
+    def test_what_is_refused(self):
+        with pytest.raises(ValueError, match="Expected evaluate_every a whole number >= 1"):
+            train(evaluate_every=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delta": 2.0}, r"Expected delta in \(0, 1\), got 2.0"),
+        ({"delta": "1e-5"}, "Expected delta in"),
+        ({"delta": 1e-5, "budget": "3"}, "Expected budget finite and > 0, got '3'"),
+        ({"evaluate_every": 2.5}, "Expected evaluate_every a whole number"),
+        ({"evaluate_at": [2.5]}, "Expected evaluate_at a whole number"),
+        ({"data": (np.zeros((9, 4)), np.zeros(9))}, "Expected train_set .* ndarray"),
+    ],
+)
+def test_wrong_settings_are_refused_before_a_step_is_taken(tmp_path, options, message):
+    model = network()
+    with pytest.raises(ValueError, match=message):
+        train(model=model, out=tmp_path, **options)
+    assert torch.equal(weights(model), weights(network()))
+    assert charged(tmp_path) is None
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0.5), np.float32(0.5), 0.5])
+def test_an_evaluation_may_return_scalars_of_any_kind(tmp_path, value):
+    """They are written down after the steps are paid for: too late to fail."""
+    train(plan_of(2), evaluate=lambda _: {"score": value}, out=tmp_path)
+    assert [entry["score"] for entry in read_metrics(tmp_path)] == [0.5, 0.5]
+
+
+def test_an_evaluation_returns_numbers_by_name():
+    with pytest.raises(
+        ValueError, match="Expected evaluate to return a mapping from names to numbers"
+    ):
+        train(plan_of(1), evaluate=lambda _: None)
+
+
+@pytest.mark.unhurried
+def test_a_private_model_learns():
+    rule = ProposeTestRelease(
+        clip=1.0, propose=0.9, noise_multiplier=0.5, test=GaussianTest(1.0), failure=1e-3
+    )
+    inputs, targets = records()
+    fitted = train(plan_of(steps=150, rule=rule), lr=1.0)
+    assert 0.3 < fitted.pass_rate < 0.7
+    assert accuracy(inputs, targets)(fitted.model)["accuracy"] > 0.7
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, one, other):
+        return self.first(one) + self.second(other)
+
+
+def test_accuracy_of_a_tree_of_inputs():
+    inputs, targets = records()
+    model = TwoInputs()
+    expected = float((model(inputs, -inputs).argmax(-1) == targets).float().mean())
+    for tree in ({"one": inputs, "other": -inputs}, (inputs, -inputs)):
+        found = accuracy(tree, targets, batch=50)(model)["accuracy"]
+        assert found == pytest.approx(expected)
+        fitted = train(plan_of(4), (tree, targets), TwoInputs(), evaluate=accuracy(tree, targets))
+        assert fitted.history
+
+
+def test_accuracy_reads_the_logits_of_an_output():
+    class Outputs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x):
+            return types.SimpleNamespace(logits=self.inner(x), loss=None)
+
+    inputs, targets = records()
+    expected = accuracy(inputs, targets)(network())
+    assert accuracy({"x": inputs}, targets)(Outputs()) == expected
+
+
+def test_an_evaluation_that_cannot_work_fails_before_anything_is_paid(tmp_path):
+    inputs, targets = records()
+    with pytest.raises(RuntimeError, match="shape"):
+        train(evaluate=accuracy(inputs[:, :2], targets), out=tmp_path)
+    assert charged(tmp_path) is None
+
+
+def test_modes_are_put_back_after_an_evaluation():
+    """Dropout would be off for the rest of the run, or a frozen layer learn statistics."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model[2].eval()
+    seen = []
+
+    def evaluate(model):
+        seen.append([module.training for module in model.modules()])
+        model.eval()
+        return {}
+
+    train(plan_of(6), model=model, evaluate=evaluate, evaluate_every=2)
+    assert seen == [[True, True, True, False, True]] * 4
+    accuracy(*records())(model)
+    assert [module.training for module in model.modules()] == seen[0]
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize("corruption", [GradientSignFlip(0.5, seed=4), GradientNoise(0.25)])
+def test_a_gradient_corruption_is_given_as_it_is(corruption):
+    bad = corrupted_mask(RECORDS, corruption.ratio, corruption.seed)
+
+    def by_hand(gradients, chunk, generator):
+        return corruption(gradients, bad[chunk.ids], valid=chunk.valid, generator=generator)
+
+    model = train(corrupt=corruption, delta=1e-5).model
+    assert torch.equal(weights(model), weights(train(corrupt=by_hand).model))
+    assert not torch.equal(weights(model), weights(train().model))
+
+
+def test_no_price_is_shown_for_records_that_read_others():
+    with pytest.raises(ValueError, match="Expected delta None with Mimic"):
+        train(corrupt=Mimic(0.1), delta=1e-5)
+    assert train(corrupt=Mimic(0.1)).history[-1].epsilon is None
+
+
+def test_a_step_needs_the_number_of_records_for_a_corruption():
+    with pytest.raises(ValueError, match=r"corrupt\.hook"):
+        Step(plan_of(), network(), cross_entropy, expected_batch=18, corrupt=Mimic(0.1))
+    hook = Mimic(0.1).hook(RECORDS, "cpu")
+    step = Step(plan_of(), network(), cross_entropy, expected_batch=18, corrupt=hook)
+    with pytest.raises(ValueError, match="Expected ids in every Chunk"):
+        step([Chunk(*records())])
+
+
+@pytest.mark.parametrize("engine", EngineChoice)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_label_out_of_range_neither_stops_a_run_nor_is_told_of(engine, recompute, capfd):
+    inputs, targets = records()
+    targets[17] = 918273
+    execution = Execution(seed=3, engine=engine, recompute=recompute)
+    fitted = train(data=(inputs, targets), execution=execution, delta=1e-5, progress=True)
+    assert weights(fitted.model).isfinite().all()
+    assert "918273" not in "".join(capfd.readouterr())

@@ -1,0 +1,173 @@
+"""A resumed run repeats lost steps only if they are proved to be the same releases."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from prudent.accounting import GaussianTest
+from prudent.training import Execution, Plan, ProposeTestRelease, Sum, fit
+from prudent.training.run.checkpoint import charged, load_checkpoint
+from tests.training.gradients.oracle import cross_entropy
+
+CPU = torch.device("cpu")
+STEPS, EVERY = 12, 4
+PLAN = Plan(sampling_rate=0.2, steps=STEPS, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+
+
+class Killed(BaseException):
+    """Ends a run like a kill does: nothing after it happens."""
+
+
+class Dying:
+    """An evaluation that ends the run when it is called for the nth time, the rehearsal apart."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def rehearse(self, model):
+        """Does nothing."""
+
+    def __call__(self, model):
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+        return {}
+
+
+class Items(Dataset):
+    """Records that must be read to be known."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        return torch.full((3,), index / 60), index % 2
+
+
+def tensors():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(60, 3, generator=generator), torch.arange(60) % 2
+
+
+def doubled(outputs, targets):
+    return 2 * cross_entropy(outputs, targets)
+
+
+def train(out, *, loss=cross_entropy, records=None, model=None, plan=PLAN, **options):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2) if model is None else model
+    records = tensors() if records is None else records
+    settings = {"optimizer": torch.optim.Adam, "out": out, "progress": False, "lr": 0.1}
+    return fit(plan, model, loss, records, **(settings | {"evaluate_every": EVERY} | options))
+
+
+def killed(folder, at=2, **options):
+    """Ends a run after step 8, whose checkpoint is missing; returns that of step 4."""
+    with pytest.raises(Killed):
+        train(folder, evaluate=Dying(at), **options)
+    return load_checkpoint(folder, CPU)
+
+
+def updates(state):
+    """The number of updates in a model, as its optimizer counts them."""
+    return int(state["optimizer"]["state"][0]["step"])
+
+
+CHANGES = {
+    "loss": ({}, {"loss": doubled}, "the loss"),
+    "dropout": (
+        {"model": nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1))},
+        {"model": nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.2))},
+        "the model",
+    ),
+    "precision": ({}, {"execution": Execution(precision="bf16")}, "precision"),
+    "engine": ({}, {"execution": Execution(engine="materialised")}, "engine"),
+    "physical batch": ({}, {"execution": Execution(physical_batch=8)}, "batch size"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_lost_steps_that_may_differ_are_counted_and_not_repeated(tmp_path, name):
+    """The same noise on another sum is no noise on their difference."""
+    before, after, said = CHANGES[name]
+    state = killed(tmp_path, **before)
+    assert (state["step"], charged(tmp_path).steps) == (EVERY, 2 * EVERY)
+    with pytest.warns(RuntimeWarning, match=rf"steps 5 to 8, .* not repeated.*{said}"):
+        resumed = train(tmp_path, resume=True, **after)
+    kept = load_checkpoint(tmp_path, CPU)
+    assert kept["key"] != state["key"]
+    assert resumed.lost == EVERY
+    assert updates(kept) == STEPS - EVERY
+    assert charged(tmp_path).steps == kept["step"] == STEPS
+    assert resumed.plan == PLAN
+
+
+def test_what_is_proved_to_be_the_same_is_repeated_with_the_same_noise(tmp_path):
+    state = killed(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    runs = [train(tmp_path / name, resume=True) for name in ("run", "copy")]
+    kept = load_checkpoint(tmp_path / "run", CPU)
+    assert kept["key"] == state["key"]
+    assert updates(kept) == STEPS
+    assert [run.lost for run in runs] == [0, 0]
+    assert torch.equal(runs[0].model.weight, runs[1].model.weight)
+
+
+@pytest.mark.parametrize("items", [list(zip(*tensors(), strict=True)), Items()])
+def test_records_of_any_kind_are_compared(tmp_path, items):
+    killed(tmp_path, records=items)
+    assert train(tmp_path, resume=True, records=items).lost == 0
+
+
+def test_nothing_is_lost_at_a_checkpoint(tmp_path):
+    """A run that stopped there took no step after it."""
+    few = Plan(sampling_rate=0.2, steps=EVERY, aggregation=PLAN.aggregation)
+    train(tmp_path, plan=few)
+    assert train(tmp_path, plan=few, loss=doubled, resume=True).lost == 0
+
+
+def test_a_run_that_is_killed_twice_pays_for_both(tmp_path):
+    """The checkpoint with the new key is there before its first step."""
+    killed(tmp_path)
+    with pytest.warns(RuntimeWarning, match="steps 5 to 8"):
+        first = killed(tmp_path, at=1, resume=True, loss=doubled)
+    assert (first["step"], first["lost"]) == (2 * EVERY, EVERY)
+    assert charged(tmp_path).steps == STEPS
+    with pytest.warns(RuntimeWarning, match="steps 9 to 12"):
+        assert train(tmp_path, resume=True).lost == 2 * EVERY
+    assert load_checkpoint(tmp_path, CPU)["key"] != first["key"]
+
+
+def test_an_older_checkpoint_does_not_go_on_beside_a_newer_one(tmp_path):
+    """Each would take steps of its own, and the plan pays for one of them."""
+    state = killed(tmp_path)
+    old = (tmp_path / "checkpoint.pt").read_bytes()
+    with pytest.warns(RuntimeWarning, match="steps 5 to 8"):
+        train(tmp_path, loss=doubled, resume=True)
+    (tmp_path / "checkpoint.pt").write_bytes(old)
+    with pytest.warns(RuntimeWarning, match=f"steps 5 to {STEPS}, .*: the key"):
+        assert train(tmp_path, resume=True).lost == STEPS - EVERY
+    assert load_checkpoint(tmp_path, CPU)["key"] != state["key"]
+
+
+@pytest.mark.filterwarnings("ignore:The test passed in")
+def test_the_fraction_of_passed_tests_is_of_the_steps_that_were_taken(tmp_path):
+    tested = ProposeTestRelease(
+        clip=1.0, propose=0.9, noise_multiplier=1.0, test=GaussianTest(2.0), failure=0.4
+    )
+    plan = Plan(sampling_rate=0.9, steps=STEPS, aggregation=tested)
+    killed(tmp_path, plan=plan)
+    with pytest.warns(RuntimeWarning, match="not repeated"):
+        resumed = train(tmp_path, plan=plan, loss=doubled, resume=True)
+    passes = float(load_checkpoint(tmp_path, CPU)["passes"])
+    assert resumed.pass_rate == passes / (STEPS - EVERY)
+
+
+def test_a_seeded_run_stays_predictable(tmp_path):
+    killed(tmp_path, execution=Execution(seed=1))
+    with pytest.warns(RuntimeWarning, match="not repeated"):
+        resumed = train(tmp_path, loss=doubled, execution=Execution(seed=1), resume=True)
+    assert resumed.predictable_noise
