@@ -6,6 +6,8 @@ import math
 import pickle
 import re
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
@@ -35,10 +37,17 @@ def test_what_is_no_number_in_range_is_refused(check, value):
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.int64(3), np.array(3)])
+@pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.int64(3), Fraction(3)])
 def test_a_number_of_any_kind_becomes_a_plain_one(check, value):
     assert type(check(rate=value)) in (int, float)
     assert check(rate=value) == 3
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("value", [Decimal(3), np.array(3)])
+def test_what_has_a_value_but_no_arithmetic_with_numbers_is_refused_with_a_hint(check, value):
+    with pytest.raises(ValueError, match=r"^Expected rate .*Write float\(…\) around it\.$"):
+        check(rate=value)
 
 
 def test_whole_numbers_and_their_least():

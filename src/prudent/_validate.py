@@ -7,6 +7,7 @@ The error carries its parts, so that a caller never has to read the text.
 
 import enum
 import math
+import numbers
 import os
 from collections.abc import Callable, Collection, Hashable
 from pathlib import Path
@@ -97,15 +98,21 @@ def _only(argument: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _number(name: str, value: Any, allowed: str) -> float:
-    if isinstance(value, bool | str | bytes):  # float() would read a number from text
-        _fail(name, allowed, value)
+    # A tensor or a Decimal has a value as well, and fails later, in arithmetic with other numbers.
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentError(name, allowed, got=value, hint=_hint(value))
     try:
         number = float(value)
-    except Exception:  # whatever an object raises that is no number
+    except OverflowError:
         _fail(name, allowed, value)
     if math.isnan(number):
         _fail(name, allowed, number)
     return number
+
+
+def _hint(value: object) -> str:
+    """What to do with something that is no number of Python or NumPy but has a value."""
+    return "Write float(…) around it." if hasattr(value, "__float__") else ""
 
 
 def positive(**argument: Any) -> float:

@@ -110,6 +110,9 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     *(("release.Ledger", {name: np.array([])}) for name in ("adaptive", "relation")),
     ("release.ArrayColumn.of", {"values": "a"}),
     ("release.PartitionSelection.needed", {"probability": torch.tensor(0.5)}),
+    ("release.quantile", {"confidence": Decimal("0.9")}),
+    ("training.check", {"made_up": np.array(["a", None], dtype=object)}),
+    ("release.describe", {"groups": "private", "by": np.array([])}),
     ("release.suggest", {"seed": 0.995}),
     *(
         ("release.ProposeTestReleaseMechanism.calibrate", {name: torch.zeros(2, 3)})

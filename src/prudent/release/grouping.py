@@ -142,7 +142,9 @@ def _table_options(given: dict[str, Any]) -> dict[str, Any]:
     names = request.TableOptions.__optional_keys__
     found = {name: given.pop(name) for name in names if name in given}
     return {
-        name: value for name, value in found.items() if value is not None and value != "private"
+        name: value
+        for name, value in found.items()
+        if value is not None and not (name == "groups" and value == "private")
     }
 
 

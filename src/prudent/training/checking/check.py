@@ -79,7 +79,7 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
     _validate.function(loss=loss)
     inputs, targets = _pair(batch)
     records = count_records(inputs, targets)
-    if made_up:
+    if _validate.flag(made_up=made_up):
         records = max(records, 4)
         inputs, targets = made_up_batch((inputs, targets), records, varied=True)
         inputs, targets = pytree.tree_map_only(Tensor, _alternating, (inputs, targets))
