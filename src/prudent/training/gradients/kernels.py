@@ -129,12 +129,12 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
 
     groups, records, positions, height = rows.shape
     width = columns.shape[3]
-    cuts = rows.dtype == torch.float32
+    parts = 2 if rows.dtype == torch.float32 else 1
+    if parts == 2:
+        rows, columns = _short_parts(rows), _short_parts(columns)
     at_once = positions <= _AT_ONCE
     if at_once:
         tall, wide, depth, programs = 64, 64, max(16, 1 << (positions - 1).bit_length()), 1056
-    elif cuts:
-        tall, wide, depth, programs = 128, 128, 32, 264
     elif height * width < _LARGE_MATRIX:
         tall, wide, depth, programs = 64, 64, 64, 528
     else:
@@ -143,14 +143,25 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     share = -(-records // max(1, min(records, programs // tiles)))
     shares = -(-records // share)
     sums = weights.new_empty(shares, groups, height, width)
-    run = ADDED // 4 if cuts else ADDED  # four products of short parts for one of such numbers
     with torch.cuda.device(rows.device):
         triton.record_sums[tiles, shares](
             rows, columns, weights, sums, records, share, positions, height, width,
-            cuts, at_once, tall, wide, depth, run,
-            num_warps=8 if tall == 128 else 4, num_stages=4 if at_once else 3,
+            parts, at_once, tall, wide, depth, ADDED // (2 * parts - 1) // depth * depth,
+            num_warps=4, num_stages=4 if at_once else 3,
         )  # fmt: skip
     return sums[0] if shares == 1 else sums.sum(0)
+
+
+def _short_parts(factor: Tensor) -> Tensor:
+    """The two bfloat16 parts of every record of a factor truncated to TF32, one after the other."""
+    from prudent.training.gradients import triton_kernels as triton
+
+    groups, records, positions, width = factor.shape
+    parts = factor.new_empty(groups, records, 2 * positions, width, dtype=torch.bfloat16)
+    size = positions * width
+    with torch.cuda.device(factor.device):
+        triton.short_parts[groups * records, triton.pieces(size)](factor, parts, size)
+    return parts
 
 
 def norm_gradients(

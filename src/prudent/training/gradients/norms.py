@@ -174,11 +174,12 @@ def gram_terms(factors: Outer) -> Tensor:
 def _scales(factors: Outer, dtype: torch.dtype, sizes: tuple[int, int]) -> list[float]:
     """Factors of the last three sums of `gram_terms`, for numbers of each factor per position.
 
-    A kernel that sums short factors adds `ADDED` products in a row, with an error e of at most that
-    many times 2⁻²³ of the sum of their lengths, L. With a share of e²/(θ²L²) of L² in a squared
-    norm, and θ² = `STRETCH`, the norm plus e is at most √(1 + θ²) times what is reported.
+    A kernel that sums short factors adds `ADDED` products in a row, with an error of at most that
+    many times 2⁻²³ of the sum of their lengths, L, and leaves out products of parts that are at
+    most 2⁻⁹ of their numbers: together e. With a share of e²/(θ²L²) of L² in a squared norm, and
+    θ² = `STRETCH`, the norm plus e is at most √(1 + θ²) times what is reported.
     """
-    summed = (ADDED * 2.0**-23) ** 2 / STRETCH if factors.short else 0.0
+    summed = (ADDED * 2.0**-23 + 2.0**-18) ** 2 / STRETCH if factors.short else 0.0
     allowed = _share(dtype, sum(sizes)) + summed
     tiny = torch.finfo(dtype).tiny
     return [math.sqrt(allowed), math.sqrt(tiny * sizes[1]), math.sqrt(tiny * sizes[0])]

@@ -10,11 +10,17 @@ _PARTS = tl.constexpr(16)
 _ADDED = tl.constexpr(2048)
 _SHORT = tl.constexpr(-(1 << 13))  # keeps the bits of a TF32 number
 _BAND = tl.constexpr(8)
+_PIECE = tl.constexpr(1024)
 
 
 LONG_NUMBERS = {"depth": 32, "num_warps": 4, "num_stages": 4}
 SHORT_NUMBERS = {"depth": 64, "num_warps": 4, "num_stages": 3}
 """Settings of `factor_sums`: numbers of a factor that are read at a time, and how."""
+
+
+def pieces(size: int) -> int:
+    """Programs of `short_parts` per record."""
+    return int(triton.cdiv(size, _PIECE.value))
 
 
 def columns(size: int) -> int:
@@ -151,21 +157,11 @@ def _block(factor, position, positions, place, size):
 
 
 @triton.jit
-def _added_products(left, right, total, cuts: tl.constexpr):
-    """`total` plus leftᵀ right, whose products are exact.
-
-    A number truncated to TF32 is the sum of two bfloat16 numbers, which multiply faster.
-    """
-    if cuts:
-        left, right = _cut(left, cuts), _cut(right, cuts)
-        lefts, rights = left.to(tl.bfloat16), right.to(tl.bfloat16)
-        left_rest = (left - lefts.to(tl.float32)).to(tl.bfloat16)
-        right_rest = (right - rights.to(tl.float32)).to(tl.bfloat16)
-        total = tl.dot(tl.trans(left_rest), right_rest, total)
-        total = tl.dot(tl.trans(left_rest), rights, total)
-        total = tl.dot(tl.trans(lefts), right_rest, total)
-        return tl.dot(tl.trans(lefts), rights, total)
-    return tl.dot(tl.trans(left), right, total)
+def _added_products(left, right, step, positions, row, column, height, width, total):
+    """`total` plus the products of the rows and columns at some positions of a record."""
+    one = _block(left, step, positions, row, height)
+    two = _block(right, step, positions, column, width)
+    return tl.dot(tl.trans(one), two, total)
 
 
 @triton.jit
@@ -185,7 +181,7 @@ def record_sums(
     positions,
     height,
     width,
-    cuts: tl.constexpr,
+    parts: tl.constexpr,
     at_once: tl.constexpr,
     tall: tl.constexpr,
     wide: tl.constexpr,
@@ -194,9 +190,11 @@ def record_sums(
 ):
     """Program (b, s) adds up block b of the matrices of the records of share s, one by one.
 
-    Products of `run` positions of a record are added in single precision, everything else in double
-    precision. Blocks that follow each other read the same columns. Where all positions are read
-    `at_once`, a single loop lets the next record be read while this one is multiplied.
+    A record has its factors in one part, or in two that follow each other, of which the product of
+    the second ones is left out. Products of `run` positions of a record are added in single
+    precision, everything else in double precision. Blocks that follow each other read the same
+    columns. Where all positions are read `at_once`, a single loop lets the next record be read
+    while this one is multiplied.
     """
     down, across = tl.cdiv(height, tall), tl.cdiv(width, wide)
     group = (tl.program_id(0) // (down * across)).to(tl.int64)
@@ -211,25 +209,60 @@ def record_sums(
     nothing = tl.zeros([tall, wide], tl.float32)
     total = tl.zeros([tall, wide], tl.float64)
     for record in range(begin, tl.minimum(begin + share, records)):
-        first = (group * records + record) * positions
+        first = (group * records + record) * positions * parts
         left, right = rows + first * height, columns + first * width
         weight = tl.load(weights + record)
         if at_once:
-            one = _block(left, steps, positions, row, height)
-            two = _block(right, steps, positions, column, width)
-            total += _weighted(_added_products(one, two, nothing, cuts), weight)
+            part = nothing
+            for pair in tl.static_range(2 * parts - 1):
+                part = _added_products(
+                    left + pair // 2 * positions * height,
+                    right + pair % 2 * positions * width,
+                    steps,
+                    positions,
+                    row,
+                    column,
+                    height,
+                    width,
+                    part,
+                )
+            total += _weighted(part, weight)
         else:
             for start in range(0, positions, run):
                 part = nothing
-                for step in range(start, min(start + run, positions), depth):
-                    one = _block(left, step + steps, positions, row, height)
-                    two = _block(right, step + steps, positions, column, width)
-                    part = _added_products(one, two, part, cuts)
+                count = tl.cdiv(tl.minimum(run, positions - start), depth)
+                for index in range((2 * parts - 1) * count):
+                    pair = index // count
+                    step = start + index % count * depth
+                    part = _added_products(
+                        left + pair // 2 * positions * height,
+                        right + pair % 2 * positions * width,
+                        step + steps,
+                        positions,
+                        row,
+                        column,
+                        height,
+                        width,
+                        part,
+                    )
                 total += _weighted(part, weight)
     groups = tl.num_programs(0) // (down * across)
     matrix = sums + (tl.program_id(1).to(tl.int64) * groups + group) * height * width
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     tl.store(matrix + place, total, mask=(row < height)[:, None] & (column < width)[None, :])
+
+
+@triton.jit
+def short_parts(factor, parts, size):
+    """Program (r, b) writes block b of record r: a TF32 number is the sum of two bfloat16 ones."""
+    record = tl.program_id(0).to(tl.int64)
+    places = tl.program_id(1) * _PIECE + tl.arange(0, _PIECE)
+    inside = places < size
+    values = _cut(tl.load(factor + record * size + places, mask=inside, other=0.0), True)
+    high = values.to(tl.bfloat16)
+    low = (values - high.to(tl.float32)).to(tl.bfloat16)
+    tl.store(parts + 2 * record * size + places, high, mask=inside)
+    tl.store(parts + (2 * record + 1) * size + places, low, mask=inside)
 
 
 @triton.jit
