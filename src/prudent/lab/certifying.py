@@ -43,6 +43,7 @@ RAW = ("cifar10", "imdb", "census")
 _CENSUS_KEPT = 15  # one in so many of the people with small incomes; 6 % have large ones
 _PLANNED = 2000  # queries that attacks look at while they choose
 _ROWS = 1024
+_CODED = 4096  # records, by several threads
 _SINGLE = 100  # predictions that are attacked one by one
 _SLOW = ("resnet18", "minilm")  # their embeddings are kept in the user's cache
 
@@ -233,7 +234,7 @@ def _codes(features: Features, records: Any) -> Codes:
         records = _embedded(embedding, records)
     found = []
     with part(f"features {features.name}", len(records)):
-        for each in parts(records, _ROWS):
+        for each in parts(records, _CODED):
             codes, present = features.codes(each)
             found.append(np.where(present[:, None], codes, np.float32(np.nan)))
             _progress.advance(len(codes))

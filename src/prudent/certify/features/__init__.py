@@ -14,7 +14,10 @@ digits that were put down by hand as strokes: no data, but they show what digits
 """
 
 import functools
+import itertools
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from typing import Any
 
@@ -37,6 +40,7 @@ SHIPPED = ("letters", "glyphs", "resnet18")
 Flags = npt.NDArray[np.bool_]
 
 _AT_ONCE = 128  # whose activations stay in the cache of a processor
+_CHUNKS = 32  # that are in memory at a time
 
 
 @attrs.frozen(eq=False)
@@ -121,18 +125,25 @@ class Images:
         return sum(network.entries for network, _ in self.networks)
 
     def codes(self, records: Any) -> tuple[Codes, Flags]:
-        """Codes of images."""
+        """Codes of images, several threads at a time: each is that of its image, whoever counts."""
         codes, flags = [np.zeros((0, self.width), np.float32)], [np.zeros(0, bool)]
-        for values, present in Form((28, 28), 0, TOP).chunks(records, _AT_ONCE):
-            unit = values.max(axis=(1, 2)) <= 1
-            pixels = np.rint(np.where(unit[:, None, None], TOP * values, values)).astype(np.uint8)
-            each = [
-                length * whole(codes_of_bytes(network, pixels)).astype(np.float64)
-                for network, length in self.networks
-            ]
-            codes.append(whole(np.concatenate(each, axis=1)) if len(each) > 1 else whole(each[0]))
-            flags.append(present)
+        chunks = Form((28, 28), 0, TOP).chunks(records, _AT_ONCE)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            while some := list(itertools.islice(chunks, _CHUNKS)):
+                for own, present in pool.map(self._codes, some):
+                    codes.append(own)
+                    flags.append(present)
         return np.concatenate(codes), np.concatenate(flags)
+
+    def _codes(self, chunk: tuple[npt.NDArray[np.float64], Flags]) -> tuple[Codes, Flags]:
+        values, present = chunk
+        unit = values.max(axis=(1, 2)) <= 1
+        pixels = np.rint(np.where(unit[:, None, None], TOP * values, values)).astype(np.uint8)
+        each = [
+            length * whole(codes_of_bytes(network, pixels)).astype(np.float64)
+            for network, length in self.networks
+        ]
+        return whole(np.concatenate(each, axis=1)) if len(each) > 1 else whole(each[0]), present
 
 
 def named(name: str) -> "Features | Partition":
