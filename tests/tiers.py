@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from hypothesis import settings
 
-BRIEF = 5
+BRIEF = 10
 """Examples of a property test in `make test`."""
 OTHER_TIERS = frozenset(("peers", "site", "slow", "thorough", "tutorials"))
 SERVERS = frozenset(("browser", "postgres_location", "postgres_url", "spark_session"))
