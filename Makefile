@@ -31,7 +31,7 @@ export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 .PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
 .NOTPARALLEL:
 
-venv: $(call has,dev+docs+plots+tables+train)
+venv: $(call has,dev+docs+lint+plots+tables+train)
 
 demo: $(call has,$(DEMO_EXTRAS))
 	$(BIN)/prudent demo
@@ -92,7 +92,7 @@ build/constraints-federated.txt: constraints-federated.txt constraints.txt
 	mkdir -p build
 	awk -F== 'NR == FNR { named[$$1]; print; next } !($$1 in named)' $^ >$@
 
-lint: $(call has,dev+plots+tables+train)
+lint: $(call has,dev+lint+plots+tables+train)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -132,18 +132,25 @@ endef
 
 $(WHEEL_SITE)/.installed: $(call has,$(TEST_EXTRAS)) $(SOURCES) pyproject.toml README.md LICENSE
 	rm -rf build/wheel $(WHEEL_SITE) && mkdir -p build
-	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 \
+	$(BIN)/python -m hatchling build --target wheel --directory build/wheel >build/wheel.log 2>&1 \
 		|| { cat build/wheel.log; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL_SITE) build/wheel/*.whl
 	touch $@
 
 # Python compiles a module when it is first imported; pip would compile all 16,000, a minute's work.
-$(VENV)/.has-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[$(subst +,$(comma),$*)]'
+pip = pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
+
+$(VENV)/.has-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/.ready
+	$(BIN)/python -m $(pip) --no-build-isolation -e '.[$(subst +,$(comma),$*)]'
 	touch $@
 
-$(BIN)/pip:
+# The pip that came with Python may be years old, and takes three times as long to read an index.
+# Then what builds packages, once, instead of in an environment of its own for each of them.
+$(VENV)/.ready:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "prudent needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo missing)."; \
 		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m $(pip) --upgrade pip
+	$(BIN)/python -m $(pip) --upgrade setuptools hatchling editables
+	touch $@

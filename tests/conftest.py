@@ -15,6 +15,7 @@ from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
 from tests.quick import is_quick
 from tests.tiers import BRIEF, OTHER_TIERS, SERVERS, representatives
+from tests.warming import begin_at_ones_own_end
 
 _PLAIN = SimpleNamespace(_idlist=())
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -30,7 +31,7 @@ usual = "quick" if QUICK else "brief"
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Refuses to test the source tree where the wheel was meant (`make test`)."""
     location = Path(str(prudent.__file__)).resolve()
     if os.environ.get("PRUDENT_TEST_WHEEL") == "1" and location.is_relative_to(SOURCE):
@@ -38,6 +39,8 @@ def pytest_configure() -> None:
             f"PRUDENT_TEST_WHEEL=1, but `import prudent` found the source tree: {location}. "
             "Put the directory the wheel was installed into on PYTHONPATH, as `make test` does."
         )
+    if not QUICK:
+        begin_at_ones_own_end(config)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -53,6 +56,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leaves servers and combinations of parameters to the second tier: see `tests/tiers.py`."""
+    items.sort(key=lambda item: item.path)  # the same order in every worker: see tests/warming.py
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         if OTHER_TIERS & {mark.name for mark in item.iter_markers()}:

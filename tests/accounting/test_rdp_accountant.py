@@ -210,6 +210,7 @@ def test_parts_on_one_batch_have_the_moments_of_their_product(order, rate):
     assert exact <= between <= rdp_of(sampled, [order + 1.0])[0]
 
 
+@pytest.mark.unhurried
 def test_parts_cost_more_together_than_the_profile_says():
     inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(2.0)])
     event = dp.PoissonSampledDpEvent(0.1, inner)

@@ -68,7 +68,7 @@ def test_a_threshold_of_zero_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.lower_delta > 0.1
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_ties_that_follow_the_order_of_the_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = {"epsilon": 1.0, "delta": 1e-6, "runs": 60, "seed": 1}
     assert not release("trimmed-sum", **case).refuted

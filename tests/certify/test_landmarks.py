@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-from prudent.certify import CertifiedClassifier
+from prudent.certify import CertifiedClassifier, saving
 from prudent.certify.codes import SCALE, whole
 from prudent.certify.features import Vectors, shipped_landmarks
 from prudent.certify.landmarks import NEAREST, Crowding, Landmarks
@@ -71,13 +71,26 @@ def test_the_digest_tells_what_is_taken_off() -> None:
 
 @pytest.mark.filterwarnings("ignore:The noise is predictable")
 def test_a_saved_classifier_keeps_its_crowding(tmp_path: Path) -> None:
-    pictures = (255 * digits(30, 1)).byte().numpy()
-    made = CertifiedClassifier(1.0, classes=3, features="glyphs")
-    made.fit(pictures, np.arange(30) % 3)
+    made = CertifiedClassifier(1.0, classes=3, features=crowded())
+    made.fit(QUERIES, np.arange(len(QUERIES)) % 3)
     made.save(tmp_path / "saved.npz")
     read = CertifiedClassifier.load(tmp_path / "saved.npz")
-    for one, two in zip(made.predict_radius(pictures), read.predict_radius(pictures), strict=True):
+    for one, two in zip(made.predict_radius(QUERIES), read.predict_radius(QUERIES), strict=True):
         assert np.array_equal(one, two)
+
+
+def test_landmarks_of_named_features_keep_their_crowding(tmp_path: Path) -> None:
+    partition = crowded()
+    counts = CertifiedClassifier(1.0, classes=3, features=partition)
+    counts.fit(QUERIES, np.arange(len(QUERIES)) % 3)
+    saved = saving.Saved("glyphs", [0, 1, 2], 1.0, partition.ramp, counts.counts_)
+    saving.write(tmp_path / "saved.npz", saved, partition)
+    found = saving.read(tmp_path / "saved.npz", None).features
+    assert isinstance(found, Landmarks)
+    assert found.crowding is not None
+    assert partition.crowding is not None
+    assert np.array_equal(found.crowding.products, partition.crowding.products)
+    assert attrs.astuple(found.crowding)[1:] == attrs.astuple(partition.crowding)[1:]
 
 
 def test_digits_are_near_the_landmarks_that_come_with_the_package() -> None:

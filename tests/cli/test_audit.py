@@ -26,6 +26,7 @@ def test_a_claim_that_stands_is_one_line_of_json(capsys: pytest.CaptureFixture[s
     assert found["share"] == pytest.approx(found["lower"] / found["claimed"])
 
 
+@pytest.mark.unhurried
 def test_a_refuted_claim_has_an_exit_status_of_its_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -134,7 +134,7 @@ def test_an_option_that_needs_more_says_so_before_any_work(folder: Path) -> None
     assert answers[1][2].endswith("pip install 'prudent[tables]'.\n")
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_help_needs_no_extra(folder: Path) -> None:
     core = environments.environment(folder / "core")
     asked = [["--help"], *([*name.split(), "--help"] for name in COMMANDS)]

@@ -191,6 +191,7 @@ def test_the_fallback_of_a_mean_has_noise_for_every_step_of_the_lattice() -> Non
     assert released.noise_scale >= math.sqrt(8) * 1001
 
 
+@pytest.mark.unhurried
 def test_gaussian_noise_on_request() -> None:
     test = DiscreteLaplaceTest(2.0)
     released = median(SAMPLE, propose=0.1, **BUDGET, law=Law.GAUSSIAN, test=test)

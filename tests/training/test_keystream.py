@@ -4,16 +4,25 @@ import copy
 import math
 import os
 import pickle
-import subprocess
-import sys
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from prudent.training import Execution, Key
+from prudent.training import (
+    Chunk,
+    Execution,
+    Key,
+    Plan,
+    PoissonSampler,
+    Step,
+    Sum,
+    make_private,
+)
 from prudent.training.keystream import RARE, WORDS, Purpose, Reader, Stream, normals, uniforms
 from tests.oracles import chacha20
 
@@ -253,44 +262,34 @@ def test_a_key_is_not_copied(held, copied):
         copied(held)
 
 
-FORKED = """
-import os, sys, torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from prudent.training import Chunk, Key, Plan, PoissonSampler, Step, Sum, make_private
-
-plan = Plan(sampling_rate=0.5, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
-key = Key.random()
-loss = lambda outputs, targets: outputs.sum(1)
-step = Step(plan, nn.Linear(2, 1), loss, expected_batch=2, key=key)
-sampler = PoissonSampler(4, 0.5)
-if os.fork() == 0:
-    refused = 0
-    for use in (
-        lambda: step([Chunk(torch.ones(2, 2), torch.zeros(2), torch.ones(2, dtype=torch.bool))]),
-        lambda: sampler.batch(0),
-        lambda: Step(plan, nn.Linear(2, 1), loss, expected_batch=2, key=key),
-    ):
-        try:
-            use()
-        except RuntimeError as error:
-            refused += "by a fork" in str(error)
-    Step(plan, nn.Linear(2, 1), loss, expected_batch=2)  # a key of its own
-    os._exit(refused)
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
-step([Chunk(torch.ones(2, 2), torch.zeros(2), torch.ones(2, dtype=torch.bool))])
-# Workers that read are forked, too, and draw nothing.
-data = DataLoader(TensorDataset(torch.ones(8, 2), torch.zeros(8)), batch_size=4, num_workers=1)
-model = nn.Linear(2, 1)
-made = make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), data, plan=plan)
-assert len(list(made[2])) == 2
-"""
-
-
-@pytest.mark.unhurried
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_does_not_draw_the_noise_of_its_parent():
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    plan = Plan(sampling_rate=0.5, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    key, sampler = Key.random(), PoissonSampler(4, 0.5)
+    chunk = Chunk(torch.ones(2, 2), torch.zeros(2), torch.ones(2, dtype=torch.bool))
+
+    def step_of(**given):
+        return Step(plan, nn.Linear(2, 1), lambda x, _: x.sum(1), expected_batch=2, **given)
+
+    step = step_of(key=key)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        try:
+            for use in (lambda: step([chunk]), lambda: sampler.batch(0), lambda: step_of(key=key)):
+                try:
+                    use()
+                except RuntimeError as error:
+                    refused += "by a fork" in str(error)
+            step_of()  # a key of its own
+        except BaseException:
+            refused = -1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    step([chunk])
+    # Workers that read are forked, too, and draw nothing.
+    data = DataLoader(TensorDataset(torch.ones(8, 2), torch.zeros(8)), batch_size=4, num_workers=1)
+    model = nn.Linear(2, 1)
+    made = make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), data, plan=plan)
+    assert len(list(made[2])) == 2

@@ -86,7 +86,7 @@ def test_features_become_white_and_of_unit_length():
     assert (mapped(stretched, EXACT.matrix(moment)).norm(dim=1) <= 1).all()
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_epsilon_of_a_run_includes_the_release():
     release = ReleasedWhitening(noise_multiplier=2.0)
     settings = Experiment(method="dpsgd", epsilon=3.0, delta=1e-4, steps=4, batch=160, clip=0.5)

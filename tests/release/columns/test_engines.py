@@ -153,7 +153,7 @@ def test_the_same_releases_from_postgres(postgres_table: Any) -> None:
     check_same_releases(where, delays(table), ("carrier", carriers))
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_flights_in_duckdb() -> None:
     table = flights(FLIGHTS)
     assert table.num_rows == 336_776

@@ -31,7 +31,7 @@ from tests.training.gradients.oracle import cross_entropy
 pytestmark = pytest.mark.filterwarnings("ignore:The test passed in")  # by chance, without a seed
 
 CPU = torch.device("cpu")
-STEPS, EVERY = 40, 4
+STEPS, EVERY = 20, 2
 PLAN = Plan(
     sampling_rate=0.1,
     steps=STEPS,
@@ -255,7 +255,7 @@ def test_the_ledger_never_goes_back(tmp_path, monkeypatch):
     """Steps paid for by a killed run stay paid, however often the resumed one stops to look."""
     folder = tmp_path
     interrupted(folder, monkeypatch, at=2)  # the first checkpoint after a step is lost
-    charge(folder, PLAN, 30)  # as a run with rarer evaluations would have
+    charge(folder, PLAN, 15)  # as a run with rarer evaluations would have
     paid = []
 
     def watch(model):
@@ -263,7 +263,7 @@ def test_the_ledger_never_goes_back(tmp_path, monkeypatch):
         return {}
 
     train(folder, resume=True, evaluate=watch)
-    assert paid[0] == 30
+    assert paid[0] == 15
     assert paid == sorted(paid)
     assert paid[-1] == STEPS
     steps, event, *_ = charged(folder)
@@ -292,10 +292,10 @@ def test_another_plan_is_refused(tmp_path, finished):
 
 
 def test_a_budget_below_what_was_paid_is_refused(tmp_path, finished):
-    """Else the model of 40 steps would come with a plan, and so an epsilon, of fewer."""
+    """Else the model of 20 steps would come with a plan, and so an epsilon, of fewer."""
     finished(tmp_path)
     budget = PLAN.epsilon_after(10, 1e-5)
-    with pytest.raises(ValueError, match="Expected budget to cover the 40 steps"):
+    with pytest.raises(ValueError, match="Expected budget to cover the 20 steps"):
         train(tmp_path, resume=True, budget=budget, delta=1e-5)
     assert charged(tmp_path)[0] == STEPS
     whole = PLAN.epsilon(1e-5) * 1.001
@@ -557,7 +557,7 @@ def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path, finished):
     finished(tmp_path / "run")
     path = tmp_path / "run" / "paid.json"
     text = path.read_text()
-    path.write_text(text.replace('"steps": 40', '"steps": 20'))
+    path.write_text(text.replace('"steps": 20', '"steps": 10'))
     with pytest.raises(ValueError, match=r"Expected out with what this run paid for"):
         train(tmp_path / "run", resume=True)
     path.write_text(text)
