@@ -1,4 +1,4 @@
-"""The large audits of training in docs/audit-training.md: many real runs, in many processes.
+"""The large audits of training in benchmarks/README.md: many real runs, in many processes.
 
     python -m benchmarks.audit_training --out audit.json --device cuda --workers 16 --seconds 220
 

@@ -3,7 +3,7 @@
     python -m benchmarks.communication --processes 2,4 --rounds 30
 
 measures the collectives of a step, and whole steps, with gloo between processes of this machine,
-and works out on paper what a cluster would do. `--write` puts it into docs/scaling.md.
+and works out on paper what a cluster would do. `--write` puts it into benchmarks/README.md.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from prudent.training import Chunk, Key, Plan, PoissonSampler, ProposeTestReleas
 from prudent.training.aggregation import Decision
 from prudent.training.parallel.processes import Alone, Processes, Together
 
-PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- processes: begin -->", "<!-- processes: end -->"
 RECORDS, BATCH = 60_000, 256
 SIZES = {"tutorial CNN": 26_010, "ResNet18": 11_173_962}
@@ -233,7 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", default="2,4")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/scaling.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into the README")
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.processes.split(",")]
     network = Network()

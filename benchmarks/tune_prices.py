@@ -1,4 +1,4 @@
-"""The price of private selection, ours beside dp_accounting's: the table of docs/tune.md.
+"""The price of private selection, ours beside dp_accounting's: the table of benchmarks/README.md.
 
     python -m benchmarks.tune_prices
 

@@ -9,7 +9,7 @@ per engine and size, for a private median, a private trimmed mean and the engine
 with; Spark is a cluster of its own with two workers (`local-cluster[2,1,2048]`); DuckDB reads a
 Parquet file inside the client. Every answer is a line of `benchmarks/warehouses.csv`: a size that
 is measured again takes the place of its earlier lines. `plot` draws `docs/images/warehouses.png`
-from these lines and writes them into `docs/scaling.md` as a table.
+from these lines and writes them into `benchmarks/README.md` as a table.
 
 A client that takes longer than `--minutes` is ended, and what it had answered is kept.
 """
@@ -36,7 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "warehouses.csv"
 PICTURE = ROOT / "docs" / "images" / "warehouses.png"
-PAGE = ROOT / "docs" / "scaling.md"
+PAGE = ROOT / "benchmarks" / "README.md"
 FIELDS = [
     "engine",
     "rows",

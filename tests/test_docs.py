@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import prudent
 from prudent import samples
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,6 +151,14 @@ def test_every_fence_of_python_is_found() -> None:
     for name, path in PAGES.items():
         text = path.read_text()
         assert len(blocks(text)) == len(re.findall(r"^\s*```\s*(?:python|py)\b", text, re.M)), name
+
+
+def test_what_the_text_tells_to_import_exists() -> None:
+    """Of packages, by their folders: some need extras to be imported."""
+    package = Path(prudent.__file__).parent
+    for name, path in PAGES.items():
+        for module, part in re.findall(r"`from (prudent[\w.]*) import (\w+)`", path.read_text()):
+            assert package.joinpath(*module.split(".")[1:], part).is_dir(), name
 
 
 def test_a_reason_belongs_to_the_block_below_it() -> None:
