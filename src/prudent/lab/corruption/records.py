@@ -13,7 +13,7 @@ from prudent import _validate
 _RECORDS = 0
 VALUES = 1
 
-_MOST_RECORDS = 10**9  # their order must fit into memory
+_MOST_RECORDS = 10**8  # whose order is drawn in memory
 
 
 def seeded_generator(seed: int, stream: int) -> torch.Generator:
