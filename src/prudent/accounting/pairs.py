@@ -50,11 +50,15 @@ def _tail_term(a: Array, shift: float) -> Array:
     from scipy import special
 
     b = a + shift
-    right = np.maximum(b, 0.0)
-    far = np.exp(-0.5 * a * a) * special.erfcx(right * _SQRT_HALF) * 0.5
-    left = np.minimum(b, 0.0)
-    near = np.exp(shift * (left - 0.5 * shift)) * special.ndtr(-left)
-    return np.where(b > 0, far, near)
+    above = b > 0
+    if above.all():
+        return np.asarray(np.exp(-0.5 * a * a) * special.erfcx(b * _SQRT_HALF) * 0.5)
+    if not above.any():
+        return np.asarray(np.exp(shift * (b - 0.5 * shift)) * special.ndtr(-b))
+    terms = np.empty_like(b)
+    terms[above] = np.exp(-0.5 * a[above] * a[above]) * special.erfcx(b[above] * _SQRT_HALF) * 0.5
+    terms[~above] = np.exp(shift * (b[~above] - 0.5 * shift)) * special.ndtr(-b[~above])
+    return terms
 
 
 def gaussian_profile(epsilon: Array, sigma: float) -> Array:
