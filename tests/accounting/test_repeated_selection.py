@@ -34,7 +34,8 @@ from prudent.accounting.domination import DominatedDpEvent
 from prudent.accounting.loss_tables import Array
 from prudent.accounting.pairs import Dominating, MixturePair
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS
-from prudent.accounting.repeated_selection import TradeOff, selected, selected_divergences
+from prudent.accounting.repeated_selection import selected, selected_divergences
+from prudent.accounting.trade_off import TradeOff
 from prudent.accounting.trial_counts import trial_count
 
 COUNTS: list[TrialCount] = [
@@ -143,7 +144,7 @@ def test_the_price_covers_exact_laws_of_finite_mechanisms(seed: int, count: Tria
 class Careless(TradeOff):
     """A trade-off curve without privacy loss in the ranks: what a wrong proof would use."""
 
-    def least(self, u: Array) -> Array:
+    def searched(self, u: Array) -> Array:
         return u
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from prudent import _validate
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
-from prudent.audit.trade_off import TradeOff, claimed_curve
+from prudent.audit.trade_off import MeasuredCurve, claimed_curve
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +49,7 @@ class AuditResult:
     exact: float | None = None
     delta_at: tuple[float, float] | None = None
     lower_delta: float | None = None
-    curve: TradeOff | None = attrs.field(default=None, repr=False, eq=False)
+    curve: MeasuredCurve | None = attrs.field(default=None, repr=False, eq=False)
     notes: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:

@@ -6,13 +6,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent.accounting.trade_off import TradeOff
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 
 _MOST_POINTS = 400
 
 
 @attrs.frozen(eq=False)
-class TradeOff:
+class MeasuredCurve:
     """The errors of all tests that compare one score with a threshold, as measured.
 
     Guarantee:
@@ -34,7 +35,7 @@ class TradeOff:
     confidence: float
 
     @classmethod
-    def of(cls, scores: FloatArray, present: BoolArray, confidence: float) -> "TradeOff":
+    def of(cls, scores: FloatArray, present: BoolArray, confidence: float) -> "MeasuredCurve":
         """Measure the curve on runs that were not used to find the score."""
         groups = np.sort(scores[~present]), np.sort(scores[present])
         values = np.unique(scores)[::-1]
@@ -65,7 +66,7 @@ class TradeOff:
 def claimed_curve(false_positives: npt.ArrayLike, epsilon: float, delta: float) -> FloatArray:
     """Return the least false negatives that (ε, δ)-DP allows at these false positives."""
     alpha = np.asarray(false_positives, np.float64)
-    with np.errstate(over="ignore"):
-        steep = 1 - delta - np.exp(epsilon) * alpha
-    flat = np.exp(-epsilon) * (1 - delta - alpha)
-    return np.asarray(np.maximum(0.0, np.maximum(steep, flat)))
+    profile = np.array([epsilon]), np.array([delta])
+    with np.errstate(over="ignore", invalid="ignore"):
+        least = TradeOff(profile, profile).least(1 - alpha, alpha)
+    return np.fmax(0.0, least)  # ∞ × 0 at an infinite ε

@@ -21,7 +21,7 @@ from prudent._rounding import rounded_down, rounded_up
 from prudent.audit.auditing import CONFIDENCE
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, clopper_pearson
 from prudent.audit.result import AuditResult
-from prudent.audit.trade_off import TradeOff
+from prudent.audit.trade_off import MeasuredCurve
 from prudent.audit.training.curves import Family, GaussianCurve, epsilon_of_mu, mu_of_rates
 from prudent.training.gradients.engine import Loss
 from prudent.training.plan import Plan
@@ -187,7 +187,7 @@ def judge_scores(
         runs=len(scores) - first,
         guesses=guesses,
         right=right,
-        curve=TradeOff.of(scores[first:], coins[first:], confidence),
+        curve=MeasuredCurve.of(scores[first:], coins[first:], confidence),
         notes=(
             f"The bound is on Gaussian DP, of which the plan is an instance: μ >= "
             f"{rounded_down(mu, 3)} of {rounded_up(claim.mu, 3)}.",

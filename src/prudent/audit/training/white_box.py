@@ -17,7 +17,7 @@ from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE, tossed
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 from prudent.audit.result import AuditResult
-from prudent.audit.trade_off import TradeOff
+from prudent.audit.trade_off import MeasuredCurve
 from prudent.audit.training.likelihood import Likelihood
 from prudent.audit.training.observing import Releases, observe, observe_lanes
 from prudent.audit.training.reading import Claim, Reading, best_reading
@@ -123,7 +123,7 @@ def white_box(
         guesses=bound.guesses,
         right=bound.right,
         exact=Likelihood(plan, attack.scene).epsilon(delta) if attack.is_likelihood else None,
-        curve=TradeOff.of(scores, coins, confidence),
+        curve=MeasuredCurve.of(scores, coins, confidence),
         notes=_notes(attack),
     )
 
