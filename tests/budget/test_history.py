@@ -120,27 +120,6 @@ def test_a_charge_cannot_be_passed_off_as_an_outcome(ledger: Ledger, location: s
         assert again.spent == pytest.approx(0.2)
 
 
-def test_a_ledger_of_an_earlier_format_keeps_no_outcomes(ledger: Ledger, location: str) -> None:
-    """The version that made it could not read them."""
-    ledger.charge(PURE, "noted without a price")
-    first, second = ledger._store.rows("default")
-    bare = json.loads(second.record)
-    for name in ("price", "details"):
-        bare.pop(name)
-    earlier = [edited(first, format=2), second._replace(record=json.dumps(bare))]
-    overwrite(ledger._store, "default", rehashed(earlier))
-    with Ledger.open(location) as again:
-        charge = again.charge(PURE, "one more", details=MEDIAN)
-        before = again.balance().digest
-        again.record_outcome(charge, "released")
-        assert again.balance().digest == before
-        assert [each.outcome_text for each in again.history()] == ["unknown"] * 2
-        assert [each.epsilon for each in again.history()] == [None, 0.1]
-        assert again.history()[-1].details == MEDIAN
-        assert not again._filter.first_decides
-        assert again.verify() == 2
-
-
 @pytest.mark.parametrize("adaptive", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_is_offered_fits_and_one_more_does_not(tmp_path: Path, adaptive: bool) -> None:
     with Ledger(tmp_path / "b.db", epsilon=1.0, delta=1e-6, adaptive=adaptive) as ledger:

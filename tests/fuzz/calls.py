@@ -897,7 +897,10 @@ CALLS: tuple[Call, ...] = (
         _never_below,
     ),
     Call("accounting.to_json", _of("accounting:to_json", event=Made(_ptr_event))),
-    Call("accounting.from_json", _of("accounting:from_json", text='{"kind": "NoOpDpEvent"}')),
+    Call(
+        "accounting.from_json",
+        _of("accounting:from_json", text='{"format": 1, "kind": "NoOpDpEvent"}'),
+    ),
     Call(
         "accounting.Certifier",
         _of("accounting:Certifier", event=dp.GaussianDpEvent(2.0), relation=Made(_relation)),

@@ -356,7 +356,7 @@ class Sum:
         span = self._span(reach, left_tail)
         least = max(span / _MOST_POINTS, _WINDOW_SPREADS * spread / LARGEST_SIZE * 2)
         wanted = self._wanted_interval(epsilon, tilt, spread)
-        if self.runs <= _SEVERAL:  # too few for variances to tell the whole story
+        if self.runs <= _SEVERAL:  # too few for variances to decide
             wanted = min(wanted, span / _FEWEST_POINTS)
         interval = self.grid.interval(wanted, least)
         while True:

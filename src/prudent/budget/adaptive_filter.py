@@ -71,12 +71,9 @@ class AdaptiveFilter(Filter[Sums]):
 
     Attributes:
         orders: Of the Rényi books.
-        first_decides: Whether addition is chosen as said above, or, as in ledgers of format 2,
-            only if the books admit no charge like the first.
     """
 
     orders: tuple[float, ...] = attrs.field(default=(), converter=tuple[float, ...])
-    first_decides: bool = True
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -148,7 +145,7 @@ class AdaptiveFilter(Filter[Sums]):
     def _addition_holds_more(self, offers: tuple[Costs, ...]) -> bool:
         """Whether the books cannot hold as many charges like the first as addition does."""
         first = offers[0]
-        if not self.first_decides or first.whole_delta == 0 or first.whole_epsilon == math.inf:
+        if first.whole_delta == 0 or first.whole_epsilon == math.inf:
             return False
         count = int(self.limits.delta // first.whole_delta)
         if first.whole_epsilon > 0:

@@ -12,16 +12,11 @@ from prudent._rounding import exact
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.budget.adaptive_filter import AdaptiveFilter
 from prudent.budget.filters import ExactFilter, Filter
-from prudent.budget.renyi_filter import RenyiFilter
 
 _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
 
-FORMAT = 3
-"""Of the first row of a ledger.
-
-1, or no number: Rényi books, add-remove neighbours. 2: a Gaussian book, relations. 3: the first
-charge decides between books and addition; rows note outcomes; a ledger may be bound to data.
-"""
+FORMAT = 1
+"""Of the rows of a ledger; its first row notes it."""
 
 
 @attrs.frozen
@@ -34,7 +29,6 @@ class Budget:
         adaptive: Whether events may be chosen after seeing earlier answers.
         relation: Which data sets are neighbours.
         orders: Of the Rényi books of an adaptive filter; None: chosen for the budget.
-        format: Of the ledger.
         data: Name of the data that the budget is for; None if that is not noted.
     """
 
@@ -43,7 +37,6 @@ class Budget:
     adaptive: bool = True
     relation: Relation = ADD_REMOVE
     orders: tuple[float, ...] | None = None
-    format: int = FORMAT
     data: str | None = None
 
     @property
@@ -64,14 +57,7 @@ class Budget:
         """The filter that keeps the budget of one record."""
         if not self.adaptive:
             return ExactFilter(*self.per_record)
-        if self.format == 1:
-            return RenyiFilter(*self.per_record, self.orders or ())
-        return AdaptiveFilter(*self.per_record, self.orders or (), first_decides=self.format > 2)
-
-    @property
-    def notes_outcomes(self) -> bool:
-        """Whether earlier versions that read this format expect rows of outcomes."""
-        return self.format > 2
+        return AdaptiveFilter(*self.per_record, self.orders or ())
 
     def for_relation(self, epsilon: float) -> float:
         """ε for the relation, rounded up, from one for a single record.
@@ -95,9 +81,8 @@ class Budget:
     def to_fields(self) -> dict[str, Any]:
         """What the first row of a ledger notes."""
         filter_ = self.filter()
-        bound = {} if self.data is None else {"data": self.data}
         return {
-            "format": self.format,
+            "format": FORMAT,
             "epsilon": self.epsilon,
             "delta": self.delta,
             "orders": filter_.orders if isinstance(filter_, AdaptiveFilter) else None,
@@ -105,26 +90,25 @@ class Budget:
                 "adjacency": self.relation.adjacency.value,
                 "records": self.relation.records,
             },
-            **bound,
+            "data": self.data,
         }
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """The budget that a first row notes, of this format or an earlier one.
+        """The budget that a first row notes.
 
         Raises:
             NewerFormatError: If the row was written by a later version.
         """
-        number = check_format(fields, FORMAT, "a ledger")
+        check_format(fields, FORMAT, "a ledger")
         orders = fields["orders"]
         return cls(
             fields["epsilon"],
             fields["delta"],
             orders is not None,
-            Relation(**fields.get("relation", {})),
+            Relation(**fields["relation"]),
             None if orders is None else tuple(orders),
-            number,
-            fields.get("data"),
+            fields["data"],
         )
 
     def __str__(self) -> str:

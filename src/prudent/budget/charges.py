@@ -88,7 +88,7 @@ class Charge:
         spent: ε of everything charged up to here, this included.
         digest: SHA-256 over this row and, through its predecessor's, all before it.
         details: What the release asked.
-        epsilon: ε of this charge by itself, at `at_delta`; None in rows of earlier formats.
+        epsilon: ε of this charge by itself, at `at_delta`.
         at_delta: δ beside it: 0 for a pure event, else that told, else the budget's.
         outcome: How many answers were "released" and how many "refused"; empty if that is not
             known: the release is under way, or it ended without an answer.
@@ -101,9 +101,9 @@ class Charge:
     delta: float | None
     spent: float
     digest: str
-    details: ChargeDetails = ChargeDetails()
-    epsilon: float | None = None
-    at_delta: float | None = None
+    details: ChargeDetails
+    epsilon: float
+    at_delta: float
     outcome: Mapping[str, int] = attrs.field(factory=dict)
 
     @classmethod
@@ -111,7 +111,6 @@ class Charge:
         """The charge that a row notes, its outcome apart."""
         fields = decoded(row)
         with reading(row):
-            price = fields.get("price") or {}
             return cls(
                 sequence=row.sequence,
                 time=datetime.datetime.fromisoformat(fields["time"]),
@@ -120,9 +119,9 @@ class Charge:
                 delta=fields["delta"],
                 spent=float(fields["spent"]),
                 digest=row.digest,
-                details=ChargeDetails.of(fields.get("details")),
-                epsilon=float(price["epsilon"]) if price else None,
-                at_delta=float(price["delta"]) if price else None,
+                details=ChargeDetails.of(fields["details"]),
+                epsilon=float(fields["price"]["epsilon"]),
+                at_delta=float(fields["price"]["delta"]),
             )
 
     @property
@@ -142,7 +141,7 @@ class Charge:
             **{field.name: None for field in attrs.fields(ChargeDetails)},
             **self.details.to_plain(),
             "epsilon": serialisation.to_plain(self.asked_epsilon),
-            "delta": self.delta if self.at_delta is None else self.at_delta,
+            "delta": self.at_delta,
             "outcome": dict(self.outcome) or UNKNOWN,
             "event": serialisation.to_plain(self.event),
             "spent": serialisation.to_plain(self.spent),
@@ -150,7 +149,7 @@ class Charge:
         }
 
     @property
-    def asked_epsilon(self) -> float | None:
+    def asked_epsilon(self) -> float:
         """The ε that was asked for, or else the price of the event."""
         return self.epsilon if self.details.epsilon is None else self.details.epsilon
 

@@ -203,8 +203,7 @@ class Ledger:
         """Notes what came of a charge, after its release. Costs nothing.
 
         Whether a release answered or refused is part of what it releases, and is paid for. A
-        charge whose release crashed keeps the outcome "unknown". A ledger made by an earlier
-        version keeps no outcomes, so that this version can still read it.
+        charge whose release crashed keeps the outcome "unknown".
 
         Args:
             charge: As returned by `charge`.
@@ -214,8 +213,6 @@ class Ledger:
             LedgerError: If the charge is not of this ledger, or its outcome is already noted.
         """
         fields = outcome_fields(charge, outcome)
-        if not self._budget.notes_outcomes:
-            return
         with self._turn:
             with self._store.exclusive(self._dataset):
                 self._catch_up()

@@ -130,7 +130,7 @@ class Intervals:
         digest: As for `Partition`.
         centre: Subtracted from embeddings of length 1.
         direction: Its inner product with what remains is the number.
-        story: How both were made.
+        provenance: How both were made.
         embedding: From records to embeddings; None: records are embeddings already.
     """
 
@@ -138,7 +138,7 @@ class Intervals:
     digest: str
     centre: Real
     direction: Real
-    story: dict[str, Any] = attrs.field(factory=dict)
+    provenance: dict[str, Any] = attrs.field(factory=dict)
     embedding: MiniLMEmbedding | None = None
 
     @property
@@ -179,7 +179,7 @@ def read(path: str | os.PathLike[str]) -> Intervals:
         check_format(header, FORMAT, f"{path}")
         centre, direction = (archive[n].astype(np.float64) for n in ("centre", "direction"))
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        return Intervals("minilm", digest, centre, direction, header["story"])
+        return Intervals("minilm", digest, centre, direction, header["provenance"])
 
 
 def minilm_map(embedding: MiniLMEmbedding | None = None) -> Intervals:
