@@ -16,9 +16,8 @@ import dp_accounting as dp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import PldAccountant
-from prudent.budget.adaptive_filter import AdaptiveFilter
 from prudent.budget.bounded_pair import pure_epsilon
-from prudent.budget.filters import ExactFilter, Filter
+from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.selection.quantile import ExponentialQuantile
 

@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.budget import prices
-from prudent.budget.adaptive_filter import AdaptiveFilter, Sums
-from prudent.budget.filters import Filter
+from prudent.budget.filters import AdaptiveFilter, Filter, Sums
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 
 SPARE = 1 + 2**-19  # what is told above the δ that a release needs

@@ -25,10 +25,8 @@ from prudent.accounting import (
     conversion,
 )
 from prudent.accounting.mechanisms import gaussian_delta
-from prudent.budget.adaptive_filter import AdaptiveFilter
-from prudent.budget.filters import ExactFilter, Filter, Room, sum_up
-from prudent.budget.limits import ACCIDENTS, GAUSSIAN, RENYI
-from prudent.budget.prices import price
+from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter, Room, sum_up
+from prudent.budget.prices import ACCIDENTS, GAUSSIAN, RENYI, price
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 
 calibrate = ProposeTestReleaseMechanism.calibrate

@@ -12,11 +12,10 @@ import pytest
 
 from prudent.accounting import ApproximateDpEvent
 from prudent.accounting.relations import Relation
-from prudent.budget.adaptive_filter import AdaptiveFilter
 from prudent.budget.allowance import Budget
-from prudent.budget.filters import ExactFilter, Filter
+from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
 from prudent.budget.ledger import Ledger
-from prudent.budget.limits import ACCIDENTS
+from prudent.budget.prices import ACCIDENTS
 
 SPARE = 1 + 1e-6  # what is told above the δ of an event, so that its ε at that δ is finite
 Charges = list[tuple[float, float]]

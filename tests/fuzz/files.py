@@ -490,7 +490,7 @@ def _rows() -> list[bytes]:
 
 def _read_rows(content: bytes) -> object:
     """A ledger with these documents and right hashes, as whoever owns the database can make one."""
-    from prudent.budget.hash_chain import BEFORE_THE_FIRST, _digest
+    from prudent.budget.charges import BEFORE_THE_FIRST, _digest
     from prudent.budget.storage import Row
 
     path = folder() / "rows.db"
@@ -508,7 +508,7 @@ def _read_rows(content: bytes) -> object:
 
 
 def _empty() -> bytes:
-    from prudent.budget.stores import open_store
+    from prudent.budget.storage import open_store
 
     path = folder() / "empty.db"
     open_store(path, create=True).close()

@@ -227,7 +227,7 @@ def _groups(details: "ChargeDetails") -> str:
 
 
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
-    from prudent.budget.offers import Offer
+    from prudent.budget.balance import Offer
 
     balance, offers = ledger.balance(), ledger.offers()
     if as_json:
