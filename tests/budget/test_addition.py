@@ -24,7 +24,7 @@ class Union(AdaptiveFilter):
     @override
     def charged(self, state: Sums, event: dp.DpEvent, delta: float | None) -> Sums:
         sums = [self._added(state, costs) for costs in prices.price(self.limits, event, delta)]
-        return next(filter(self._books_admit, sums), sums[0])
+        return next(filter(self._accounts_admit, sums), sums[0])
 
 
 def careless(epsilon: float, delta: float) -> tuple[dp.DpEvent, float]:
@@ -64,7 +64,7 @@ def worst_delta(filter_: Filter, unit: float, steps: list[int], reveal: float) -
 
 
 def _flat(state: Sums) -> list[float]:
-    numbers = [state.epsilon, state.accident, state.gaussian, *state.divergences]
+    numbers = [state.epsilon, state.set_aside, state.gaussian, *state.divergences]
     return [float(number) for number in (*numbers, state.whole_epsilon, state.whole_delta)]
 
 

@@ -15,7 +15,7 @@ from prudent.accounting.relations import Relation
 from prudent.budget.allowance import Budget
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
 from prudent.budget.ledger import Ledger
-from prudent.budget.prices import ACCIDENTS
+from prudent.budget.prices import SET_ASIDE
 
 SPARE = 1 + 1e-6  # what is told above the δ of an event, so that its ε at that δ is finite
 Charges = list[tuple[float, float]]
@@ -70,7 +70,7 @@ def lists(draw: st.DrawFn) -> tuple[float, float, Charges]:
     epsilon, delta = 10.0 ** draw(st.floats(-2, 0.5)), 10.0 ** draw(st.floats(-6, -1))
     charges = []
     for _ in range(draw(st.integers(1, 4))):
-        share = draw(st.one_of(st.just(0.0), st.floats(0.01, ACCIDENTS)))
+        share = draw(st.one_of(st.just(0.0), st.floats(0.01, SET_ASIDE)))
         charges.append((epsilon * 10.0 ** draw(st.floats(-4, 0)), delta * share / SPARE))
     return epsilon, delta, charges
 

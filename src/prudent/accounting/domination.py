@@ -109,8 +109,8 @@ def case_one(event: ProposeTestReleaseDpEvent) -> MixturePair:
     )
 
 
-def case_one_without_accident(event: ProposeTestReleaseDpEvent) -> tuple[MixturePair, float]:
-    """Case 1 with its accident moved to δ (Errata 2.4): return the pair and δ before sampling."""
+def case_one_without_false_pass(event: ProposeTestReleaseDpEvent) -> tuple[MixturePair, float]:
+    """Case 1 with its false pass moved to δ (Errata 2.4): return the pair and δ before sampling."""
     wrong = event.false_pass
     sigma = event.sigma_over_global
     distance = 1.0 if sigma == 0 else math.erf(1 / (2 * math.sqrt(2) * sigma))

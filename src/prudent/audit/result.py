@@ -80,8 +80,8 @@ class AuditResult:
         In expectation right ≤ e^ε wrong + δ runs, because both coins are equally likely.
         """
         odds = math.exp(-self.claimed)
-        accidents = self.delta * self.runs / self.guesses if self.guesses else self.delta
-        return min(1.0, (1 + odds * accidents) / (1 + odds))
+        revealed = self.delta * self.runs / self.guesses if self.guesses else self.delta
+        return min(1.0, (1 + odds * revealed) / (1 + odds))
 
     @property
     def sentence(self) -> str:

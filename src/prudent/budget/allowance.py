@@ -37,7 +37,7 @@ class Budget:
         delta: δ beside it.
         adaptive: Whether events may be chosen after seeing earlier answers.
         relation: Which data sets are neighbours.
-        orders: Of the Rényi books of an adaptive filter; None: chosen for the budget.
+        orders: Of the Rényi accounts of an adaptive filter; None: chosen for the budget.
         data: Name of the data that the budget is for; None if that is not noted.
     """
 

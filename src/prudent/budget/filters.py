@@ -166,10 +166,10 @@ def _exact_epsilon(counts: frozenset[tuple[str, int]], delta: float) -> float:
 
 @attrs.frozen
 class Sums:
-    """What all charges took from each book so far; see `Costs`. A sum beyond its limit stays so.
+    """What all charges took from each account so far; see `Costs`. A sum beyond its limit stays so.
 
-    After the first charge either the whole budget is a book, and the accidents are infinite or
-    beyond their limit for good, or the books are open and the sums of the whole are infinite.
+    After the first charge either all charges are added up, and the set-aside δ is infinite or
+    beyond its limit for good, or the accounts are open and the sums of the whole are infinite.
     Two are for show. `alone` is what a single charge costs, and infinite after the second. `listed`
     holds pairs (reserve, Σμ²): all charges as a list cost that much Gaussian noise beside noise of
     variance `reserve`, so that they never cost more than both together. Reserves increase, sums
@@ -177,7 +177,7 @@ class Sums:
     """
 
     epsilon: Fraction | float
-    accident: float
+    set_aside: float
     gaussian: float
     divergences: tuple[float, ...]
     whole_epsilon: Fraction | float = Fraction(0)
@@ -190,31 +190,31 @@ class Sums:
 class AdaptiveFilter(Filter[Sums]):
     """Valid however the events are chosen. The default.
 
-    From each event an accident of probability aₜ is set aside, a function of the charges so far.
-    A charge is admitted if the accidents sum to at most 17/32 δ and, with it, any one of these
-    books is within its limit; aside from accidents,
+    From each event some δₜ is set aside, a function of the charges so far: but for an event of that
+    probability, its losses are bounded. A charge is admitted if the set-aside δₜ sum to at most
+    17/32 δ and, with it, any one of these accounts is within its limit, what was set aside apart:
 
     * *simple*: each charge is εₜ-DP, and the εₜ sum to at most ε;
     * *Gaussian*: the charges cost as much as Gaussian noise of μ²ₜ, and the μ²ₜ sum to at most the
       μ² that is (ε, 12/32 δ)-DP;
-    * *Rényi*, one book for each of two orders α: the divergences of order α sum to at most
+    * *Rényi*, one account for each of two orders α: the divergences of order α sum to at most
       ε + log(α/(α-1)) + log(αr)/(α-1), r = 3/64 δ.
 
-    The first charge decides between these books and plain addition: if the books admit fewer
+    The first charge decides between these accounts and plain addition: if they admit fewer
     charges like it than its ε and δ, added up, fit into (ε, δ), then ε and δ of all charges are
-    added up from the first to the last, and all other books stay closed.
+    added up from the first to the last, and all accounts stay closed.
 
     Guarantee:
         Whatever is released after admitted charges is, taken together, (ε, δ)-DP, also if each
         event is chosen after seeing all earlier answers, and also if answers of several charges
-        arrive in turns. The shares of δ sum to δ: every course of events ends in one of the books,
-        which pays with its own share, and the accidents are the same for all of them. The first
+        arrive in turns. The shares of δ sum to δ: every course of events ends in one of the
+        accounts, which pays with its own share, and what is set aside serves all of them. The first
         event is chosen before any answer, so what follows from it alone is the same on all
-        courses of events: a later choice between books and addition would not be valid
+        courses of events: a later choice between accounts and addition is not valid
         (docs/budget.md).
 
     Attributes:
-        orders: Of the Rényi books.
+        orders: Of the Rényi accounts.
     """
 
     orders: tuple[float, ...] = attrs.field(default=(), converter=tuple[float, ...])
@@ -230,7 +230,7 @@ class AdaptiveFilter(Filter[Sums]):
 
     @property
     def limits(self) -> Limits:
-        """What the sums of each book may reach."""
+        """What the sums of each account may reach."""
         return _limits(self.epsilon, self.delta, self.orders)
 
     @override
@@ -239,27 +239,27 @@ class AdaptiveFilter(Filter[Sums]):
 
     @override
     def charged(self, state: Sums, event: dp.DpEvent, delta: float | None) -> Sums:
-        """The first of the possible costs that the books admit, else the first."""
+        """The first of the possible costs that the accounts admit, else the first."""
         offers = prices.price(self.limits, event, delta)
         sums = self._in_order([self._added(state, costs) for costs in offers])
-        admitted = next(filter(self._books_admit, sums), None)
+        admitted = next(filter(self._accounts_admit, sums), None)
         if admitted is None:
             return sums[0]
         if state == self.opening() and self._addition_holds_more(offers):
-            return attrs.evolve(sums[0], accident=math.inf)
+            return attrs.evolve(sums[0], set_aside=math.inf)
         return attrs.evolve(admitted, whole_epsilon=math.inf, whole_delta=math.inf)
 
     def _in_order(self, sums: list[Sums]) -> list[Sums]:
         """The possible sums in the order of preference.
 
-        Setting δ aside lowers the ε for the simple book. Once that book is full, an accident is
-        only set aside if the Gaussian book needs it: not from Gaussian noise, whatever was told.
+        Setting δ aside lowers the ε of simple addition. Once that account is full, δ is only set
+        aside if the Gaussian account needs it: not from Gaussian noise, whatever was told.
         """
         if any(each.epsilon <= self.limits.epsilon for each in sums):
             return sums
         lasting = [each for each in sums if each.gaussian <= self.limits.gaussian]
         others = [each for each in sums if each not in lasting]
-        return [*sorted(lasting, key=lambda each: each.accident), *others]
+        return [*sorted(lasting, key=lambda each: each.set_aside), *others]
 
     @override
     def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:
@@ -271,8 +271,8 @@ class AdaptiveFilter(Filter[Sums]):
     def _added(self, state: Sums, costs: Costs) -> Sums:
         return Sums(
             _exact_sum(state.epsilon, costs.epsilon),
-            sum_up(state.accident, costs.accident),
-            self._cheapest(state.gaussian, costs.gaussian),
+            sum_up(state.set_aside, costs.set_aside),
+            self._least_variance(state.gaussian, costs.gaussian),
             tuple(map(sum_up, state.divergences, costs.divergences)),
             _exact_sum(state.whole_epsilon, costs.whole_epsilon),
             _exact_sum(state.whole_delta, costs.whole_delta),
@@ -280,14 +280,18 @@ class AdaptiveFilter(Filter[Sums]):
             _together(state.listed, costs.gaussian),
         )
 
-    def _cheapest(self, spent: float, offers: Offers, count: int = 1) -> float:
-        """The least sum of μ² after some charges, of the offers whose reserve is left after it."""
+    def _least_variance(self, spent: float, offers: Offers, count: int = 1) -> float:
+        """The sum of μ² after `count` charges at the first offer that the limit allows.
+
+        An offer (reserve, μ²) holds only if its reserve is left after the charges. The first is the
+        cheapest; infinite if there is none.
+        """
         limit = self.limits.gaussian
         sums = ((sum_up(spent, count * price), reserve) for reserve, price in offers)
         return next((sum_ for sum_, reserve in sums if sum_up(sum_, reserve) <= limit), math.inf)
 
     def _addition_holds_more(self, offers: tuple[Costs, ...]) -> bool:
-        """Whether the books cannot hold as many charges like the first as addition does."""
+        """Whether the accounts cannot hold as many charges like the first as addition does."""
         first = offers[0]
         if first.whole_delta == 0 or first.whole_epsilon == math.inf:
             return False
@@ -295,20 +299,20 @@ class AdaptiveFilter(Filter[Sums]):
         if first.whole_epsilon > 0:
             count = min(count, int(self.limits.epsilon // first.whole_epsilon))
         return count > 0 and not any(
-            self._books_admit(
+            self._accounts_admit(
                 Sums(
                     count * costs.epsilon,
-                    count * costs.accident,
-                    self._cheapest(0.0, costs.gaussian, count),
+                    count * costs.set_aside,
+                    self._least_variance(0.0, costs.gaussian, count),
                     tuple(count * divergence for divergence in costs.divergences),
                 )
             )
             for costs in offers
         )
 
-    def _books_admit(self, state: Sums) -> bool:
+    def _accounts_admit(self, state: Sums) -> bool:
         limits = self.limits
-        return state.accident <= limits.accident and (
+        return state.set_aside <= limits.set_aside and (
             state.epsilon <= limits.epsilon
             or state.gaussian <= limits.gaussian
             or bool(np.any(np.array(state.divergences) <= limits.divergences))
@@ -320,7 +324,7 @@ class AdaptiveFilter(Filter[Sums]):
 
     @override
     def admits(self, state: Sums) -> bool:
-        return self._adds_up(state) or self._books_admit(state)
+        return self._adds_up(state) or self._accounts_admit(state)
 
     @override
     def spent(self, state: Sums) -> float:
@@ -329,7 +333,7 @@ class AdaptiveFilter(Filter[Sums]):
         limits, answers = self.limits, [state.alone]
         if state.whole_delta <= limits.delta:
             answers.append(float_above(state.whole_epsilon))
-        if state.accident <= limits.accident:
+        if state.set_aside <= limits.set_aside:
             over = np.array(state.divergences) - limits.divergences
             answers += [float_above(state.epsilon), max(0.0, self.epsilon + float(np.min(over)))]
             if state.listed:
@@ -347,9 +351,9 @@ class AdaptiveFilter(Filter[Sums]):
         if self._adds_up(state):
             epsilon = float_below(limits.epsilon - state.whole_epsilon)
             return Room(epsilon, float_below(limits.delta - state.whole_delta), math.inf)
-        if state.accident > limits.accident:
+        if state.set_aside > limits.set_aside:
             return Room(0.0, 0.0, math.inf)
-        delta = limits.accident - state.accident
+        delta = limits.set_aside - state.set_aside
         epsilon = float(max(0, limits.epsilon - state.epsilon)) if delta > 0 else 0.0
         left = (limits.divergences - np.array(state.divergences)) / np.array(self.orders) * 2
         most = max(limits.gaussian - state.gaussian, float(np.max(left)))
