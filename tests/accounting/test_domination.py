@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from prudent.accounting.domination import (
+from prudent.accounting.events import (
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    GaussianTest,
+    LaplaceTest,
+    ProposeTestReleaseDpEvent,
+)
+from prudent.accounting.losses.domination import (
     additive_parts,
     branch_pair,
     case_one,
@@ -20,14 +27,7 @@ from prudent.accounting.domination import (
     product_pair,
     telling_margins,
 )
-from prudent.accounting.events import (
-    DiscreteGaussianTest,
-    DiscreteLaplaceTest,
-    GaussianTest,
-    LaplaceTest,
-    ProposeTestReleaseDpEvent,
-)
-from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair
+from prudent.accounting.losses.pairs import Dominating, LaplacePair, MixturePair
 
 EPSILONS = np.linspace(-6, 12, 145)
 TESTS = [LaplaceTest(1.0), LaplaceTest(0.3), LaplaceTest(4.0), GaussianTest(2.0),

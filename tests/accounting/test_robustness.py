@@ -23,13 +23,13 @@ from prudent.accounting import (
     Relation,
 )
 from prudent.accounting.group_privacy import event_at_distance
+from prudent.accounting.losses.trade_off import TradeOff
 from prudent.accounting.robustness import (
     MOST_RECORDS,
     ChangedData,
     Method,
     mean_at_least,
 )
-from prudent.accounting.trade_off import TradeOff
 from tests.accounting.test_group_privacy import LADDERS, PTR, counting_laws, sampled
 
 

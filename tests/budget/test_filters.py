@@ -24,7 +24,7 @@ from prudent.accounting import (
     calibration,
     conversion,
 )
-from prudent.accounting.mechanisms import gaussian_delta
+from prudent.accounting.losses.conversion import gaussian_delta
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter, Room, sum_up
 from prudent.budget.prices import GAUSSIAN, RENYI, SET_ASIDE, price
 from prudent.release.mechanism import ProposeTestReleaseMechanism

@@ -32,10 +32,10 @@ import numpy as np
 
 from prudent import _validate
 from prudent.accounting._numeric import each
-from prudent.accounting.domination import leaves
-from prudent.accounting.loss_tables import Array
+from prudent.accounting.losses.domination import leaves
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.trade_off import TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
-from prudent.accounting.trade_off import TradeOff
 
 _POINTS = 400
 _FARTHEST = 40.0  # an e^ε beyond which false-positive rates are below 1e-17

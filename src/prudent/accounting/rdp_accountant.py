@@ -10,19 +10,6 @@ from dp_accounting.dp_event import RandomizedResponseDpEvent, RepeatAndSelectDpE
 
 from prudent import _validate
 from prudent.accounting._numeric import each
-from prudent.accounting.conversion import best_delta, best_epsilon
-from prudent.accounting.domination import (
-    Parts,
-    additive_parts,
-    approximate_pair,
-    branch_pair,
-    case_one,
-    case_one_without_false_pass,
-    check_rate,
-    leaves,
-    margin_pair,
-    telling_margins,
-)
 from prudent.accounting.events import (
     ApproximateDpEvent,
     BinomialSelectionDpEvent,
@@ -36,8 +23,24 @@ from prudent.accounting.events import (
     Reveals,
     WorstOfDpEvent,
 )
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.moments import (
+from prudent.accounting.losses.conversion import best_delta, best_epsilon
+from prudent.accounting.losses.domination import (
+    Parts,
+    additive_parts,
+    approximate_pair,
+    branch_pair,
+    case_one,
+    case_one_without_false_pass,
+    check_neighbouring,
+    check_rate,
+    leaves,
+    margin_pair,
+    refused,
+    telling_margins,
+    with_halved_noise,
+)
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.moments import (
     divergence_of_removing,
     kullback_leibler,
     largest_loss,
@@ -45,10 +48,9 @@ from prudent.accounting.moments import (
     log_sampled_ratio,
     renyi_divergence,
 )
-from prudent.accounting.neighbouring import check_neighbouring, refused, with_halved_noise
-from prudent.accounting.pairs import BoundedRangePair, MixturePair, Pair
-from prudent.accounting.repeated_selection import selected_divergences
-from prudent.accounting.trial_counts import (
+from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair, Pair
+from prudent.accounting.losses.repeated_selection import selected_divergences
+from prudent.accounting.losses.trial_counts import (
     Binomial,
     NegativeBinomial,
     Poisson,

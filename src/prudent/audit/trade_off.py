@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent.accounting.trade_off import TradeOff
+from prudent.accounting.losses.trade_off import TradeOff
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 
 _MOST_POINTS = 400

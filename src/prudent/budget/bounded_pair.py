@@ -25,9 +25,9 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
 )
 from prudent.accounting._numeric import float_above
-from prudent.accounting.domination import dominating, leaves
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import Dominating, gaussian_profile
+from prudent.accounting.losses.domination import dominating, leaves
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.pairs import Dominating, gaussian_profile
 
 if TYPE_CHECKING:
     from prudent.accounting import PldAccountant

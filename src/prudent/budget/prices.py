@@ -17,9 +17,9 @@ import numpy as np
 from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting._numeric import float_above
-from prudent.accounting.domination import additive_parts
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.mechanisms import gaussian_delta, gaussian_epsilon
+from prudent.accounting.losses.conversion import gaussian_delta, gaussian_epsilon
+from prudent.accounting.losses.domination import additive_parts
+from prudent.accounting.losses.loss_tables import Array
 from prudent.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _with_set_aside(
 
 
 def _untold(limits: Limits, bare: Costs, false_passes: float) -> float:
-    """What is set aside if no δ was told: as large a share of its limit as the event takes elsewhere.
+    """What is set aside if no δ was told: the share of its limit that the event takes elsewhere.
 
     So many small charges do not use up the set-aside δ first. The false passes of a test must be
     set aside in any case.

@@ -106,7 +106,7 @@ class Report:
         """Compute the report."""
         from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of
         from prudent.accounting.attack_bounds import AttackBounds, price_list
-        from prudent.accounting.infinite_epsilon import why_infinite
+        from prudent.accounting.group_privacy import why_infinite
 
         alone = relation.distance == 1
         lower, upper = None, math.inf

@@ -7,8 +7,7 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
-from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.infinite_epsilon import InfiniteEpsilon, why_infinite
+from prudent.accounting.group_privacy import InfiniteEpsilon, epsilon_of, why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import Certificate, Certifier

@@ -8,9 +8,9 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent.accounting.calibration import Search, solve
 from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.accounting.serialisation import from_json, to_json
-from prudent.accounting.trial_counts import TrialCount
 
 
 def price(

@@ -12,10 +12,10 @@ from prudent import _validate
 from prudent._fingerprint import fingerprint
 from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
-from prudent.accounting.chargeable import charge_calibrated, check_ledger
+from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import to_json
-from prudent.accounting.trial_counts import TrialCount
+from prudent.budget.charging import charge_calibrated, check_ledger
 from prudent.tune.candidate import Candidate, attempt, outcome
 from prudent.tune.pricing import epsilon_of_json, price
 from prudent.tune.search_folder import SearchFolder, prune

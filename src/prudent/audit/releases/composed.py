@@ -7,7 +7,7 @@ from typing import Any
 import dp_accounting as dp
 
 from prudent.accounting import PldAccountant
-from prudent.accounting.trial_counts import Geometric
+from prudent.accounting.losses.trial_counts import Geometric
 from prudent.audit.releases.case import GAUSSIAN, Case, Run
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism

@@ -15,10 +15,10 @@ import attrs
 import dp_accounting as dp
 import numpy as np
 
-from prudent.accounting.domination import DominatedDpEvent, margin_pair
 from prudent.accounting.events import DiscreteGaussianTest, GaussianTest, MarginTest, Reveals
 from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.pairs import Dominating, MixturePair, Pair
+from prudent.accounting.losses.domination import DominatedDpEvent, margin_pair
+from prudent.accounting.losses.pairs import Dominating, MixturePair, Pair
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.audit.lower_bounds import FloatArray
 from prudent.audit.training.observing import Releases

@@ -13,7 +13,7 @@ from torch import nn
 
 from prudent import _validate
 from prudent._locking import held
-from prudent.accounting.chargeable import LedgerLike, check_ledger
+from prudent.budget.charging import LedgerLike, check_ledger
 from prudent.records.reader import Collate
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss

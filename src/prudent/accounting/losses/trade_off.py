@@ -16,7 +16,7 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from prudent.accounting.loss_tables import Array
+from prudent.accounting.losses.loss_tables import Array
 
 Profile: TypeAlias = tuple[Array, Array]
 """Values of t, increasing from zero, and upper bounds on δ(t) at these."""

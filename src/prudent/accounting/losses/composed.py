@@ -1,7 +1,7 @@
 """Compositions of dominating pairs: ε at a given δ and δ at a given ε, as upper or lower bounds.
 
 Every query builds suitable laws of the privacy loss: with a cap and a tilt near the answer
-(`saddle`), a grid fine enough for the number of runs, and one tilted convolution per direction
+(`Scan`), a grid fine enough for the number of runs, and one tilted convolution per direction
 (`convolution`).
 """
 
@@ -12,18 +12,20 @@ from functools import cached_property, lru_cache
 import attrs
 import numpy as np
 
-from prudent.accounting.convolution import (
+from prudent.accounting.losses.convolution import (
     LARGEST_SIZE,
     LatticeLaw,
+    Scan,
     Window,
     WindowError,
     any_infinite,
+    chords_of,
     convolved,
+    knots,
     total_log_moments,
 )
-from prudent.accounting.loss_tables import Array, LossTable, evaluation_bound
-from prudent.accounting.pairs import Dominating, TabulatedPair
-from prudent.accounting.saddle import Scan, chords_of, knots
+from prudent.accounting.losses.loss_tables import Array, LossTable, evaluation_bound
+from prudent.accounting.losses.pairs import Dominating, TabulatedPair
 
 DEFAULT_INTERVAL = 1e-4
 
