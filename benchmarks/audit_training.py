@@ -134,7 +134,7 @@ def judged(name, scores, coins):
     """The result of a setting."""
     from prudent.audit.training.black_box import judge_scores
     from prudent.audit.training.likelihood import Likelihood
-    from prudent.audit.training.reading import Claim, best_reading
+    from prudent.audit.training.white_box import Claim, best_reading
 
     if name in BLACK_CPU | BLACK_DEVICE:
         records, _, _, steps, _ = (BLACK_CPU | BLACK_DEVICE)[name]

@@ -13,8 +13,8 @@ import pytest
 import prudent
 from prudent.audit import AuditResult, audit
 from prudent.audit.auditing import fair_coins, judge
-from prudent.audit.outputs import described
-from prudent.audit.trade_off import MeasuredCurve, claimed_curve
+from prudent.audit.result import MeasuredCurve, claimed_curve
+from prudent.audit.scores import described
 from prudent.release import median
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.outcome import Branch

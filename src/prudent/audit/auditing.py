@@ -14,9 +14,8 @@ import numpy as np
 from prudent import _progress, _validate
 from prudent.audit import scores as learning
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, delta_of_errors
-from prudent.audit.result import AuditResult
+from prudent.audit.result import AuditResult, MeasuredCurve
 from prudent.audit.scores import Outputs, Score
-from prudent.audit.trade_off import MeasuredCurve
 
 Data = TypeVar("Data")
 

@@ -32,7 +32,7 @@ from prudent.certify.known import (
 )
 from prudent.certify.landmarks import Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
-from prudent.records.labels import Classes
+from prudent.records.arrays import Classes
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise, source_of
 

@@ -26,9 +26,8 @@ from prudent.accounting.losses.trial_counts import (
 )
 from prudent.tune.candidate import Candidate, Scored
 from prudent.tune.fitting import HeldOut, calibrate_plan, training
-from prudent.tune.pricing import calibrate, price
 from prudent.tune.space import Trial
-from prudent.tune.tuning import Tuned, tune
+from prudent.tune.tuning import Tuned, calibrate, price, tune
 
 __all__ = [
     "Binomial",

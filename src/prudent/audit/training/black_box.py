@@ -20,8 +20,7 @@ from prudent._progress import track
 from prudent._rounding import rounded_down, rounded_up
 from prudent.audit.auditing import CONFIDENCE
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, clopper_pearson
-from prudent.audit.result import AuditResult
-from prudent.audit.trade_off import MeasuredCurve
+from prudent.audit.result import AuditResult, MeasuredCurve
 from prudent.audit.training.curves import Family, GaussianCurve, epsilon_of_mu, mu_of_rates
 from prudent.training.gradients.engine import Loss
 from prudent.training.plan import Plan

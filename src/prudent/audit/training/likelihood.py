@@ -21,8 +21,7 @@ from prudent.accounting.losses.domination import DominatedDpEvent, margin_pair
 from prudent.accounting.losses.pairs import Dominating, MixturePair, Pair
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.audit.lower_bounds import FloatArray
-from prudent.audit.training.observing import Releases
-from prudent.audit.training.scenes import Scene
+from prudent.audit.training.scenes import Releases, Scene
 from prudent.training.aggregation import Fallback, Noisy, ProposeTestRelease, TrimmedSum
 from prudent.training.plan import Plan
 from prudent.training.trimming import FixedTrim

@@ -26,8 +26,7 @@ from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.resnet import find_weights, read_weights
 from prudent.certify.features.sentence_encoder import TOKENS, SentenceEncoder
 from prudent.certify.radius import STEPS, Weights, Whole
-from prudent.records.arrays import Form
-from prudent.records.labels import NONE
+from prudent.records.arrays import NONE, Form
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

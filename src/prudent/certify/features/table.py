@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent.certify.radius import STEPS, Weights, Whole
-from prudent.records.arrays import Form
-from prudent.records.labels import NONE
+from prudent.records.arrays import NONE, Form
 
 Real = npt.NDArray[np.float64]
 
