@@ -85,13 +85,13 @@ _TARGETS = {}
 def white_part(task):
     """Scores and coins of some runs of a white-box setting."""
     from prudent.audit.training.likelihood import Likelihood
-    from prudent.audit.training.white_box import Attack
+    from prudent.audit.training.white_box import CanaryAttack
 
     name = task[1]
     plan, scene, _, part, _, lanes = white_settings()[name]
     score = Likelihood(plan, scene).score
     coins = np.random.default_rng().random(part) < 0.5
-    attack = Attack(name, scene, score, part, lanes)
+    attack = CanaryAttack(name, scene, score, part, lanes)
     return name, score(attack.releases(plan, coins)), coins
 
 

@@ -14,7 +14,7 @@ from prudent.accounting import (
     ADD_REMOVE,
     REPLACE_ONE,
     ZERO_OUT,
-    Certificate,
+    AccuracyCertificate,
     Certifier,
     DiscreteLaplaceTest,
     LaplaceTest,
@@ -26,8 +26,8 @@ from prudent.accounting.group_privacy import event_at_distance
 from prudent.accounting.losses.trade_off import TradeOff
 from prudent.accounting.robustness import (
     MOST_RECORDS,
+    CertificateMethod,
     ChangedData,
-    Method,
     mean_at_least,
 )
 from tests.accounting.test_group_privacy import LADDERS, PTR, counting_laws, sampled
@@ -75,7 +75,7 @@ def test_sampled_gaussians_lose_what_the_worst_function_loses(records, rate, sig
     for value in VALUES:
         found = certifier.certificate(accuracy=value, records=records)
         worst = min(neyman_pearson(value, absent, present), neyman_pearson(value, present, absent))
-        assert found.method is Method.EXACT
+        assert found.method is CertificateMethod.EXACT
         assert worst - 2e-3 <= found.at_least <= worst + 1e-6  # the grid cuts off 6e-7
 
 
@@ -124,7 +124,7 @@ NOISY_COUNT = DiscreteLaplaceTest(2.0)
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE_ONE])
 def test_a_chain_of_records_is_below_the_worst_function_of_a_noisy_count(relation, rate):
     certifier = Certifier(dp.PoissonSampledDpEvent(rate, NOISY_COUNT), relation)
-    assert certifier.method is Method.GROUP
+    assert certifier.method is CertificateMethod.GROUP
     for records, value in itertools.product((1, 2), VALUES):
         laws = counting_laws(records, rate, replaced=relation is REPLACE_ONE)
         worst = min(neyman_pearson(value, *pair) for pair in itertools.permutations(laws))
@@ -297,13 +297,13 @@ def test_the_confidence_is_kept_by_coins_and_not_by_much_less(bias, runs):
 def test_a_certificate_of_several_runs_starts_from_their_confidence_bound():
     found = certificate(PLANS["gaussian"], accuracy=0.97, records=2, runs=50, confidence=0.9)
     assert found.expected == mean_at_least(0.97, runs=50, confidence=0.9)
-    assert found == Certificate(
+    assert found == AccuracyCertificate(
         records=2,
         accuracy=0.97,
         expected=found.expected,
         at_least=certificate(PLANS["gaussian"], accuracy=found.expected, records=2).at_least,
         relation=ADD_REMOVE,
-        method=Method.EXACT,
+        method=CertificateMethod.EXACT,
         runs=50,
         confidence=0.9,
     )
@@ -333,7 +333,7 @@ def test_the_change_is_named(relation, records, words):
 def test_laplace_noise_scales_only_without_sampling():
     whole, part = dp.LaplaceDpEvent(9.0), sampled(0.5, LaplaceTest(9.0))
     methods = [certificate(e, accuracy=0.9, records=2).method for e in (whole, part)]
-    assert methods == [Method.EXACT, Method.GROUP]
+    assert methods == [CertificateMethod.EXACT, CertificateMethod.GROUP]
     pure = certificate(whole, accuracy=0.9, records=2).at_least
     assert pure == pytest.approx(1 - math.exp(2 / 9) * 0.1, abs=1e-3)
 

@@ -10,7 +10,7 @@ import mpmath
 import pytest
 
 from prudent.accounting.relations import REPLACE_ONE, ZERO_OUT, Relation
-from prudent.budget.allowance import Budget
+from prudent.budget.allowance import Allowance
 from prudent.budget.ledger import Ledger, LedgerError, OverBudgetError
 
 
@@ -20,7 +20,7 @@ def test_the_share_of_a_record_makes_up_the_budget_of_a_group(
 ) -> None:
     """By the chain of group privacy, in 60 digits."""
     try:
-        one, little = Budget(epsilon, delta, relation=Relation(records=records)).per_record
+        one, little = Allowance(epsilon, delta, relation=Relation(records=records)).per_record
     except ValueError:
         assert epsilon > 500
         return

@@ -12,7 +12,7 @@ import pytest
 
 from prudent.accounting import ApproximateDpEvent
 from prudent.accounting.relations import Relation
-from prudent.budget.allowance import Budget
+from prudent.budget.allowance import Allowance
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
 from prudent.budget.ledger import Ledger
 from prudent.budget.prices import SET_ASIDE
@@ -123,7 +123,7 @@ def test_the_price_of_a_charge_is_that_at_the_delta_beside_it(
 
 def test_nothing_is_known_of_a_group_beyond_the_share_of_a_record() -> None:
     """k times ε is shown only where a chain of k records keeps within the budget's δ."""
-    budget = Budget(1.0, 1e-6, relation=Relation(records=4))
+    budget = Allowance(1.0, 1e-6, relation=Relation(records=4))
     assert budget.for_relation(0.2) == pytest.approx(0.8)
     assert budget.for_relation(0.3) == math.inf
 

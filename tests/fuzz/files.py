@@ -491,7 +491,7 @@ def _rows() -> list[bytes]:
 def _read_rows(content: bytes) -> object:
     """A ledger with these documents and right hashes, as whoever owns the database can make one."""
     from prudent.budget.charges import BEFORE_THE_FIRST, _digest
-    from prudent.budget.storage import Row
+    from prudent.budget.storage import LedgerRow
 
     path = folder() / "rows.db"
     path.write_bytes(
@@ -500,7 +500,7 @@ def _read_rows(content: bytes) -> object:
     last = BEFORE_THE_FIRST
     file = sqlite3.connect(path)
     for sequence, record in enumerate(content.decode("utf-8", "replace").split("\n")):
-        last = Row(sequence, record, _digest(last, record))
+        last = LedgerRow(sequence, record, _digest(last, record))
         file.execute("INSERT INTO prudent_ledger VALUES ('default', ?, ?, ?)", last)
     file.commit()
     file.close()

@@ -1,7 +1,7 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
 from prudent.accounting.attack_bounds import AttackBounds as AttackBounds
-from prudent.accounting.attack_bounds import Price as Price
+from prudent.accounting.attack_bounds import PartPrice as PartPrice
 from prudent.accounting.attack_bounds import price_list as price_list
 from prudent.accounting.calibration import UnreachableTargetError as UnreachableTargetError
 from prudent.accounting.events import ApproximateDpEvent as ApproximateDpEvent
@@ -30,7 +30,7 @@ from prudent.accounting.relations import REPLACE_ONE as REPLACE_ONE
 from prudent.accounting.relations import ZERO_OUT as ZERO_OUT
 from prudent.accounting.relations import Adjacency as Adjacency
 from prudent.accounting.relations import Relation as Relation
-from prudent.accounting.robustness import Certificate as Certificate
+from prudent.accounting.robustness import AccuracyCertificate as AccuracyCertificate
 from prudent.accounting.robustness import Certifier as Certifier
 from prudent.accounting.run import Run as Run
 from prudent.accounting.run import TestChoice as TestChoice

@@ -152,7 +152,7 @@ class AttackBounds:
 
 
 @attrs.frozen
-class Price:
+class PartPrice:
     """One part of a composed event and what it costs.
 
     Attributes:
@@ -169,7 +169,7 @@ class Price:
     adds: float
 
 
-def price_list(event: dp.DpEvent, delta: float) -> list[Price]:
+def price_list(event: dp.DpEvent, delta: float) -> list[PartPrice]:
     """The price of each part of a composed event at one δ, in the order of the parts.
 
     Equal parts are listed once. Both numbers are differences or values of upper bounds.
@@ -187,7 +187,7 @@ def price_list(event: dp.DpEvent, delta: float) -> list[Price]:
     for index, (part, count) in enumerate(parts):
         rest = _epsilon(parts[:index] + parts[index + 1 :], delta)
         adds = max(0.0, total - rest) if math.isfinite(rest) else math.nan
-        prices.append(Price(part, count, _epsilon([(part, count)], delta), adds))
+        prices.append(PartPrice(part, count, _epsilon([(part, count)], delta), adds))
     return prices
 
 

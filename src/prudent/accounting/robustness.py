@@ -58,7 +58,7 @@ _LARGEST_EXPONENT = 600.0  # beyond it nothing is left of any accuracy
 _ROUNDING = 1e-14  # covers the rounding errors of one application of the bound, which are below 16u
 
 
-class Method(enum.StrEnum):
+class CertificateMethod(enum.StrEnum):
     """How a certificate for several records is derived."""
 
     EXACT = "exact for k records"
@@ -73,7 +73,7 @@ _CHANGES = {
 
 
 @attrs.frozen(kw_only=True)
-class Certificate:
+class AccuracyCertificate:
     """A proved lower bound on the expected accuracy of a private run on changed data.
 
     Attributes:
@@ -94,7 +94,7 @@ class Certificate:
     expected: float
     at_least: float
     relation: Relation
-    method: Method
+    method: CertificateMethod
     runs: int | None = None
     confidence: float | None = None
 
@@ -196,9 +196,9 @@ class Certifier:
         check_relation(relation=self.relation)
 
     @property
-    def method(self) -> Method:
+    def method(self) -> CertificateMethod:
         """How certificates for several records are derived."""
-        return Method.EXACT if has_exact_pairs(self.event) else Method.GROUP
+        return CertificateMethod.EXACT if has_exact_pairs(self.event) else CertificateMethod.GROUP
 
     def certificate(
         self,
@@ -207,7 +207,7 @@ class Certifier:
         records: int,
         runs: int | None = None,
         confidence: float = 0.95,
-    ) -> Certificate:
+    ) -> AccuracyCertificate:
         """Return a lower bound on the expected accuracy of the run if some records are bad.
 
         Args:
@@ -232,7 +232,7 @@ class Certifier:
         expected = accuracy
         if runs is not None:
             expected = mean_at_least(accuracy, runs=runs, confidence=confidence)
-        return Certificate(
+        return AccuracyCertificate(
             records=records,
             accuracy=accuracy,
             expected=expected,
@@ -260,7 +260,7 @@ class Certifier:
         above = _validate.between(0, accuracy, ends="[)", above=above)
         links = self._at(1).distance
         held = self._single.after_many(accuracy, links * MOST_RECORDS, above)[1] // links
-        if self.method is Method.GROUP or held == MOST_RECORDS:
+        if self.method is CertificateMethod.GROUP or held == MOST_RECORDS:
             return held
 
         def holds(records: int) -> bool:
@@ -281,7 +281,7 @@ class Certifier:
     def _bound(self, expected: float, records: int) -> float:
         if records == 0:
             return expected
-        if self.method is Method.GROUP:
+        if self.method is CertificateMethod.GROUP:
             return self._single.after_many(expected, self._at(records).distance)[0]
         if records not in self._known:
             apart = event_at_distance(self.event, self._at(records))

@@ -20,7 +20,7 @@ from prudent.budget import data_binding
 from prudent.budget.charges import BEFORE_THE_FIRST, fields_of, reading, row_after
 from prudent.budget.data_binding import SecondLedgerError
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
-from prudent.budget.storage import LedgerError, Row, Store, open_store
+from prudent.budget.storage import LedgerError, LedgerRow, Store, open_store
 
 _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
 
@@ -29,7 +29,7 @@ FORMAT = 1
 
 
 @attrs.frozen
-class Budget:
+class Allowance:
     """What may be spent, fixed when a ledger is made.
 
     Attributes:
@@ -80,7 +80,7 @@ class Budget:
             return math.inf
         return min(math.nextafter(epsilon * distance, math.inf), self.epsilon)
 
-    def is_as_asked(self, asked: "Budget | None", **given: Any) -> bool:
+    def is_as_asked(self, asked: "Allowance | None", **given: Any) -> bool:
         """Whether a ledger with this budget is what was asked for; None asks for nothing."""
         same = asked is None or (asked.epsilon, asked.delta) == (self.epsilon, self.delta)
         return same and all(
@@ -133,7 +133,7 @@ def wanted(
     adaptive: bool | None,
     relation: Relation | None,
     data: str | None,
-) -> Budget | None:
+) -> Allowance | None:
     """The budget that was asked for; None if neither ε nor δ is given.
 
     Raises:
@@ -148,7 +148,7 @@ def wanted(
     if epsilon is None or delta is None:
         missing = "epsilon" if epsilon is None else "delta"
         raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
-    return Budget(
+    return Allowance(
         _validate.positive(epsilon=epsilon),
         _validate.between(0, 1, ends="()", delta=delta),
         adaptive is None or bool(adaptive),
@@ -158,7 +158,7 @@ def wanted(
 
 
 def begin(
-    location: str | os.PathLike[str], dataset: str, budget: Budget, *, another: bool = False
+    location: str | os.PathLike[str], dataset: str, budget: Allowance, *, another: bool = False
 ) -> bool:
     """Writes the first row of a data set, its budget; False if there already is one.
 
@@ -197,7 +197,7 @@ def _check_store(store: Store, data: str) -> None:
             raise SecondLedgerError(data, store.location, other)
 
 
-def rows_from_the_first(store: Store, dataset: str) -> list[Row]:
+def rows_from_the_first(store: Store, dataset: str) -> list[LedgerRow]:
     """All rows of a data set.
 
     Raises:
@@ -213,11 +213,11 @@ def rows_from_the_first(store: Store, dataset: str) -> list[Row]:
     return rows
 
 
-def noted_budget(first: Row, dataset: str) -> Budget:
+def noted_budget(first: LedgerRow, dataset: str) -> Allowance:
     """The budget that the first row of a data set notes."""
     fields = fields_of(BEFORE_THE_FIRST, first, dataset)
     with reading(first):
-        return Budget.of_fields(fields)
+        return Allowance.of_fields(fields)
 
 
 def now() -> str:

@@ -16,13 +16,13 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting import serialisation
-from prudent.budget.storage import LedgerError, Row
+from prudent.budget.storage import LedgerError, LedgerRow
 
 ADVICE = (
     "Release nothing more from this data set until every charge is known. A copy lacks what was "
     "charged after it was made: continue from one only after charging that again."
 )
-BEFORE_THE_FIRST = Row(-1, "", "0" * 64)
+BEFORE_THE_FIRST = LedgerRow(-1, "", "0" * 64)
 OUTCOMES = ("released", "refused")
 UNKNOWN = "unknown"
 
@@ -31,20 +31,20 @@ class TamperedLedgerError(LedgerError):
     """The rows of a ledger are not those that were written."""
 
 
-def row_after(last: Row, **fields: Any) -> Row:
+def row_after(last: LedgerRow, **fields: Any) -> LedgerRow:
     """The row after another, its fields as canonical JSON."""
     sequence = last.sequence + 1
     record = json.dumps(
         {"sequence": sequence, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False
     )
-    return Row(sequence, record, _digest(last, record))
+    return LedgerRow(sequence, record, _digest(last, record))
 
 
-def _digest(last: Row, record: str) -> str:
+def _digest(last: LedgerRow, record: str) -> str:
     return hashlib.sha256(f"{last.digest}\n{record}".encode()).hexdigest()
 
 
-def fields_of(last: Row, row: Row, dataset: str) -> dict[str, Any]:
+def fields_of(last: LedgerRow, row: LedgerRow, dataset: str) -> dict[str, Any]:
     """The fields of a row that must follow another one.
 
     Raises:
@@ -60,7 +60,7 @@ def fields_of(last: Row, row: Row, dataset: str) -> dict[str, Any]:
     return fields
 
 
-def decoded(row: Row) -> dict[str, Any]:
+def decoded(row: LedgerRow) -> dict[str, Any]:
     """The fields of a row, whatever comes before it."""
     try:
         fields = json.loads(row.record)
@@ -71,13 +71,13 @@ def decoded(row: Row) -> dict[str, Any]:
     return fields
 
 
-def tampered(row: Row, reason: str) -> TamperedLedgerError:
+def tampered(row: LedgerRow, reason: str) -> TamperedLedgerError:
     """The error that names a row and what is wrong with it."""
     return TamperedLedgerError(f"Row {row.sequence} is not as it was written: {reason}. {ADVICE}")
 
 
 @contextlib.contextmanager
-def reading(row: Row) -> Iterator[None]:
+def reading(row: LedgerRow) -> Iterator[None]:
     """Turns what goes wrong with the fields of a row into the error that names it."""
     try:
         yield
@@ -178,7 +178,7 @@ class Charge:
     outcome: Mapping[str, int] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, row: Row) -> Self:
+    def of(cls, row: LedgerRow) -> Self:
         """The charge that a row notes, its outcome apart."""
         fields = decoded(row)
         with reading(row):
@@ -249,7 +249,7 @@ def outcome_fields(charge: Charge, outcome: str | Mapping[str, int]) -> dict[str
     return {"charge": charge.sequence, "outcome": counts}
 
 
-def read_outcome(row: Row, fields: Mapping[str, Any], charges: Mapping[int, Any]) -> int:
+def read_outcome(row: LedgerRow, fields: Mapping[str, Any], charges: Mapping[int, Any]) -> int:
     """The number of the charge whose outcome a row notes.
 
     Raises:
@@ -264,7 +264,7 @@ def read_outcome(row: Row, fields: Mapping[str, Any], charges: Mapping[int, Any]
         return number
 
 
-def with_outcomes(rows: list[Row]) -> list[Charge]:
+def with_outcomes(rows: list[LedgerRow]) -> list[Charge]:
     """All charges among the rows, each with its outcome; the first that was noted counts."""
     charges: dict[int, Charge] = {}
     for row in rows:

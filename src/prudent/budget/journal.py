@@ -9,7 +9,7 @@ from prudent import _validate
 from prudent._progress import track
 from prudent._rounding import exact
 from prudent.accounting import serialisation
-from prudent.budget.allowance import Budget
+from prudent.budget.allowance import Allowance
 from prudent.budget.charges import (
     ADVICE,
     BEFORE_THE_FIRST,
@@ -23,12 +23,12 @@ from prudent.budget.charges import (
     tampered,
 )
 from prudent.budget.filters import Filter
-from prudent.budget.storage import Row, Store
+from prudent.budget.storage import LedgerRow, Store
 
 _VERSIONS_DIFFER = 0.01  # how much more an event may cost now than when it was noted
 
 
-class Journal:
+class LedgerJournal:
     """The rows of one data set, read so far.
 
     Sums that rows note decide nothing: events are priced again.
@@ -47,7 +47,7 @@ class Journal:
         self.last = BEFORE_THE_FIRST
         self.answered: dict[int, bool] = {}
 
-    def follow(self, rows: Iterable[Row]) -> None:
+    def follow(self, rows: Iterable[LedgerRow]) -> None:
         """Takes in the rows that come after the last one.
 
         Raises:
@@ -75,12 +75,12 @@ class Journal:
         """The state of the filter after one more charge."""
         return self.filter.charged(self.state, event, delta)
 
-    def next_row(self, **fields: Any) -> Row:
+    def next_row(self, **fields: Any) -> LedgerRow:
         """The row that may come next."""
         return row_after(self.last, dataset=self.dataset, **fields)
 
 
-def verify(rows: list[Row], dataset: str, budget: Budget, digest: str | None) -> int:
+def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str | None) -> int:
     """The number of charges, if all rows are as they were written; see `Ledger.verify`.
 
     Raises:
@@ -89,7 +89,7 @@ def verify(rows: list[Row], dataset: str, budget: Budget, digest: str | None) ->
     if digest is not None:
         _validate.instance(str, "a text", digest=digest)
     filter_ = budget.filter()
-    journal, charges, latest = Journal(dataset, filter_), 0, None
+    journal, charges, latest = LedgerJournal(dataset, filter_), 0, None
     for row in track(rows, "charges"):
         journal.follow([row])
         if len(journal.answered) > charges:
@@ -107,7 +107,7 @@ def verify(rows: list[Row], dataset: str, budget: Budget, digest: str | None) ->
     return charges
 
 
-def _check_price(row: Row, budget: Budget, filter_: Filter[Any], state: Any) -> None:
+def _check_price(row: LedgerRow, budget: Allowance, filter_: Filter[Any], state: Any) -> None:
     with reading(row):
         noted = float(decoded(row)["spent"])
     spent = budget.for_relation(filter_.spent(state))

@@ -19,7 +19,7 @@ from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.budget import allowance, data_binding
-from prudent.budget.allowance import Budget
+from prudent.budget.allowance import Allowance
 from prudent.budget.balance import Balance, Offer, OverBudgetError, offers
 from prudent.budget.charges import (
     Charge,
@@ -29,8 +29,8 @@ from prudent.budget.charges import (
     with_outcomes,
 )
 from prudent.budget.data_binding import SecondLedgerError
-from prudent.budget.journal import Journal, verify
-from prudent.budget.storage import LedgerError, Row, StorageError, open_store, shown
+from prudent.budget.journal import LedgerJournal, verify
+from prudent.budget.storage import LedgerError, LedgerRow, StorageError, open_store, shown
 
 __all__ = [
     "Balance",
@@ -104,7 +104,7 @@ class Ledger:
                     "Open it without a budget, or with this one."
                 )
             self._filter = self._budget.filter()
-            self._journal = Journal(dataset, self._filter)
+            self._journal = LedgerJournal(dataset, self._filter)
             self._journal.follow(rows)
         except BaseException:
             self._store.close()
@@ -130,7 +130,7 @@ class Ledger:
         """
         _validate.flag(another=another)
         name = None if data is None else data_binding.data_name(data)
-        budget = Budget(
+        budget = Allowance(
             _validate.positive(epsilon=epsilon),
             _validate.between(0, 1, ends="()", delta=delta),
             _validate.flag(adaptive=adaptive),
@@ -339,7 +339,7 @@ class Ledger:
             data=self.data,
         )
 
-    def _append(self, **fields: Any) -> Row:
+    def _append(self, **fields: Any) -> LedgerRow:
         """Appends a row to the store; it counts once the transaction has ended."""
         row = self._journal.next_row(**fields)
         self._store.append(self._dataset, row)

@@ -57,7 +57,7 @@ class StorageError(LedgerError):
     """The ledger cannot be reached, read or written."""
 
 
-class Row(NamedTuple):
+class LedgerRow(NamedTuple):
     """One row of a ledger, as stored."""
 
     sequence: int
@@ -116,12 +116,12 @@ class Store(abc.ABC):
                 finally:
                     self._holds = False
 
-    def append(self, dataset: str, row: Row) -> None:
+    def append(self, dataset: str, row: LedgerRow) -> None:
         """Adds a row; only inside `exclusive`."""
         with self._translated():
             self._execute("INSERT INTO prudent_ledger VALUES (?, ?, ?, ?)", (dataset, *row))
 
-    def rows(self, dataset: str, first: int = 0) -> list[Row]:
+    def rows(self, dataset: str, first: int = 0) -> list[LedgerRow]:
         """The rows of a data set in order, from a sequence number on."""
         self._check_process()
         found = self._read(
@@ -129,7 +129,7 @@ class Store(abc.ABC):
             "WHERE dataset = ? AND sequence >= ? ORDER BY sequence",
             (dataset, first),
         )
-        return [Row(*row) for row in found]
+        return [LedgerRow(*row) for row in found]
 
     def datasets(self) -> list[str]:
         """The names of all data sets."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import dp_accounting as dp
     from matplotlib.axes import Axes
 
-    from prudent.accounting.attack_bounds import AttackBounds, Price
+    from prudent.accounting.attack_bounds import AttackBounds, PartPrice
     from prudent.accounting.relations import Relation
 
 RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)
@@ -94,7 +94,7 @@ class Report:
     delta: float
     epsilon: float
     lower: float | None
-    prices: "list[Price]"
+    prices: "list[PartPrice]"
     attacks: "AttackBounds | None"
     priors: list[float]
     infinite: str

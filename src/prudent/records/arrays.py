@@ -40,7 +40,7 @@ NONE = -1
 
 
 @attrs.frozen
-class Form:
+class ArrayForm:
     """What one record looks like; declared, or known from public facts.
 
     Attributes:

@@ -15,8 +15,8 @@ import numpy as np
 from prudent.accounting.losses.convolution import (
     LARGEST_SIZE,
     LatticeLaw,
+    LossWindow,
     Scan,
-    Window,
     WindowError,
     any_infinite,
     chords_of,
@@ -127,7 +127,7 @@ class Composition:
         return removing, adding
 
     @cached_property
-    def _ways(self) -> "list[Single] | list[Sum]":
+    def _ways(self) -> "list[Single] | list[LossSum]":
         """One calculation for each direction; an empty list if nothing is composed."""
         if self._is_single:
             ((worst, _),) = self.parts
@@ -135,10 +135,10 @@ class Composition:
         return self._sums
 
     @property
-    def _sums(self) -> "list[Sum]":
+    def _sums(self) -> "list[LossSum]":
         parts = tuple((tabulated(worst, upper=self.upper), times) for worst, times in self.parts)
-        grid = Grid(math.sqrt(self.interval / DEFAULT_INTERVAL), self.lattice)
-        return [Sum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
+        grid = LossGrid(math.sqrt(self.interval / DEFAULT_INTERVAL), self.lattice)
+        return [LossSum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
 
     def sampled(self, rate: float, *, quick: bool = False) -> Dominating:
         """The pairs of the composition run on a Poisson sample, bounded on the same side.
@@ -159,7 +159,7 @@ class Composition:
 
 
 @attrs.frozen(slots=False)
-class Grid:
+class LossGrid:
     """Requirements on a grid of losses.
 
     Attributes:
@@ -234,7 +234,7 @@ class Single:
 
 
 @attrs.frozen(slots=False)
-class Sum:
+class LossSum:
     """One direction of a composition: the sum of many losses.
 
     Attributes:
@@ -247,7 +247,7 @@ class Sum:
     parts: tuple[tuple[Dominating, int], ...]
     adding: bool
     upper: bool
-    grid: Grid
+    grid: LossGrid
 
     @property
     def runs(self) -> int:
@@ -423,7 +423,7 @@ def _within_size(laws: list[LatticeLaw], tilt: float, *, upper: bool) -> LossTab
 
 
 def _window_size(laws: list[LatticeLaw], tilt: float, log_scale: float) -> int:
-    return Window.of(laws, float(tilt), float(log_scale)).size
+    return LossWindow.of(laws, float(tilt), float(log_scale)).size
 
 
 def lattice_law(

@@ -149,7 +149,7 @@ def convolved(laws: Sequence[LatticeLaw], tilt: float, *, upper: bool) -> LossTa
         return LossTable(np.zeros(1), np.zeros(1), infinite, upper=upper)
     tilted = [_tilted(law, tilt, upper=upper) for law in laws]
     log_scale = sum(law.times * scale for law, (_, _, scale) in zip(laws, tilted, strict=True))
-    window = Window.of(laws, tilt, log_scale)
+    window = LossWindow.of(laws, tilt, log_scale)
     size = window.size
     if size > LARGEST_SIZE:
         raise WindowError(2 * size / LARGEST_SIZE)
@@ -181,7 +181,7 @@ def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
 
 
 @attrs.frozen
-class Window:
+class LossWindow:
     """A range of the lattice that holds nearly all mass of a sum of losses.
 
     Attributes:
@@ -197,7 +197,7 @@ class Window:
     outside: float
 
     @classmethod
-    def of(cls, laws: Sequence[LatticeLaw], tilt: float, log_scale: float) -> "Window":
+    def of(cls, laws: Sequence[LatticeLaw], tilt: float, log_scale: float) -> "LossWindow":
         """The window with at most `_OUTSIDE` tilted mass beyond each end, by Chernoff bounds."""
         interval = laws[0].interval
         thin = [(law.times, *law.thinned()) for law in laws]

@@ -31,7 +31,7 @@ _HELD_OUT = 0.2  # of the runs, to choose the threshold
 
 
 @attrs.frozen(eq=False)
-class Target:
+class AuditTarget:
     """What a black-box audit trains, and on what.
 
     Attributes:
@@ -66,7 +66,7 @@ class Target:
 
 def black_box(
     plan: Plan,
-    target: Target,
+    target: AuditTarget,
     *,
     delta: float,
     epsilon: float | None = None,
@@ -116,7 +116,7 @@ def black_box(
 
 def final_scores(
     plan: Plan,
-    target: Target,
+    target: AuditTarget,
     *,
     present: bool,
     runs: int,

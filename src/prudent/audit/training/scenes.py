@@ -41,12 +41,12 @@ from prudent.training.run.run import TrainingRun
 _SHORTER = 1 - 1e-6  # a norm that ranks below those of the other records, and moves a sum as far
 
 
-class Linear(nn.Module):
+class LinearModel(nn.Module):
     """A linear model whose output for a record is its inner product with the weights."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.layer = nn.Linear(size, 1, bias=False, dtype=torch.float64)
+        self.layer = nn.LinearModel(size, 1, bias=False, dtype=torch.float64)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The output for each record."""
@@ -164,7 +164,7 @@ class Releases:
 def observe(plan: Plan, scene: Scene, *, present: bool, runs: int) -> Releases:
     """Take the steps of many runs on the records of a scene, with its canary or without."""
     records = scene.records(present=present)
-    model = Linear(records.shape[1])
+    model = LinearModel(records.shape[1])
     run = _prepared(plan, plan.steps * runs, model, records)
     seen: list[Tensor] = []
     for number in track(run.steps(0, plan.steps * runs), "training runs", plan.steps * runs):

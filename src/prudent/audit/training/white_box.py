@@ -66,7 +66,7 @@ class Claim:
 
 
 @attrs.frozen
-class Reading:
+class ScoreReading:
     """Thresholds on a score, and the bound that counts what is beyond them.
 
     Attributes:
@@ -115,7 +115,7 @@ def epsilon_of_alarms(
 
 def best_reading(
     scores: FloatArray, coins: BoolArray, runs: int, claim: Claim, *, odds: bool
-) -> tuple[Reading, float]:
+) -> tuple[ScoreReading, float]:
     """The reading that should refute most, and about how much, from runs that are not counted.
 
     Args:
@@ -130,13 +130,13 @@ def best_reading(
     thresholds, share = choose_thresholds(
         scores, coins, delta=claim.delta, confidence=claim.confidence
     )
-    found = [(Reading(thresholds), float(special.logit(max(share, 0.5))))]
+    found = [(ScoreReading(thresholds), float(special.logit(max(share, 0.5))))]
     if odds:
         found += [_confident(scores, runs, claim), _alarming(scores, runs, claim)]
     return max(found, key=lambda each: each[1])
 
 
-def _confident(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, float]:
+def _confident(scores: FloatArray, runs: int, claim: Claim) -> tuple[ScoreReading, float]:
     """Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right."""
     sizes, places, expected = _expected(np.abs(scores), runs)
     bounds = epsilon_of_guesses(
@@ -148,10 +148,10 @@ def _confident(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, fl
     )
     best = int(np.argmax(bounds))
     least = float(sizes[places[best]])
-    return Reading(Thresholds(-least, least)), float(bounds[best])
+    return ScoreReading(Thresholds(-least, least)), float(bounds[best])
 
 
-def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, float]:
+def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[ScoreReading, float]:
     """Alarms at high log-odds s, of which e^s/(1 + e^s) are true."""
     sizes, places, true = _expected(scores, runs)
     false = (places + 1) * runs / len(sizes) - true
@@ -160,7 +160,7 @@ def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[Reading, flo
     bounds = epsilon_of_alarms(true, false, half, half, claim)
     best = int(np.argmax(bounds))
     thresholds = Thresholds(-np.inf, float(sizes[places[best]]))
-    return Reading(thresholds, alarms=True), float(bounds[best])
+    return ScoreReading(thresholds, alarms=True), float(bounds[best])
 
 
 def _expected(
@@ -174,7 +174,7 @@ def _expected(
 
 
 @attrs.frozen(eq=False)
-class Attack:
+class CanaryAttack:
     """A way to tell runs with the canary from runs without it.
 
     Attributes:
@@ -304,7 +304,7 @@ def most_telling_trim(plan: Plan, delta: float) -> Plan:
     return max(offers, key=lambda each: each[:2])[2]
 
 
-def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
+def _attacks(plan: Plan, runs: int, lanes: int) -> list[CanaryAttack]:
     """Every attack that suits a plan."""
     rule, trim = plan.aggregation, _trim(plan)
     # With the canary the batch is as large as expected, where trims by batch size would change.
@@ -322,9 +322,9 @@ def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
     return attacks
 
 
-def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) -> list[Attack]:
+def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) -> list[CanaryAttack]:
     """Every score of a scene."""
-    likelihood = Attack(
+    likelihood = CanaryAttack(
         f"{scene.name} canary, likelihood ratio",
         scene,
         Likelihood(plan, scene).score,
@@ -363,7 +363,9 @@ def spread_over_steps(seen: Releases) -> FloatArray:
     return np.asarray(seen.along.max(1) - seen.along.min(1))
 
 
-def _best(plan: Plan, attacks: Sequence[Attack], claim: Claim) -> tuple[Attack, Reading]:
+def _best(
+    plan: Plan, attacks: Sequence[CanaryAttack], claim: Claim
+) -> tuple[CanaryAttack, ScoreReading]:
     """The attack that refutes most on pilot runs, and how to read its scores."""
     pilots: dict[int, tuple[BoolArray, Releases]] = {}
     found = []
@@ -388,6 +390,6 @@ def _batch(plan: Plan) -> float:
     return plan.expected_batch
 
 
-def _notes(attack: Attack) -> tuple[str, ...]:
+def _notes(attack: CanaryAttack) -> tuple[str, ...]:
     where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
     return (f"Each canary had {where}; the attacker saw every release of every step.",)

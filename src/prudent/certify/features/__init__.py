@@ -25,7 +25,7 @@ import numpy.typing as npt
 from prudent._validate import ArgumentError
 from prudent.certify.codes import Codes, whole
 from prudent.certify.landmarks import Crowding, Features, Landmarks, Partition
-from prudent.records.arrays import Form, parts
+from prudent.records.arrays import ArrayForm, parts
 from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
 
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
@@ -61,7 +61,7 @@ class Vectors:
 
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """The vectors, rounded to whole numbers."""
-        values, present = Form((self.width,)).read(records)
+        values, present = ArrayForm((self.width,)).read(records)
         return whole(values), present
 
 
@@ -88,7 +88,7 @@ class Function:
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """The rows of records; one for which the function fails counts as absent."""
         rows = [self._row(part) for part in parts(records, 1)]
-        values, present = Form((self.width,)).read(rows)
+        values, present = ArrayForm((self.width,)).read(rows)
         return whole(values), present
 
     def _row(self, record: Any) -> Any:
@@ -123,7 +123,7 @@ class Images:
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """Codes of images."""
         codes, flags = [np.zeros((0, self.width), np.float32)], [np.zeros(0, bool)]
-        for values, present in Form((28, 28), 0, TOP).chunks(records, _AT_ONCE):
+        for values, present in ArrayForm((28, 28), 0, TOP).chunks(records, _AT_ONCE):
             unit = values.max(axis=(1, 2)) <= 1
             pixels = np.rint(np.where(unit[:, None, None], TOP * values, values)).astype(np.uint8)
             each = [

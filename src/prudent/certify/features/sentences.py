@@ -26,7 +26,7 @@ from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.resnet import find_weights, read_weights
 from prudent.certify.features.sentence_encoder import TOKENS, SentenceEncoder
 from prudent.certify.radius import STEPS, Weights, Whole
-from prudent.records.arrays import NONE, Form
+from prudent.records.arrays import NONE, ArrayForm
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -114,7 +114,7 @@ def unpacked_texts(rows: npt.NDArray[np.uint8]) -> list[str]:
 
 def _bytes(record: Any) -> npt.NDArray[np.uint8]:
     """A row of bytes, or of bytes divided by 255, as an array of one row."""
-    values, (present,) = Form((np.size(record),), 0, 255).read([record])
+    values, (present,) = ArrayForm((np.size(record),), 0, 255).read([record])
     if not present or np.ndim(record) != 1:
         raise ValueError
     return np.rint(values if values.max(initial=0) > 1 else 255 * values).astype(np.uint8)
@@ -148,7 +148,7 @@ class Intervals:
     def numbers(self, records: Any) -> Real:
         """The number of each record, summed row by row: no row depends on another."""
         given = records if self.embedding is None else self.embedding(records)
-        rows, present = Form((len(self.centre),)).read(given)
+        rows, present = ArrayForm((len(self.centre),)).read(given)
         norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
         found: Real = ((rows / np.maximum(norms, 1e-12) - self.centre) * self.direction).sum(axis=1)
         return np.where(present, found, np.nan)
