@@ -85,13 +85,13 @@ _TARGETS = {}
 def white_part(task):
     """Scores and coins of some runs of a white-box setting."""
     from prudent.audit.training.likelihood import Likelihood
-    from prudent.audit.training.white_box import Attack
+    from prudent.audit.training.white_box import CanaryAttack
 
     name = task[1]
     plan, scene, _, part, _, lanes = white_settings()[name]
     score = Likelihood(plan, scene).score
     coins = np.random.default_rng().random(part) < 0.5
-    attack = Attack(name, scene, score, part, lanes)
+    attack = CanaryAttack(name, scene, score, part, lanes)
     return name, score(attack.releases(plan, coins)), coins
 
 
@@ -134,7 +134,7 @@ def judged(name, scores, coins):
     """The result of a setting."""
     from prudent.audit.training.black_box import judge_scores
     from prudent.audit.training.likelihood import Likelihood
-    from prudent.audit.training.reading import Claim, best_reading
+    from prudent.audit.training.white_box import Claim, best_reading
 
     if name in BLACK_CPU | BLACK_DEVICE:
         records, _, _, steps, _ = (BLACK_CPU | BLACK_DEVICE)[name]

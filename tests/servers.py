@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,14 @@ def spark_session() -> Iterator[Any]:
     started = builder.getOrCreate()
     yield started
     started.stop()
+
+
+@pytest.fixture
+def postgres_location(request: pytest.FixtureRequest) -> str:
+    """The address of an empty schema: as good as a database of its own, and made at once."""
+    psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
+    address = str(request.getfixturevalue("postgres_url"))
+    name = f"ledger_{uuid.uuid4().hex}"
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}")
+    return f"{address}?options=-csearch_path%3D{name}"

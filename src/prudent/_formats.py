@@ -1,7 +1,7 @@
 """What every reader of a file shares: format numbers, and one error for damage.
 
-A file carries the number of its format under "format". One without a number is of format 1: it
-was written before there were numbers.
+A file carries the number of its format under "format". A change that this version would misread
+raises the number of that kind of file.
 """
 
 import contextlib
@@ -73,14 +73,13 @@ class NewerFormatError(ValueError):
     def __init__(self, file: str, number: int, newest: int) -> None:
         self.file, self.number, self.newest = file, number, newest
         super().__init__(
-            f"Expected {file} of format {newest}{' or earlier' if newest > 1 else ''}, got format "
-            f"{number}: it needs a newer version of prudent than {__version__}. Upgrade prudent to "
-            "read it."
+            f"Expected {file} of format {newest}, got format {number}: it needs a newer version of "
+            f"prudent than {__version__}. Upgrade prudent to read it."
         )
 
 
-def check_format(content: Mapping[str, Any], newest: int, file: str) -> int:
-    """Returns the format number of what a file holds; 1 where it has none.
+def check_format(content: Mapping[str, Any], newest: int, file: str) -> None:
+    """Refuses what a file holds unless this version can read its format.
 
     Args:
         content: What was read.
@@ -91,14 +90,13 @@ def check_format(content: Mapping[str, Any], newest: int, file: str) -> int:
         NewerFormatError: If the file is of a later format.
         ValueError: If what stands there is no format number.
     """
-    number = content.get("format", 1) if isinstance(content, Mapping) else None
+    number = content.get("format") if isinstance(content, Mapping) else None
     if type(number) is not int or number < 1:
         raise ValueError(
             f"Expected {file} with a whole number from 1 on as its format, got {number!r}."
         )
     if number > newest:
         raise NewerFormatError(file, number, newest)
-    return number
 
 
 def read_npz(

@@ -13,7 +13,7 @@ from prudent.accounting import (
     from_json,
     to_json,
 )
-from prudent.accounting.domination import dominating
+from prudent.accounting.losses.domination import dominating
 
 EVENT = ApproximateDpEvent(0.7, 1e-3)
 

@@ -13,8 +13,8 @@ from prudent.accounting import (
     ApproximateDpEvent,
     AttackBounds,
     ExponentialMechanismDpEvent,
+    PartPrice,
     PldAccountant,
-    Price,
     price_list,
 )
 
@@ -159,7 +159,7 @@ class TestPriceList:
 
     def test_each_part_once_with_what_it_costs(self):
         first, second = price_list(self.EVENT, 1e-6)
-        assert isinstance(first, Price)
+        assert isinstance(first, PartPrice)
         assert (first.event, first.count) == (dp.GaussianDpEvent(3.0), 2)
         assert (second.event, second.count) == (ExponentialMechanismDpEvent(0.5), 1)
         total = PldAccountant().compose(self.EVENT).get_epsilon(1e-6)

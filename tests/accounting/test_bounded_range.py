@@ -19,7 +19,7 @@ from prudent.accounting import (
     from_json,
     to_json,
 )
-from prudent.accounting.pairs import BoundedRangePair
+from prudent.accounting.losses.pairs import BoundedRangePair
 
 
 def choice_profile(x: np.ndarray, t: np.ndarray, reach: float) -> np.ndarray:

@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from prudent.accounting.conversion import (
+from prudent.accounting.losses.conversion import (
+    gaussian_epsilon,
+    gaussian_rdp,
     rdp_to_epsilon_balle,
     rdp_to_epsilon_classic,
     rdp_to_epsilon_optimal,
 )
-from prudent.accounting.mechanisms import gaussian_epsilon, gaussian_rdp
 from tests.tiers import examples
 
 CONVERSIONS = [rdp_to_epsilon_classic, rdp_to_epsilon_balle, rdp_to_epsilon_optimal]

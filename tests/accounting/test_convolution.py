@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import fft
 
-from prudent.accounting.convolution import LatticeLaw, WindowError, _integer_power, convolved
-from prudent.accounting.pairs import Dominating, MixturePair, gaussian_profile
-from prudent.accounting.saddle import chords_of
+from prudent.accounting.losses.convolution import (
+    LatticeLaw,
+    WindowError,
+    _integer_power,
+    chords_of,
+    convolved,
+)
+from prudent.accounting.losses.pairs import Dominating, MixturePair, gaussian_profile
 from tests.tiers import examples
 
 

@@ -8,18 +8,6 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from prudent.accounting.domination import (
-    additive_parts,
-    branch_pair,
-    case_one,
-    case_one_without_accident,
-    dominating,
-    leaves,
-    margin_pair,
-    noisy_margin_case,
-    product_pair,
-    telling_margins,
-)
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -27,7 +15,19 @@ from prudent.accounting.events import (
     LaplaceTest,
     ProposeTestReleaseDpEvent,
 )
-from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair
+from prudent.accounting.losses.domination import (
+    additive_parts,
+    branch_pair,
+    case_one,
+    case_one_without_false_pass,
+    dominating,
+    leaves,
+    margin_pair,
+    noisy_margin_case,
+    product_pair,
+    telling_margins,
+)
+from prudent.accounting.losses.pairs import Dominating, LaplacePair, MixturePair
 
 EPSILONS = np.linspace(-6, 12, 145)
 TESTS = [LaplaceTest(1.0), LaplaceTest(0.3), LaplaceTest(4.0), GaussianTest(2.0),
@@ -115,7 +115,7 @@ def test_the_accident_moved_to_delta_covers_the_accident():
     """Errata 2.4: the pair without it plus its δ is never below the pair with it."""
     for propose in (0.0, 0.05, 0.5):
         event = ProposeTestReleaseDpEvent(1.1, propose, LaplaceTest(1.0), 1e-2)
-        pair, delta = case_one_without_accident(event)
+        pair, delta = case_one_without_false_pass(event)
         excess = case_one(event).profile(EPSILONS) - pair.profile(EPSILONS) - delta
         assert excess.max() <= 1e-15
         assert excess.max() >= -1e-2

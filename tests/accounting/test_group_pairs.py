@@ -9,15 +9,15 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import PLDAccountant as PeerAccountant
 from scipy import stats
 
-from prudent.accounting.domination import DominatedDpEvent
-from prudent.accounting.group_pairs import (
+from prudent.accounting.losses.domination import DominatedDpEvent
+from prudent.accounting.losses.group_pairs import (
     BoundPair,
     ShiftedPair,
     chained,
     nodes_up_to,
     sampled_counts,
 )
-from prudent.accounting.pairs import Dominating, MixturePair
+from prudent.accounting.losses.pairs import Dominating, MixturePair
 from prudent.accounting.pld_accountant import PldAccountant
 
 EPSILONS = np.array([-2.0, -0.3, 0.0, 0.05, 0.7, 2.5, 9.0])

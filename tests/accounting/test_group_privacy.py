@@ -23,8 +23,8 @@ from prudent.accounting import (
     Run,
     epsilon_of,
 )
-from prudent.accounting.domination import dominating
 from prudent.accounting.group_privacy import event_at_distance
+from prudent.accounting.losses.domination import dominating
 
 PTR = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-3, None, Reveals.BRANCH)
 

@@ -8,9 +8,9 @@ from dp_accounting.pld import pld_pmf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.accounting.loss_tables import LossTable, joined, lowered
-from prudent.accounting.pairs import Dominating, LaplacePair, MixturePair
-from prudent.accounting.saddle import chords_of
+from prudent.accounting.losses.convolution import chords_of
+from prudent.accounting.losses.loss_tables import LossTable, joined, lowered
+from prudent.accounting.losses.pairs import Dominating, LaplacePair, MixturePair
 from tests.tiers import examples
 
 PAIRS = {

@@ -6,8 +6,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from prudent.accounting import moments
-from prudent.accounting.domination import branch_pair, case_one, margin_pair
 from prudent.accounting.events import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -15,7 +13,9 @@ from prudent.accounting.events import (
     LaplaceTest,
     ProposeTestReleaseDpEvent,
 )
-from prudent.accounting.pairs import LaplacePair, MixturePair
+from prudent.accounting.losses import moments
+from prudent.accounting.losses.domination import branch_pair, case_one, margin_pair
+from prudent.accounting.losses.pairs import LaplacePair, MixturePair
 from tests.oracles import quadrature
 
 RELATIVE = 1e-9

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
-from prudent.accounting.domination import branch_pair, dominating
-from prudent.accounting.pairs import Dominating
+from prudent.accounting.losses.domination import branch_pair, dominating
+from prudent.accounting.losses.pairs import Dominating
 from tests.oracles.mechanism import TrimmedSum
 
 RUNS = 150_000

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.accounting.loss_tables import LossTable
-from prudent.accounting.pairs import (
+from prudent.accounting.losses.loss_tables import LossTable
+from prudent.accounting.losses.pairs import (
     Dominating,
     LaplacePair,
     MixturePair,

@@ -27,7 +27,7 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
     RdpAccountant,
 )
-from prudent.accounting.pairs import gaussian_profile
+from prudent.accounting.losses.pairs import gaussian_profile
 from tests.tiers import examples
 
 DELTA = 1e-5

@@ -23,8 +23,8 @@ from prudent.accounting import (
     Reveals,
     WorstOfDpEvent,
 )
-from prudent.accounting.domination import dominating
 from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.losses.domination import dominating
 from prudent.accounting.relations import REPLACE_ONE, Relation
 from prudent.budget.bounded_pair import pure_epsilon
 

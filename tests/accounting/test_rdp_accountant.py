@@ -23,8 +23,8 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
     RdpAccountant,
 )
-from prudent.accounting.domination import branch_pair, case_one
-from prudent.accounting.moments import renyi_divergence
+from prudent.accounting.losses.domination import branch_pair, case_one
+from prudent.accounting.losses.moments import renyi_divergence
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS, _divergences
 from tests.oracles import quadrature
 from tests.tiers import examples

@@ -30,12 +30,13 @@ from prudent.accounting import (
     to_json,
     why_infinite,
 )
-from prudent.accounting.domination import DominatedDpEvent
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import Dominating, MixturePair
+from prudent.accounting.losses.domination import DominatedDpEvent
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.pairs import Dominating, MixturePair
+from prudent.accounting.losses.repeated_selection import selected, selected_divergences
+from prudent.accounting.losses.trade_off import TradeOff
+from prudent.accounting.losses.trial_counts import trial_count
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS
-from prudent.accounting.repeated_selection import TradeOff, selected, selected_divergences
-from prudent.accounting.trial_counts import trial_count
 
 COUNTS: list[TrialCount] = [
     Geometric(4),
@@ -143,7 +144,7 @@ def test_the_price_covers_exact_laws_of_finite_mechanisms(seed: int, count: Tria
 class Careless(TradeOff):
     """A trade-off curve without privacy loss in the ranks: what a wrong proof would use."""
 
-    def least(self, u: Array) -> Array:
+    def searched(self, u: Array) -> Array:
         return u
 
 
@@ -158,7 +159,7 @@ def test_a_price_that_forgets_the_ranks_is_caught(monkeypatch: pytest.MonkeyPatc
         ]
     )
     assert np.all(selected(Dominating((pair,)), count).profile(EPSILONS) >= exact)
-    monkeypatch.setattr("prudent.accounting.repeated_selection.TradeOff", Careless)
+    monkeypatch.setattr("prudent.accounting.losses.repeated_selection.TradeOff", Careless)
     assert np.any(selected(Dominating((pair,)), count).profile(EPSILONS) < exact)
     assert np.any(Dominating((pair,)).profile(EPSILONS) < exact)  # one candidate's price alone
 

@@ -14,7 +14,7 @@ from prudent.accounting import (
     ADD_REMOVE,
     REPLACE_ONE,
     ZERO_OUT,
-    Certificate,
+    AccuracyCertificate,
     Certifier,
     DiscreteLaplaceTest,
     LaplaceTest,
@@ -23,11 +23,11 @@ from prudent.accounting import (
     Relation,
 )
 from prudent.accounting.group_privacy import event_at_distance
+from prudent.accounting.losses.trade_off import TradeOff
 from prudent.accounting.robustness import (
     MOST_RECORDS,
-    Method,
-    TradeOff,
-    _least,
+    CertificateMethod,
+    ChangedData,
     mean_at_least,
 )
 from tests.accounting.test_group_privacy import LADDERS, PTR, counting_laws, sampled
@@ -75,7 +75,7 @@ def test_sampled_gaussians_lose_what_the_worst_function_loses(records, rate, sig
     for value in VALUES:
         found = certifier.certificate(accuracy=value, records=records)
         worst = min(neyman_pearson(value, absent, present), neyman_pearson(value, present, absent))
-        assert found.method is Method.EXACT
+        assert found.method is CertificateMethod.EXACT
         assert worst - 2e-3 <= found.at_least <= worst + 1e-6  # the grid cuts off 6e-7
 
 
@@ -83,8 +83,8 @@ def test_a_wrong_direction_or_an_inverted_factor_would_be_caught():
     """The broken versions promise more than the worst function keeps."""
     event = sampled(0.2, dp.GaussianDpEvent(1.0), 2)
     present, absent = gaussian_laws(3, 0.2, 1.0, 2)
-    right = TradeOff.of(event_at_distance(event, Relation(records=3)))
-    without, with_records = right._points
+    right = ChangedData.of(event_at_distance(event, Relation(records=3)))
+    curve = right.added
 
     def promises_too_much(bound):
         return any(
@@ -94,12 +94,12 @@ def test_a_wrong_direction_or_an_inverted_factor_would_be_caught():
             for value in VALUES
         )
 
-    one_way = TradeOff(right.removing, right.removing), TradeOff(right.adding, right.adding)
-    inverted = [(1 / growth, delta) for growth, delta in (without, with_records)]
+    one_way = ChangedData(right.removing, right.removing), ChangedData(right.adding, right.adding)
+    inverted = TradeOff(*((-t, delta) for t, delta in (curve.forward, curve.backward)))
     assert not promises_too_much(right.after)
     assert any(promises_too_much(broken.after) for broken in one_way)
-    assert promises_too_much(lambda value: _least(value, with_records, without))
-    assert promises_too_much(lambda value: _least(value, *inverted))
+    assert promises_too_much(lambda value: min(value, curve.reversed.least(value)))
+    assert promises_too_much(lambda value: min(value, inverted.least(value)))
     assert promises_too_much(
         lambda value: certificate(event, accuracy=value, records=2).at_least
     )  # off by one record
@@ -124,7 +124,7 @@ NOISY_COUNT = DiscreteLaplaceTest(2.0)
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE_ONE])
 def test_a_chain_of_records_is_below_the_worst_function_of_a_noisy_count(relation, rate):
     certifier = Certifier(dp.PoissonSampledDpEvent(rate, NOISY_COUNT), relation)
-    assert certifier.method is Method.GROUP
+    assert certifier.method is CertificateMethod.GROUP
     for records, value in itertools.product((1, 2), VALUES):
         laws = counting_laws(records, rate, replaced=relation is REPLACE_ONE)
         worst = min(neyman_pearson(value, *pair) for pair in itertools.permutations(laws))
@@ -155,7 +155,7 @@ def test_no_small_data_set_is_a_counterexample():
     slopes = np.subtract.outer(generator.uniform(-4, 4, 12), outcomes)
     functions = special.expit(slopes * generator.choice([-3.0, 3.0, 0.7], (12, 1)))
     expected = laws @ functions.T
-    single = TradeOff.of(dp.PoissonSampledDpEvent(rate, NOISY_COUNT))
+    single = ChangedData.of(dp.PoissonSampledDpEvent(rate, NOISY_COUNT))
     nearest = math.inf
     for (i, one), (j, other) in itertools.product(enumerate(bags), repeat=2):
         changes = sum(((one - other) + (other - one)).values())
@@ -174,7 +174,7 @@ def test_propose_test_release_on_a_ladder_keeps_what_is_promised(ladder, rate):
     none, one, two = (ladder.law(rung) + 1e-300 for rung in range(3))
     keeps = 1 - rate
     event = dp.PoissonSampledDpEvent(rate, PTR)
-    single = TradeOff.of(event)
+    single = ChangedData.of(event)
     groups = {
         1: (none, keeps * none + rate * one),
         2: (none, keeps**2 * none + 2 * rate * keeps * one + rate**2 * two),
@@ -221,7 +221,7 @@ def test_it_is_better_than_naive_group_privacy(name):
 
 
 def test_the_exact_pair_is_no_worse_than_the_chain():
-    chained, _ = TradeOff.of(PLANS["gaussian"]).after_many(0.97, 6)
+    chained, _ = ChangedData.of(PLANS["gaussian"]).after_many(0.97, 6)
     assert certificate(PLANS["gaussian"], accuracy=0.97, records=6).at_least > chained - 1e-4
 
 
@@ -297,13 +297,13 @@ def test_the_confidence_is_kept_by_coins_and_not_by_much_less(bias, runs):
 def test_a_certificate_of_several_runs_starts_from_their_confidence_bound():
     found = certificate(PLANS["gaussian"], accuracy=0.97, records=2, runs=50, confidence=0.9)
     assert found.expected == mean_at_least(0.97, runs=50, confidence=0.9)
-    assert found == Certificate(
+    assert found == AccuracyCertificate(
         records=2,
         accuracy=0.97,
         expected=found.expected,
         at_least=certificate(PLANS["gaussian"], accuracy=found.expected, records=2).at_least,
         relation=ADD_REMOVE,
-        method=Method.EXACT,
+        method=CertificateMethod.EXACT,
         runs=50,
         confidence=0.9,
     )
@@ -333,7 +333,7 @@ def test_the_change_is_named(relation, records, words):
 def test_laplace_noise_scales_only_without_sampling():
     whole, part = dp.LaplaceDpEvent(9.0), sampled(0.5, LaplaceTest(9.0))
     methods = [certificate(e, accuracy=0.9, records=2).method for e in (whole, part)]
-    assert methods == [Method.EXACT, Method.GROUP]
+    assert methods == [CertificateMethod.EXACT, CertificateMethod.GROUP]
     pure = certificate(whole, accuracy=0.9, records=2).at_least
     assert pure == pytest.approx(1 - math.exp(2 / 9) * 0.1, abs=1e-3)
 

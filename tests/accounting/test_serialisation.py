@@ -61,10 +61,10 @@ events = st.recursive(
 
 @pytest.mark.parametrize("relation", [ZERO_OUT, Relation("replace-one", 7)])
 def test_a_relation_comes_back_and_is_no_event(relation):
-    text = json.dumps(to_plain(relation))
-    assert from_plain(json.loads(text)) == relation
+    plain = to_plain(relation)
+    assert from_plain(json.loads(json.dumps(plain))) == relation
     with pytest.raises(ValueError, match="Expected an event in JSON"):
-        from_json(text)
+        from_json(json.dumps({"format": 1, **plain}))
     with pytest.raises(ValueError, match="Expected adjacency one of"):
         from_plain({"kind": "Relation", "adjacency": "swap", "records": 1})
 
@@ -78,10 +78,9 @@ def test_every_event_comes_back(event):
     assert describe(event)
 
 
-# As a version without format numbers wrote it.
-BEFORE_FORMATS = """\
-{"kind": "ComposedDpEvent", "events": [{"kind": "SelfComposedDpEvent", "event": {"kind": \
-"PoissonSampledDpEvent", "sampling_probability": 0.004, "event": {"kind": \
+WRITTEN = """\
+{"format": 1, "kind": "ComposedDpEvent", "events": [{"kind": "SelfComposedDpEvent", "event": \
+{"kind": "PoissonSampledDpEvent", "sampling_probability": 0.004, "event": {"kind": \
 "ProposeTestReleaseDpEvent", "noise_multiplier": 1.1, "propose": 0.5, "test": {"kind": \
 "GaussianTest", "scale": 4.0}, "failure": 1e-08, "robust_noise_multiplier": null, "reveals": \
 "branch"}}, "count": 5000}, {"kind": "ProposeTestReleaseDpEvent", "noise_multiplier": "inf", \
@@ -89,13 +88,13 @@ BEFORE_FORMATS = """\
 "robust_noise_multiplier": 3.0, "reveals": "margin"}]}"""
 
 
-def test_an_event_without_a_format_number_is_read():
+def test_an_event_is_read_as_format_1_wrote_it():
     steps = ProposeTestReleaseDpEvent(1.1, 0.5, GaussianTest(4.0), 1e-8, reveals=Reveals.BRANCH)
     refusing = ProposeTestReleaseDpEvent(math.inf, 0.0, DiscreteLaplaceTest(20.0), 1e-8, 3.0)
     sampled = dp.PoissonSampledDpEvent(0.004, steps)
     event = dp.ComposedDpEvent([dp.SelfComposedDpEvent(sampled, 5000), refusing])
-    assert from_json(BEFORE_FORMATS) == event
-    assert json.loads(to_json(event)) == {"format": 1, **json.loads(BEFORE_FORMATS)}
+    assert from_json(WRITTEN) == event
+    assert to_json(event) == WRITTEN
 
 
 def test_an_event_of_a_later_format_is_refused():
@@ -111,6 +110,13 @@ def test_what_is_no_format_number_is_refused(number):
     content = json.loads(to_json(dp.GaussianDpEvent(1.0)))
     with pytest.raises(ValueError, match="format"):
         from_json(json.dumps(content | {"format": number}))
+
+
+def test_an_event_without_a_format_number_is_refused():
+    content = json.loads(to_json(dp.GaussianDpEvent(1.0)))
+    del content["format"]
+    with pytest.raises(ValueError, match="format"):
+        from_json(json.dumps(content))
 
 
 @pytest.mark.parametrize("number", [np.float32(2), np.float64(2), np.int64(2), np.array(2.0), 2])
@@ -158,15 +164,21 @@ def test_a_ledger_from_json_costs_the_same(runs):
     [
         ("", "Expected an event in JSON"),
         ("{", "Expected an event in JSON"),
-        ('{"kind": "os.system"}', "Expected kind one of .*GaussianDpEvent.*, got 'os.system'"),
-        ('{"kind": ["GaussianDpEvent"]}', "Expected kind one of"),
-        ('{"scale": 1}', "Expected kind one of"),
+        (
+            '{"format": 1, "kind": "os.system"}',
+            "Expected kind one of .*GaussianDpEvent.*, got 'os.system'",
+        ),
+        ('{"format": 1, "kind": ["GaussianDpEvent"]}', "Expected kind one of"),
+        ('{"format": 1, "scale": 1}', "Expected kind one of"),
         ("[]", "Expected an event in JSON, got"),
         ("3", "Expected an event in JSON, got '3'"),
         ('"inf"', "Expected an event in JSON"),
-        ('{"kind": "GaussianDpEvent", "sigma": 1}', "Expected the fields of GaussianDpEvent"),
-        ('{"kind": "LaplaceTest", "scale": -1}', "Expected scale finite and > 0"),
-        ('{"kind": "LaplaceTest", "scale": "nan"}', "Expected scale finite and > 0"),
+        (
+            '{"format": 1, "kind": "GaussianDpEvent", "sigma": 1}',
+            "Expected the fields of GaussianDpEvent",
+        ),
+        ('{"format": 1, "kind": "LaplaceTest", "scale": -1}', "Expected scale finite and > 0"),
+        ('{"format": 1, "kind": "LaplaceTest", "scale": "nan"}', "Expected scale finite and > 0"),
     ],
 )
 def test_what_is_not_an_event_is_refused(text, message):

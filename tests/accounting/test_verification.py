@@ -13,8 +13,8 @@ from prudent.accounting import (
     PldAccountant,
     ProposeTestReleaseDpEvent,
 )
-from prudent.accounting.domination import dominating
-from prudent.accounting.pairs import gaussian_profile
+from prudent.accounting.losses.domination import dominating
+from prudent.accounting.losses.pairs import gaussian_profile
 
 flint = pytest.importorskip("flint")
 from tests.oracles.ball_arithmetic import Law, _profile, certified_delta  # noqa: E402
@@ -104,7 +104,7 @@ def test_the_bound_is_one_on_the_closed_form():
 )
 def test_profiles_in_balls_are_those_in_floating_point(event, adding):
     """And the latter are as accurate as the accountant's laws take them to be."""
-    from prudent.accounting.loss_tables import evaluation_bound
+    from prudent.accounting.losses.loss_tables import evaluation_bound
 
     worst = dominating(event)
     epsilon = np.linspace(-4, 12, 97)

@@ -13,8 +13,8 @@ import pytest
 import prudent
 from prudent.audit import AuditResult, audit
 from prudent.audit.auditing import fair_coins, judge
-from prudent.audit.outputs import described
-from prudent.audit.trade_off import TradeOff, claimed_curve
+from prudent.audit.result import MeasuredCurve, claimed_curve
+from prudent.audit.scores import described
 from prudent.release import median
 from prudent.release.noise import Law, ReproducibleNoise
 from prudent.release.outcome import Branch
@@ -196,7 +196,7 @@ def test_the_measured_curve_covers_the_true_one() -> None:
     for seed in range(40):
         draw = np.random.default_rng(seed)
         present = draw.random(400) < 0.5
-        curve = TradeOff.of(present + draw.random(400) * 2, present, 0.9)
+        curve = MeasuredCurve.of(present + draw.random(400) * 2, present, 0.9)
         alarms, misses = curve.false_positives, curve.false_negatives
         wide, high = curve.half_widths
         least = np.maximum(0.0, 0.5 - (alarms + wide)) - high

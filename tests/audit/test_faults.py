@@ -11,7 +11,7 @@ from dp_accounting import PoissonSampledDpEvent
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import PldAccountant
-from prudent.accounting.pairs import Dominating
+from prudent.accounting.losses.pairs import Dominating
 from prudent.audit import CASES, audit, release
 from prudent.audit.releases import additive
 from prudent.release import mechanism as mechanisms

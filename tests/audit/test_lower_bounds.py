@@ -1,6 +1,5 @@
 """Lower bounds on ε: exact false-alarm rates, and thresholds from other runs than are counted."""
 
-import itertools
 import math
 
 import numpy as np
@@ -10,11 +9,9 @@ from scipy import stats
 from prudent.audit.lower_bounds import (
     Thresholds,
     bound_of_scores,
-    by_coin,
     choose_thresholds,
     clopper_pearson,
     delta_of_errors,
-    epsilon_of_errors,
     epsilon_of_guesses,
 )
 
@@ -66,30 +63,6 @@ def test_a_guess_is_worth_what_clopper_and_pearson_say() -> None:
 @pytest.mark.parametrize(("right", "guesses"), [(0, 0), (0, 9), (3, 9)])
 def test_few_or_wrong_guesses_refute_nothing(right: int, guesses: int) -> None:
     assert epsilon_of_guesses(right, guesses, 100, delta=0.0, confidence=0.95) == 0
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.5, 0.02)])
-@pytest.mark.parametrize("sizes", [(25, 25), (12, 40)])
-def test_errors_of_one_test_have_an_exact_false_alarm_rate(
-    epsilon: float, delta: float, sizes: tuple[int, int]
-) -> None:
-    often = delta + (1 - delta) / (1 + math.exp(-epsilon))
-    total = 0.0
-    for hits, alarms in itertools.product(range(sizes[0] + 1), range(sizes[1] + 1)):
-        bound = epsilon_of_errors(hits, sizes[0], alarms, sizes[1], delta=delta, confidence=0.9)
-        if bound > epsilon:
-            mass = stats.binom.pmf(hits, sizes[0], often)
-            total += mass * stats.binom.pmf(alarms, sizes[1], 1 - often)
-    assert 0 < total <= 0.1
-
-
-def test_errors_are_read_in_both_directions() -> None:
-    claim = {"delta": 1e-3, "confidence": 0.95}
-    bound = epsilon_of_errors(900, 1000, 100, 1000, **claim)
-    assert 1.9 < bound < math.log(9)
-    assert epsilon_of_errors(100, 1000, 900, 1000, **claim) == pytest.approx(bound)
-    # The complement: half of the runs without the record never look like one with it.
-    assert epsilon_of_errors(1000, 1000, 500, 1000, **claim) > 4
 
 
 def test_a_delta_is_refuted_where_an_accident_is_too_frequent() -> None:
@@ -152,11 +125,3 @@ def test_thresholds_find_an_atom_and_both_sides() -> None:
     assert thresholds.count(scores, present) == (540, 600)
     nothing, _ = choose_thresholds([], [], delta=0.0, confidence=0.95)
     assert nothing.count(scores, present) == (0, 0)
-
-
-def test_groups_of_fixed_size_are_put_in_the_order_of_coins() -> None:
-    scores, present = by_coin(np.ones(500), np.zeros(400), seed=1)
-    assert np.array_equal(scores == 1, present)
-    assert 650 < len(scores) < 800
-    assert 0.4 < np.mean(present) < 0.6
-    assert len(by_coin([1.0], [0.0])[0]) == 0

@@ -16,7 +16,7 @@ from prudent.accounting import (
     RdpAccountant,
     Reveals,
 )
-from prudent.accounting.pairs import LaplacePair, MixturePair, Pair, gaussian_profile
+from prudent.accounting.losses.pairs import LaplacePair, MixturePair, Pair, gaussian_profile
 from prudent.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
 
 MEDIAN = dp.ComposedDpEvent(

@@ -24,11 +24,9 @@ from prudent.accounting import (
     calibration,
     conversion,
 )
-from prudent.accounting.mechanisms import gaussian_delta
-from prudent.budget.adaptive_filter import AdaptiveFilter
-from prudent.budget.filters import ExactFilter, Filter, Room, sum_up
-from prudent.budget.limits import ACCIDENTS, GAUSSIAN, RENYI
-from prudent.budget.prices import price
+from prudent.accounting.losses.conversion import gaussian_delta
+from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter, Room, sum_up
+from prudent.budget.prices import GAUSSIAN, RENYI, SET_ASIDE, price
 from prudent.release.mechanism import ProposeTestReleaseMechanism
 
 calibrate = ProposeTestReleaseMechanism.calibrate
@@ -156,7 +154,7 @@ def test_the_limits_are_where_conversions_meet_the_budget(
 
 
 def test_the_shares_of_the_books_sum_to_the_budget() -> None:
-    assert ACCIDENTS + GAUSSIAN + 2 * RENYI == 1
+    assert SET_ASIDE + GAUSSIAN + 2 * RENYI == 1
 
 
 def test_the_first_charge_may_take_the_whole_budget() -> None:
@@ -271,7 +269,7 @@ def test_pure_releases_add_up_exactly() -> None:
 def test_calibrated_releases_fit_until_half_of_delta_is_told(parts: int) -> None:
     """Any release that is (ε, δ)-DP, whatever its losses are."""
     filter_ = AdaptiveFilter(1.0, 1e-6)
-    epsilon, delta = 1 / parts, ACCIDENTS * 1e-6 / parts
+    epsilon, delta = 1 / parts, SET_ASIDE * 1e-6 / parts
     scale = calibration.solve(
         lambda scale: refusing(delta * 0.999, scale, 10 * scale),
         calibration.Search(1e3, 0.5, 10.0),
@@ -288,7 +286,7 @@ def test_calibrated_releases_fit_until_half_of_delta_is_told(parts: int) -> None
 
 def test_pure_events_take_no_delta() -> None:
     (costs,) = price(AdaptiveFilter(1.0, 1e-6).limits, dp.LaplaceDpEvent(10.0))
-    assert (costs.epsilon, costs.accident) == (Fraction(1, 10), 0.0)
+    assert (costs.epsilon, costs.set_aside) == (Fraction(1, 10), 0.0)
 
 
 @pytest.mark.unhurried
@@ -308,7 +306,7 @@ def test_pure_events_take_no_delta() -> None:
 def test_composed_pure_events_are_pure(event: dp.DpEvent) -> None:
     """A convolution rounds, so that the accountant of a composition sees an ε at δ > 0 only."""
     (costs,) = price(AdaptiveFilter(1.0, 1e-6).limits, event)
-    assert (costs.epsilon, costs.accident) == (Fraction(1, 2), 0.0)
+    assert (costs.epsilon, costs.set_aside) == (Fraction(1, 2), 0.0)
     assert admitted(AdaptiveFilter(1.0, 1e-12), [(event, None)] * 3) == 2
 
 
@@ -318,13 +316,13 @@ def test_accidents_are_set_aside_and_run_out() -> None:
     event = refusing(1e-7, scale=100.0, noise=300.0)
     costs, bare = price(filter_.limits, event)
     assert all(map(math.isfinite, costs.divergences))
-    assert costs.accident > event.false_pass
-    assert bare.accident == 0
+    assert costs.set_aside > event.false_pass
+    assert bare.set_aside == 0
     assert not any(map(math.isfinite, bare.divergences))
     state, count = filter_.opening(), 0
     while filter_.admits(more := filter_.charged(state, event, None)):
         state, count = more, count + 1
-    assert count == math.floor(filter_.limits.accident / costs.accident)
+    assert count == math.floor(filter_.limits.set_aside / costs.set_aside)
     assert more.gaussian < 0.5 * filter_.limits.gaussian  # ε was not what ran out
 
 

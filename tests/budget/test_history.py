@@ -8,7 +8,7 @@ import dp_accounting as dp
 import pytest
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from prudent.budget.hash_chain import row_after
+from prudent.budget.charges import row_after
 from prudent.budget.ledger import (
     ChargeDetails,
     Ledger,
@@ -118,27 +118,6 @@ def test_a_charge_cannot_be_passed_off_as_an_outcome(ledger: Ledger, location: s
     with Ledger.open(location) as again:
         assert again.balance().charges == 2
         assert again.spent == pytest.approx(0.2)
-
-
-def test_a_ledger_of_an_earlier_format_keeps_no_outcomes(ledger: Ledger, location: str) -> None:
-    """The version that made it could not read them."""
-    ledger.charge(PURE, "noted without a price")
-    first, second = ledger._store.rows("default")
-    bare = json.loads(second.record)
-    for name in ("price", "details"):
-        bare.pop(name)
-    earlier = [edited(first, format=2), second._replace(record=json.dumps(bare))]
-    overwrite(ledger._store, "default", rehashed(earlier))
-    with Ledger.open(location) as again:
-        charge = again.charge(PURE, "one more", details=MEDIAN)
-        before = again.balance().digest
-        again.record_outcome(charge, "released")
-        assert again.balance().digest == before
-        assert [each.outcome_text for each in again.history()] == ["unknown"] * 2
-        assert [each.epsilon for each in again.history()] == [None, 0.1]
-        assert again.history()[-1].details == MEDIAN
-        assert not again._filter.first_decides
-        assert again.verify() == 2
 
 
 @pytest.mark.parametrize("adaptive", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prudent.budget.adaptive_filter import AdaptiveFilter
+from prudent.budget.filters import AdaptiveFilter
 from prudent.budget.ledger import Ledger, OverBudgetError
 from tests.budget import charging
 from tests.budget.charging import processes

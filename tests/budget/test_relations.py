@@ -1,10 +1,7 @@
 """Which data sets a budget compares: fixed when a ledger is made, and kept for groups."""
 
 import math
-import shutil
-import sqlite3
 from fractions import Fraction
-from pathlib import Path
 
 import dp_accounting as dp
 import hypothesis
@@ -12,14 +9,9 @@ import hypothesis.strategies as st
 import mpmath
 import pytest
 
-from prudent.accounting.relations import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Relation
-from prudent.budget.adaptive_filter import AdaptiveFilter
-from prudent.budget.allowance import Budget
+from prudent.accounting.relations import REPLACE_ONE, ZERO_OUT, Relation
+from prudent.budget.allowance import Allowance
 from prudent.budget.ledger import Ledger, LedgerError, OverBudgetError
-from prudent.budget.renyi_filter import RenyiFilter
-from prudent.budget.stores import open_store
-
-OLD = Path(__file__).parent / "data" / "ledger-format-1.db"
 
 
 @hypothesis.given(st.floats(1e-3, 800.0), st.floats(1e-15, 0.5), st.integers(1, 60))
@@ -28,7 +20,7 @@ def test_the_share_of_a_record_makes_up_the_budget_of_a_group(
 ) -> None:
     """By the chain of group privacy, in 60 digits."""
     try:
-        one, little = Budget(epsilon, delta, relation=Relation(records=records)).per_record
+        one, little = Allowance(epsilon, delta, relation=Relation(records=records)).per_record
     except ValueError:
         assert epsilon > 500
         return
@@ -65,43 +57,3 @@ def test_a_group_is_charged_as_a_group(location: str) -> None:
         assert "for one record, whose share is ε = 0.1 at δ" in str(caught.value)
         assert caught.value.fits.epsilon == pytest.approx(0.04, rel=1e-2)
         assert ledger.verify() == 1
-
-
-def copied_to(location: str, dataset: str) -> None:
-    """The rows of the old file as they are, in a table made by today's code or by hand."""
-    with sqlite3.connect(OLD) as connection:
-        rows = connection.execute(
-            "SELECT dataset, sequence, record, digest FROM prudent_ledger WHERE dataset = ?",
-            (dataset,),
-        ).fetchall()
-    connection.close()
-    store = open_store(location, create=True)
-    with store.exclusive(dataset):
-        for row in rows:
-            store._execute("INSERT INTO prudent_ledger VALUES (?, ?, ?, ?)", row)
-    store.close()
-
-
-@pytest.mark.unhurried
-def test_an_old_file_opens_and_goes_on(tmp_path: Path) -> None:
-    path = shutil.copy(OLD, tmp_path / "old.db")
-    with Ledger.open(path, dataset="adaptive") as ledger:
-        assert ledger.relation == ADD_REMOVE
-        assert isinstance(ledger._filter, RenyiFilter)
-        assert ledger.verify() == 5
-        assert ledger.spent == pytest.approx(0.30594774861086205, rel=1e-2)
-        ledger.charge(dp.GaussianDpEvent(40.0), "one more")
-    with Ledger(path, epsilon=2.0, delta=1e-5, dataset="fixed", adaptive=False) as ledger:
-        assert ledger.verify() == 2
-        assert ledger.spent == pytest.approx(0.4969753897802392, rel=1e-2)
-    with Ledger(path, epsilon=1.0, delta=1e-6, dataset="new") as ledger:
-        assert isinstance(ledger._filter, AdaptiveFilter)
-
-
-def test_old_rows_open_in_either_store(location: str) -> None:
-    copied_to(location, "adaptive")
-    with Ledger(location, epsilon=1.0, delta=1e-6, dataset="adaptive") as ledger:
-        assert ledger.balance().charges == ledger.verify() == 5
-        while ledger.fits(dp.GaussianDpEvent(20.0)):
-            ledger.charge(dp.GaussianDpEvent(20.0))
-        assert 0.9 < ledger.spent <= 1

@@ -7,9 +7,9 @@ import dp_accounting as dp
 import pytest
 
 from prudent.accounting import serialisation
-from prudent.budget.hash_chain import BEFORE_THE_FIRST, row_after
+from prudent.budget.charges import BEFORE_THE_FIRST, row_after
 from prudent.budget.ledger import Ledger, OverBudgetError, TamperedLedgerError
-from prudent.budget.storage import Row, Store
+from prudent.budget.storage import LedgerRow, Store
 
 EVENTS = [dp.GaussianDpEvent(40.0), dp.LaplaceDpEvent(50.0), dp.GaussianDpEvent(60.0)]
 
@@ -22,7 +22,7 @@ def ledger(request: pytest.FixtureRequest, location: str) -> Ledger:
         yield opened
 
 
-def overwrite(store: Store, dataset: str, rows: list[Row]) -> None:
+def overwrite(store: Store, dataset: str, rows: list[LedgerRow]) -> None:
     """What an owner of the database can do: take the guard away, and write what he likes."""
     if store.location.startswith("postgresql"):
         store._execute("ALTER TABLE prudent_ledger DISABLE TRIGGER ALL")
@@ -34,12 +34,12 @@ def overwrite(store: Store, dataset: str, rows: list[Row]) -> None:
         store.append(dataset, row)
 
 
-def edited(row: Row, **changes: object) -> Row:
+def edited(row: LedgerRow, **changes: object) -> LedgerRow:
     record = json.dumps({**json.loads(row.record), **changes})
     return row._replace(record=record)
 
 
-def rehashed(rows: list[Row]) -> list[Row]:
+def rehashed(rows: list[LedgerRow]) -> list[LedgerRow]:
     """The same records with a chain of hashes that is right again."""
     chain = [BEFORE_THE_FIRST]
     for row in rows:
@@ -49,26 +49,26 @@ def rehashed(rows: list[Row]) -> list[Row]:
     return chain[1:]
 
 
-def without_event(rows: list[Row]) -> list[Row]:
+def without_event(rows: list[LedgerRow]) -> list[LedgerRow]:
     fields = json.loads(rows[-1].record)
     fields.pop("event")
     return rehashed([*rows[:-1], rows[-1]._replace(record=json.dumps(fields))])
 
 
-def cheaper(rows: list[Row]) -> list[Row]:
+def cheaper(rows: list[LedgerRow]) -> list[LedgerRow]:
     """What the last row notes as spent halved, all hashes right."""
     spent = json.loads(rows[-1].record)["spent"]
     return rehashed([*rows[:-1], edited(rows[-1], spent=spent / 2)])
 
 
-def mended(rows: list[Row]) -> list[Row]:
+def mended(rows: list[LedgerRow]) -> list[LedgerRow]:
     """A label changed and the hash of that row made right; those after it still hold the old."""
     fields = json.loads(rows[1].record)
     fields.pop("sequence")
     return [rows[0], row_after(rows[0], **{**fields, "label": "other"}), *rows[2:]]
 
 
-EDITS: dict[str, Callable[[list[Row]], list[Row]]] = {
+EDITS: dict[str, Callable[[list[LedgerRow]], list[LedgerRow]]] = {
     "a label": lambda rows: [*rows[:1], edited(rows[1], label="other"), *rows[2:]],
     "a label, its own hash mended": mended,
     "a space": lambda rows: [*rows[:2], rows[2]._replace(record=rows[2].record + " "), rows[3]],
@@ -156,7 +156,7 @@ def test_an_edited_ledger_admits_no_charge(ledger: Ledger, location: str) -> Non
         ledger.charge(EVENTS[0])
 
 
-def forged(last: Row, event: dp.DpEvent, **noted: object) -> Row:
+def forged(last: LedgerRow, event: dp.DpEvent, **noted: object) -> LedgerRow:
     """A row with a hash that is right, as anyone may append who may INSERT."""
     fields = {"time": "2026-01-01T00:00:00+00:00", "label": "forged", "delta": None, "spent": 0.0}
     return row_after(

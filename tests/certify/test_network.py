@@ -109,7 +109,7 @@ def test_a_network_is_written_and_read(
     write_network(tmp_path / "x.npz", made[1].layers, {"loss": 1.0})
     again, header = read_network(tmp_path / "x.npz")
     assert again.entries == 32
-    assert header["story"] == {"loss": 1.0}
+    assert header["provenance"] == {"loss": 1.0}
     assert np.array_equal(again(images(4)), made[1](images(4)))
 
 
@@ -126,10 +126,12 @@ def test_maps_and_landmarks_come_with_the_package(name: str, width: int) -> None
     cells = shipped.cells(pictures)
     assert cells.shape == (20, 1)
     assert ((cells >= 0) & (cells < shipped.sizes[0])).all()
-    story = json.loads(str(np.load(resources.files(features) / f"{name}-landmarks.npz")["story"]))
-    assert story["count"] + story["digits"] == len(shipped.codes)
+    provenance = json.loads(
+        str(np.load(resources.files(features) / f"{name}-landmarks.npz")["provenance"])
+    )
+    assert provenance["count"] + provenance["digits"] == len(shipped.codes)
     assert shipped.crowding is not None
-    assert "held" in story["saw"] or "MNIST" in story["saw"]
+    assert "held" in provenance["saw"] or "MNIST" in provenance["saw"]
 
 
 @pytest.mark.parametrize("name", ["letters", "glyphs"])

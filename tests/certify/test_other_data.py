@@ -127,7 +127,7 @@ def test_attacks_on_a_histogram_and_its_file(tmp_path):
     assert result.certified[40] > 0.6
     write(tmp_path / "map.npz", found)
     again = read(tmp_path / "map.npz")
-    assert again.story == {"reviews": 600}
+    assert again.provenance == {"reviews": 600}
     np.testing.assert_allclose(again.numbers(scale()[0]), found.numbers(scale()[0]), atol=1e-4)
 
 
@@ -135,7 +135,7 @@ def test_the_direction_that_comes_with_the_package():
     features = minilm_map()
     assert isinstance(features, Intervals)
     assert features.direction.shape == (384,)
-    assert features.story["reviews"] == 6000
+    assert features.provenance["reviews"] == 6000
     assert features.name == "minilm"
 
 
@@ -250,9 +250,9 @@ def test_texts_become_votes(tmp_path):
     np.testing.assert_array_equal(embedding(rows[::-1].copy())[::-1], found)
     np.testing.assert_array_equal(embedding(rows / np.float32(255)), found)
     tokenizer.enable_truncation(256)
-    story = make(tmp_path / "made.npz", 12, embedding)
-    assert story["reviews"] == 12
-    assert json.loads(str(np.load(tmp_path / "made.npz")["header"]))["story"] == story
+    provenance = make(tmp_path / "made.npz", 12, embedding)
+    assert provenance["reviews"] == 12
+    assert json.loads(str(np.load(tmp_path / "made.npz")["header"]))["provenance"] == provenance
     features = attrs.evolve(read(tmp_path / "made.npz"), embedding=embedding)
     assert np.array_equal(features.cells(rows), features.cells(texts))
     assert (features.cells([*texts, 3])[:, 0] >= 0).tolist() == [True] * 4 + [False]

@@ -283,7 +283,7 @@ class TestEvents:
         ("content", "flags", "message"),
         [
             ("{", [], "JSON"),
-            ('{"kind": "os.system"}', [], r"^--event: .*event\.json: Expected kind"),
+            ('{"format": 1, "kind": "os.system"}', [], r"^--event: .*event\.json: Expected kind"),
             ("[" * 100_000, [], "JSON|nested"),
             (None, [], "a readable file .*No such file"),
             (to_json(dp.GaussianDpEvent(1.0)), ["--noise-multiplier=1"], "complete"),

@@ -567,8 +567,7 @@ class Audit(Entry):
         return drawing.arrays(2).map(torch.from_numpy)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        from prudent.audit.training.observing import observe
-        from prudent.audit.training.scenes import Scene
+        from prudent.audit.training.scenes import Scene, observe
 
         found = []
         for direction in torch.eye(2, dtype=torch.float64):

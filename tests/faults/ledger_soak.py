@@ -17,7 +17,7 @@ from typing import TypeVar
 import attrs
 import dp_accounting as dp
 
-from prudent.budget.adaptive_filter import AdaptiveFilter
+from prudent.budget.filters import AdaptiveFilter
 from prudent.budget.ledger import Ledger, OverBudgetError, StorageError
 from tests.budget.charging import processes
 

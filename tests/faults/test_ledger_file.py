@@ -12,7 +12,7 @@ from pathlib import Path
 import dp_accounting as dp
 import pytest
 
-from prudent.budget import creation, data_binding, sqlite_store
+from prudent.budget import allowance, data_binding, storage
 from prudent.budget.ledger import Ledger, LedgerError, StorageError
 from prudent.cli import main
 
@@ -218,7 +218,7 @@ def test_a_file_that_was_moved_away(path: Path) -> None:
 
 
 def test_another_process_that_holds_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
+    monkeypatch.setattr(storage, "_PATIENCE", 0.05)
     with Ledger.open(path) as ledger, contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageError, match=r"locked; another process is writing; try again"):
@@ -237,7 +237,7 @@ def test_a_clock_that_goes_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             return cls(1999, 1, 1, tzinfo=tz)
 
     with monkeypatch.context() as patched:
-        patched.setattr(creation.datetime, "datetime", Earlier)
+        patched.setattr(allowance.datetime, "datetime", Earlier)
         with Ledger.open(path) as ledger:
             ledger.charge(EVENT, "in 1999")
     with Ledger.open(path) as ledger:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import dp_accounting as dp
 import pytest
 
-from prudent.budget import postgres_store
+from prudent.budget import storage
 from prudent.budget.ledger import Ledger, StorageError
 
 psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
@@ -141,7 +141,7 @@ def test_the_answer_to_a_commit_is_lost(postgres_url, dataset) -> None:
 def test_another_process_that_holds_the_data_set(
     postgres_url, server, dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE", 1)
+    monkeypatch.setattr(storage, "_PATIENCE", 1)
     lock = "pg_advisory_lock(hashtext('prudent_ledger'), hashtext(%s))"
     with Ledger.open(postgres_url, dataset=dataset) as ledger:
         server.execute(f"SELECT {lock}", (dataset,))

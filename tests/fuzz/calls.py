@@ -897,7 +897,10 @@ CALLS: tuple[Call, ...] = (
         _never_below,
     ),
     Call("accounting.to_json", _of("accounting:to_json", event=Made(_ptr_event))),
-    Call("accounting.from_json", _of("accounting:from_json", text='{"kind": "NoOpDpEvent"}')),
+    Call(
+        "accounting.from_json",
+        _of("accounting:from_json", text='{"format": 1, "kind": "NoOpDpEvent"}'),
+    ),
     Call(
         "accounting.Certifier",
         _of("accounting:Certifier", event=dp.GaussianDpEvent(2.0), relation=Made(_relation)),
@@ -1271,9 +1274,9 @@ EXCLUDED: dict[str, str] = {
     "release.Suggestion": _RESULT,
     "release.Histogram": _RESULT,
     "release.ProposalSearch": "made by its calibrate, which is a target",
-    "accounting.Certificate": _RESULT,
+    "accounting.AccuracyCertificate": _RESULT,
     "accounting.InfiniteEpsilon": _RESULT,
-    "accounting.Price": _RESULT,
+    "accounting.PartPrice": _RESULT,
     ".audit": "a package; its commands are targets",
     ".tune": "a package; its command is a target",
     "accounting.TestChoice": _RESULT,

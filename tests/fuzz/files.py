@@ -200,11 +200,11 @@ def _read_landmarks(path: Path) -> object:
 def _feature_file(name: str) -> Callable[[], list[bytes]]:
     def seeds() -> list[bytes]:
         if name == "network":
-            header = {"format": 2, "layers": [{"size": 0}], "story": {}}
+            header = {"format": 1, "layers": [{"size": 0}], "provenance": {}}
             arrays = {"weight0": np.ones((784, 2), np.int8), "gain0": np.ones(2, np.float32)}
             arrays["bias0"] = np.zeros(2, np.float32)
         else:
-            header = {"format": 1, "story": {}}
+            header = {"format": 1, "provenance": {}}
             arrays = {"centre": np.zeros(3), "direction": np.ones(3)}
         return [_saved(header=np.array(json.dumps(header)), **arrays)]
 
@@ -490,8 +490,8 @@ def _rows() -> list[bytes]:
 
 def _read_rows(content: bytes) -> object:
     """A ledger with these documents and right hashes, as whoever owns the database can make one."""
-    from prudent.budget.hash_chain import BEFORE_THE_FIRST, _digest
-    from prudent.budget.storage import Row
+    from prudent.budget.charges import BEFORE_THE_FIRST, _digest
+    from prudent.budget.storage import LedgerRow
 
     path = folder() / "rows.db"
     path.write_bytes(
@@ -500,7 +500,7 @@ def _read_rows(content: bytes) -> object:
     last = BEFORE_THE_FIRST
     file = sqlite3.connect(path)
     for sequence, record in enumerate(content.decode("utf-8", "replace").split("\n")):
-        last = Row(sequence, record, _digest(last, record))
+        last = LedgerRow(sequence, record, _digest(last, record))
         file.execute("INSERT INTO prudent_ledger VALUES ('default', ?, ?, ?)", last)
     file.commit()
     file.close()
@@ -508,7 +508,7 @@ def _read_rows(content: bytes) -> object:
 
 
 def _empty() -> bytes:
-    from prudent.budget.stores import open_store
+    from prudent.budget.storage import open_store
 
     path = folder() / "empty.db"
     open_store(path, create=True).close()
@@ -644,7 +644,7 @@ def _search_state() -> list[bytes]:
     from prudent.tune import Binomial
 
     event = json.loads(to_json(Binomial(2, 1.0).event(_search_event())))
-    kept = {"format": 2, "name": "ab", "event": event, "settings": [{"x": 1}, {"x": 2}]}
+    kept = {"format": 1, "name": "ab", "event": event, "settings": [{"x": 1}, {"x": 2}]}
     kept |= {"candidate": "", "begun": 1}
     return [json.dumps(kept).encode()]
 

@@ -59,8 +59,12 @@ FILES: list[tuple[str, bytes]] = [
     ("paid", b"[" * 100_000),
     ("metrics", b'{"step": 1, "a": "\xf5"}'),
     ("metrics", b'{"step": 1' + b"0" * 400 + b"}"),
-    ("event", b'{"kind": "GaussianDpEvent", "noise_multiplier": "\\u001b[2J"}'),
-    ("event", b'{"kind": "SelfComposedDpEvent", "count": null, "event": {"kind": "NoOpDpEvent"}}'),
+    ("event", b'{"format": 1, "kind": "GaussianDpEvent", "noise_multiplier": "\\u001b[2J"}'),
+    (
+        "event",
+        b'{"format": 1, "kind": "SelfComposedDpEvent", "count": null, '
+        b'"event": {"kind": "NoOpDpEvent"}}',
+    ),
     ("event", b"[" * 100_000),
     ("known ledgers", b'{"data": "d", "ledger": "/nowhere\xaf"}\n'),
     ("archive", b"PK\x05\x06"),

@@ -16,8 +16,14 @@ import numpy as np
 from flint import acb, arb, ctx
 
 from prudent import _validate
-from prudent.accounting.domination import dominating
-from prudent.accounting.pairs import BoundedRangePair, Dominating, LaplacePair, MixturePair, Pair
+from prudent.accounting.losses.domination import dominating
+from prudent.accounting.losses.pairs import (
+    BoundedRangePair,
+    Dominating,
+    LaplacePair,
+    MixturePair,
+    Pair,
+)
 
 _BITS = 128  # δ = 1e-20 keeps 18 digits
 _MOST_POINTS = 2**22

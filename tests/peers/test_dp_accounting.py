@@ -48,7 +48,7 @@ WORDING = (
 )
 SMALLER_SELECTION = (
     "The test asks for the bound of Papernot and Steinke to several digits; ours is the smaller of "
-    "that one and its own (prudent.accounting.repeated_selection)."
+    "that one and its own (prudent.accounting.losses.repeated_selection)."
 )
 NO_CANDIDATE = (
     "A Poisson number of candidates may be zero. Ours adds the probability of that outcome to the "

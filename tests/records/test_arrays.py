@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent._validate import ArgumentError
-from prudent.records.arrays import Form, declared_width
+from prudent.records.arrays import ArrayForm, declared_width
 
 DRAW = np.random.default_rng(3)
 BYTES = DRAW.integers(0, 256, (6, 4, 4)).astype(np.uint8)
-PIXELS = Form((4, 4), 0, 255)
+PIXELS = ArrayForm((4, 4), 0, 255)
 
 
 class Raises:
@@ -57,7 +57,7 @@ def test_an_odd_record_changes_no_other(name: str) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 1000])
 def test_memory_order_and_chunks_change_nothing(rows: int) -> None:
     values = DRAW.standard_normal((300, 7))
-    form = Form((7,))
+    form = ArrayForm((7,))
     wanted, _ = form.read(values)
     for given_values in (np.asfortranarray(values), values[::-1][::-1], list(values)):
         parts = list(form.chunks(given_values, rows))
@@ -68,7 +68,7 @@ def test_memory_order_and_chunks_change_nothing(rows: int) -> None:
 
 def test_containers_agree() -> None:
     values = DRAW.integers(-9, 9, (5, 3))
-    wanted, _ = Form((3,)).read(values)
+    wanted, _ = ArrayForm((3,)).read(values)
     frame = pd.DataFrame(values)
     mixed = frame.astype(object)
     for each in (
@@ -82,23 +82,23 @@ def test_containers_agree() -> None:
         values.astype(object),
         list(torch.from_numpy(values)),
     ):
-        found, present = Form((3,)).read(each)
+        found, present = ArrayForm((3,)).read(each)
         assert np.array_equal(found, wanted)
         assert present.all()
 
 
 def test_a_missing_value_in_a_table_changes_no_other_row() -> None:
     frame = pd.DataFrame({"a": [2**53 + 1, 2, 3], "b": [1, 2, 3]})
-    wanted, _ = Form((2,)).read(frame)
+    wanted, _ = ArrayForm((2,)).read(frame)
     gone = pd.concat([frame, pd.DataFrame({"a": [None], "b": ["x"]})], ignore_index=True)
-    found, present = Form((2,)).read(gone)
+    found, present = ArrayForm((2,)).read(gone)
     assert np.array_equal(found[:3], wanted)
     assert present.tolist() == [True, True, True, False]
 
 
 @given(st.lists(st.floats(width=32), min_size=2, max_size=6))
 def test_numbers_survive(values: list[float]) -> None:
-    found, present = Form((1,)).read([[value] for value in values])
+    found, present = ArrayForm((1,)).read([[value] for value in values])
     finite = np.isfinite(values)
     assert np.array_equal(present, finite)
     assert np.array_equal(found[finite, 0], np.array(values)[finite])
@@ -107,8 +107,8 @@ def test_numbers_survive(values: list[float]) -> None:
 def test_what_is_no_container_is_refused() -> None:
     for wrong in (3, np.float64(3), (each for each in [1])):
         with pytest.raises(ArgumentError):
-            Form((1,)).read(wrong)
-    assert Form((2,)).read([])[0].shape == (0, 2)
+            ArrayForm((1,)).read(wrong)
+    assert ArrayForm((2,)).read([])[0].shape == (0, 2)
 
 
 def test_only_the_type_of_a_container_says_how_wide_records_are() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from prudent.records.fingerprint import digest, fingerprint
+from prudent.records.containers import digest, fingerprint
 
 X = torch.arange(12.0).reshape(4, 3)
 Y = torch.tensor([0, 1, 0, 1])

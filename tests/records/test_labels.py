@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent._validate import ArgumentError
-from prudent.records.labels import NONE, Classes
+from prudent.records.arrays import NONE, Classes
 
 
 class Everything:

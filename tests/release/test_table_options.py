@@ -17,7 +17,7 @@ import pyarrow.parquet  # noqa: E402
 
 from prudent._validate import ArgumentError  # noqa: E402
 from prudent.accounting import ExponentialMechanismDpEvent, PldAccountant  # noqa: E402
-from prudent.accounting.domination import leaves  # noqa: E402
+from prudent.accounting.losses.domination import leaves  # noqa: E402
 from prudent.release import statistics  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from tests.release.recording import Book  # noqa: E402

@@ -28,9 +28,8 @@ from prudent.tune import (
     price,
     tune,
 )
-from prudent.tune.candidate import attempt, outcome
+from prudent.tune.candidate import attempt, outcome, side_by_side
 from prudent.tune.search_folder import prune
-from prudent.tune.workers import side_by_side
 
 EVENT = ApproximateDpEvent(0.1, 0.0)
 

@@ -1,11 +1,9 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
 from prudent.accounting.attack_bounds import AttackBounds as AttackBounds
-from prudent.accounting.attack_bounds import Price as Price
+from prudent.accounting.attack_bounds import PartPrice as PartPrice
 from prudent.accounting.attack_bounds import price_list as price_list
 from prudent.accounting.calibration import UnreachableTargetError as UnreachableTargetError
-from prudent.accounting.cheapest_test import TestChoice as TestChoice
-from prudent.accounting.cheapest_test import best_test as best_test
 from prudent.accounting.events import ApproximateDpEvent as ApproximateDpEvent
 from prudent.accounting.events import BinomialSelectionDpEvent as BinomialSelectionDpEvent
 from prudent.accounting.events import DiscreteGaussianTest as DiscreteGaussianTest
@@ -17,9 +15,14 @@ from prudent.accounting.events import MarginTest as MarginTest
 from prudent.accounting.events import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
 from prudent.accounting.events import Reveals as Reveals
 from prudent.accounting.events import WorstOfDpEvent as WorstOfDpEvent
+from prudent.accounting.group_privacy import InfiniteEpsilon as InfiniteEpsilon
 from prudent.accounting.group_privacy import epsilon_of as epsilon_of
-from prudent.accounting.infinite_epsilon import InfiniteEpsilon as InfiniteEpsilon
-from prudent.accounting.infinite_epsilon import why_infinite as why_infinite
+from prudent.accounting.group_privacy import why_infinite as why_infinite
+from prudent.accounting.losses.trial_counts import Binomial as Binomial
+from prudent.accounting.losses.trial_counts import Geometric as Geometric
+from prudent.accounting.losses.trial_counts import NegativeBinomial as NegativeBinomial
+from prudent.accounting.losses.trial_counts import Poisson as Poisson
+from prudent.accounting.losses.trial_counts import TrialCount as TrialCount
 from prudent.accounting.pld_accountant import PldAccountant as PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant as RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE as ADD_REMOVE
@@ -27,14 +30,11 @@ from prudent.accounting.relations import REPLACE_ONE as REPLACE_ONE
 from prudent.accounting.relations import ZERO_OUT as ZERO_OUT
 from prudent.accounting.relations import Adjacency as Adjacency
 from prudent.accounting.relations import Relation as Relation
-from prudent.accounting.robustness import Certificate as Certificate
+from prudent.accounting.robustness import AccuracyCertificate as AccuracyCertificate
 from prudent.accounting.robustness import Certifier as Certifier
 from prudent.accounting.run import Run as Run
+from prudent.accounting.run import TestChoice as TestChoice
+from prudent.accounting.run import best_test as best_test
 from prudent.accounting.serialisation import describe as describe
 from prudent.accounting.serialisation import from_json as from_json
 from prudent.accounting.serialisation import to_json as to_json
-from prudent.accounting.trial_counts import Binomial as Binomial
-from prudent.accounting.trial_counts import Geometric as Geometric
-from prudent.accounting.trial_counts import NegativeBinomial as NegativeBinomial
-from prudent.accounting.trial_counts import Poisson as Poisson
-from prudent.accounting.trial_counts import TrialCount as TrialCount

@@ -6,11 +6,8 @@ and Q for the law without it; δ₋(ε) = sup P(A) - e^ε Q(A) is the profile of
 δ₊(ε) = sup Q(A) - e^ε P(A) that of adding it.
 
 *Trade-off.* A test that says "present" on A has the false-positive rate α = Q(A) and misses with
-probability β = 1 - P(A). By definition of the profiles, for every ε ≥ 0,
-
-    β ≥ 1 - δ₋(ε) - e^ε α    and    β ≥ e^-ε (1 - α - δ₊(ε)).
-
-The largest of these over all ε is the trade-off curve of (Q, P) exactly (Dong, Roth and Su 2022),
+probability β = 1 - P(A), which `TradeOff` bounds from below by δ₊, δ₋ and u = 1 - α. The largest of
+its bounds over all ε is the trade-off curve of (Q, P) exactly (Dong, Roth and Su 2022),
 so profiles and curves determine each other. Using one direction's profile for both is wrong for an
 asymmetric mechanism, such as a sampled one. Testing P against Q exchanges δ₋ and δ₊; the curve
 here is the lower of the two.
@@ -35,13 +32,15 @@ import numpy as np
 
 from prudent import _validate
 from prudent.accounting._numeric import each
-from prudent.accounting.domination import leaves
-from prudent.accounting.loss_tables import Array
+from prudent.accounting.losses.domination import leaves
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.trade_off import TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
 
 _POINTS = 400
 _FARTHEST = 40.0  # an e^ε beyond which false-positive rates are below 1e-17
 _TELLING = 1e-9  # the grid ends where the profile has fallen to this
+_ROUNDING = 1e-15  # above the rounding errors of a bound, which are below 8u
 
 
 @attrs.frozen(eq=False)
@@ -117,28 +116,21 @@ class AttackBounds:
         return found / (found + (1 - prior) * alpha)
 
     def _misses(self, alpha: Array) -> Array:
-        grown = np.exp(self.epsilons)[:, None]
-        bounds = []
-        for first, second in ((self.removing, self.adding), (self.adding, self.removing)):
-            steep = 1 - first[:, None] - grown * alpha
-            flat = (1 - alpha - second[:, None]) / grown
-            bounds.append(np.maximum(steep, flat).max(axis=0))
-        return np.asarray(np.maximum(0.0, np.minimum(*bounds)))
+        return np.maximum(0.0, self._least(alpha, self.removing, self.adding) - _ROUNDING)
+
+    def _least(self, alpha: Array, removing: Array, adding: Array) -> Array:
+        """The lower of the trade-off curves of (Q, P) and (P, Q)."""
+        curve = TradeOff((self.epsilons, adding), (self.epsilons, removing))
+        return np.minimum(*(way.least(1 - alpha, alpha) for way in (curve, curve.reversed)))
 
     def _misses_upper(self, alpha: Array) -> Array:
         """As `_misses`, with the factor of each interval's start and the profile of its end.
 
         Beyond the last ε the profile is at least 0, so the end counts as 0 there.
         """
-        grown = np.exp(self.epsilons)[:, None]
         lower = self.removing_lower, self.adding_lower
-        ends = [np.append(profile[1:], 0.0)[:, None] for profile in lower]
-        curves = []
-        for first, second in ((ends[0], ends[1]), (ends[1], ends[0])):
-            steep = 1 - first - grown * alpha
-            flat = (1 - alpha - second) / grown
-            curves.append(np.maximum(steep, flat).max(axis=0))
-        return np.asarray(np.clip(np.minimum(*curves), 0.0, 1 - alpha))
+        ends = (np.append(profile[1:], 0.0) for profile in lower)
+        return np.clip(self._least(alpha, *ends) + _ROUNDING, 0.0, 1 - alpha)
 
     def _success(self, prior: float) -> float:
         if prior in (0.0, 1.0):
@@ -160,7 +152,7 @@ class AttackBounds:
 
 
 @attrs.frozen
-class Price:
+class PartPrice:
     """One part of a composed event and what it costs.
 
     Attributes:
@@ -177,7 +169,7 @@ class Price:
     adds: float
 
 
-def price_list(event: dp.DpEvent, delta: float) -> list[Price]:
+def price_list(event: dp.DpEvent, delta: float) -> list[PartPrice]:
     """The price of each part of a composed event at one δ, in the order of the parts.
 
     Equal parts are listed once. Both numbers are differences or values of upper bounds.
@@ -195,7 +187,7 @@ def price_list(event: dp.DpEvent, delta: float) -> list[Price]:
     for index, (part, count) in enumerate(parts):
         rest = _epsilon(parts[:index] + parts[index + 1 :], delta)
         adds = max(0.0, total - rest) if math.isfinite(rest) else math.nan
-        prices.append(Price(part, count, _epsilon([(part, count)], delta), adds))
+        prices.append(PartPrice(part, count, _epsilon([(part, count)], delta), adds))
     return prices
 
 

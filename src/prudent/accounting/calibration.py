@@ -70,8 +70,7 @@ def solve(
     so its answer is already safe; the fine grid then moves it a little further. This is the
     accountant unless another is given.
     """
-    from prudent.accounting.group_privacy import epsilon_of
-    from prudent.accounting.infinite_epsilon import why_infinite
+    from prudent.accounting.group_privacy import epsilon_of, why_infinite
     from prudent.accounting.pld_accountant import PldAccountant
 
     accountant = PldAccountant if accountant is None else accountant

@@ -12,6 +12,8 @@ the least of these bounds, all of which hold:
   has the pair of `group_pairs`, which is exact for the worst records. Any other sampled release is
   a mixture over the number of the person's records in the batch (`_sampled`), each part bounded by
   a chain. Dominating pairs compose adaptively.
+
+Where ε is infinite, `why_infinite` says why, and names the least δ at which it is finite.
 """
 
 import math
@@ -22,7 +24,15 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent.accounting.domination import (
+from prudent._rounding import exact, rounded_up
+from prudent.accounting.events import (
+    LARGEST_EPSILON,
+    ExponentialMechanismDpEvent,
+    LaplaceTest,
+    ProposeTestReleaseDpEvent,
+)
+from prudent.accounting.losses.convolution import any_infinite
+from prudent.accounting.losses.domination import (
     DominatedDpEvent,
     Parts,
     additive_parts,
@@ -31,8 +41,7 @@ from prudent.accounting.domination import (
     leaves,
     margin_pair,
 )
-from prudent.accounting.events import LARGEST_EPSILON, ExponentialMechanismDpEvent, LaplaceTest
-from prudent.accounting.group_pairs import (
+from prudent.accounting.losses.group_pairs import (
     BoundPair,
     Profile,
     ShiftedPair,
@@ -40,19 +49,16 @@ from prudent.accounting.group_pairs import (
     nodes_up_to,
     sampled_counts,
 )
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import BoundedRangePair, Dominating
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.pairs import BoundedRangePair, Dominating
+from prudent.accounting.losses.trial_counts import trial_count
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
-from prudent.accounting.trial_counts import trial_count
+from prudent.accounting.serialisation import describe
 
-_SHARES = (
-    0.25,
-    1.0,
-    4.0,
-    16.0,
-)  # ratios of the δ of one link of a chain to that of the link before
+_SHARES = (0.25, 1.0, 4.0, 16.0)  # ratios of the δ of a link of a chain to that of the link before
+_STEPS = 6  # bisections of the exponent of δ, for relations of several records
 _TAIL = 1e-22  # how far the profile of one release may be above its limit at the last node
 
 
@@ -265,3 +271,91 @@ def _mean(pairs: list[BoundPair], weights: Array) -> BoundPair:
 
     forward = mean(pair.profile for pair in pairs)
     return BoundPair.of(nodes, forward, mean(pair.swapped().profile for pair in pairs))
+
+
+@attrs.frozen
+class InfiniteEpsilon:
+    """The reason why no finite ε is proved at some δ.
+
+    Attributes:
+        delta: The δ asked for.
+        least_delta: ε is finite for every δ above this; 1 if it is for none.
+        reasons: What prevents a finite ε, one sentence for each part that does.
+    """
+
+    delta: float
+    least_delta: float
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.least_delta >= 1:
+            remedy = "No δ below 1 makes ε finite."
+        else:
+            remedy = f"ε is finite for every δ above {rounded_up(self.least_delta, 3)}."
+        return " ".join([f"ε is infinite at δ = {exact(self.delta)}.", *self.reasons, remedy])
+
+
+def why_infinite(
+    event: dp.DpEvent, delta: float, relation: Relation = ADD_REMOVE
+) -> InfiniteEpsilon | None:
+    """Explain why the ε of an event is infinite at a δ; None if it is finite.
+
+    An ε is infinite if outputs that occur only with the record, or only without it, have a
+    probability of δ or more. Such outputs come from releases without noise, from tests that pass by
+    accident (with probability δ₀ each) where no bound on the sensitivity is known, and from
+    mechanisms of which only some δ of their own is known. At δ = 0 it is infinite as soon as losses
+    have no bound, as with Gaussian noise.
+
+    Args:
+        event: The privacy event.
+        delta: δ.
+        relation: The neighbouring relation.
+    """
+    delta = _validate.between(0, 1, delta=delta)
+    if math.isfinite(epsilon_of(event, delta, relation)):
+        return None
+    parts = [(leaf, times, _limit(leaf)) for leaf, times in leaves(event)]
+    least = max(0.0, any_infinite([(limit, times) for _, times, limit in parts]))
+    reasons = [_reason(*part) for part in parts if part[2] > 0]
+    if not reasons:
+        reasons = ["δ = 0 needs losses that are bounded, and some here are not."]
+    if relation.distance > 1 and least < 1:
+        least = _least_for(event, relation, max(least, 1e-300))
+        reasons.append(f"For {relation}, each of {relation.distance} records counts.")
+    return InfiniteEpsilon(delta, least, tuple(reasons))
+
+
+def _limit(leaf: dp.DpEvent) -> float:
+    return PldAccountant().compose(leaf).get_delta(math.inf)
+
+
+def _reason(leaf: dp.DpEvent, times: int, limit: float) -> str:
+    what = describe(leaf).replace("\n", "; ")
+    if limit >= 1:
+        return f"One part hides nothing: {what}."
+    inner, rate = leaf, 1.0
+    while isinstance(inner, dp.PoissonSampledDpEvent):
+        rate *= inner.sampling_probability
+        inner = inner.event
+    total = rounded_up(any_infinite([(limit, times)]), 3)
+    if isinstance(inner, ProposeTestReleaseDpEvent):
+        sampled = f" at sampling rate {rate:g}" if rate < 1 else ""
+        tests = f"{times:,} tests{sampled} may each" if times > 1 else f"One test{sampled} may"
+        return (
+            f"{tests} pass by accident with probability δ₀ = {rounded_up(inner.failure)}, and no "
+            f"bound holds then: δ must exceed {total}."
+        )
+    number = f"{times:,} × " if times > 1 else ""
+    return f"δ must exceed {total} because of {number}{what}."
+
+
+def _least_for(event: dp.DpEvent, relation: Relation, start: float) -> float:
+    """A δ, within a small factor, from which on ε is finite for a relation of several records."""
+    low, high = math.log(start), 0.0
+    if not math.isfinite(epsilon_of(event, math.exp(high - 1e-9), relation)):
+        return 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        finite = math.isfinite(epsilon_of(event, math.exp(middle), relation))
+        low, high = (low, middle) if finite else (middle, high)
+    return math.exp(high)

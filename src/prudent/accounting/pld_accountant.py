@@ -16,15 +16,20 @@ import numpy as np
 
 from prudent import _validate
 from prudent.accounting._numeric import each
-from prudent.accounting.composed import Composition, tabulated_pair
-from prudent.accounting.domination import check_rate, dominating, leaves
 from prudent.accounting.events import WorstOfDpEvent
-from prudent.accounting.loss_tables import Array, LossTable
-from prudent.accounting.neighbouring import check_neighbouring, refused
-from prudent.accounting.pairs import Dominating, MixturePair, TabulatedPair
+from prudent.accounting.losses.composed import Composition, tabulated_pair
+from prudent.accounting.losses.domination import (
+    check_neighbouring,
+    check_rate,
+    dominating,
+    leaves,
+    refused,
+)
+from prudent.accounting.losses.loss_tables import Array, LossTable
+from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
+from prudent.accounting.losses.repeated_selection import selected
+from prudent.accounting.losses.trial_counts import TrialCount, trial_count
 from prudent.accounting.rdp_accountant import RdpAccountant
-from prudent.accounting.repeated_selection import selected
-from prudent.accounting.trial_counts import TrialCount, trial_count
 
 if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf

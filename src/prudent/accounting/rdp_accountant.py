@@ -10,19 +10,6 @@ from dp_accounting.dp_event import RandomizedResponseDpEvent, RepeatAndSelectDpE
 
 from prudent import _validate
 from prudent.accounting._numeric import each
-from prudent.accounting.conversion import best_delta, best_epsilon
-from prudent.accounting.domination import (
-    Parts,
-    additive_parts,
-    approximate_pair,
-    branch_pair,
-    case_one,
-    case_one_without_accident,
-    check_rate,
-    leaves,
-    margin_pair,
-    telling_margins,
-)
 from prudent.accounting.events import (
     ApproximateDpEvent,
     BinomialSelectionDpEvent,
@@ -36,8 +23,24 @@ from prudent.accounting.events import (
     Reveals,
     WorstOfDpEvent,
 )
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.moments import (
+from prudent.accounting.losses.conversion import best_delta, best_epsilon
+from prudent.accounting.losses.domination import (
+    Parts,
+    additive_parts,
+    approximate_pair,
+    branch_pair,
+    case_one,
+    case_one_without_false_pass,
+    check_neighbouring,
+    check_rate,
+    leaves,
+    margin_pair,
+    refused,
+    telling_margins,
+    with_halved_noise,
+)
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.moments import (
     divergence_of_removing,
     kullback_leibler,
     largest_loss,
@@ -45,10 +48,9 @@ from prudent.accounting.moments import (
     log_sampled_ratio,
     renyi_divergence,
 )
-from prudent.accounting.neighbouring import check_neighbouring, refused, with_halved_noise
-from prudent.accounting.pairs import BoundedRangePair, MixturePair, Pair
-from prudent.accounting.repeated_selection import selected_divergences
-from prudent.accounting.trial_counts import (
+from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair, Pair
+from prudent.accounting.losses.repeated_selection import selected_divergences
+from prudent.accounting.losses.trial_counts import (
     Binomial,
     NegativeBinomial,
     Poisson,
@@ -73,8 +75,9 @@ _SELECTIONS = (RepeatAndSelectDpEvent, BinomialSelectionDpEvent)
 class RdpAccountant(dp.PrivacyAccountant):
     """Composes events by their Rényi divergences.
 
-    Keeps two accounts: a plain one, and one in which every accident of a test (a margin of 0 that
-    passes) is charged to δ instead of to the divergence (Errata 2.4). The better one is reported.
+    Keeps two accounts: a plain one, and one in which every false pass of a test (of a margin of 0)
+    is set aside from δ instead of charged to the divergence (Errata 2.4). The better one is
+    reported.
 
     Guarantee:
         `get_epsilon(δ)` is an ε for which everything composed so far is (ε, δ)-DP.
@@ -140,23 +143,23 @@ class RdpAccountant(dp.PrivacyAccountant):
         return None
 
     def _compose_worst(self, leaf: WorstOfDpEvent, times: int, do_compose: bool) -> object:
-        """Charge the largest divergence at each order, and the largest δ of accidents."""
-        books = []
+        """Charge the largest divergence at each order, and the largest set-aside δ."""
+        accounts = []
         for event in leaf.events:
             alone = RdpAccountant(self._orders.tolist(), self.neighboring_relation)
             error = alone._maybe_compose(event, 1, do_compose)
             if error is not None:
                 return error
-            books.append((alone._rdp, alone._split_rdp, alone._split_delta))
+            accounts.append((alone._rdp, alone._split_rdp, alone._split_delta))
         if do_compose:
-            plain, split, deltas = zip(*books, strict=True)
+            plain, split, deltas = zip(*accounts, strict=True)
             self._rdp = self._rdp + times * np.max(plain, axis=0)
             self._split_rdp = self._split_rdp + times * np.max(split, axis=0)
             self._split_delta += times * max(deltas)
         return None
 
     def _compose_selection(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
-        """Charge the best of many runs; accidents of tests are not charged apart."""
+        """Charge the best of many runs; no δ is set aside."""
         count = trial_count(leaf)
         candidate = RdpAccountant(self._orders.tolist(), self.neighboring_relation)
         error = candidate._maybe_compose(leaf.event, 1, do_compose)
@@ -202,8 +205,8 @@ class RdpAccountant(dp.PrivacyAccountant):
         return self._rdp.copy()
 
     @property
-    def accidents_apart(self) -> tuple[Array, float]:
-        """The second account: divergences at `orders` without accidents, and the accidents' δ."""
+    def with_set_aside(self) -> tuple[Array, float]:
+        """The second account: divergences at `orders`, and the δ that was set aside for them."""
         return self._split_rdp.copy(), self._split_delta
 
     @overload
@@ -288,8 +291,8 @@ def _papernot_steinke(orders: Array, rdp: Array, count: TrialCount) -> Array:
     poisson = inside & (orders < np.inf) & isinstance(count, Poisson)
     for index in np.flatnonzero(poisson):
         order = float(orders[index])
-        accident = best_delta(orders, rdp, math.log1p(1 / (order - 1)))[0]
-        log_moment = (order - 1) * (rdp[index] + count.expected * accident)
+        delta = best_delta(orders, rdp, math.log1p(1 / (order - 1)))[0]
+        log_moment = (order - 1) * (rdp[index] + count.expected * delta)
         log_moment += math.log(count.expected)
         found[index] = np.logaddexp(log_moment, log_none) / (order - 1)
     decreasing = np.argsort(-orders, kind="stable")  # divergences do not decrease with the order
@@ -307,21 +310,21 @@ def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
 
 
 def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
-    """Rényi divergences of one run: plain; without accidents; and the δ of the accidents."""
+    """Rényi divergences of one run: plain; after some δ was set aside; and that δ."""
     event, rate = _unsampled(leaf)
     if isinstance(event, ProposeTestReleaseDpEvent):
-        safe, accident = case_one_without_accident(event)
+        safe, false_pass = case_one_without_false_pass(event)
         test = _case_two_divergence(event, orders, rate)
         plain = np.maximum(test, renyi_divergence(case_one(event), orders, rate))
         split = np.maximum(test, renyi_divergence(safe, orders, rate))
-        return plain, split, rate * accident
+        return plain, split, rate * false_pass
     if isinstance(event, ExponentialMechanismDpEvent):
         pair = BoundedRangePair(event.epsilon)
         ways = [renyi_divergence(pair, orders, rate, adding=adding) for adding in (False, True)]
         plain = np.maximum(*ways)
         return plain, plain, 0.0
     if isinstance(event, ApproximateDpEvent):
-        # Without its accident it is randomised response, which is symmetric.
+        # Without its δ it is randomised response, which is symmetric.
         split = renyi_divergence(approximate_pair(event.epsilon, 0.0), orders, rate)
         plain = np.full_like(split, np.inf) if event.delta and rate else split
         return plain, split, rate * event.delta

@@ -7,18 +7,15 @@ these records are.
 **From a profile to a bound.** Let P be the law of the output on the data at hand, Q that on the
 changed data, and g any function of the output with values in [0, 1]: the accuracy of a model on a
 fixed test set, or 1 if it labels one input correctly and 0 otherwise (its expectation is the *vote
-share*). Let a = E_P g, and let δ(ε) bound H(P‖Q) = sup over A of P(A) - e^ε Q(A), and δ'(ε) bound
-H(Q‖P). Then for every ε ≥ 0
-
-    E_Q g ≥ e^-ε (a - δ(ε))    and    E_Q g ≥ 1 - δ'(ε) - e^ε (1 - a).
+share*). Then E_Q g is at least what `TradeOff` says of u = E_P g.
 
 *Proof.* E_P g is the integral of P(g > t) over t from 0 to 1, and P(g > t) ≤ e^ε Q(g > t) + δ(ε)
-for every t. Integrating, a ≤ e^ε E_Q g + δ(ε), which is the first bound. The same for 1 - g with P
-and Q exchanged is 1 - E_Q g ≤ e^ε (1 - a) + δ'(ε), the second. ∎
+for every t. Integrating, u ≤ e^ε E_Q g + δ(ε), which is the first bound. The same for 1 - g with P
+and Q exchanged is 1 - E_Q g ≤ e^ε (1 - u) + δ'(ε), the second. ∎
 
-Every ε gives a valid bound; the best one is used, over a fine selection of the losses of a discrete
-privacy-loss distribution. Over all losses it is the Neyman-Pearson bound: nothing better follows
-from that distribution. It dominates the mechanism at every ε, so nothing is extrapolated.
+The best bound is used, over a fine selection of the losses of a discrete privacy-loss distribution.
+Over all losses it is the Neyman-Pearson bound: nothing better follows from that distribution. It
+dominates the mechanism at every ε, so nothing is extrapolated.
 
 **Which direction is which.** If records are added, P is the law without them and Q the law with
 them; if records are removed, it is the other way round. A certificate is the lesser of both bounds.
@@ -31,7 +28,7 @@ them; if records are removed, it is the other way round. A certificate is the le
   covered by replace-one.
 * *Group privacy*: a chain of data sets leads from the data to the changed data, each one record
   from the next. A lower bound at one link is the starting point of the next, because both bounds
-  above increase with a. So k records cost k applications of the bound for one record, whose laws
+  above increase with u. So k records cost k applications of the bound for one record, whose laws
   are those of the accountant. Here any mix of additions and removals is covered. This is used for
   Propose-Test-Release, of which no exact pair for k records is known.
 """
@@ -47,7 +44,8 @@ import numpy as np
 from prudent import _validate
 from prudent._rounding import exact, rounded_down, rounded_up
 from prudent.accounting.group_privacy import event_at_distance, has_exact_pairs
-from prudent.accounting.loss_tables import Array, LossTable
+from prudent.accounting.losses.loss_tables import LossTable
+from prudent.accounting.losses.trade_off import Profile, TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
 
@@ -60,7 +58,7 @@ _LARGEST_EXPONENT = 600.0  # beyond it nothing is left of any accuracy
 _ROUNDING = 1e-14  # covers the rounding errors of one application of the bound, which are below 16u
 
 
-class Method(enum.StrEnum):
+class CertificateMethod(enum.StrEnum):
     """How a certificate for several records is derived."""
 
     EXACT = "exact for k records"
@@ -75,7 +73,7 @@ _CHANGES = {
 
 
 @attrs.frozen(kw_only=True)
-class Certificate:
+class AccuracyCertificate:
     """A proved lower bound on the expected accuracy of a private run on changed data.
 
     Attributes:
@@ -96,7 +94,7 @@ class Certificate:
     expected: float
     at_least: float
     relation: Relation
-    method: Method
+    method: CertificateMethod
     runs: int | None = None
     confidence: float | None = None
 
@@ -128,7 +126,7 @@ class Certificate:
 
 
 @attrs.frozen(slots=False)
-class TradeOff:
+class ChangedData:
     """Lower bounds on expectations after a change of the data, from laws of the privacy loss.
 
     Attributes:
@@ -140,17 +138,18 @@ class TradeOff:
     adding: LossTable
 
     @classmethod
-    def of(cls, event: dp.DpEvent) -> "TradeOff":
-        """The trade-off of an event for one added or removed record."""
+    def of(cls, event: dp.DpEvent) -> "ChangedData":
+        """The bounds of an event for one added or removed record."""
         accountant = PldAccountant(value_discretization_interval=_INTERVAL)
         return cls(*accountant.compose(event).laws())
 
     def after(self, value: float) -> float:
         """The least expectation after the change, of a function in [0, 1] with this one before."""
-        without, present = self._points
-        if without[1][0] == present[1][0] == 0:  # both laws are the same
+        curve = self.added
+        if curve.forward[1][0] == curve.backward[1][0] == 0:  # both laws are the same
             return value
-        return min(_least(value, without, present), _least(value, present, without))
+        fallen = min(float(way.least(value)) for way in (curve, curve.reversed))
+        return min(value, max(0.0, fallen - _ROUNDING))
 
     def after_many(self, value: float, changes: int, floor: float = -1.0) -> tuple[float, int]:
         """Apply `after` until `changes` or until the bound is at most `floor`.
@@ -168,30 +167,15 @@ class TradeOff:
         return value, changes
 
     @cached_property
-    def _points(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """e^ε and upper bounds on δ(ε), for adding and for removing."""
-        return _points_of(self.adding), _points_of(self.removing)
+    def added(self) -> TradeOff:
+        """The trade-off of the output without the records and that with them."""
+        return TradeOff(_profile_of(self.adding), _profile_of(self.removing))
 
 
-def _points_of(table: LossTable) -> tuple[Array, Array]:
+def _profile_of(table: LossTable) -> Profile:
     losses = table.losses[(table.losses > 0) & (table.losses < _LARGEST_EXPONENT)]
     losses = np.append(0.0, losses[:: 1 + len(losses) // _MOST_POINTS])
-    return np.exp(losses), np.minimum(1.0, table.profile(losses))
-
-
-def _least(value: float, forward: tuple[Array, Array], backward: tuple[Array, Array]) -> float:
-    """The larger of the two bounds of this module, over all tabulated ε; at least 0.
-
-    Args:
-        value: The expectation under P.
-        forward: e^ε and δ(ε) of P against Q.
-        backward: The same of Q against P.
-    """
-    growth, delta = forward
-    first = float(np.max((value - delta) / growth))
-    growth, delta = backward
-    second = float(np.max(1 - delta - growth * (1 - value)))
-    return min(value, max(0.0, max(first, second) - _ROUNDING))
+    return losses, np.minimum(1.0, table.profile(losses))
 
 
 @attrs.frozen(slots=False)
@@ -206,15 +190,15 @@ class Certifier:
 
     event: dp.DpEvent
     relation: Relation = ADD_REMOVE
-    _known: dict[int, TradeOff] = attrs.field(factory=dict, init=False, eq=False, repr=False)
+    _known: dict[int, ChangedData] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         check_relation(relation=self.relation)
 
     @property
-    def method(self) -> Method:
+    def method(self) -> CertificateMethod:
         """How certificates for several records are derived."""
-        return Method.EXACT if has_exact_pairs(self.event) else Method.GROUP
+        return CertificateMethod.EXACT if has_exact_pairs(self.event) else CertificateMethod.GROUP
 
     def certificate(
         self,
@@ -223,7 +207,7 @@ class Certifier:
         records: int,
         runs: int | None = None,
         confidence: float = 0.95,
-    ) -> Certificate:
+    ) -> AccuracyCertificate:
         """Return a lower bound on the expected accuracy of the run if some records are bad.
 
         Args:
@@ -248,7 +232,7 @@ class Certifier:
         expected = accuracy
         if runs is not None:
             expected = mean_at_least(accuracy, runs=runs, confidence=confidence)
-        return Certificate(
+        return AccuracyCertificate(
             records=records,
             accuracy=accuracy,
             expected=expected,
@@ -276,7 +260,7 @@ class Certifier:
         above = _validate.between(0, accuracy, ends="[)", above=above)
         links = self._at(1).distance
         held = self._single.after_many(accuracy, links * MOST_RECORDS, above)[1] // links
-        if self.method is Method.GROUP or held == MOST_RECORDS:
+        if self.method is CertificateMethod.GROUP or held == MOST_RECORDS:
             return held
 
         def holds(records: int) -> bool:
@@ -297,20 +281,20 @@ class Certifier:
     def _bound(self, expected: float, records: int) -> float:
         if records == 0:
             return expected
-        if self.method is Method.GROUP:
+        if self.method is CertificateMethod.GROUP:
             return self._single.after_many(expected, self._at(records).distance)[0]
         if records not in self._known:
             apart = event_at_distance(self.event, self._at(records))
             assert apart is not None
-            self._known[records] = TradeOff.of(apart)
+            self._known[records] = ChangedData.of(apart)
         return self._known[records].after(expected)
 
     def _at(self, records: int) -> Relation:
         return Relation(self.relation.adjacency, records)
 
     @cached_property
-    def _single(self) -> TradeOff:
-        return TradeOff.of(self.event)
+    def _single(self) -> ChangedData:
+        return ChangedData.of(self.event)
 
 
 def mean_at_least(mean: float, *, runs: int, confidence: float = 0.95) -> float:

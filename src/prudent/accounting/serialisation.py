@@ -29,7 +29,7 @@ from prudent.accounting.events import (
 from prudent.accounting.relations import Relation
 
 FORMAT = 1
-"""Of event JSON. A change that earlier versions would misread or fail to read raises it."""
+"""Of event JSON."""
 
 _SILENT = 1e9  # noise so large that the event stands for its test alone
 
@@ -48,7 +48,7 @@ def to_json(event: dp.DpEvent) -> str:
 
 
 def from_json(text: str) -> dp.DpEvent:
-    """The event that `to_json` wrote, in this version or an earlier one.
+    """The event that `to_json` wrote.
 
     Raises:
         NewerFormatError: If a later version wrote the text, in a format unknown to this one.
@@ -61,7 +61,7 @@ def from_json(text: str) -> dp.DpEvent:
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r} ({error}).") from error
     if isinstance(content, dict):
         check_format(content, FORMAT, "event JSON")
-        content.pop("format", None)
+        content.pop("format")
     event = from_plain(content)
     if not isinstance(event, dp.DpEvent):
         raise ValueError(f"Expected an event in JSON, got {text[:60]!r}. to_json writes them.")

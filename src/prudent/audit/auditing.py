@@ -14,9 +14,8 @@ import numpy as np
 from prudent import _progress, _validate
 from prudent.audit import scores as learning
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, delta_of_errors
-from prudent.audit.result import AuditResult
+from prudent.audit.result import AuditResult, MeasuredCurve
 from prudent.audit.scores import Outputs, Score
-from prudent.audit.trade_off import TradeOff
 
 Data = TypeVar("Data")
 
@@ -167,7 +166,7 @@ def judge(
         lower_delta=(
             _delta(scores[0](outputs), present, first, delta_at[0], each) if delta_at else None
         ),
-        curve=TradeOff.of(found[first:], present[first:], confidence),
+        curve=MeasuredCurve.of(found[first:], present[first:], confidence),
         notes=notes,
     )
 

@@ -14,8 +14,7 @@ k - j + Bin(K - k, q). The Clopper-Pearson bound on q follows, and with it one o
 
 **Errors.** With any numbers of runs with and without the record, (ε, δ)-DP says
 TPR <= e^ε FPR + δ and 1 - FPR <= e^ε (1 - TPR) + δ for every test. Clopper-Pearson bounds on TPR
-and FPR refute each ε that contradicts one of the two. Two rates share the confidence here, so
-guesses refute more with the same runs.
+and FPR refute each δ that contradicts one of the two. Two rates share the confidence here.
 
 Both assume that runs are independent, and that the test (a score and its thresholds) was fixed
 before the runs that are counted. So thresholds are chosen on other runs, see `choose_thresholds`.
@@ -80,43 +79,6 @@ def revealed_runs(runs: int, delta: float, error: float) -> tuple[int, float]:
     return int(stats.binom.isf(used, runs, delta)), error - used
 
 
-def epsilon_of_errors(
-    true_positives: int,
-    with_runs: int,
-    false_positives: int,
-    without_runs: int,
-    *,
-    delta: float,
-    confidence: float,
-) -> float:
-    """Return the largest ε that the errors of one test refute, in either direction.
-
-    Guarantee:
-        If the mechanism is (ε, δ)-DP for this pair of data sets, the bound exceeds ε with a
-        probability of at most 1 - confidence, whatever the numbers of runs. Both directions follow
-        from the same two intervals, each of which fails with probability (1 - confidence)/2.
-
-    Args:
-        true_positives: Runs with the record that the test says had it.
-        with_runs: Runs with the record.
-        false_positives: Runs without the record that the test says had it.
-        without_runs: Runs without the record.
-        delta: The δ of the claim.
-        confidence: Probability, over the runs, with which the bound holds.
-    """
-    _check(delta, confidence)
-    share = (1 - confidence) / 4  # two-sided intervals for two rates
-    hit = clopper_pearson(true_positives, with_runs, share)
-    alarm = clopper_pearson(false_positives, without_runs, share)
-    return max(
-        0.0,
-        _log_ratio(hit[0] - delta, alarm[1]),
-        _log_ratio(1 - alarm[1] - delta, 1 - hit[0]),
-        _log_ratio(alarm[0] - delta, hit[1]),
-        _log_ratio(1 - hit[1] - delta, 1 - alarm[0]),
-    )
-
-
 def delta_of_errors(
     true_positives: int,
     with_runs: int,
@@ -126,9 +88,22 @@ def delta_of_errors(
     epsilon: float,
     confidence: float,
 ) -> float:
-    """Return the largest δ that the errors of one test refute at this ε; see `epsilon_of_errors`.
+    """Return the largest δ that the errors of one test refute at this ε.
 
-    It is the bound to look at where a claim is about accidents that reveal everything.
+    It is the bound to look at where a claim is about rare outputs that reveal everything.
+
+    Guarantee:
+        If the mechanism is (ε, δ)-DP for this pair of data sets, the bound exceeds δ with a
+        probability of at most 1 - confidence, whatever the numbers of runs: each of the two
+        one-sided intervals fails with probability (1 - confidence)/2.
+
+    Args:
+        true_positives: Runs with the record that the test says had it.
+        with_runs: Runs with the record.
+        false_positives: Runs without the record that the test says had it.
+        without_runs: Runs without the record.
+        epsilon: The ε at which δ is measured.
+        confidence: Probability, over the runs, with which the bound holds.
     """
     _check(0.0, confidence)
     share = (1 - confidence) / 2
@@ -275,38 +250,6 @@ def bound_of_scores(
     runs = len(scores) - first
     lower = epsilon_of_guesses(right, guesses, runs, delta=delta, confidence=confidence)
     return Bound(float(lower), runs, guesses, right, thresholds)
-
-
-def by_coin(
-    with_scores: npt.ArrayLike, without_scores: npt.ArrayLike, *, seed: int | None = None
-) -> tuple[FloatArray, BoolArray]:
-    """Return scores in the order of fair coins, from groups whose sizes were fixed in advance.
-
-    A few runs are left over, since coins seldom divide evenly: four standard deviations of the
-    smaller group. Should the coins ask for more runs than there are, which happens with probability
-    0.00007, nothing is returned, and nothing is refuted.
-
-    Args:
-        with_scores: Scores of independent runs with the record.
-        without_scores: Scores of independent runs without it.
-        seed: Of the coins, to repeat an audit; None draws new ones.
-    """
-    groups = [np.asarray(each, np.float64) for each in (without_scores, with_scores)]
-    smaller = min(map(len, groups))
-    total = max(0, math.floor(2 * smaller - 4 * math.sqrt(2 * smaller)))
-    coins = np.random.default_rng(seed).random(total) < 0.5
-    count = int(np.sum(coins))
-    if max(count, total - count) > smaller:
-        return np.zeros(0), np.zeros(0, bool)
-    scores = np.empty(total)
-    scores[coins], scores[~coins] = groups[1][:count], groups[0][: total - count]
-    return scores, coins
-
-
-def _log_ratio(above: float, below: float) -> float:
-    if above <= 0:
-        return -math.inf
-    return math.log(above) - math.log(below) if below > 0 else math.inf
 
 
 def _check(delta: float, confidence: float) -> None:

@@ -1,8 +1,8 @@
-"""What an event costs a book that is kept in Gaussian noise, simple addition or Rényi divergence.
+"""What an event costs in Gaussian noise, in simple addition and in Rényi divergence.
 
 An event enters as a symmetric pair of laws (P, Q): its exact privacy profile at finitely many
-losses, joined by chords. All but an accident of probability a is kept: P̃ = min(P, e^L Q), where L
-is the ε at δ = a. Every price below is a price of (P̃, Q), so that one accident serves all books.
+losses, joined by chords. Some δ is set aside first: of P remains P̃ = min(P, e^L Q), where L is the
+ε at that δ. Every price below is a price of (P̃, Q), so one set-aside δ serves all accounts.
 """
 
 import functools
@@ -25,9 +25,9 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
 )
 from prudent.accounting._numeric import float_above
-from prudent.accounting.domination import dominating, leaves
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import Dominating, gaussian_profile
+from prudent.accounting.losses.domination import dominating, leaves
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.pairs import Dominating, gaussian_profile
 
 if TYPE_CHECKING:
     from prudent.accounting import PldAccountant
@@ -44,18 +44,18 @@ _ROUNDING = 1e-13  # of sums of up to 10⁵ masses that add up to 1
 
 @attrs.frozen(eq=False)
 class BoundedPair:
-    """A symmetric pair of laws on finitely many losses, after an accident was set aside.
+    """A symmetric pair of laws on finitely many losses, after some δ was set aside.
 
     Attributes:
         losses: log(dP̃/dQ), increasing.
-        masses: Of P̃ at each loss. They sum to 1 - accident.
-        accident: The mass that P̃ lacks.
+        masses: Of P̃ at each loss. They sum to 1 - set_aside.
+        set_aside: The mass that P̃ lacks.
         profile: sup over events A of P̃(A) - e^ε Q(A), at each loss that is not negative.
     """
 
     losses: Array
     masses: Array
-    accident: float
+    set_aside: float
     profile: Array
 
     @property
@@ -184,21 +184,21 @@ def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
 def bounded_pair(
     event: dp.DpEvent, accountant: "PldAccountant", known: Mapping[float, float]
 ) -> BoundedPair | None:
-    """The pair of an event after an accident was set aside; None if its losses are too large.
+    """The pair of an event after some δ was set aside; None if its losses are too large.
 
     Args:
         event: What is priced.
         accountant: Of this event alone.
         known: Pairs ε: δ for which the event is (ε, δ)-DP. The largest ε becomes the largest loss,
-            and its δ the accident. Cutting further, at another ε of these, sets its δ aside.
+            and its δ is set aside. Cutting further, at another ε of these, sets its δ aside.
     """
     largest = max(known)
-    accident = known[largest]
+    set_aside = known[largest]
     if not largest < _LARGEST_LOSS:
         return None
     if largest == 0:
-        return BoundedPair(np.zeros(1), np.array([1 - accident]), accident, np.zeros(1))
-    parts = _few_parts(event, accident)
+        return BoundedPair(np.zeros(1), np.array([1 - set_aside]), set_aside, np.zeros(1))
+    parts = _few_parts(event, set_aside)
     profile = accountant.profile if parts is None else functools.partial(_product_profile, parts)
     return _on_grid(profile, known)
 
@@ -206,17 +206,17 @@ def bounded_pair(
 def _on_grid(profile: Callable[[Array], Array], known: Mapping[float, float]) -> BoundedPair:
     """The pair of a profile up to the largest ε that is known, on a grid of losses."""
     largest = max(known)
-    accident = known[largest]
+    set_aside = known[largest]
     even = np.linspace(0.0, largest, _EVEN_LOSSES + 1)
     small = np.geomspace(_SMALLEST_LOSS * largest, largest, _SMALL_LOSSES)
     points = np.unique(np.concatenate([even, small, list(known)]))
     apart = np.diff(points, prepend=-math.inf) > _SMALLEST_LOSS * largest / 2
     points = points[apart | np.isin(points, list(known))]
     values = np.minimum(profile(points), [known.get(float(x), 1.0) for x in points])
-    return _symmetric(points, np.maximum(0.0, values - accident), accident)
+    return _symmetric(points, np.maximum(0.0, values - set_aside), set_aside)
 
 
-def _few_parts(event: dp.DpEvent, accident: float) -> list[BoundedPair] | None:
+def _few_parts(event: dp.DpEvent, set_aside: float) -> list[BoundedPair] | None:
     """The pairs of an event's parts if they are two and pure but for one; else None.
 
     Such is a release of a table, a test and a noisy value. The product of two pairs on a hundred
@@ -230,12 +230,12 @@ def _few_parts(event: dp.DpEvent, accident: float) -> list[BoundedPair] | None:
         worst, pure = dominating(leaf), _pure_epsilon_of(leaf)
         if worst is None:
             return None
-        apart = 0.0 if pure < math.inf else accident
-        largest = float_above(pure) if pure < math.inf else _closed_epsilon(worst, accident)
+        apart = 0.0 if pure < math.inf else set_aside
+        largest = float_above(pure) if pure < math.inf else _closed_epsilon(worst, set_aside)
         if not 0 < largest < _LARGEST_LOSS:
             return None
         pairs.append(_on_grid(functools.partial(_both_ways, worst), {largest: apart}))
-    return pairs if min(pair.accident for pair in pairs) == 0 else None
+    return pairs if min(pair.set_aside for pair in pairs) == 0 else None
 
 
 def _both_ways(worst: Dominating, epsilons: Array) -> Array:
@@ -243,7 +243,7 @@ def _both_ways(worst: Dominating, epsilons: Array) -> Array:
 
 
 def _product_profile(parts: list[BoundedPair], epsilons: Array) -> Array:
-    """δ at each ε of two pairs that are released together, their accident included."""
+    """δ at each ε of two pairs that are released together, what was set aside included."""
     first, second = parts
     losses = np.add.outer(first.losses, second.losses).ravel()
     masses = np.multiply.outer(first.masses, second.masses).ravel()
@@ -254,10 +254,10 @@ def _product_profile(parts: list[BoundedPair], epsilons: Array) -> Array:
     of_p = np.append(0.0, np.cumsum(masses))[above]
     of_q = np.append(0.0, np.cumsum(masses * np.exp(-losses)))[above]
     excess = np.maximum(0.0, of_p - np.exp(epsilons) * of_q) + _ROUNDING
-    return np.asarray(excess + first.accident + second.accident)
+    return np.asarray(excess + first.set_aside + second.set_aside)
 
 
-def _symmetric(points: Array, excess: Array, accident: float) -> BoundedPair:
+def _symmetric(points: Array, excess: Array, set_aside: float) -> BoundedPair:
     """The pair whose profile joins the given values, for losses above zero, by chords in e^ε.
 
     Q has the second derivative of the profile as its law of dP/dQ; P has the loss x as often as Q
@@ -266,10 +266,10 @@ def _symmetric(points: Array, excess: Array, accident: float) -> BoundedPair:
     """
     slopes = np.diff(excess) / np.exp(points[:-1]) / np.expm1(np.diff(points))
     bends = np.diff(slopes, prepend=0.0, append=0.0)
-    bends[0] = 2 * slopes[0] + 1 - (excess[0] + accident)
+    bends[0] = 2 * slopes[0] + 1 - (excess[0] + set_aside)
     masses = bends * np.exp(points)
     return BoundedPair(
-        np.append(-points[:0:-1], points), np.append(bends[:0:-1], masses), accident, excess
+        np.append(-points[:0:-1], points), np.append(bends[:0:-1], masses), set_aside, excess
     )
 
 
@@ -282,8 +282,8 @@ def pure_epsilon(event: dp.DpEvent) -> Fraction | float:
     return sum((_pure_epsilon_of(leaf) * count for leaf, count in leaves(event)), Fraction(0))
 
 
-def epsilon_at(event: dp.DpEvent, accountant: "PldAccountant", accident: float) -> float:
-    """An ε, rounded up, for which an event is (ε, accident)-DP.
+def epsilon_at(event: dp.DpEvent, accountant: "PldAccountant", delta: float) -> float:
+    """An ε, rounded up, for which an event is (ε, δ)-DP.
 
     For a single part beside pure ones there is no need to compose: the ε of that part has a
     formula, and those of the others are added. That is quick, and exact for parts that add up.
@@ -291,15 +291,15 @@ def epsilon_at(event: dp.DpEvent, accountant: "PldAccountant", accident: float) 
     Args:
         event: Any event.
         accountant: Of this event alone.
-        accident: Above 0.
+        delta: δ, above 0.
     """
     parts = [(leaf, count, _pure_epsilon_of(leaf)) for leaf, count in leaves(event)]
     match [(leaf, count) for leaf, count, pure in parts if pure == math.inf]:
         case [(leaf, 1)] if worst := dominating(leaf):
             pure = sum((pure * count for _, count, pure in parts if pure < math.inf), Fraction(0))
-            closed = _closed_epsilon(worst, accident)
+            closed = _closed_epsilon(worst, delta)
             return closed if pure == 0 else math.nextafter(closed + float_above(pure), math.inf)
-    return accountant.get_epsilon(accident)
+    return accountant.get_epsilon(delta)
 
 
 def _closed_epsilon(worst: Dominating, delta: float) -> float:

@@ -1,7 +1,14 @@
-"""Charges as a ledger notes them: what was asked, its price, and what came of it."""
+"""The rows of a ledger: linked by hashes, and read as charges and their outcomes.
 
+The digest of a row is the SHA-256 of the digest before it and of its own text, so a row that was
+changed, added in between or taken out no longer fits the rows after it.
+"""
+
+import contextlib
 import datetime
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import attrs
@@ -9,11 +16,75 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting import serialisation
-from prudent.budget.hash_chain import decoded, reading, tampered
-from prudent.budget.storage import Row
+from prudent.budget.storage import LedgerError, LedgerRow
 
+ADVICE = (
+    "Release nothing more from this data set until every charge is known. A copy lacks what was "
+    "charged after it was made: continue from one only after charging that again."
+)
+BEFORE_THE_FIRST = LedgerRow(-1, "", "0" * 64)
 OUTCOMES = ("released", "refused")
 UNKNOWN = "unknown"
+
+
+class TamperedLedgerError(LedgerError):
+    """The rows of a ledger are not those that were written."""
+
+
+def row_after(last: LedgerRow, **fields: Any) -> LedgerRow:
+    """The row after another, its fields as canonical JSON."""
+    sequence = last.sequence + 1
+    record = json.dumps(
+        {"sequence": sequence, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
+    return LedgerRow(sequence, record, _digest(last, record))
+
+
+def _digest(last: LedgerRow, record: str) -> str:
+    return hashlib.sha256(f"{last.digest}\n{record}".encode()).hexdigest()
+
+
+def fields_of(last: LedgerRow, row: LedgerRow, dataset: str) -> dict[str, Any]:
+    """The fields of a row that must follow another one.
+
+    Raises:
+        TamperedLedgerError: If it does not.
+    """
+    if row.sequence != last.sequence + 1:
+        raise tampered(row, f"it follows row {last.sequence}")
+    if row.digest != _digest(last, row.record):
+        raise tampered(row, "its hash does not match")
+    fields = decoded(row)
+    if (fields.get("dataset"), fields.get("sequence")) != (dataset, row.sequence):
+        raise tampered(row, "it was written for another place")
+    return fields
+
+
+def decoded(row: LedgerRow) -> dict[str, Any]:
+    """The fields of a row, whatever comes before it."""
+    try:
+        fields = json.loads(row.record)
+    except json.JSONDecodeError as error:
+        raise tampered(row, "it is not JSON") from error
+    if not isinstance(fields, dict):
+        raise tampered(row, "it is not a record")
+    return fields
+
+
+def tampered(row: LedgerRow, reason: str) -> TamperedLedgerError:
+    """The error that names a row and what is wrong with it."""
+    return TamperedLedgerError(f"Row {row.sequence} is not as it was written: {reason}. {ADVICE}")
+
+
+@contextlib.contextmanager
+def reading(row: LedgerRow) -> Iterator[None]:
+    """Turns what goes wrong with the fields of a row into the error that names it."""
+    try:
+        yield
+    except TamperedLedgerError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise tampered(row, f"its fields cannot be read ({error})") from error
 
 
 def _optional_text(_: object, attribute: Any, value: object) -> None:
@@ -88,7 +159,7 @@ class Charge:
         spent: ε of everything charged up to here, this included.
         digest: SHA-256 over this row and, through its predecessor's, all before it.
         details: What the release asked.
-        epsilon: ε of this charge by itself, at `at_delta`; None in rows of earlier formats.
+        epsilon: ε of this charge by itself, at `at_delta`.
         at_delta: δ beside it: 0 for a pure event, else that told, else the budget's.
         outcome: How many answers were "released" and how many "refused"; empty if that is not
             known: the release is under way, or it ended without an answer.
@@ -101,17 +172,16 @@ class Charge:
     delta: float | None
     spent: float
     digest: str
-    details: ChargeDetails = ChargeDetails()
-    epsilon: float | None = None
-    at_delta: float | None = None
+    details: ChargeDetails
+    epsilon: float
+    at_delta: float
     outcome: Mapping[str, int] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, row: Row) -> Self:
+    def of(cls, row: LedgerRow) -> Self:
         """The charge that a row notes, its outcome apart."""
         fields = decoded(row)
         with reading(row):
-            price = fields.get("price") or {}
             return cls(
                 sequence=row.sequence,
                 time=datetime.datetime.fromisoformat(fields["time"]),
@@ -120,9 +190,9 @@ class Charge:
                 delta=fields["delta"],
                 spent=float(fields["spent"]),
                 digest=row.digest,
-                details=ChargeDetails.of(fields.get("details")),
-                epsilon=float(price["epsilon"]) if price else None,
-                at_delta=float(price["delta"]) if price else None,
+                details=ChargeDetails.of(fields["details"]),
+                epsilon=float(fields["price"]["epsilon"]),
+                at_delta=float(fields["price"]["delta"]),
             )
 
     @property
@@ -142,7 +212,7 @@ class Charge:
             **{field.name: None for field in attrs.fields(ChargeDetails)},
             **self.details.to_plain(),
             "epsilon": serialisation.to_plain(self.asked_epsilon),
-            "delta": self.delta if self.at_delta is None else self.at_delta,
+            "delta": self.at_delta,
             "outcome": dict(self.outcome) or UNKNOWN,
             "event": serialisation.to_plain(self.event),
             "spent": serialisation.to_plain(self.spent),
@@ -150,7 +220,7 @@ class Charge:
         }
 
     @property
-    def asked_epsilon(self) -> float | None:
+    def asked_epsilon(self) -> float:
         """The ε that was asked for, or else the price of the event."""
         return self.epsilon if self.details.epsilon is None else self.details.epsilon
 
@@ -179,7 +249,7 @@ def outcome_fields(charge: Charge, outcome: str | Mapping[str, int]) -> dict[str
     return {"charge": charge.sequence, "outcome": counts}
 
 
-def read_outcome(row: Row, fields: Mapping[str, Any], charges: Mapping[int, Any]) -> int:
+def read_outcome(row: LedgerRow, fields: Mapping[str, Any], charges: Mapping[int, Any]) -> int:
     """The number of the charge whose outcome a row notes.
 
     Raises:
@@ -194,7 +264,7 @@ def read_outcome(row: Row, fields: Mapping[str, Any], charges: Mapping[int, Any]
         return number
 
 
-def with_outcomes(rows: list[Row]) -> list[Charge]:
+def with_outcomes(rows: list[LedgerRow]) -> list[Charge]:
     """All charges among the rows, each with its outcome; the first that was noted counts."""
     charges: dict[int, Charge] = {}
     for row in rows:

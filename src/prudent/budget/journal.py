@@ -1,24 +1,34 @@
-"""What the rows of a data set come to: the chain followed, and every charge priced."""
+"""What the rows of a data set come to: hashes checked, and every charge priced."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import dp_accounting as dp
 
+from prudent import _validate
+from prudent._progress import track
+from prudent._rounding import exact
 from prudent.accounting import serialisation
-from prudent.budget.charges import is_outcome, read_outcome
-from prudent.budget.filters import Filter
-from prudent.budget.hash_chain import (
+from prudent.budget.allowance import Allowance
+from prudent.budget.charges import (
+    ADVICE,
     BEFORE_THE_FIRST,
+    TamperedLedgerError,
+    decoded,
     fields_of,
+    is_outcome,
+    read_outcome,
     reading,
     row_after,
     tampered,
 )
-from prudent.budget.storage import Row, Store
+from prudent.budget.filters import Filter
+from prudent.budget.storage import LedgerRow, Store
+
+_VERSIONS_DIFFER = 0.01  # how much more an event may cost now than when it was noted
 
 
-class Journal:
+class LedgerJournal:
     """The rows of one data set, read so far.
 
     Sums that rows note decide nothing: events are priced again.
@@ -37,7 +47,7 @@ class Journal:
         self.last = BEFORE_THE_FIRST
         self.answered: dict[int, bool] = {}
 
-    def follow(self, rows: Iterable[Row]) -> None:
+    def follow(self, rows: Iterable[LedgerRow]) -> None:
         """Takes in the rows that come after the last one.
 
         Raises:
@@ -65,6 +75,45 @@ class Journal:
         """The state of the filter after one more charge."""
         return self.filter.charged(self.state, event, delta)
 
-    def next_row(self, **fields: Any) -> Row:
+    def next_row(self, **fields: Any) -> LedgerRow:
         """The row that may come next."""
         return row_after(self.last, dataset=self.dataset, **fields)
+
+
+def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str | None) -> int:
+    """The number of charges, if all rows are as they were written; see `Ledger.verify`.
+
+    Raises:
+        TamperedLedgerError: At the first row that is not.
+    """
+    if digest is not None:
+        _validate.instance(str, "a text", digest=digest)
+    filter_ = budget.filter()
+    journal, charges, latest = LedgerJournal(dataset, filter_), 0, None
+    for row in track(rows, "charges"):
+        journal.follow([row])
+        if len(journal.answered) > charges:
+            charges, latest = charges + 1, row
+            if budget.adaptive:
+                _check_price(row, budget, filter_, journal.state)
+    if latest is not None and not budget.adaptive:
+        # Exact prices take a composition each: those on the way decide nothing.
+        _check_price(latest, budget, filter_, journal.state)
+    if digest is not None and digest not in {row.digest for row in rows}:
+        raise TamperedLedgerError(
+            f"No row of {dataset!r} has the digest {digest}: rows were taken away or rewritten. "
+            f"{ADVICE}"
+        )
+    return charges
+
+
+def _check_price(row: LedgerRow, budget: Allowance, filter_: Filter[Any], state: Any) -> None:
+    with reading(row):
+        noted = float(decoded(row)["spent"])
+    spent = budget.for_relation(filter_.spent(state))
+    if not noted >= spent * (1 - _VERSIONS_DIFFER):
+        raise tampered(
+            row, f"it notes ε = {exact(noted)} as spent, but its events cost {exact(spent)}"
+        )
+    if not filter_.admits(state):
+        raise tampered(row, "it overdraws the budget")

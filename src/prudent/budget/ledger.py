@@ -18,20 +18,19 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
-from prudent.budget import creation, data_binding, offers, verification
-from prudent.budget.allowance import Budget
-from prudent.budget.balance import Balance, OverBudgetError
+from prudent.budget import allowance, data_binding
+from prudent.budget.allowance import Allowance
+from prudent.budget.balance import Balance, Offer, OverBudgetError, offers
 from prudent.budget.charges import (
     Charge,
     ChargeDetails,
+    TamperedLedgerError,
     outcome_fields,
     with_outcomes,
 )
 from prudent.budget.data_binding import SecondLedgerError
-from prudent.budget.hash_chain import TamperedLedgerError
-from prudent.budget.journal import Journal
-from prudent.budget.storage import LedgerError, Row, StorageError, shown
-from prudent.budget.stores import open_store
+from prudent.budget.journal import LedgerJournal, verify
+from prudent.budget.storage import LedgerError, LedgerRow, StorageError, open_store, shown
 
 __all__ = [
     "Balance",
@@ -88,15 +87,15 @@ class Ledger:
         data: str | os.PathLike[str] | None = None,
     ) -> None:
         name = None if data is None else data_binding.data_name(data)
-        wanted = creation.budget(epsilon, delta, adaptive, relation, name)
+        wanted = allowance.wanted(epsilon, delta, adaptive, relation, name)
         if wanted is not None:
-            creation.begin(location, dataset, wanted)
+            allowance.begin(location, dataset, wanted)
         self._location, self._dataset = location, dataset
         self._turn = threading.RLock()
         self._store = open_store(location, create=False)
         try:
-            rows = creation.rows_from_the_first(self._store, dataset)
-            self._budget = creation.noted_budget(rows[0], dataset)
+            rows = allowance.rows_from_the_first(self._store, dataset)
+            self._budget = allowance.noted_budget(rows[0], dataset)
             if not self._budget.is_as_asked(
                 wanted, adaptive=adaptive, relation=relation, data=name
             ):
@@ -105,7 +104,7 @@ class Ledger:
                     "Open it without a budget, or with this one."
                 )
             self._filter = self._budget.filter()
-            self._journal = Journal(dataset, self._filter)
+            self._journal = LedgerJournal(dataset, self._filter)
             self._journal.follow(rows)
         except BaseException:
             self._store.close()
@@ -131,14 +130,14 @@ class Ledger:
         """
         _validate.flag(another=another)
         name = None if data is None else data_binding.data_name(data)
-        budget = Budget(
+        budget = Allowance(
             _validate.positive(epsilon=epsilon),
             _validate.between(0, 1, ends="()", delta=delta),
             _validate.flag(adaptive=adaptive),
             check_relation(relation=relation),
             data=name,
         )
-        if not creation.begin(location, dataset, budget, another=another):
+        if not allowance.begin(location, dataset, budget, another=another):
             raise LedgerError(
                 f"{shown(location)} already has a budget for data set {dataset!r}, and a "
                 "budget is never changed. Open it, or choose another name."
@@ -173,7 +172,7 @@ class Ledger:
             SecondLedgerError: If the data have a budget in another ledger. Nothing was charged.
             StorageError: If it is not known whether the charge is on disk. Release nothing.
         """
-        creation.text(label=label)
+        allowance.text(label=label)
         details = ChargeDetails.of(details)
         self._check_data(details.data)
         if delta is not None:
@@ -188,7 +187,7 @@ class Ledger:
                 if not self._filter.admits(state):
                     raise OverBudgetError(asked, self._balance())
                 row = self._append(
-                    time=creation.now(),
+                    time=allowance.now(),
                     label=label,
                     event=serialisation.to_plain(event),
                     delta=delta,
@@ -203,8 +202,7 @@ class Ledger:
         """Notes what came of a charge, after its release. Costs nothing.
 
         Whether a release answered or refused is part of what it releases, and is paid for. A
-        charge whose release crashed keeps the outcome "unknown". A ledger made by an earlier
-        version keeps no outcomes, so that this version can still read it.
+        charge whose release crashed keeps the outcome "unknown".
 
         Args:
             charge: As returned by `charge`.
@@ -214,8 +212,6 @@ class Ledger:
             LedgerError: If the charge is not of this ledger, or its outcome is already noted.
         """
         fields = outcome_fields(charge, outcome)
-        if not self._budget.notes_outcomes:
-            return
         with self._turn:
             with self._store.exclusive(self._dataset):
                 self._catch_up()
@@ -241,11 +237,11 @@ class Ledger:
             self._catch_up()
             return self._balance()
 
-    def offers(self) -> list[offers.Offer]:
+    def offers(self) -> list[Offer]:
         """What still fits, as numbers of pure releases of some ε; each instead of the others."""
         with self._turn:
             self._catch_up()
-            return offers.offers(self._filter, self._journal.state)
+            return offers(self._filter, self._journal.state)
 
     @property
     def spent(self) -> float:
@@ -287,7 +283,7 @@ class Ledger:
             TamperedLedgerError: At the first row that is not as it was written.
         """
         rows = self._store.rows(self._dataset)
-        return verification.verify(rows, self._dataset, self._budget, digest)
+        return verify(rows, self._dataset, self._budget, digest)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -343,7 +339,7 @@ class Ledger:
             data=self.data,
         )
 
-    def _append(self, **fields: Any) -> Row:
+    def _append(self, **fields: Any) -> LedgerRow:
         """Appends a row to the store; it counts once the transaction has ended."""
         row = self._journal.next_row(**fields)
         self._store.append(self._dataset, row)

@@ -1,11 +1,12 @@
-"""Prices of an event: what it takes from each book of the default filter.
+"""Prices of an event: what it takes from each account of the default filter.
 
-An event may be priced in several ways, each of them valid: with more or less set aside as an
-accident. The filter takes the first that it can admit.
+An event may be priced in several ways, each of them valid: with more or less δ set aside. The
+filter takes the first that it can admit.
 """
 
 import functools
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,16 +17,26 @@ import numpy as np
 from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting._numeric import float_above
-from prudent.accounting.domination import additive_parts
+from prudent.accounting.losses.conversion import gaussian_delta, gaussian_epsilon
+from prudent.accounting.losses.domination import additive_parts
+from prudent.accounting.losses.loss_tables import Array
 from prudent.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
-from prudent.budget.limits import ACCIDENTS, Limits
 
 if TYPE_CHECKING:
     from prudent.accounting import PldAccountant
 
+SET_ASIDE, GAUSSIAN, RENYI = 17 / 32, 12 / 32, 3 / 64
+"""Shares of δ: of what is set aside, of the Gaussian account and of each of the two Rényi accounts.
+
+More than half is set aside: a release of a table sets aside half of its δ, and a little more
+lets the ε beside it be rounded up. So releases whose ε and δ add up to the budget fit.
+"""
+
+_ORDER_STEPS = range(-16, 41)  # quarter octaves of α - 1: orders from 1.06 to 1025
+_STEPS_TO_SMALLER_ORDER = 3
 _RESERVES = 3  # how many reserves a price is offered for, each a quarter of the one before
 _AMPLE = 16.0  # squared largest losses: a reserve beyond this gains nothing more
-_UNTOLD = 1 / 64  # of the accidents: the most that is set aside if no δ was told
+_UNTOLD = 1 / 64  # of the set-aside share: the most for one event if no δ was told
 _JUST_BELOW = 1 - 2**-20
 _DIGITS = 15  # of a decimal number that every float near it stands for
 
@@ -33,13 +44,110 @@ Offers: TypeAlias = tuple[tuple[float, float], ...]
 """Prices (reserve, μ²): μ² if at least `reserve` is left after the charge."""
 
 
-@attrs.frozen
-class Costs:
-    """What an event takes from each book, after one accident was set aside for all of them.
+def sum_up(first: float, second: float) -> float:
+    """A sum rounded up, so that thousands of them stay upper bounds."""
+    if first == 0 or second == 0:
+        return first + second
+    return math.nextafter(first + second, math.inf)
+
+
+def divergence_limits(epsilon: float, orders: Sequence[float], shares: Array | float) -> Array:
+    """The most divergence at each order that still is (ε, share)-DP (Balle et al. 2020)."""
+    alpha = np.array(orders)
+    limits: Array = epsilon - np.log1p(-1 / alpha) + (np.log(shares) + np.log(alpha)) / (alpha - 1)
+    return limits
+
+
+@attrs.frozen(slots=False)
+class Limits:
+    """What the sums of each account may reach under a budget (ε, δ).
 
     Attributes:
-        epsilon: For the simple book: ε at δ = `accident`.
-        accident: Probability of what is set aside.
+        budget_epsilon: The budget's ε.
+        budget_delta: The budget's δ.
+        orders: Of the two Rényi accounts.
+    """
+
+    budget_epsilon: float
+    budget_delta: float
+    orders: tuple[float, ...]
+
+    @functools.cached_property
+    def epsilon(self) -> Fraction:
+        """Of plain sums of ε: the budget as it is printed, 0.3 is three tenths."""
+        return Fraction(repr(float(self.budget_epsilon)))
+
+    @functools.cached_property
+    def delta(self) -> Fraction:
+        """Of plain sums of δ: the budget as it is printed."""
+        return Fraction(repr(float(self.budget_delta)))
+
+    @functools.cached_property
+    def set_aside(self) -> float:
+        """Of the set-aside δ."""
+        return SET_ASIDE * self.budget_delta
+
+    @functools.cached_property
+    def gaussian(self) -> float:
+        """Of the μ² in the Gaussian account."""
+        return gaussian_limit(self.budget_epsilon, GAUSSIAN * self.budget_delta)
+
+    @functools.cached_property
+    def divergences(self) -> Array:
+        """Of the divergences at each order (Balle et al. 2020)."""
+        return divergence_limits(self.budget_epsilon, self.orders, RENYI * self.budget_delta)
+
+    def gaussian_spent(self, variance: float) -> float:
+        """ε of a sum of μ² at the share of δ of the Gaussian account."""
+        if variance == 0:
+            return 0.0
+        return gaussian_epsilon(variance**-0.5, GAUSSIAN * self.budget_delta)
+
+
+@functools.lru_cache(maxsize=256)
+def gaussian_limit(epsilon: float, delta: float) -> float:
+    """The largest μ², rounded down, of a Gaussian that is (epsilon, delta)-DP."""
+
+    def fits(variance: float) -> bool:  # by more than the profile is rounded
+        return bool(gaussian_delta(epsilon, variance**-0.5) <= delta * (1 - 1e-9))
+
+    low, high = 0.0, 1.0
+    while fits(high):
+        low, high = high, 4 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def suitable_orders(epsilon: float, delta: float) -> tuple[float, float]:
+    """Two orders of Rényi accounts for a budget, each with a limit above zero.
+
+    The order at which the share of δ buys the most Gaussian noise, and a smaller one for events
+    of heavier tails, such as a step on a small sample, if it is of use at this budget.
+    """
+
+    def order(step: int) -> float:
+        value = 1 + 2.0 ** (step / 4)
+        return value if value < 9 else float(round(value))  # whole orders are priced fastest
+
+    candidates = [order(step) for step in _ORDER_STEPS]
+    limits = divergence_limits(epsilon, candidates, RENYI * delta)
+    best = int(np.argmax(limits / np.array(candidates)))
+    live = int(np.argmax(limits > 0))
+    other = max(live, best - _STEPS_TO_SMALLER_ORDER)
+    if other == best:
+        other = best + 1 if best + 1 < len(candidates) else best - 1
+    return candidates[best], candidates[other]
+
+
+@attrs.frozen
+class Costs:
+    """What an event takes from each account, after some δ was set aside for all of them.
+
+    Attributes:
+        epsilon: For simple addition: ε at δ = `set_aside`.
+        set_aside: The set-aside δ.
         gaussian: Offers (reserve, μ²), the cheapest first: μ² if `reserve` is left after it.
         divergences: Rényi divergence at each order of the filter.
         whole_epsilon: For plain addition: ε at δ = `whole_delta`.
@@ -48,7 +156,7 @@ class Costs:
     """
 
     epsilon: Fraction | float
-    accident: float
+    set_aside: float
     gaussian: Offers
     divergences: tuple[float, ...]
     whole_epsilon: Fraction | float
@@ -57,10 +165,10 @@ class Costs:
 
 
 def price(limits: Limits, event: dp.DpEvent, delta: float | None = None) -> tuple[Costs, ...]:
-    """What an event may take from the books: a function of nothing else.
+    """What an event may take from the accounts: a function of nothing else.
 
     Args:
-        limits: Of the books.
+        limits: Of the accounts.
         event: Any event that one of the two accountants supports.
         delta: The δ it was calibrated for. By default nothing is set aside from a pure event,
             and from any other a little.
@@ -79,7 +187,7 @@ def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
     divergences, false_passes = (math.inf,) * len(limits.orders), 0.0
     if renyi.supports(event):
         divergences = tuple(map(float, renyi.compose(event).rdp))
-        false_passes = renyi.accidents_apart[1]
+        false_passes = renyi.with_set_aside[1]
     if not exact.supports(event):
         if not renyi.supports(event):
             raise _validate.ArgumentError("event", "one that an accountant supports", got=event)
@@ -89,7 +197,7 @@ def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
     whole_epsilon, whole_delta = _whole(limits, event, exact, pure, told)
     bare = Costs(
         epsilon=pure,
-        accident=0.0,
+        set_aside=0.0,
         gaussian=() if noise is None else ((0.0, noise),),
         divergences=divergences,
         whole_epsilon=whole_epsilon,
@@ -101,10 +209,10 @@ def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
         costs = bare if pair is None else _with_prices(limits, bare, pair)
         return (*_at_a_decimal(costs), costs)
     if told:
-        accidents = [ACCIDENTS * _JUST_BELOW * told, told]
+        deltas = [SET_ASIDE * _JUST_BELOW * told, told]
     else:
-        accidents = [_untold(limits, bare, false_passes)]
-    return (*_with_accidents(limits, bare, event, exact, accidents), bare)
+        deltas = [_untold(limits, bare, false_passes)]
+    return (*_with_set_aside(limits, bare, event, exact, deltas), bare)
 
 
 def _whole(
@@ -134,10 +242,10 @@ def _whole(
 
 
 def _at_a_decimal(costs: Costs) -> list[Costs]:
-    """The costs of a pure event at a decimal number just below its ε, what it lacks an accident.
+    """The costs of a pure event at the decimal number below its ε; empty if there is none.
 
-    A float is not the decimal number that it is printed as: ten releases of ε = 0.1 cost more
-    than 1 by 6e-17. An event that is (ε + η)-DP is (ε, η)-DP too, and δ can spare this η.
+    A float is not the decimal number that it is printed as: ten releases of ε = 0.1 cost 6e-17
+    more than 1. An event that is (ε + η)-DP is (ε, η)-DP too, so η is set aside from δ instead.
     """
     epsilon = _decimal_below(Fraction(costs.epsilon))
     if epsilon is None:
@@ -147,7 +255,7 @@ def _at_a_decimal(costs: Costs) -> list[Costs]:
         attrs.evolve(
             costs,
             epsilon=epsilon,
-            accident=float_above(lacking),
+            set_aside=float_above(lacking),
             whole_epsilon=epsilon,
             whole_delta=costs.whole_delta + lacking,
         )
@@ -164,28 +272,28 @@ def _fraction(value: float) -> Fraction | float:
     return Fraction(value) if value < math.inf else value
 
 
-def _with_accidents(
-    limits: Limits, bare: Costs, event: dp.DpEvent, exact: "PldAccountant", accidents: list[float]
+def _with_set_aside(
+    limits: Limits, bare: Costs, event: dp.DpEvent, exact: "PldAccountant", deltas: list[float]
 ) -> list[Costs]:
-    """The costs with each accident set aside, the least first.
+    """The costs with each of several δ set aside, the least first.
 
     One pair prices them all: what holds for P̃ holds for any part of it.
     """
-    known = {epsilon_at(event, exact, accident): accident for accident in reversed(accidents)}
-    finite = {epsilon: accident for epsilon, accident in known.items() if epsilon < math.inf}
+    known = {epsilon_at(event, exact, delta): delta for delta in reversed(deltas)}
+    finite = {epsilon: delta for epsilon, delta in known.items() if epsilon < math.inf}
     pair = bounded_pair(event, exact, finite) if finite else None
     costs = bare if pair is None else _with_prices(limits, bare, pair)
     return [
-        attrs.evolve(costs, epsilon=Fraction(epsilon), accident=accident)
-        for epsilon, accident in sorted(finite.items(), reverse=True)
+        attrs.evolve(costs, epsilon=Fraction(epsilon), set_aside=delta)
+        for epsilon, delta in sorted(finite.items(), reverse=True)
     ]
 
 
 def _untold(limits: Limits, bare: Costs, false_passes: float) -> float:
-    """What is set aside if no δ was told: as much of the accidents as of the other books.
+    """What is set aside if no δ was told: the share of its limit that the event takes elsewhere.
 
-    So that many small charges do not run out of accidents first. The false passes of a test
-    must be set aside in any case.
+    So many small charges do not use up the set-aside δ first. The false passes of a test must be
+    set aside in any case.
     """
     sizes = [
         one / limit
@@ -193,7 +301,7 @@ def _untold(limits: Limits, bare: Costs, false_passes: float) -> float:
         if limit > 0
     ]
     sizes += [variance / limits.gaussian for _, variance in bare.gaussian]
-    return float(limits.accident * min([_UNTOLD, *sizes]) + 17 / 16 * false_passes)
+    return float(limits.set_aside * min([_UNTOLD, *sizes]) + 17 / 16 * false_passes)
 
 
 def _with_prices(limits: Limits, bare: Costs, pair: BoundedPair) -> Costs:

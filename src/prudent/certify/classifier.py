@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.accounting.chargeable import LedgerLike
+from prudent.budget.charging import LedgerLike
 from prudent.certify import saving
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
 from prudent.certify.features import Vectors
@@ -32,7 +32,7 @@ from prudent.certify.known import (
 )
 from prudent.certify.landmarks import Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
-from prudent.records.labels import Classes
+from prudent.records.arrays import Classes
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise, source_of
 

@@ -12,9 +12,9 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent._validate import ArgumentError
-from prudent.accounting.chargeable import LedgerLike
+from prudent.budget.charging import LedgerLike
 from prudent.certify.radius import Whole
-from prudent.records.labels import NONE
+from prudent.records.arrays import NONE
 from prudent.release.charging import charge
 from prudent.release.noise import Noise, source_of
 from prudent.release.preview import Preview

@@ -18,8 +18,7 @@ from prudent.certify.landmarks import (
     public_ramp,
     random_directions,
 )
-from prudent.records.arrays import declared_width, parts
-from prudent.records.labels import Classes
+from prudent.records.arrays import Classes, declared_width, parts
 
 ROWS = 1024
 """Records or queries that are mapped at a time, to save memory."""

@@ -17,7 +17,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.codes import SCALE, Codes, nearest, products
 from prudent.certify.radius import STEPS, Weights, Whole
-from prudent.records.labels import NONE
+from prudent.records.arrays import NONE
 
 Flags = npt.NDArray[np.bool_]
 

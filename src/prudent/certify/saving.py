@@ -15,7 +15,7 @@ from prudent.certify.counts import Counts
 from prudent.certify.features import Vectors, named
 from prudent.certify.landmarks import Crowding, Landmarks
 
-FORMAT = 2
+FORMAT = 1
 """Format number of saved classifiers."""
 
 

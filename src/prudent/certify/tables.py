@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from prudent._validate import ArgumentError
-from prudent.accounting.chargeable import LedgerLike
+from prudent.budget.charging import LedgerLike
 from prudent.certify.counts import Counts
 from prudent.certify.known import Known
 from prudent.certify.radius import Whole

@@ -182,8 +182,7 @@ def verify(
 def _history_row(charge: "Charge") -> tuple[str, ...]:
     from prudent.accounting import describe
 
-    details, epsilon = charge.details, charge.asked_epsilon
-    delta = charge.delta if charge.at_delta is None else charge.at_delta
+    details = charge.details
     asked = " of ".join(filter(None, (details.statistic, details.column)))
     return (
         str(charge.sequence),
@@ -192,8 +191,8 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
         _mechanism(details) or describe(charge.event),
         _groups(details),
         details.unit or "",
-        "" if epsilon is None else rounded_up(epsilon),
-        "" if delta is None else rounded_up(delta),
+        rounded_up(charge.asked_epsilon),
+        rounded_up(charge.at_delta),
         charge.outcome_text,
         rounded_up(charge.spent),
     )
@@ -228,7 +227,7 @@ def _groups(details: "ChargeDetails") -> str:
 
 
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
-    from prudent.budget.offers import Offer
+    from prudent.budget.balance import Offer
 
     balance, offers = ledger.balance(), ledger.offers()
     if as_json:

@@ -267,24 +267,24 @@ def make_features(
     if features == "glyphs":
         from prudent.lab.feature_files import glyph_network
 
-        story = glyph_network.make(out, device=device, steps=steps)
+        provenance = glyph_network.make(out, device=device, steps=steps)
     elif features == "letters":
         from prudent.lab.feature_files import letters
 
-        story = letters.make(out, device=device, steps=steps)
+        provenance = letters.make(out, device=device, steps=steps)
     elif features == "minilm":
         from prudent.lab.feature_files import sentences
 
-        story = sentences.make(out)
+        provenance = sentences.make(out)
     elif features == "resnet18-landmarks":
         from prudent.lab.feature_files import photographs
 
-        story = photographs.make(out)
+        provenance = photographs.make(out)
     else:
         from prudent.lab.feature_files import landmarks
 
-        story = landmarks.make(out, features.removesuffix("-landmarks"))
+        provenance = landmarks.make(out, features.removesuffix("-landmarks"))
     if as_json:
-        echo_json(story)
+        echo_json(provenance)
     else:
         echo(f"Wrote {out}.")

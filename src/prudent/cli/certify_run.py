@@ -12,7 +12,7 @@ from prudent.cli import options
 from prudent.cli.display import echo, echo_json, neutral, remark
 
 if TYPE_CHECKING:
-    from prudent.accounting import Certificate, Relation
+    from prudent.accounting import AccuracyCertificate, Relation
     from prudent.training.run.checkpoint import Charge
 
 Price = tuple[float | None, float | None]
@@ -208,7 +208,7 @@ def _result(entry: dict[str, Any], metric: str, folder: Path) -> float:
 
 
 def _plain(
-    found: "list[Certificate]",
+    found: "list[AccuracyCertificate]",
     metric: str,
     runs: int,
     price: Price,
@@ -235,7 +235,7 @@ def _plain(
 
 
 def _show(
-    found: "list[Certificate]",
+    found: "list[AccuracyCertificate]",
     metric: str,
     price: Price,
     ran_under: "Relation",

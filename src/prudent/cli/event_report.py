@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import dp_accounting as dp
     from matplotlib.axes import Axes
 
-    from prudent.accounting.attack_bounds import AttackBounds, Price
+    from prudent.accounting.attack_bounds import AttackBounds, PartPrice
     from prudent.accounting.relations import Relation
 
 RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)
@@ -94,7 +94,7 @@ class Report:
     delta: float
     epsilon: float
     lower: float | None
-    prices: "list[Price]"
+    prices: "list[PartPrice]"
     attacks: "AttackBounds | None"
     priors: list[float]
     infinite: str
@@ -106,7 +106,7 @@ class Report:
         """Compute the report."""
         from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of
         from prudent.accounting.attack_bounds import AttackBounds, price_list
-        from prudent.accounting.infinite_epsilon import why_infinite
+        from prudent.accounting.group_privacy import why_infinite
 
         alone = relation.distance == 1
         lower, upper = None, math.inf

@@ -7,7 +7,7 @@ digits of the audited runs have small gradients from the first step on.
 import torch
 from torch import Tensor, nn
 
-from prudent.audit.training.black_box import Target
+from prudent.audit.training.black_box import AuditTarget
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.models import multilayer_perceptron, tutorial_cnn
 
@@ -26,7 +26,7 @@ def crafted(
     dataset: Dataset | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-) -> Target:
+) -> AuditTarget:
     """Digits, a network that already fits others, and a digit with a wrong label as canary.
 
     Args:
@@ -53,7 +53,7 @@ def crafted(
         worst = model(inputs[records : records + 500]).min(1)
     place = int(worst.values.argmin())
     canary = inputs[records + place], worst.indices[place]
-    return Target(model, cross_entropy, inputs[:records], targets[:records], canary)
+    return AuditTarget(model, cross_entropy, inputs[:records], targets[:records], canary)
 
 
 def fit_public(model: nn.Module, inputs: Tensor, targets: Tensor, epochs: int, seed: int) -> None:

@@ -10,8 +10,8 @@ import torch
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.events import DiscreteLaplaceTest
+from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE
-from prudent.accounting.trial_counts import TrialCount
 from prudent.lab.datasets import Dataset
 from prudent.lab.experiment import Experiment, Method
 from prudent.lab.setup import build_model

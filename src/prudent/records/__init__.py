@@ -15,8 +15,7 @@ whatever stands beside it. So every entry reads records by the same three rules:
 | `form` | the form of a record, and the conversion of one record to it |
 | `reader` | reads the records of a data set of items, with or without a `collate_fn` |
 | `seeds` | the random stream of each record |
-| `arrays`, `labels` | arrays, lists and tables of records and of labels, for certificates |
+| `arrays` | arrays, lists and tables of records and of labels, for certificates |
 | `whole_network` | codes of images in whole numbers |
-| `containers` | what is accepted as a set of records, and its length |
-| `fingerprint` | a fingerprint of a set of records, by which a resumed run recognises it |
+| `containers` | what is accepted as a set of records, its length, and its fingerprint |
 """

@@ -1,13 +1,25 @@
-"""What is accepted as a set of records: a pair of tensors, or anything with a length and items."""
+"""Sets of records: what is accepted as one, its length, and the fingerprint that recognises it.
 
+If two processes had the records in different orders, both could get the same record, which would
+then count twice. A run resumed on other records would release their sums with the old noise.
+"""
+
+import hashlib
+import pickle
+import struct
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from prudent._validate import ArgumentError
+from prudent.records.seeds import PUBLIC, generators_kept, seed_generators
+
+_BYTES = 16
 
 
 def tensors_of(records: Any) -> tuple[Any, Any] | None:
@@ -56,3 +68,95 @@ def _items(items: Any) -> int:
         hint="A stream cannot be Poisson sampled: load it into a list or a map-style data set. "
         "Of a dictionary of splits, pass one.",
     )
+
+
+def fingerprint(records: Any) -> str:
+    """A fingerprint of a sequence of records, in hexadecimal; equal records have equal ones.
+
+    | records | what is hashed |
+    |---|---|
+    | object with the attribute `fingerprint`, a text | that text and the number of records |
+    | Hugging Face data set | the fingerprint that it keeps of itself, and the number of records |
+    | pair of tensors, `TensorDataset` | types, shapes and values |
+    | `Subset` of any of these | the indices, and the fingerprint of the whole |
+    | other data sets and lists | every item, read one at a time, each with a seed of its own |
+
+    The last reads all records once. A data set for which that takes too long can declare an
+    attribute `fingerprint`, which must change whenever a record does. An item that cannot be read
+    is hashed as such. Guarantee: the fingerprint is as secret as the records.
+    """
+    found = hashlib.blake2b(digest_size=_BYTES)
+    for name in ("fingerprint", "_fingerprint"):
+        declared = getattr(records, name, None)
+        if isinstance(declared, str) and declared:
+            found.update(repr((declared, len(records))).encode())
+            return found.hexdigest()
+    tensors = tensors_of(records)
+    if tensors is not None:
+        for leaf in pytree.tree_leaves(tensors):
+            _add(found, leaf)
+    elif isinstance(records, Subset) and _is_cheap(records.dataset):
+        found.update(repr([int(index) for index in records.indices]).encode())
+        found.update(fingerprint(records.dataset).encode())
+    else:
+        _add_items(found, records)
+    return found.hexdigest()
+
+
+def digest(value: Any) -> bytes:
+    """A digest of one value: equal bytes if and, but for collisions, only if it is the same."""
+    found = hashlib.blake2b(digest_size=_BYTES)
+    _add(found, value)
+    return found.digest()
+
+
+def _is_cheap(records: Any) -> bool:
+    """Whether the fingerprint of a whole set takes less than reading every item of it."""
+    # Inside a subset, a list or tuple is a sequence of items, not a pair of tensors.
+    if isinstance(records, tuple | list):
+        return False
+    if isinstance(records, Subset):
+        return _is_cheap(records.dataset)
+    declared = (getattr(records, name, None) for name in ("fingerprint", "_fingerprint"))
+    return tensors_of(records) is not None or any(isinstance(name, str) for name in declared)
+
+
+def _add_items(found: "hashlib.blake2b", records: Any) -> None:
+    with generators_kept():
+        for number in range(len(records)):
+            seed_generators(PUBLIC.of(number))
+            try:
+                item = digest(records[number])
+            except Exception:
+                item = b"unreadable"
+            found.update(struct.pack("<q", len(item)) + item)
+
+
+def _add(found: "hashlib.blake2b", value: Any) -> None:
+    """Add a value to a hash, in a form that no other value has."""
+    if isinstance(value, Tensor):
+        plain = value.detach().as_subclass(Tensor).cpu().contiguous()
+        _add_bytes(found, repr((plain.dtype, tuple(plain.shape))).encode())
+        found.update(plain.flatten().view(torch.uint8).numpy().data)
+    elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        array = np.ascontiguousarray(value)
+        _add_bytes(found, repr((array.dtype.str, value.shape)).encode())
+        _add_bytes(found, array.tobytes())
+    elif isinstance(value, Mapping):
+        _add_bytes(found, f"mapping {len(value)}".encode())
+        for key, part in value.items():
+            _add(found, key)
+            _add(found, part)
+    elif isinstance(value, tuple | list):
+        _add_bytes(found, f"{type(value).__name__} {len(value)}".encode())
+        for part in value:
+            _add(found, part)
+    elif value is None or type(value) in (bool, int, float, str, bytes):
+        _add_bytes(found, repr((type(value).__name__, value)).encode("utf-8", "surrogatepass"))
+    else:
+        _add_bytes(found, type(value).__qualname__.encode())
+        _add_bytes(found, pickle.dumps(value, protocol=4))
+
+
+def _add_bytes(found: "hashlib.blake2b", content: bytes) -> None:
+    found.update(struct.pack("<q", len(content)) + content)

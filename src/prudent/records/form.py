@@ -66,7 +66,7 @@ class Leaf:
 
 
 @attrs.frozen
-class Branch:
+class Node:
     """A mapping or a sequence in a record.
 
     Attributes:
@@ -77,7 +77,7 @@ class Branch:
 
     kind: type
     keys: tuple[Any, ...] | None
-    parts: tuple["Leaf | Branch", ...]
+    parts: tuple["Leaf | Node", ...]
 
     def parts_of(self, value: Any) -> list[Any]:
         """The parts of a value of this structure; raises some error if it has another."""
@@ -102,7 +102,7 @@ class Branch:
         return tuple(parts) if issubclass(self.kind, tuple) else list(parts)
 
 
-Tree = Leaf | Branch
+Tree = Leaf | Node
 
 
 @attrs.frozen
@@ -247,9 +247,9 @@ def _stacked(leaf: Leaf, tensors: Sequence[Tensor]) -> Tensor:
 def _tree_of(value: Any) -> Tree:
     if isinstance(value, Mapping):
         keys = tuple(value)
-        return Branch(type(value), keys, tuple(_tree_of(value[key]) for key in keys))
+        return Node(type(value), keys, tuple(_tree_of(value[key]) for key in keys))
     if isinstance(value, tuple | list):
-        return Branch(type(value), None, tuple(map(_tree_of, value)))
+        return Node(type(value), None, tuple(map(_tree_of, value)))
     tensor = tensor_of(value)
     return Leaf(tensor.dtype, tuple(tensor.shape))
 
@@ -270,7 +270,7 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """A value with every leaf changed."""
     if isinstance(value, Mapping):
         keys = tuple(value)
-        return Branch(type(value), keys, ()).build([_mapped(value[key], change) for key in keys])
+        return Node(type(value), keys, ()).build([_mapped(value[key], change) for key in keys])
     if isinstance(value, tuple | list):
-        return Branch(type(value), None, ()).build([_mapped(part, change) for part in value])
+        return Node(type(value), None, ()).build([_mapped(part, change) for part in value])
     return change(value)

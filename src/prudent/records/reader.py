@@ -24,7 +24,7 @@ import attrs
 from torch.utils.data import default_collate
 
 from prudent._validate import ArgumentError
-from prudent.records.fingerprint import digest
+from prudent.records.containers import digest
 from prudent.records.form import Form, Row, StructureError, row_of
 from prudent.records.seeds import PUBLIC, Seeds, generators_kept, seed_generators
 

@@ -25,7 +25,7 @@ from prudent._formats import check_format, read_npz, reading
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 2
+FORMAT = 1
 """Format number of weight files."""
 
 SIDE = 28
@@ -149,11 +149,11 @@ def shipped_network(name: str) -> tuple[Network, str]:
 
 
 def write_network(
-    path: "str | os.PathLike[str]", layers: tuple[Layer, ...], story: dict[str, Any]
+    path: "str | os.PathLike[str]", layers: tuple[Layer, ...], provenance: dict[str, Any]
 ) -> None:
-    """Write a weight file; `story` says how the weights were made."""
+    """Write a weight file; `provenance` says how the weights were made."""
     shapes = [{"size": each.size, "pad": each.pad, "pool": each.pool} for each in layers]
-    header = {"format": FORMAT, "layers": shapes, "story": story}
+    header = {"format": FORMAT, "layers": shapes, "provenance": provenance}
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.array(json.dumps(header))}
     for i, layer in enumerate(layers):
         arrays |= {f"weight{i}": layer.weight, f"gain{i}": layer.gain, f"bias{i}": layer.bias}

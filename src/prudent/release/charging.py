@@ -9,7 +9,7 @@ from typing import Any
 
 from prudent import _validate
 from prudent._redaction import redacted
-from prudent.accounting.chargeable import LedgerLike
+from prudent.budget.charging import LedgerLike
 from prudent.release.outcome import Outcome, Refused
 from prudent.release.preview import Preview
 

@@ -25,7 +25,7 @@ import numpy as np
 from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
-from prudent.accounting.chargeable import LedgerLike
+from prudent.budget.charging import LedgerLike
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import Certificate, DistanceRelease
 from prudent.release.charging import charge

@@ -7,11 +7,10 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting.calibration import Accountant, Search, solve
-from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.infinite_epsilon import InfiniteEpsilon, why_infinite
+from prudent.accounting.group_privacy import InfiniteEpsilon, epsilon_of, why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
-from prudent.accounting.robustness import Certificate, Certifier
+from prudent.accounting.robustness import AccuracyCertificate, Certifier
 from prudent.training.aggregation import Aggregation, Mean
 
 
@@ -127,7 +126,7 @@ class Plan:
         runs: int | None = None,
         confidence: float = 0.95,
         relation: Relation | None = None,
-    ) -> Certificate:
+    ) -> AccuracyCertificate:
         """A lower bound on the expected accuracy of the trained model if some records are bad.
 
         Args:

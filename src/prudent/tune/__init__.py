@@ -9,7 +9,7 @@
 
 Guarantee:
     The released setting, score and output are together (ε, δ)-DP at the printed price, which is
-    that of the whole search (see `prudent.accounting.repeated_selection`), if
+    that of the whole search (see `prudent.accounting.losses.repeated_selection`), if
 
     * every candidate, its score included, has the event that is declared for it;
     * the search space does not depend on the data;
@@ -17,7 +17,7 @@ Guarantee:
       time reveals too, nor the other candidates.
 """
 
-from prudent.accounting.trial_counts import (
+from prudent.accounting.losses.trial_counts import (
     Binomial,
     Geometric,
     NegativeBinomial,
@@ -26,9 +26,8 @@ from prudent.accounting.trial_counts import (
 )
 from prudent.tune.candidate import Candidate, Scored
 from prudent.tune.fitting import HeldOut, calibrate_plan, training
-from prudent.tune.pricing import calibrate, price
 from prudent.tune.space import Trial
-from prudent.tune.tuning import Tuned, tune
+from prudent.tune.tuning import Tuned, calibrate, price, tune
 
 __all__ = [
     "Binomial",

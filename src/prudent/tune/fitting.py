@@ -13,10 +13,10 @@ from prudent import _validate
 from prudent._files import replacing
 from prudent._validate import ArgumentError
 from prudent.accounting.events import DiscreteGaussianTest, DiscreteLaplaceTest, WorstOfDpEvent
-from prudent.accounting.trial_counts import TrialCount
+from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.tune.candidate import Candidate, Scored
-from prudent.tune.pricing import calibrate
 from prudent.tune.space import Setting
+from prudent.tune.tuning import calibrate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -30,8 +30,8 @@ from prudent._warning import warn
 from prudent.tune.candidate import SCORE, forget_files, outcome, parsed
 from prudent.tune.space import Setting
 
-FORMAT = 2
-"""Of the secret state of a search. A change that earlier versions would misread raises it."""
+FORMAT = 1
+"""Of the secret state of a search and of its result."""
 
 _LATEST = 2**33  # the largest time that every file system keeps, or nearly so
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from prudent import ArgumentError
-from prudent.audit.training.black_box import Target, _mu, black_box, judge_scores
+from prudent.audit.training.black_box import AuditTarget, _mu, black_box, judge_scores
 from prudent.audit.training.curves import epsilon_of_mu
 from prudent.lab.audited_digits import accuracy, crafted, cross_entropy
 from prudent.training import Plan, Sum
@@ -51,7 +51,7 @@ def small_target():
         targets = model(inputs).argmax(1)
         canary = 3 * torch.randn(6)
         wrong = model(canary).argmin()
-    return Target(model, cross_entropy, inputs, targets, (canary, wrong))
+    return AuditTarget(model, cross_entropy, inputs, targets, (canary, wrong))
 
 
 def test_real_runs_of_a_small_model_tell_the_canary():

@@ -1,12 +1,16 @@
 """Bounds for many canaries in one run: brute force, a linear program, and exact mechanisms."""
 
+import functools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
 from prudent import ArgumentError
-from prudent.audit.training.curves import GaussianCurve, PlanCurve, PointCurve, epsilon_of_mu
-from prudent.audit.training.one_run_bounds import (
+from prudent.audit.result import claimed_curve
+from prudent.audit.training.curves import GaussianCurve, PlanCurve, epsilon_of_mu
+from prudent.audit.training.one_run import (
     epsilon_of_right_guesses,
     is_curve_refuted,
     p_value,
@@ -14,6 +18,12 @@ from prudent.audit.training.one_run_bounds import (
 from prudent.training import Plan, Sum
 
 LEVEL = 0.05
+
+
+def point_curve(epsilon, delta):
+    """The curve of all that is (ε, δ)-DP."""
+    misses = functools.partial(claimed_curve, epsilon=epsilon, delta=delta)
+    return SimpleNamespace(at=epsilon, delta=delta, misses=misses)
 
 
 def largest_tail(right, guesses, canaries, curve):
@@ -46,7 +56,7 @@ def largest_tail(right, guesses, canaries, curve):
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.0, 0.01), (3.0, 0.001)])
 @pytest.mark.parametrize(("guesses", "canaries"), [(6, 6), (10, 25), (20, 200)])
 def test_the_recursion_solves_the_linear_program(epsilon, delta, guesses, canaries):
-    curve = PointCurve(epsilon, delta)
+    curve = point_curve(epsilon, delta)
     for right in range(guesses // 2, guesses + 1, 3):
         most = largest_tail(right, guesses, canaries, curve)
         for tail, refuted in ((most * 0.999, False), (most * 1.001, True)):
@@ -68,7 +78,7 @@ def test_randomised_response_is_refuted_at_most_as_often_as_stated(epsilon, delt
     guesses, chance = 60, delta + (1 - delta) * special.expit(epsilon)
     for right in likely(guesses, chance):
         assert p_value(right, guesses, guesses, epsilon=epsilon, delta=delta) >= LEVEL
-        curve = PointCurve(epsilon, delta)
+        curve = point_curve(epsilon, delta)
         assert not is_curve_refuted(right, guesses, guesses, curve, confidence=1 - LEVEL)
     if not delta:  # and without δ the bound is exact
         rarer = likely(guesses, chance)[-1] + 1
@@ -83,7 +93,7 @@ def test_a_gaussian_run_is_refuted_at_most_as_often_as_stated(mu):
     odds = mu * (mu * coins + random.standard_normal(coins.shape) - mu / 2)
     chosen = np.argsort(-np.abs(odds), 1)[:, :guesses]
     right = np.take_along_axis((odds > 0) == coins, chosen, 1).sum(1)
-    claims = GaussianCurve(mu), PointCurve(epsilon_of_mu(mu, 1e-3), 1e-3)
+    claims = GaussianCurve(mu), point_curve(epsilon_of_mu(mu, 1e-3), 1e-3)
     for curve in claims:
         refuted = {
             count: is_curve_refuted(int(count), guesses, canaries, curve, confidence=1 - LEVEL)

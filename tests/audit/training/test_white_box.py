@@ -9,10 +9,15 @@ import torch
 from prudent import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest
 from prudent.audit.training.likelihood import Likelihood
-from prudent.audit.training.observing import Releases, observe, observe_lanes
-from prudent.audit.training.reading import Claim, epsilon_of_alarms
-from prudent.audit.training.scenes import dirac, displaced, opposed
-from prudent.audit.training.white_box import most_telling_trim, white_box
+from prudent.audit.training.scenes import (
+    Releases,
+    dirac,
+    displaced,
+    observe,
+    observe_lanes,
+    opposed,
+)
+from prudent.audit.training.white_box import Claim, epsilon_of_alarms, most_telling_trim, white_box
 from prudent.training import (
     FixedTrim,
     Mean,

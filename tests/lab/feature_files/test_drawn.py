@@ -27,9 +27,9 @@ def public() -> "tuple[torch.Tensor, torch.Tensor]":
 
 
 def test_a_recipe_makes_the_same_network_again() -> None:
-    one, story = letters.trained(SMALL, *public())
+    one, provenance = letters.trained(SMALL, *public())
     two, _ = letters.trained(SMALL, *public())
-    assert story["steps"] == 3
+    assert provenance["steps"] == 3
     assert len(one) == 6  # four convolutions, a dense layer, and whitening
     for a, b in zip(one, two, strict=True):
         assert np.array_equal(a.weight, b.weight)
@@ -56,9 +56,9 @@ def test_whitening_makes_the_spread_within_classes_round() -> None:
 
 
 def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None:
-    story = glyph_network.make(tmp_path / "one.npz", FEW, steps=2)
+    provenance = glyph_network.make(tmp_path / "one.npz", FEW, steps=2)
     glyph_network.make(tmp_path / "two.npz", FEW, steps=2)
-    assert (story["training"]["steps"], story["loops"]) == (2, 0.25)
+    assert (provenance["training"]["steps"], provenance["loops"]) == (2, 0.25)
     one, two = (read_network(tmp_path / f"{each}.npz")[0] for each in ("one", "two"))
     assert one.entries == 32
     assert np.array_equal(one(images(4)), two(images(4)))

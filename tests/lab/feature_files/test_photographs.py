@@ -38,10 +38,10 @@ def test_statistics_and_landmarks_of_random_images_are_made_again(tmp_path, monk
     monkeypatch.setattr(photographs, "_LANDMARKS", 150)
     torch.manual_seed(0)
     embedding = ResNet18Embedding(ResNet18Features(3).eval(), "given", 256)
-    story = photographs.make(tmp_path / "made.npz", embedding)
+    provenance = photographs.make(tmp_path / "made.npz", embedding)
     made = np.load(tmp_path / "made.npz")
     assert made["rows"].shape == (150, 128)
-    assert json.loads(str(made["story"]))["images"] == story["images"] == 200
+    assert json.loads(str(made["provenance"]))["images"] == provenance["images"] == 200
     shipped = shipped_landmarks("resnet18")
     assert shipped.codes.shape == (8000, 128)
     assert shipped.features.name == "resnet18"

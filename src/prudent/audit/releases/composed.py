@@ -1,21 +1,24 @@
-"""Worst-case pairs of releases that are made of others: the best of many, and a federated round."""
+"""Worst-case pairs of releases made of others: the best of many, a round, a classifier."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import dp_accounting as dp
+import numpy as np
 
 from prudent.accounting import PldAccountant
-from prudent.accounting.trial_counts import Geometric
+from prudent.accounting.losses.trial_counts import Geometric
 from prudent.audit.releases.case import GAUSSIAN, Case, Run
+from prudent.certify.classifier import CertifiedClassifier
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
 from prudent.tune import Candidate, tune
-from prudent.tune.pricing import calibrate
+from prudent.tune.tuning import calibrate
 
 _MEAN = 3.0  # the expected number of candidates
 _CLIENTS = 4
+_RECORDS = [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]] * 50  # two numbers and a label
 
 
 def best_of_many(epsilon: float, delta: float) -> Case:
@@ -82,4 +85,34 @@ def federated_round(epsilon: float, delta: float) -> Case:
         score=lambda output: output,
         delta_at=at,
         notes=GAUSSIAN,
+    )
+
+
+def certified_classifier(epsilon: float, delta: float) -> Case:
+    """Counts at two landmarks: a record raises a cell by 1, and the total of its class by 1."""
+
+    def fit(data: list[list[float]], noise: Noise) -> tuple[int, int]:
+        rows = np.array(data)
+        model = CertifiedClassifier(epsilon, 2, np.eye(2), noise=noise).fit(rows[:, :2], rows[:, 2])
+        return int(model.counts_.cells[0, 0]), int(model.counts_.totals[0])
+
+    def prepare(data: list[list[float]], noise: Noise) -> Run:
+        return lambda: fit(data, noise)
+
+    totals, cells = CertifiedClassifier(epsilon).pricing.parts
+
+    def score(output: tuple[int, int]) -> float:
+        """The log-likelihood ratio: 50 records without the record, 51 with it, in both numbers."""
+        loss = [abs(value - 50) - abs(value - 51) for value in output]
+        return cells * loss[0] + totals * loss[1]
+
+    return Case(
+        name="certified-classifier",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=[*_RECORDS, [1.0, 0.0, 0.0]],
+        without_record=_RECORDS,
+        prepare=prepare,
+        score=score,
+        exact=epsilon,
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE
-from prudent.audit.releases import additive, composed, counted, selected, tested
+from prudent.audit.releases import additive, composed, selected, tested
 from prudent.audit.releases.case import Case
 from prudent.audit.result import AuditResult
 
@@ -26,7 +26,7 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "variance": additive.variance,
         "histogram": additive.histogram,
         "certificate": additive.certificate,
-        "certified-classifier": counted.certified_classifier,
+        "certified-classifier": composed.certified_classifier,
         "partitions": additive.partitions,
         "exponential": selected.exponential,
         "exponential-quantile": selected.exponential_quantile,

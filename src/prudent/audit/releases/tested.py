@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from prudent.accounting import PldAccountant
-from prudent.accounting.domination import branch_pair
+from prudent.accounting.losses.domination import branch_pair
 from prudent.audit.releases.case import (
     GAUSSIAN,
     Case,

@@ -20,8 +20,7 @@ from prudent._progress import track
 from prudent._rounding import rounded_down, rounded_up
 from prudent.audit.auditing import CONFIDENCE
 from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, clopper_pearson
-from prudent.audit.result import AuditResult
-from prudent.audit.trade_off import TradeOff
+from prudent.audit.result import AuditResult, MeasuredCurve
 from prudent.audit.training.curves import Family, GaussianCurve, epsilon_of_mu, mu_of_rates
 from prudent.training.gradients.engine import Loss
 from prudent.training.plan import Plan
@@ -32,7 +31,7 @@ _HELD_OUT = 0.2  # of the runs, to choose the threshold
 
 
 @attrs.frozen(eq=False)
-class Target:
+class AuditTarget:
     """What a black-box audit trains, and on what.
 
     Attributes:
@@ -67,7 +66,7 @@ class Target:
 
 def black_box(
     plan: Plan,
-    target: Target,
+    target: AuditTarget,
     *,
     delta: float,
     epsilon: float | None = None,
@@ -117,7 +116,7 @@ def black_box(
 
 def final_scores(
     plan: Plan,
-    target: Target,
+    target: AuditTarget,
     *,
     present: bool,
     runs: int,
@@ -187,7 +186,7 @@ def judge_scores(
         runs=len(scores) - first,
         guesses=guesses,
         right=right,
-        curve=TradeOff.of(scores[first:], coins[first:], confidence),
+        curve=MeasuredCurve.of(scores[first:], coins[first:], confidence),
         notes=(
             f"The bound is on Gaussian DP, of which the plan is an instance: μ >= "
             f"{rounded_down(mu, 3)} of {rounded_up(claim.mu, 3)}.",

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import optimize, special
 
 from prudent import _validate
+from prudent.accounting.losses.trade_off import TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
 from prudent.audit.lower_bounds import FloatArray
@@ -30,7 +31,7 @@ _INTERVAL = 1e-3  # a coarse grid of losses: the curve is a little lower, so it 
 _SMALLEST_DELTA = 1e-7
 
 
-class Curve(abc.ABC):
+class PrivacyCurve(abc.ABC):
     """A symmetric, convex trade-off curve."""
 
     @abc.abstractmethod
@@ -43,7 +44,7 @@ class Curve(abc.ABC):
 
 
 @attrs.frozen
-class GaussianCurve(Curve):
+class GaussianCurve(PrivacyCurve):
     """The curve of telling N(0, 1) from N(μ, 1): Gaussian differential privacy.
 
     Attributes:
@@ -61,31 +62,8 @@ class GaussianCurve(Curve):
         return epsilon_of_mu(self.mu, delta)
 
 
-@attrs.frozen
-class PointCurve(Curve):
-    """The curve of all that is (ε, δ)-DP.
-
-    Attributes:
-        at: ε.
-        delta: δ.
-    """
-
-    at: float
-    delta: float
-
-    def misses(self, alarms: FloatArray) -> FloatArray:
-        """The least false-negative rates at these false-positive rates."""
-        rest = 1 - self.delta
-        lines = rest - np.exp(self.at) * alarms, np.exp(-self.at) * (rest - alarms)
-        return np.asarray(np.maximum(0.0, np.maximum(*lines)))
-
-    def epsilon(self, delta: float) -> float:
-        """The ε of the curve at δ, at least its own δ."""
-        return self.at
-
-
 @attrs.frozen(eq=False)
-class PlanCurve(Curve):
+class PlanCurve(PrivacyCurve):
     """The curve of a plan, from its privacy profile at a grid of ε.
 
     Guarantee:
@@ -97,24 +75,20 @@ class PlanCurve(Curve):
     """
 
     plan: Plan
-    _epsilons: FloatArray = attrs.field(init=False, repr=False)
-    _deltas: FloatArray = attrs.field(init=False, repr=False)
+    _lines: TradeOff = attrs.field(init=False, repr=False)
 
-    def __attrs_post_init__(self) -> None:
+    @_lines.default
+    def _from_profile(self) -> TradeOff:
         accountant = PldAccountant(value_discretization_interval=_INTERVAL)
         accountant.compose(self.plan.event)
         most = accountant.get_epsilon(_SMALLEST_DELTA)
         grid = np.linspace(0.0, most if math.isfinite(most) else 50.0, _LINES)
-        object.__setattr__(self, "_epsilons", grid)
-        object.__setattr__(self, "_deltas", accountant.profile(grid))
+        profile = grid, accountant.profile(grid)
+        return TradeOff(profile, profile)
 
     def misses(self, alarms: FloatArray) -> FloatArray:
         """The least false-negative rates at these false-positive rates."""
-        shape = np.shape(alarms)
-        rest, alarms = (1 - self._deltas)[:, None], np.ravel(alarms)[None]
-        steep = rest - np.exp(self._epsilons)[:, None] * alarms
-        flat = np.exp(-self._epsilons)[:, None] * (rest - alarms)
-        return np.asarray(np.maximum(0.0, np.maximum(steep, flat).max(0))).reshape(shape)
+        return np.maximum(0.0, self._lines.least(1 - alarms, alarms))
 
     def epsilon(self, delta: float) -> float:
         """The ε of the plan at δ."""
@@ -142,7 +116,7 @@ class Family:
         """Whether every curve is one of Gaussian differential privacy."""
         return isinstance(self.plan.aggregation, Sum) and self.plan.sampling_rate == 1
 
-    def less_private(self, factor: float) -> Curve:
+    def less_private(self, factor: float) -> PrivacyCurve:
         """The curve of the plan with its noise divided by a factor."""
         rule = self.plan.aggregation
         noise = rule.noise_multiplier / factor  # type: ignore[attr-defined]

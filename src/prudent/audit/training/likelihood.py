@@ -15,14 +15,13 @@ import attrs
 import dp_accounting as dp
 import numpy as np
 
-from prudent.accounting.domination import DominatedDpEvent, margin_pair
 from prudent.accounting.events import DiscreteGaussianTest, GaussianTest, MarginTest, Reveals
 from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.pairs import Dominating, MixturePair, Pair
+from prudent.accounting.losses.domination import DominatedDpEvent, margin_pair
+from prudent.accounting.losses.pairs import Dominating, MixturePair, Pair
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.audit.lower_bounds import FloatArray
-from prudent.audit.training.observing import Releases
-from prudent.audit.training.scenes import Scene
+from prudent.audit.training.scenes import Releases, Scene
 from prudent.training.aggregation import Fallback, Noisy, ProposeTestRelease, TrimmedSum
 from prudent.training.plan import Plan
 from prudent.training.trimming import FixedTrim
@@ -31,7 +30,7 @@ _RARE = math.log(1e-6)
 
 
 @attrs.frozen
-class Branch:
+class StepBranch:
     """One branch of a step: how likely it is, and what the canary changes in it.
 
     Attributes:
@@ -138,19 +137,19 @@ class Likelihood:
     def _margin(self, trim: int, *, present: bool) -> int:
         return self.scene.release(self.rule, trim, present=present).margin
 
-    def _branches(self, trim: int) -> tuple[Branch, Branch]:
+    def _branches(self, trim: int) -> tuple[StepBranch, StepBranch]:
         """The branch of a failed test and that of a passed one."""
         return _branches(self.rule, self.scene, trim)
 
 
 @lru_cache(maxsize=256)
-def _branches(rule: Noisy, scene: Scene, trim: int) -> tuple[Branch, Branch]:
+def _branches(rule: Noisy, scene: Scene, trim: int) -> tuple[StepBranch, StepBranch]:
     absent, drawn = (scene.release(rule, trim, present=present) for present in (False, True))
     full = rule.noise_multiplier * rule.clip
     shift, trimmed_shift = drawn.total - absent.total, drawn.trimmed - absent.trimmed
     if not isinstance(rule, ProposeTestRelease):
-        failed = Branch(0.0, 0.0, absent.total, shift, full)
-        return failed, Branch(0.0, 0.0, absent.trimmed, trimmed_shift, full)
+        failed = StepBranch(0.0, 0.0, absent.total, shift, full)
+        return failed, StepBranch(0.0, 0.0, absent.trimmed, trimmed_shift, full)
     passes = [rule.test.tail(rule.threshold - each.margin) for each in (absent, drawn)]
     less = [math.log(each) if each > 0 else -math.inf for each in passes]
     more = [math.log1p(-each) if each < 1 else -math.inf for each in passes]
@@ -160,8 +159,8 @@ def _branches(rule: Noisy, scene: Scene, trim: int) -> tuple[Branch, Branch]:
     if rule.fallback is Fallback.SKIP:
         full = 0.0
     reduced, scale = rule.noise_multiplier * rule.proposal, rule.fallback_scale
-    failed = Branch(more[0], more[1], scale * mean, scale * shift, scale * full)
-    return failed, Branch(less[0], less[1], absent.trimmed, trimmed_shift, reduced)
+    failed = StepBranch(more[0], more[1], scale * mean, scale * shift, scale * full)
+    return failed, StepBranch(less[0], less[1], absent.trimmed, trimmed_shift, reduced)
 
 
 def _margin_log_ratio(test: MarginTest, noisy: FloatArray, absent: int, drawn: int) -> FloatArray:

@@ -5,6 +5,12 @@
 
 An attack is a scene (see `scenes`) and a score. Which one to use is decided on pilot runs; the runs
 that are counted are others, so the choice costs no confidence.
+
+Two bounds compete. *Guesses* (see `prudent.audit.lower_bounds`) counts right guesses on both sides
+and suits releases that look alike with the canary and without. *Alarms* looks at high scores only:
+(ε, δ)-DP says TPR <= e^ε FPR + δ, so Clopper-Pearson bounds on the two rates, each failing with
+probability (1 - confidence)/2, refute every smaller ε. It suits sampled canaries, whose absence is
+never certain.
 """
 
 import math
@@ -12,28 +18,163 @@ from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import numpy as np
+from scipy import special
 
 from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE, tossed
-from prudent.audit.lower_bounds import BoolArray, FloatArray
-from prudent.audit.result import AuditResult
-from prudent.audit.trade_off import TradeOff
+from prudent.audit.lower_bounds import (
+    BoolArray,
+    Bound,
+    FloatArray,
+    Thresholds,
+    choose_thresholds,
+    epsilon_of_guesses,
+)
+from prudent.audit.result import AuditResult, MeasuredCurve
 from prudent.audit.training.likelihood import Likelihood
-from prudent.audit.training.observing import Releases, observe, observe_lanes
-from prudent.audit.training.reading import Claim, Reading, best_reading
-from prudent.audit.training.scenes import Scene, dirac, displaced, opposed
+from prudent.audit.training.scenes import (
+    Releases,
+    Scene,
+    dirac,
+    displaced,
+    observe,
+    observe_lanes,
+    opposed,
+)
 from prudent.training.aggregation import Noisy, ProposeTestRelease, Sum
 from prudent.training.plan import Plan
 from prudent.training.trimming import FixedTrim
 
+_CANDIDATES = 400
 _BATCH = 64.0  # the public batch size of a plan without one
 _PILOT = 0.25  # pilot runs, relative to those that are counted
 
 Score = Callable[[Releases], FloatArray]
 
 
+@attrs.frozen
+class Claim:
+    """What is to be refuted, and how surely.
+
+    Attributes:
+        delta: δ of the claim.
+        confidence: 1 minus the false-alarm rate.
+    """
+
+    delta: float
+    confidence: float
+
+
+@attrs.frozen
+class ScoreReading:
+    """Thresholds on a score, and the bound that counts what is beyond them.
+
+    Attributes:
+        thresholds: When the attacker guesses.
+        alarms: Whether the bound is that of alarms; else that of guesses.
+    """
+
+    thresholds: Thresholds
+    alarms: bool = False
+
+    def bound(self, scores: FloatArray, coins: BoolArray, claim: Claim) -> Bound:
+        """The largest ε that runs with these scores refute."""
+        right, guesses = self.thresholds.count(scores, coins)
+        present = int(coins.sum())
+        if self.alarms:
+            groups = present, len(coins) - present
+            lower = epsilon_of_alarms(right, guesses - right, *groups, claim)
+        else:
+            lower = epsilon_of_guesses(
+                right, guesses, len(coins), delta=claim.delta, confidence=claim.confidence
+            )
+        return Bound(float(lower), len(coins), guesses, right, self.thresholds)
+
+
+def epsilon_of_alarms(
+    true: float | FloatArray,
+    false: float | FloatArray,
+    with_runs: float,
+    without_runs: float,
+    claim: Claim,
+) -> FloatArray:
+    """Return the largest ε that true and false alarms refute, for numbers or arrays of them.
+
+    Guarantee:
+        If the mechanism is (ε, δ)-DP and the test was fixed before the runs, the bound exceeds ε
+        with a probability of at most 1 - confidence.
+    """
+    true, false = np.asarray(true, np.float64), np.asarray(false, np.float64)
+    error = (1 - claim.confidence) / 2
+    least = special.betaincinv(np.maximum(true, 1e-9), with_runs - true + 1, error)
+    most = special.betaincinv(false + 1, np.maximum(without_runs - false, 1e-9), 1 - error)
+    above = np.where(true > 0, least, 0.0) - claim.delta
+    below = np.where(false < without_runs, most, 1.0)
+    return np.asarray(np.log(np.maximum(above / below, 1.0)))
+
+
+def best_reading(
+    scores: FloatArray, coins: BoolArray, runs: int, claim: Claim, *, odds: bool
+) -> tuple[ScoreReading, float]:
+    """The reading that should refute most, and about how much, from runs that are not counted.
+
+    Args:
+        scores: The scores of the pilot runs.
+        coins: Whether each had the canary.
+        runs: The number of runs that will be counted.
+        claim: What is to be refuted.
+        odds: Whether scores are the log-odds of an honest run. Then the pilot runs say how many
+            guesses there will be, and the odds how many will be right: a few lucky guesses do not
+            matter. A fault shows in the other reading, which is learned from the coins.
+    """
+    thresholds, share = choose_thresholds(
+        scores, coins, delta=claim.delta, confidence=claim.confidence
+    )
+    found = [(ScoreReading(thresholds), float(special.logit(max(share, 0.5))))]
+    if odds:
+        found += [_confident(scores, runs, claim), _alarming(scores, runs, claim)]
+    return max(found, key=lambda each: each[1])
+
+
+def _confident(scores: FloatArray, runs: int, claim: Claim) -> tuple[ScoreReading, float]:
+    """Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right."""
+    sizes, places, expected = _expected(np.abs(scores), runs)
+    bounds = epsilon_of_guesses(
+        expected,
+        (places + 1) * runs / len(sizes),
+        runs,
+        delta=claim.delta,
+        confidence=claim.confidence,
+    )
+    best = int(np.argmax(bounds))
+    least = float(sizes[places[best]])
+    return ScoreReading(Thresholds(-least, least)), float(bounds[best])
+
+
+def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[ScoreReading, float]:
+    """Alarms at high log-odds s, of which e^s/(1 + e^s) are true."""
+    sizes, places, true = _expected(scores, runs)
+    false = (places + 1) * runs / len(sizes) - true
+    half = runs / 2
+    true, false = np.minimum(true, half), np.minimum(false, half)
+    bounds = epsilon_of_alarms(true, false, half, half, claim)
+    best = int(np.argmax(bounds))
+    thresholds = Thresholds(-np.inf, float(sizes[places[best]]))
+    return ScoreReading(thresholds, alarms=True), float(bounds[best])
+
+
+def _expected(
+    odds: FloatArray, runs: int
+) -> "tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.intp]], FloatArray]":
+    """Log-odds in descending order, places to cut them, and the right guesses expected there."""
+    ordered = np.sort(odds)[::-1]
+    places = np.unique(np.geomspace(1, len(ordered), _CANDIDATES).astype(np.intp)) - 1
+    right = np.cumsum(special.expit(ordered))[places] * runs / len(ordered)
+    return ordered, places, right
+
+
 @attrs.frozen(eq=False)
-class Attack:
+class CanaryAttack:
     """A way to tell runs with the canary from runs without it.
 
     Attributes:
@@ -123,7 +264,7 @@ def white_box(
         guesses=bound.guesses,
         right=bound.right,
         exact=Likelihood(plan, attack.scene).epsilon(delta) if attack.is_likelihood else None,
-        curve=TradeOff.of(scores, coins, confidence),
+        curve=MeasuredCurve.of(scores, coins, confidence),
         notes=_notes(attack),
     )
 
@@ -163,7 +304,7 @@ def most_telling_trim(plan: Plan, delta: float) -> Plan:
     return max(offers, key=lambda each: each[:2])[2]
 
 
-def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
+def _attacks(plan: Plan, runs: int, lanes: int) -> list[CanaryAttack]:
     """Every attack that suits a plan."""
     rule, trim = plan.aggregation, _trim(plan)
     # With the canary the batch is as large as expected, where trims by batch size would change.
@@ -181,9 +322,9 @@ def _attacks(plan: Plan, runs: int, lanes: int) -> list[Attack]:
     return attacks
 
 
-def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) -> list[Attack]:
+def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) -> list[CanaryAttack]:
     """Every score of a scene."""
-    likelihood = Attack(
+    likelihood = CanaryAttack(
         f"{scene.name} canary, likelihood ratio",
         scene,
         Likelihood(plan, scene).score,
@@ -222,7 +363,9 @@ def spread_over_steps(seen: Releases) -> FloatArray:
     return np.asarray(seen.along.max(1) - seen.along.min(1))
 
 
-def _best(plan: Plan, attacks: Sequence[Attack], claim: Claim) -> tuple[Attack, Reading]:
+def _best(
+    plan: Plan, attacks: Sequence[CanaryAttack], claim: Claim
+) -> tuple[CanaryAttack, ScoreReading]:
     """The attack that refutes most on pilot runs, and how to read its scores."""
     pilots: dict[int, tuple[BoolArray, Releases]] = {}
     found = []
@@ -247,6 +390,6 @@ def _batch(plan: Plan) -> float:
     return plan.expected_batch
 
 
-def _notes(attack: Attack) -> tuple[str, ...]:
+def _notes(attack: CanaryAttack) -> tuple[str, ...]:
     where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
     return (f"Each canary had {where}; the attacker saw every release of every step.",)

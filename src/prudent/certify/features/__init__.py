@@ -28,7 +28,7 @@ import numpy.typing as npt
 from prudent._validate import ArgumentError
 from prudent.certify.codes import Codes, whole
 from prudent.certify.landmarks import Crowding, Features, Landmarks, Partition
-from prudent.records.arrays import Form, parts
+from prudent.records.arrays import ArrayForm, parts
 from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
 
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
@@ -65,7 +65,7 @@ class Vectors:
 
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """The vectors, rounded to whole numbers."""
-        values, present = Form((self.width,)).read(records)
+        values, present = ArrayForm((self.width,)).read(records)
         return whole(values), present
 
 
@@ -92,7 +92,7 @@ class Function:
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """The rows of records; one for which the function fails counts as absent."""
         rows = [self._row(part) for part in parts(records, 1)]
-        values, present = Form((self.width,)).read(rows)
+        values, present = ArrayForm((self.width,)).read(rows)
         return whole(values), present
 
     def _row(self, record: Any) -> Any:
@@ -127,7 +127,7 @@ class Images:
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """Codes of images, several threads at a time: each is that of its image, whoever counts."""
         codes, flags = [np.zeros((0, self.width), np.float32)], [np.zeros(0, bool)]
-        chunks = Form((28, 28), 0, TOP).chunks(records, _AT_ONCE)
+        chunks = ArrayForm((28, 28), 0, TOP).chunks(records, _AT_ONCE)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             while some := list(itertools.islice(chunks, _CHUNKS)):
                 for own, present in pool.map(self._codes, some):

@@ -20,7 +20,7 @@ from prudent._files import sha256
 from prudent.certify.codes import Codes, whole
 from prudent.certify.features.resnet import ResNet18Features, features_of, find_weights, resnet18
 from prudent.certify.landmarks import Flags
-from prudent.records.arrays import Form
+from prudent.records.arrays import ArrayForm
 
 Real = npt.NDArray[np.float64]
 
@@ -75,7 +75,7 @@ class ResNet18Embedding:
         shape = np.shape(record)
         if len(shape) != 3 or shape[0] != 3 or not np.size(record):
             return np.full(self.width, np.nan)
-        values, (present,) = Form(shape, 0, 255).read([record])
+        values, (present,) = ArrayForm(shape, 0, 255).read([record])
         if not present:
             return np.full(self.width, np.nan)
         unit = values if values.max() <= 1 else values / 255
@@ -113,7 +113,7 @@ class Whitened:
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """Codes of images."""
         given = records if self.embedding is None else self.embedding(records)
-        rows, present = Form((len(self.centre),)).read(given)
+        rows, present = ArrayForm((len(self.centre),)).read(given)
         return whole((roots(rows) - self.centre) @ self.matrix), present
 
 

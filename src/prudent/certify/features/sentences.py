@@ -26,8 +26,7 @@ from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.resnet import find_weights, read_weights
 from prudent.certify.features.sentence_encoder import TOKENS, SentenceEncoder
 from prudent.certify.radius import STEPS, Weights, Whole
-from prudent.records.arrays import Form
-from prudent.records.labels import NONE
+from prudent.records.arrays import NONE, ArrayForm
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -115,7 +114,7 @@ def unpacked_texts(rows: npt.NDArray[np.uint8]) -> list[str]:
 
 def _bytes(record: Any) -> npt.NDArray[np.uint8]:
     """A row of bytes, or of bytes divided by 255, as an array of one row."""
-    values, (present,) = Form((np.size(record),), 0, 255).read([record])
+    values, (present,) = ArrayForm((np.size(record),), 0, 255).read([record])
     if not present or np.ndim(record) != 1:
         raise ValueError
     return np.rint(values if values.max(initial=0) > 1 else 255 * values).astype(np.uint8)
@@ -130,7 +129,7 @@ class Intervals:
         digest: As for `Partition`.
         centre: Subtracted from embeddings of length 1.
         direction: Its inner product with what remains is the number.
-        story: How both were made.
+        provenance: How both were made.
         embedding: From records to embeddings; None: records are embeddings already.
     """
 
@@ -138,7 +137,7 @@ class Intervals:
     digest: str
     centre: Real
     direction: Real
-    story: dict[str, Any] = attrs.field(factory=dict)
+    provenance: dict[str, Any] = attrs.field(factory=dict)
     embedding: MiniLMEmbedding | None = None
 
     @property
@@ -149,7 +148,7 @@ class Intervals:
     def numbers(self, records: Any) -> Real:
         """The number of each record, summed row by row: no row depends on another."""
         given = records if self.embedding is None else self.embedding(records)
-        rows, present = Form((len(self.centre),)).read(given)
+        rows, present = ArrayForm((len(self.centre),)).read(given)
         norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
         found: Real = ((rows / np.maximum(norms, 1e-12) - self.centre) * self.direction).sum(axis=1)
         return np.where(present, found, np.nan)
@@ -179,7 +178,7 @@ def read(path: str | os.PathLike[str]) -> Intervals:
         check_format(header, FORMAT, f"{path}")
         centre, direction = (archive[n].astype(np.float64) for n in ("centre", "direction"))
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        return Intervals("minilm", digest, centre, direction, header["story"])
+        return Intervals("minilm", digest, centre, direction, header["provenance"])
 
 
 def minilm_map(embedding: MiniLMEmbedding | None = None) -> Intervals:

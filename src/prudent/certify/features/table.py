@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent.certify.radius import STEPS, Weights, Whole
-from prudent.records.arrays import Form
-from prudent.records.labels import NONE
+from prudent.records.arrays import NONE, ArrayForm
 
 Real = npt.NDArray[np.float64]
 
@@ -72,7 +71,7 @@ class Partitions:
 
     def cells(self, records: Any) -> Whole:
         """The cells of records."""
-        values, present = Form((self.columns,)).read(records)
+        values, present = ArrayForm((self.columns,)).read(records)
         found, start = [], 0
         for columns, size in zip(self.partitions, self.sizes, strict=True):
             cell = np.zeros(len(values), dtype=np.int64)

@@ -100,6 +100,6 @@ def make(
     if steps is not None:
         training = attrs.evolve(recipe.training, steps=_validate.count(1, steps=steps))
         recipe = attrs.evolve(recipe, training=training)
-    layers, story = trained(recipe, device)
-    write_network(path, layers, story)
-    return story
+    layers, provenance = trained(recipe, device)
+    write_network(path, layers, provenance)
+    return provenance

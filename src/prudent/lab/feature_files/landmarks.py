@@ -84,16 +84,16 @@ def make(path: Path, name: str, recipe: Recipe | None = None) -> dict[str, Any]:
             for part in np.split(drawn, range(_AT_ONCE, len(drawn), _AT_ONCE))
         ]
     )
-    story = attrs.asdict(recipe)
-    write(path, rows, recipe.ramp, story, recipe.crowding)
-    return story
+    provenance = attrs.asdict(recipe)
+    write(path, rows, recipe.ramp, provenance, recipe.crowding)
+    return provenance
 
 
 def write(
     path: Path,
     codes: Codes,
     ramp: tuple[float, float],
-    story: dict[str, Any],
+    provenance: dict[str, Any],
     crowding: tuple[float, float, float] | None = None,
     **arrays: npt.NDArray[Any],
 ) -> None:
@@ -108,7 +108,7 @@ def write(
             file,
             rows=steps.astype(np.int8),
             ramp=np.array(ramp),
-            story=np.array(json.dumps(story)),
+            provenance=np.array(json.dumps(provenance)),
             **arrays,  # type: ignore[arg-type]
         )
 

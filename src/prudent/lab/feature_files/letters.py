@@ -301,6 +301,6 @@ def make(
         recipe = attrs.evolve(recipe, steps=_validate.count(1, steps=steps))
     public = load("emnist-az")
     images = (public.train_features[:, 0] * TOP).round().to(torch.uint8)
-    layers, story = trained(recipe, images, public.train_labels, device)
-    write_network(path, layers, story)
-    return story
+    layers, provenance = trained(recipe, images, public.train_labels, device)
+    write_network(path, layers, provenance)
+    return provenance

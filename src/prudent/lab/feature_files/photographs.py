@@ -38,8 +38,14 @@ def make(path: Path, embedding: ResNet18Embedding | None = None) -> dict[str, An
     network, generator = embedding or ResNet18Embedding(), torch.Generator().manual_seed(_SEED)
     features = network(draw(_IMAGES, 32, generator).numpy())
     found = whitened(features)
-    story = {"images": _IMAGES, "landmarks": _LANDMARKS, "seed": _SEED, "ramp": _RAMP, "saw": _SAW}
+    provenance = {
+        "images": _IMAGES,
+        "landmarks": _LANDMARKS,
+        "seed": _SEED,
+        "ramp": _RAMP,
+        "saw": _SAW,
+    }
     centre, matrix = found.centre.astype(np.int32), found.matrix.astype(np.int16)
     codes, _ = found.codes(features[:_LANDMARKS])
-    write(path, codes, _RAMP, story, centre=centre, matrix=matrix)
-    return story
+    write(path, codes, _RAMP, provenance, centre=centre, matrix=matrix)
+    return provenance

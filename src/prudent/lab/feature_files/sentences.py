@@ -31,10 +31,12 @@ def direction_of(embeddings: Real, labels: npt.NDArray[np.int64], shrink: float 
     return found
 
 
-def fitted(embeddings: Real, labels: npt.NDArray[np.int64], story: dict[str, Any]) -> Intervals:
+def fitted(
+    embeddings: Real, labels: npt.NDArray[np.int64], provenance: dict[str, Any]
+) -> Intervals:
     """The map from embeddings of made-up reviews."""
     rows = embeddings / np.sqrt(np.square(embeddings).sum(axis=1, keepdims=True))
-    return Intervals("minilm", "", rows.mean(axis=0), direction_of(rows, labels), story)
+    return Intervals("minilm", "", rows.mean(axis=0), direction_of(rows, labels), provenance)
 
 
 def make(
@@ -48,14 +50,14 @@ def make(
     texts, labels = reviews(count, seed=1)
     network = embedding or MiniLMEmbedding()
     rows = network(texts)
-    story = {"reviews": count, "seed": 1, "layers": LAYERS}
-    write(path, fitted(rows, labels, story))
-    return story
+    provenance = {"reviews": count, "seed": 1, "layers": LAYERS}
+    write(path, fitted(rows, labels, provenance))
+    return provenance
 
 
 def write(path: str | os.PathLike[str], found: Intervals) -> None:
     """Write a map."""
-    header = np.array(json.dumps({"format": FORMAT, "story": found.story}))
+    header = np.array(json.dumps({"format": FORMAT, "provenance": found.provenance}))
     with replacing(Path(path), "wb") as file:
         np.savez_compressed(
             file,

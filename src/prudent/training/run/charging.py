@@ -6,7 +6,7 @@ from typing import Any
 
 import dp_accounting as dp
 
-from prudent.accounting.chargeable import LedgerLike, charge_calibrated
+from prudent.budget.charging import LedgerLike, charge_calibrated
 from prudent.training.plan import Plan
 
 

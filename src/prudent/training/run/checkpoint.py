@@ -31,9 +31,8 @@ from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.plan import Plan
 from prudent.training.run.resuming import resumable
 
-CHECKPOINT_FORMAT = 3
+CHECKPOINT_FORMAT = 1
 PAID_FORMAT = 1
-"""A change that earlier versions would misread or fail to read raises the number."""
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -71,7 +70,7 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         except Exception:  # torch has many, for files that no run wrote
             raise _damaged(path, "it holds other than tensors and plain values") from None
     check_format(state, CHECKPOINT_FORMAT, f"the checkpoint {str(path)!r}")
-    state.pop("format", None)
+    state.pop("format")
     return state
 
 

@@ -15,8 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset
 
 from prudent._validate import ArgumentError
-from prudent.records.containers import count_of, tensors_of
-from prudent.records.fingerprint import fingerprint
+from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.reader import Collate, RecordReader
 from prudent.training.parallel.processes import Processes

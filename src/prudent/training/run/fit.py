@@ -13,7 +13,7 @@ from torch import nn
 
 from prudent import _validate
 from prudent._locking import held
-from prudent.accounting.chargeable import LedgerLike, check_ledger
+from prudent.budget.charging import LedgerLike, check_ledger
 from prudent.records.reader import Collate
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
@@ -98,7 +98,7 @@ def fit(
             or Hugging Face data set, or a list. An item is one record: a pair (input, target), or a
             dictionary whose entry `labels` is the target and whose others are the inputs. Every
             process and every resumed run needs the same records in the same order, by their
-            `prudent.records.fingerprint`. Each item is converted by itself to the form of most of
+            `prudent.records.containers`. Each item is converted by itself to the form of most of
             them; one that cannot be read, or does not fit, counts as absent.
         optimizer: Any torch optimizer; it only post-processes released gradients.
         scheduler: Makes a torch learning rate scheduler for the optimizer, which is stepped after

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prudent.accounting.conditions import ConditionError
 from prudent.lab.paper.figures import bounds, panels, plots
 from prudent.lab.paper.figures.bounds import Setting
 from prudent.lab.paper.figures.panels import Curve, Figure, Panel
+from prudent.lab.paper.theory import ConditionError
 
 TRAINING = Setting(256 / 60_000, 1.1, 0.5)
 WITHIN = Setting(0.01, 8.0, 0.5)

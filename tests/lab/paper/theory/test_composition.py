@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.accounting.conditions import ConditionError
+from prudent.lab.paper.theory import ConditionError
 from prudent.lab.paper.theory.composition import amplify_by_sampling, strong_composition
 
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from prudent.accounting.conditions import ConditionError
+from prudent.lab.paper.theory import ConditionError
 from prudent.lab.paper.theory.convergence import convergence_bound, printed_convergence_bound
 
 PLAIN = {

@@ -4,10 +4,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from prudent.accounting.conditions import ConditionError
-from prudent.accounting.mechanisms import gaussian_rdp
-from prudent.accounting.moments import laplace_rdp
-from prudent.lab.paper.theory import subsampling
+from prudent.accounting.losses.conversion import gaussian_rdp
+from prudent.accounting.losses.moments import laplace_rdp
+from prudent.lab.paper.theory import ConditionError, subsampling
 from prudent.lab.paper.theory.theorems import ptr_rdp
 
 RATE = 256 / 60_000

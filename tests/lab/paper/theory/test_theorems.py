@@ -4,11 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.accounting.conditions import ConditionError
-from prudent.accounting.conversion import rdp_to_epsilon_balle
-from prudent.accounting.mechanisms import gaussian_delta, gaussian_rdp
-from prudent.accounting.moments import laplace_rdp
-from prudent.lab.paper.theory import theorems
+from prudent.accounting.losses.conversion import gaussian_delta, gaussian_rdp, rdp_to_epsilon_balle
+from prudent.accounting.losses.moments import laplace_rdp
+from prudent.lab.paper.theory import ConditionError, theorems
 
 ORDERS = np.arange(2, 201)
 

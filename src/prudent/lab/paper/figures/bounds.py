@@ -17,12 +17,12 @@ from prudent.accounting import (
     Reveals,
     Run,
 )
-from prudent.accounting.conditions import ConditionError
-from prudent.accounting.conversion import (
+from prudent.accounting.losses.conversion import (
     rdp_to_epsilon_balle,
     rdp_to_epsilon_classic,
     rdp_to_epsilon_optimal,
 )
+from prudent.lab.paper.theory import ConditionError
 from prudent.lab.paper.theory.composition import amplify_by_sampling, strong_composition
 from prudent.lab.paper.theory.subsampling import black_box_rdp, white_box_applies, white_box_rdp
 from prudent.lab.paper.theory.theorems import direct_epsilon

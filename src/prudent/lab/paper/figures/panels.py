@@ -15,10 +15,10 @@ import numpy as np
 
 from prudent import _validate
 from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
-from prudent.accounting.conversion import rdp_to_epsilon_balle
-from prudent.accounting.domination import case_one, dominating, noisy_margin_case
-from prudent.accounting.moments import renyi_divergence
-from prudent.accounting.pairs import Dominating
+from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
+from prudent.accounting.losses.domination import case_one, dominating, noisy_margin_case
+from prudent.accounting.losses.moments import renyi_divergence
+from prudent.accounting.losses.pairs import Dominating
 from prudent.lab.paper.figures import bounds
 from prudent.lab.paper.figures.bounds import Array, Setting
 from prudent.lab.paper.theory.subsampling import plug_in_rdp

@@ -8,7 +8,7 @@ from scipy import special
 
 from prudent import _validate
 from prudent.accounting._numeric import Array, smallest
-from prudent.accounting.conditions import ConditionError
+from prudent.lab.paper.theory import ConditionError
 
 
 def strong_composition(epsilon: float, delta: float, count: int, delta_total: float) -> float:

@@ -9,7 +9,7 @@ noise and moves by the learning rate: `learning_rate` after a trimmed sum,
 import attrs
 
 from prudent import _validate
-from prudent.accounting.conditions import ConditionError
+from prudent.lab.paper.theory import ConditionError
 
 _CORRECTED = "Use convergence_bound, which does not need it."
 

@@ -3,7 +3,7 @@
 import attrs
 
 from prudent import _validate
-from prudent.accounting.conditions import ConditionError
+from prudent.lab.paper.theory import ConditionError
 from prudent.lab.paper.theory.convergence import convergence_bound, printed_convergence_bound
 
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)

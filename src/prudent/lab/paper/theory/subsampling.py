@@ -19,7 +19,7 @@ from prudent.accounting._numeric import (
     log1p_minus,
     orders,
 )
-from prudent.accounting.conditions import ConditionError
+from prudent.lab.paper.theory import ConditionError
 from prudent.lab.paper.theory.theorems import ptr_rdp
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)

@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from prudent import _validate
 from prudent.accounting._numeric import Numbers, orders
-from prudent.accounting.conditions import ConditionError
-from prudent.accounting.mechanisms import (
+from prudent.accounting.losses.conversion import (
     gaussian_epsilon,
     gaussian_rdp,
     laplace_epsilon,
 )
-from prudent.accounting.moments import laplace_rdp
+from prudent.accounting.losses.moments import laplace_rdp
+from prudent.lab.paper.theory import ConditionError
 
 
 def direct_epsilon(

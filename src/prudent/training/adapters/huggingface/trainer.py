@@ -18,7 +18,7 @@ from prudent._files import sha256
 from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
-from prudent.records.fingerprint import fingerprint as records_fingerprint
+from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 from typing_extensions import override
 
-from prudent.accounting.loss_tables import Array, LossTable
+from prudent.accounting.losses.loss_tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
 MOST_COMPONENTS = 256  # with more components, neighbouring ones are spread onto a grid of losses

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.accounting.events import BinomialSelectionDpEvent
-from prudent.accounting.loss_tables import Array
+from prudent.accounting.losses.loss_tables import Array
 
 MOST = 1e6
 """Limit of the expected number of candidates."""

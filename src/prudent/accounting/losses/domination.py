@@ -6,20 +6,35 @@ For two neighbouring data sets, Propose-Test-Release is in one of two cases:
   nothing, but with probability δ₀ it passes by accident, and f₂ is released with too little noise.
 * *Case 2*: f₂ moves by at most τ. The margins differ by at most 1, so the test reveals something,
   and both branches have enough noise.
+
+Which events the accountants support under each of dp_accounting's neighbouring relations:
+
+| relation | supported events |
+|---|---|
+| ADD_OR_REMOVE_ONE | every event of this package, and those of dp_accounting |
+| REPLACE_SPECIAL | the same, with the same ε, and dp_accounting's events for this relation |
+| REPLACE_ONE | those of dp_accounting; no event of this package |
+
+Replacing a record by a special, empty record removes it from everything a mechanism computes: its
+batch, its margin, its sum. So the dominating pairs are those of removing a record. Replacing it by
+any other record moves a margin by up to two, which the events of this package do not describe.
 """
 
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TypeAlias
 
 import attrs
 import dp_accounting as dp
 import numpy as np
+from dp_accounting import NeighboringRelation
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.accounting.events import (
     ApproximateDpEvent,
+    BinomialSelectionDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
     ExponentialMechanismDpEvent,
@@ -28,9 +43,10 @@ from prudent.accounting.events import (
     MarginTest,
     ProposeTestReleaseDpEvent,
     Reveals,
+    WorstOfDpEvent,
     check_size,
 )
-from prudent.accounting.pairs import (
+from prudent.accounting.losses.pairs import (
     MOST_COMPONENTS,
     BoundedRangePair,
     Dominating,
@@ -109,8 +125,8 @@ def case_one(event: ProposeTestReleaseDpEvent) -> MixturePair:
     )
 
 
-def case_one_without_accident(event: ProposeTestReleaseDpEvent) -> tuple[MixturePair, float]:
-    """Case 1 with its accident moved to δ (Errata 2.4): return the pair and δ before sampling."""
+def case_one_without_false_pass(event: ProposeTestReleaseDpEvent) -> tuple[MixturePair, float]:
+    """Case 1 with its false pass moved to δ (Errata 2.4): return the pair and δ before sampling."""
     wrong = event.false_pass
     sigma = event.sigma_over_global
     distance = 1.0 if sigma == 0 else math.erf(1 / (2 * math.sqrt(2) * sigma))
@@ -288,3 +304,54 @@ def leaves(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]
                 yield event, count
         case _:
             yield _validate.instance(dp.DpEvent, "a DpEvent", event=event), count
+
+
+ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails
+
+
+def check_neighbouring(neighboring_relation: NeighboringRelation) -> NeighboringRelation:
+    """Return the argument if it is a `NeighboringRelation`; raise ValueError otherwise."""
+    if not isinstance(neighboring_relation, NeighboringRelation):
+        _validate.one_of(list(NeighboringRelation), neighboring_relation=neighboring_relation)
+    return neighboring_relation
+
+
+def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | None:
+    """Return why an event of this package is not supported under a relation; None if it is."""
+    inner = leaf
+    while isinstance(inner, dp.PoissonSampledDpEvent):
+        inner = inner.event
+    ours = isinstance(
+        inner,
+        MarginTest
+        | ProposeTestReleaseDpEvent
+        | ExponentialMechanismDpEvent
+        | ApproximateDpEvent
+        | BinomialSelectionDpEvent
+        | WorstOfDpEvent,
+    )
+    if not ours or relation is not NeighboringRelation.REPLACE_ONE:
+        return None
+    return ErrorDetails(
+        leaf,
+        f"{type(inner).__name__} describes adding or removing a record. Compose it under "
+        "ADD_OR_REMOVE_ONE: replacing a record is removing one and adding another.",
+    )
+
+
+def with_halved_noise(leaf: dp.DpEvent) -> dp.DpEvent:
+    """Correct an event for replacing a record, where dp_accounting's Rényi accountant is wrong.
+
+    A noise multiplier is relative to what one record can add; replacing a record moves the sum by
+    twice as much. dp_accounting's PLD accountant takes this into account. Its Rényi accountant
+    charges the event like a removed record: for a Gaussian, a quarter of the divergence. Halving
+    the noise corrects this.
+    """
+    match leaf:
+        case dp.GaussianDpEvent() | dp.LaplaceDpEvent():
+            return attrs.evolve(leaf, noise_multiplier=leaf.noise_multiplier / 2)
+        case dp.SampledWithoutReplacementDpEvent():
+            match additive_parts(leaf.event):
+                case Parts(sigma=sigma, others=()):
+                    return attrs.evolve(leaf, event=dp.GaussianDpEvent(sigma / 2))
+    return leaf

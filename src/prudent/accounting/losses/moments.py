@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from prudent import _validate
 from prudent.accounting import _numeric
 from prudent.accounting._numeric import Numbers, expm1_minus
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import BoundedRangePair, LaplacePair, MixturePair, Pair
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.pairs import BoundedRangePair, LaplacePair, MixturePair, Pair
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
 _MOST_NODES = 1 << 21  # most nodes of one integral, over all components

@@ -48,12 +48,13 @@ import attrs
 import numpy as np
 from typing_extensions import override
 
-from prudent.accounting.composed import tabulated_pair
-from prudent.accounting.conversion import best_delta
-from prudent.accounting.group_pairs import BoundPair
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import Dominating, Pair, TabulatedPair
-from prudent.accounting.trial_counts import TrialCount
+from prudent.accounting.losses.composed import tabulated_pair
+from prudent.accounting.losses.conversion import best_delta
+from prudent.accounting.losses.group_pairs import BoundPair
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.pairs import Dominating, Pair, TabulatedPair
+from prudent.accounting.losses.trade_off import TradeOff
+from prudent.accounting.losses.trial_counts import TrialCount
 
 _RANKS = 5000  # ranks at equal steps of log f'(u), and of log f'(T(u)): a step adds as much to ε
 _SHIFTS = 150  # terms of the mixture
@@ -64,37 +65,6 @@ _MARGIN = 1e-12  # relative, above the rounding errors of f' and T
 _FARTHEST = 700.0  # exponents, without overflow
 _DEEPEST = 600.0  # f'(T(u)) below e^-600 counts as zero, so that no quotient overflows
 _LOSSES = 256  # points of a profile that is computed from Rényi divergences
-
-
-@attrs.frozen(eq=False)
-class TradeOff:
-    """Lower bounds on the probability under Q' of events whose probability under Q is known.
-
-    Attributes:
-        losses: Values of t, increasing from zero.
-        forward: Upper bounds on sup Q - e^t Q' at these.
-        backward: Upper bounds on sup Q' - e^t Q.
-    """
-
-    losses: Array
-    forward: Array
-    backward: Array
-
-    def least(self, u: Array) -> Array:
-        """T(u): the greatest of e^-t (u - forward(t)) and 1 - e^t (1 - u) - backward(t).
-
-        Which t is chosen for a u does not affect validity: each of them gives a lower bound.
-        """
-        shrink, grow = np.exp(-self.losses), np.exp(self.losses)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            below = np.diff(shrink * self.forward) / np.diff(shrink)
-            above = -np.diff(self.backward) / np.diff(grow)
-        below, above = (np.nan_to_num(bends, nan=0.0, posinf=1.0) for bends in (below, above))
-        low = np.searchsorted(-np.minimum.accumulate(below), -u)
-        high = np.searchsorted(-np.minimum.accumulate(above), u - 1)
-        first = shrink[low] * (u - self.forward[low])
-        second = 1 - grow[high] * (1 - u) - self.backward[high]
-        return np.clip(np.maximum(first, second) - 4e-16, 0.0, 1.0)
 
 
 @attrs.frozen(eq=False)
@@ -136,8 +106,13 @@ def _ranks(count: TrialCount, curve: TradeOff) -> Array:
     spaced = count.spaced_ranks(_RANKS)
     even = np.linspace(0.0, 1.0, _RANKS)
     known = np.unique(np.concatenate([spaced, even, 1 - np.geomspace(1e-15, 1, _RANKS)]))
-    lifted = np.interp(spaced, np.maximum.accumulate(curve.least(known)), known)
+    lifted = np.interp(spaced, np.maximum.accumulate(_ranks_after(curve, known)), known)
     return np.unique(np.concatenate([known, lifted]))
+
+
+def _ranks_after(curve: TradeOff, ranks: Array) -> Array:
+    """T(u), rounded down."""
+    return np.clip(curve.searched(ranks) - 4e-16, 0.0, 1.0)
 
 
 def _log_lines(count: TrialCount, curve: TradeOff, ranks: Array) -> tuple[Array, Array]:
@@ -146,7 +121,7 @@ def _log_lines(count: TrialCount, curve: TradeOff, ranks: Array) -> tuple[Array,
     They are rounded away from each other. No interval has a largest f'(u) of zero.
     """
     high = count.log_slope(ranks[1:])
-    low = count.log_slope(curve.least(ranks[:-1]))
+    low = count.log_slope(_ranks_after(curve, ranks[:-1]))
     return high + _MARGIN, low - _MARGIN
 
 
@@ -265,7 +240,7 @@ def _trade_off(base: TabulatedPair) -> TradeOff:
     losses = np.concatenate([table.losses for table in (*base.forward, *base.backward)])
     losses = np.unique(np.append(0.0, np.abs(losses)))
     losses = losses[losses < _FARTHEST / 2]
-    return TradeOff(losses, base.profile(losses), base.swapped().profile(losses))
+    return TradeOff((losses, base.profile(losses)), (losses, base.swapped().profile(losses)))
 
 
 def selected_divergences(count: TrialCount, orders: Array, base: Array) -> Array:
@@ -284,7 +259,8 @@ def selected_divergences(count: TrialCount, orders: Array, base: Array) -> Array
     losses = np.append(0.0, np.geomspace(1e-4, max(4 * largest, 1e-3), _LOSSES))
     losses = np.minimum(losses, _FARTHEST / 2)
     delta = np.array([best_delta(orders, base, float(loss))[0] for loss in np.unique(losses)])
-    curve = TradeOff(np.unique(losses), delta, delta)
+    profile = np.unique(losses), delta
+    curve = TradeOff(profile, profile)
     ranks = _ranks(count, curve)
     high, low = _log_lines(count, curve, ranks)
     with np.errstate(divide="ignore"):

@@ -28,8 +28,8 @@ import attrs
 import numpy as np
 from typing_extensions import override
 
-from prudent.accounting.loss_tables import Array
-from prudent.accounting.pairs import Pair
+from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.pairs import Pair
 
 _NEGLIGIBLE = 1e-25  # binomial mass that is moved to the largest shift
 _NODES = 4096  # points at which the loss is tabulated in order to invert it

@@ -1,7 +1,7 @@
 """Compositions of dominating pairs: ε at a given δ and δ at a given ε, as upper or lower bounds.
 
 Every query builds suitable laws of the privacy loss: with a cap and a tilt near the answer
-(`saddle`), a grid fine enough for the number of runs, and one tilted convolution per direction
+(`Scan`), a grid fine enough for the number of runs, and one tilted convolution per direction
 (`convolution`).
 """
 
@@ -12,18 +12,20 @@ from functools import cached_property, lru_cache
 import attrs
 import numpy as np
 
-from prudent.accounting.convolution import (
+from prudent.accounting.losses.convolution import (
     LARGEST_SIZE,
     LatticeLaw,
-    Window,
+    LossWindow,
+    Scan,
     WindowError,
     any_infinite,
+    chords_of,
     convolved,
+    knots,
     total_log_moments,
 )
-from prudent.accounting.loss_tables import Array, LossTable, evaluation_bound
-from prudent.accounting.pairs import Dominating, TabulatedPair
-from prudent.accounting.saddle import Scan, chords_of, knots
+from prudent.accounting.losses.loss_tables import Array, LossTable, evaluation_bound
+from prudent.accounting.losses.pairs import Dominating, TabulatedPair
 
 DEFAULT_INTERVAL = 1e-4
 
@@ -125,7 +127,7 @@ class Composition:
         return removing, adding
 
     @cached_property
-    def _ways(self) -> "list[Single] | list[Sum]":
+    def _ways(self) -> "list[Single] | list[LossSum]":
         """One calculation for each direction; an empty list if nothing is composed."""
         if self._is_single:
             ((worst, _),) = self.parts
@@ -133,10 +135,10 @@ class Composition:
         return self._sums
 
     @property
-    def _sums(self) -> "list[Sum]":
+    def _sums(self) -> "list[LossSum]":
         parts = tuple((tabulated(worst, upper=self.upper), times) for worst, times in self.parts)
-        grid = Grid(math.sqrt(self.interval / DEFAULT_INTERVAL), self.lattice)
-        return [Sum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
+        grid = LossGrid(math.sqrt(self.interval / DEFAULT_INTERVAL), self.lattice)
+        return [LossSum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
 
     def sampled(self, rate: float, *, quick: bool = False) -> Dominating:
         """The pairs of the composition run on a Poisson sample, bounded on the same side.
@@ -157,7 +159,7 @@ class Composition:
 
 
 @attrs.frozen(slots=False)
-class Grid:
+class LossGrid:
     """Requirements on a grid of losses.
 
     Attributes:
@@ -232,7 +234,7 @@ class Single:
 
 
 @attrs.frozen(slots=False)
-class Sum:
+class LossSum:
     """One direction of a composition: the sum of many losses.
 
     Attributes:
@@ -245,7 +247,7 @@ class Sum:
     parts: tuple[tuple[Dominating, int], ...]
     adding: bool
     upper: bool
-    grid: Grid
+    grid: LossGrid
 
     @property
     def runs(self) -> int:
@@ -356,7 +358,7 @@ class Sum:
         span = self._span(reach, left_tail)
         least = max(span / _MOST_POINTS, _WINDOW_SPREADS * spread / LARGEST_SIZE * 2)
         wanted = self._wanted_interval(epsilon, tilt, spread)
-        if self.runs <= _SEVERAL:  # too few for variances to tell the whole story
+        if self.runs <= _SEVERAL:  # too few for variances to decide
             wanted = min(wanted, span / _FEWEST_POINTS)
         interval = self.grid.interval(wanted, least)
         while True:
@@ -421,7 +423,7 @@ def _within_size(laws: list[LatticeLaw], tilt: float, *, upper: bool) -> LossTab
 
 
 def _window_size(laws: list[LatticeLaw], tilt: float, log_scale: float) -> int:
-    return Window.of(laws, float(tilt), float(log_scale)).size
+    return LossWindow.of(laws, float(tilt), float(log_scale)).size
 
 
 def lattice_law(
