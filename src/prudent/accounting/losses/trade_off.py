@@ -11,7 +11,7 @@ bound, so nothing is lost but tightness by taking finitely many.
 """
 
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
