@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,13 +79,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
-    """Writes the processor seconds of each test to a file, if one is named."""
+    """Writes the processor seconds of each test to a file, if one is named.
+
+    A test that patches something must not see the prices of others, nor leave its own.
+    """
+    patches = "monkeypatch" in getattr(item, "fixturenames", ())
+    if patches:
+        _forget_prices()
     before = sum(os.times()[:4])
     found = yield
+    if patches:
+        _forget_prices()
     if path := os.environ.get("PRUDENT_TEST_TIMES"):
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(f"{sum(os.times()[:4]) - before:.2f} {item.nodeid}\n")
     return found
+
+
+def _forget_prices() -> None:
+    if module := sys.modules.get("prudent.accounting.pld_accountant"):
+        module._KNOWN.clear()
 
 
 def pytest_collection_finish() -> None:

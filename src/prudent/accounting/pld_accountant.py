@@ -39,6 +39,9 @@ _MOST_RUNS = 10**12  # of one event; logarithms of moments of far more would ove
 _FEW_CANDIDATES = 64  # of which all together may cost less than what is known of the best
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
+_MOST_KNOWN = 1 << 12
+_KNOWN: dict[Any, float | Array] = {}  # ε by events, setting and δ: a plan is priced again and again
+
 
 class PldAccountant(dp.PrivacyAccountant):
     """Composes events by their privacy-loss distributions.
@@ -128,6 +131,17 @@ class PldAccountant(dp.PrivacyAccountant):
                 answered together, in a fraction of the time; an answer may then differ from that of
                 a single δ by a fraction of a percent, and is an upper bound like it.
         """
+        asked = tuple(self._entries), self._setting, target_delta
+        try:
+            if asked in _KNOWN:
+                return _KNOWN[asked]
+        except TypeError:  # an array of δ, or an event of somebody else's that has no hash
+            return self._epsilons(target_delta)
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        return _KNOWN.setdefault(asked, self._epsilons(target_delta))
+
+    def _epsilons(self, target_delta: float | Sequence[float] | Array) -> float | Array:
         composition = self._composition(upper=True)
 
         def epsilons(deltas: Array) -> Array:
@@ -138,6 +152,11 @@ class PldAccountant(dp.PrivacyAccountant):
             return np.asarray(np.minimum.reduce([composition.epsilons(deltas), *found]))
 
         return each(epsilons, 0, 1, target_delta=target_delta)
+
+    @property
+    def _setting(self) -> tuple[object, float]:
+        """What an ε depends on beside the events and δ."""
+        return self.neighboring_relation, self._value_discretization_interval
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Return (lower, upper) bounds on the ε of the dominating pairs; upper is `get_epsilon`.
