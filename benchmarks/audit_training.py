@@ -84,7 +84,7 @@ _TARGETS = {}
 
 def white_part(task):
     """Scores and coins of some runs of a white-box setting."""
-    from prudent.audit.training.likelihood import Likelihood
+    from prudent.audit.training.scenes import Likelihood
     from prudent.audit.training.white_box import CanaryAttack
 
     name = task[1]
@@ -133,7 +133,7 @@ def part(task):
 def judged(name, scores, coins):
     """The result of a setting."""
     from prudent.audit.training.black_box import judge_scores
-    from prudent.audit.training.likelihood import Likelihood
+    from prudent.audit.training.scenes import Likelihood
     from prudent.audit.training.white_box import Claim, best_reading
 
     if name in BLACK_CPU | BLACK_DEVICE:

@@ -23,7 +23,7 @@ from prudent.accounting import (
     Relation,
 )
 from prudent.accounting.group_privacy import event_at_distance
-from prudent.accounting.losses.trade_off import TradeOff
+from prudent.accounting.losses.loss_tables import TradeOff
 from prudent.accounting.robustness import (
     MOST_RECORDS,
     CertificateMethod,

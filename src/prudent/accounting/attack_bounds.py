@@ -33,8 +33,7 @@ import numpy as np
 from prudent import _validate
 from prudent.accounting._numeric import each
 from prudent.accounting.losses.domination import leaves
-from prudent.accounting.losses.loss_tables import Array
-from prudent.accounting.losses.trade_off import TradeOff
+from prudent.accounting.losses.loss_tables import Array, TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
 
 _POINTS = 400

@@ -36,10 +36,10 @@ from prudent.accounting.losses.domination import (
     DominatedDpEvent,
     Parts,
     additive_parts,
-    check_rate,
     dominating,
     leaves,
     margin_pair,
+    unsampled,
 )
 from prudent.accounting.losses.group_pairs import (
     BoundPair,
@@ -97,7 +97,7 @@ def epsilon_of(
 
 def has_exact_pairs(event: dp.DpEvent) -> bool:
     """Whether `event_at_distance` gives pairs that are attained by the worst records."""
-    return all(_noise_scales(*_unsampled(leaf)) for leaf, _ in leaves(event))
+    return all(_noise_scales(*unsampled(leaf)) for leaf, _ in leaves(event))
 
 
 def _noise_scales(inner: dp.DpEvent, rate: float) -> bool:
@@ -106,14 +106,6 @@ def _noise_scales(inner: dp.DpEvent, rate: float) -> bool:
         return True
     parts = additive_parts(inner)
     return parts is not None and parts.sigma > 0 and not parts.others
-
-
-def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
-    """The event inside any number of Poisson samplings, and the product of their rates."""
-    inner, rate = leaf, 1.0
-    while isinstance(inner, dp.PoissonSampledDpEvent):
-        inner, rate = inner.event, rate * check_rate(inner)
-    return inner, rate
 
 
 def _chain_epsilon(curve: Callable[[float], float], delta: float, distance: int) -> float:
@@ -147,7 +139,7 @@ def event_at_distance(event: dp.DpEvent, relation: Relation) -> dp.DpEvent | Non
 
 
 def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None:
-    inner, rate = _unsampled(leaf)
+    inner, rate = unsampled(leaf)
     replaced = relation.adjacency is Adjacency.REPLACE_ONE
     parts = additive_parts(inner)
     if parts is not None and parts.sigma > 0 and not parts.others:
@@ -333,10 +325,7 @@ def _reason(leaf: dp.DpEvent, times: int, limit: float) -> str:
     what = describe(leaf).replace("\n", "; ")
     if limit >= 1:
         return f"One part hides nothing: {what}."
-    inner, rate = leaf, 1.0
-    while isinstance(inner, dp.PoissonSampledDpEvent):
-        rate *= inner.sampling_probability
-        inner = inner.event
+    inner, rate = unsampled(leaf)
     total = rounded_up(any_infinite([(limit, times)]), 3)
     if isinstance(inner, ProposeTestReleaseDpEvent):
         sampled = f" at sampling rate {rate:g}" if rate < 1 else ""

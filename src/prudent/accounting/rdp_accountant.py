@@ -32,11 +32,11 @@ from prudent.accounting.losses.domination import (
     case_one,
     case_one_without_false_pass,
     check_neighbouring,
-    check_rate,
     leaves,
     margin_pair,
     refused,
     telling_margins,
+    unsampled,
     with_halved_noise,
 )
 from prudent.accounting.losses.loss_tables import Array
@@ -173,7 +173,7 @@ class RdpAccountant(dp.PrivacyAccountant):
         """Whether the event is priced by this package rather than by dp_accounting."""
         if self.neighboring_relation is dp.NeighboringRelation.REPLACE_ONE:
             return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
-        inner, _ = _unsampled(leaf)
+        inner, _ = unsampled(leaf)
         ours = isinstance(
             inner, ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent | ApproximateDpEvent
         )
@@ -300,18 +300,9 @@ def _papernot_steinke(orders: Array, rdp: Array, count: TrialCount) -> Array:
     return found * (1 + 1e-12)
 
 
-def _unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
-    """Strip nested Poisson sampling: return the inner event and the product of the rates."""
-    rate = 1.0
-    while isinstance(leaf, dp.PoissonSampledDpEvent):
-        rate *= check_rate(leaf)
-        leaf = leaf.event
-    return leaf, rate
-
-
 def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
     """Rényi divergences of one run: plain; after some δ was set aside; and that δ."""
-    event, rate = _unsampled(leaf)
+    event, rate = unsampled(leaf)
     if isinstance(event, ProposeTestReleaseDpEvent):
         safe, false_pass = case_one_without_false_pass(event)
         test = _case_two_divergence(event, orders, rate)

@@ -44,8 +44,7 @@ import numpy as np
 from prudent import _validate
 from prudent._rounding import exact, rounded_down, rounded_up
 from prudent.accounting.group_privacy import event_at_distance, has_exact_pairs
-from prudent.accounting.losses.loss_tables import LossTable
-from prudent.accounting.losses.trade_off import Profile, TradeOff
+from prudent.accounting.losses.loss_tables import LossTable, Profile, TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
 

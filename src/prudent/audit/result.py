@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
-from prudent.accounting.losses.trade_off import TradeOff
+from prudent.accounting.losses.loss_tables import TradeOff
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 
 _MOST_POINTS = 400

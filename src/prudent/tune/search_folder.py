@@ -22,9 +22,8 @@ from typing import Any
 
 import attrs
 
-from prudent._files import check_writable, replacing
+from prudent._files import check_writable, held, replacing
 from prudent._formats import check_format
-from prudent._locking import held
 from prudent._validate import ArgumentError
 from prudent._warning import warn
 from prudent.tune.candidate import SCORE, forget_files, outcome, parsed

@@ -8,8 +8,8 @@ import torch
 
 from prudent import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest
-from prudent.audit.training.likelihood import Likelihood
 from prudent.audit.training.scenes import (
+    Likelihood,
     Releases,
     dirac,
     displaced,

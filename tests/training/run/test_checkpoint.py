@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import prudent
-from prudent._locking import held
+from prudent._files import held
 from prudent.accounting import GaussianTest
 from prudent.training import (
     AdaptiveTrim,
@@ -119,7 +119,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch, torch._dynamo  # what every optimizer imports: here, not in each child
 torch.set_num_threads(1)
-from prudent._locking import held
+from prudent._files import held
 from prudent.training.run.checkpoint import charged, load_checkpoint
 from tests.training.run import test_checkpoint as suite
 
@@ -381,7 +381,7 @@ def test_two_runs_at_once_are_refused(tmp_path, resume):
 ELSEWHERE = """
 import sys
 from pathlib import Path
-from prudent._locking import held
+from prudent._files import held
 
 with held(Path(sys.argv[1])):
     print("held", flush=True)

@@ -108,6 +108,14 @@ def check_rate(event: dp.PoissonSampledDpEvent) -> float:
     return max(rate, 1e-12) if rate > 0 else 0.0
 
 
+def unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
+    """The event inside any number of Poisson samplings, and the product of their rates."""
+    rate = 1.0
+    while isinstance(leaf, dp.PoissonSampledDpEvent):
+        leaf, rate = leaf.event, rate * check_rate(leaf)
+    return leaf, rate
+
+
 def approximate_pair(epsilon: float, delta: float) -> MixturePair:
     """The pair of all (ε, δ)-DP mechanisms: randomised response that δ of the time says all."""
     rare = (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
@@ -318,9 +326,7 @@ def check_neighbouring(neighboring_relation: NeighboringRelation) -> Neighboring
 
 def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | None:
     """Return why an event of this package is not supported under a relation; None if it is."""
-    inner = leaf
-    while isinstance(inner, dp.PoissonSampledDpEvent):
-        inner = inner.event
+    inner, _ = unsampled(leaf)
     ours = isinstance(
         inner,
         MarginTest

@@ -51,9 +51,8 @@ from typing_extensions import override
 from prudent.accounting.losses.composed import tabulated_pair
 from prudent.accounting.losses.conversion import best_delta
 from prudent.accounting.losses.group_pairs import BoundPair
-from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.loss_tables import Array, TradeOff
 from prudent.accounting.losses.pairs import Dominating, Pair, TabulatedPair
-from prudent.accounting.losses.trade_off import TradeOff
 from prudent.accounting.losses.trial_counts import TrialCount
 
 _RANKS = 5000  # ranks at equal steps of log f'(u), and of log f'(T(u)): a step adds as much to ε

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import optimize, special
 
 from prudent import _validate
-from prudent.accounting.losses.trade_off import TradeOff
+from prudent.accounting.losses.loss_tables import TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
 from prudent.audit.lower_bounds import FloatArray

@@ -45,8 +45,7 @@ from prudent.audit.auditing import CONFIDENCE
 from prudent.audit.lower_bounds import BoolArray, FloatArray
 from prudent.audit.result import AuditResult
 from prudent.audit.training.curves import Family, PrivacyCurve
-from prudent.audit.training.likelihood import Likelihood
-from prudent.audit.training.scenes import Releases, dirac, observe_lanes
+from prudent.audit.training.scenes import Likelihood, Releases, dirac, observe_lanes
 from prudent.audit.training.white_box import with_batch
 from prudent.training.aggregation import Sum
 from prudent.training.plan import Plan

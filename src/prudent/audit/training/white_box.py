@@ -31,8 +31,8 @@ from prudent.audit.lower_bounds import (
     epsilon_of_guesses,
 )
 from prudent.audit.result import AuditResult, MeasuredCurve
-from prudent.audit.training.likelihood import Likelihood
 from prudent.audit.training.scenes import (
+    Likelihood,
     Releases,
     Scene,
     dirac,

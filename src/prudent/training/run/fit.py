@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from prudent import _validate
-from prudent._locking import held
+from prudent._files import held
 from prudent.budget.charging import LedgerLike, check_ledger
 from prudent.records.reader import Collate
 from prudent.training.corruption_hook import Corrupt, Corruption
