@@ -152,7 +152,7 @@ def _npz() -> list[bytes]:
 
 
 def _read_npz(path: Path) -> object:
-    from prudent.cli.certify import _classes
+    from prudent.lab.commands.certify import _classes
     from prudent.lab.datasets import load
 
     found = load(f"npz:{path}")
@@ -190,7 +190,7 @@ def _array(values: Any) -> bytes:
 
 def _read_landmarks(path: Path) -> object:
     from prudent.certify import CertifiedClassifier
-    from prudent.cli.certify import _rows
+    from prudent.lab.commands.certify import _rows
     from prudent.release import ReproducibleNoise
 
     found = CertifiedClassifier(1.0, 2, _rows(path), noise=ReproducibleNoise(0))
@@ -252,7 +252,7 @@ def _settings() -> list[bytes]:
 
 
 def _read_settings(path: Path) -> object:
-    from prudent.cli.train import _experiment, _from_file
+    from prudent.lab.commands.train import _experiment, _from_file
 
     return _experiment(_from_file(path))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from prudent._rounding import exact, rounded_up
-from prudent.cli import completion, options
+from prudent.cli import completion, needs, options
 from prudent.cli.display import as_text, echo_json, manner, note
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from prudent.certify.report import Result
     from prudent.lab.certifying_demo import Classifier
     from prudent.release.outcome import Released
+
+NEEDS = {"demo": (needs.TABLES, needs.LAB)}
 
 _TABLE = (
     "No bounds on the data, no guess, no δ. These records are public, so here we may look: the "

@@ -9,7 +9,7 @@ import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, options
+from prudent.cli import completion, needs, options
 from prudent.cli.display import as_text, echo_json, shows_progress
 from prudent.cli.progress import only_elapsed
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from prudent.lab.recipes import Recipe
 
 
+NEEDS = {"train": (needs.TRAIN,)}
 _NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
 """Flags that say where and how to run; every other one is a setting of the experiment."""
 

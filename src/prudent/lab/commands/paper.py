@@ -8,9 +8,10 @@ import typer
 
 from prudent._progress import part, track
 from prudent._rounding import rounded_up
-from prudent.cli import options, paper_tables
+from prudent.cli import needs, options
 from prudent.cli.display import echo, echo_json, neutral, note, show_files
-from prudent.cli.paper_tables import TABLES, ResultsOption
+from prudent.lab.commands import paper_tables
+from prudent.lab.commands.paper_tables import TABLES, ResultsOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from prudent.lab.paper.figures.bounds import Price
     from prudent.lab.paper.figures.panels import Figure
     from prudent.lab.paper.results import Results
+
+NEEDS = {
+    "paper": (needs.TRAIN,),
+    "paper all": (needs.LAB,),
+    "paper compare": (),
+    "paper convergence": (),
+    "paper figure": (needs.PLOTS,),
+    "paper report": (needs.LAB,),
+}
+NEEDS_OF_OPTIONS = {
+    ("paper compare", "out"): (needs.PLOTS, needs.given),
+    ("paper convergence", "out"): (needs.PLOTS, needs.given),
+}
 
 FIGURES = (1, 2, 3, 4, 5)
 
