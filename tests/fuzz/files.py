@@ -100,21 +100,11 @@ def _read_idx(path: Path) -> object:
     return read_idx(path)
 
 
-def _cifar_python() -> list[bytes]:
-    images = np.zeros((2, 3072), np.uint8)
-    return [pickle.dumps({b"data": images, b"labels": [1, 2]}, protocol) for protocol in (2, 4)]
-
-
 def _read_cifar(path: Path) -> object:
     from prudent.lab import formats
 
-    if path.suffix == ".bin":
-        return formats.read_cifar_binary([path])
-    return (
-        formats.read_cifar_packed(path)
-        if path.suffix == ".xz"
-        else formats.read_cifar_python([path])
-    )
+    binary = path.suffix == ".bin"
+    return formats.read_cifar_binary([path]) if binary else formats.read_cifar_packed(path)
 
 
 def _reviews() -> list[bytes]:
@@ -678,7 +668,6 @@ TARGETS: tuple[Target, ...] = (
         _reads("a.gz", _read_idx),
     ),
     Target("cifar binary", lambda: [bytes(2 * 3073)], _reads("a.bin", _read_cifar)),
-    Target("cifar python", _cifar_python, _reads("batch", _read_cifar)),
     Target("cifar packed", lambda: [lzma.compress(bytes(3073))], _reads("a.xz", _read_cifar), 0.2),
     Target("reviews", _reviews, _reads("reviews.json", _read_reviews)),
     Target("census", _census, _reads("census.csv", _read_census)),

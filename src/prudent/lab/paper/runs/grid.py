@@ -25,7 +25,7 @@ from torch import nn
 
 from prudent import _progress, _validate
 from prudent.certify.features.resnet import find_weights, resnet18
-from prudent.lab.backbones import find_vgg16, vgg16, with_features
+from prudent.lab.backbones import vgg16, with_features
 from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.models import CONVOLUTIONAL, logistic_regression
@@ -41,7 +41,7 @@ from prudent.training.run.metrics import Metrics
 
 BACKBONES: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors")),
-    "vgg16": lambda: vgg16(find_vgg16()),
+    "vgg16": lambda: vgg16(find_weights("vgg16-features.safetensors")),
 }
 """The frozen networks whose features the last layer of a data set is trained on, by name."""
 Planned = tuple[Job, Plan, list[Mark]]
