@@ -96,7 +96,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "cli/event_report.py",  # event
         "lab/explore/answers.py",  # comes with the package
         "lab/explore/page.py",  # comes with the package
-        "lab/paper/report/essay.py",  # comes with the package
+        "lab/paper/report/page.py",  # comes with the package
         "lab/paper/results.py",  # results
         "lab/paper/runs/jobs.py",  # comes with the package
         "lab/paper/runs/own.py",  # grid
