@@ -103,7 +103,7 @@ def demo(
     wait = "about 8 minutes" if full else "about a minute"
     note(f"Now certifying and training on MNIST: {wait} on two cores.")
     from prudent.lab.demo import FULL, SHORT, run_demo
-    from prudent.lab.experiment import Experiment
+    from prudent.lab.settings import Experiment
 
     spent = (3.0 if full else 1.0) if epsilon is None else epsilon
     common = Experiment(

@@ -191,8 +191,8 @@ def _search(
     score_noise: float,
     settings: dict[str, Any],
 ) -> "Search":
-    from prudent.lab.experiment import Experiment
     from prudent.lab.search import Search, space_of
+    from prudent.lab.settings import Experiment
 
     choices = ("dpsgd", "trimmed", "ptr")
     if settings["method"] not in choices:

@@ -19,7 +19,6 @@ import jinja2
 import markdown
 
 import prudent
-from prudent.lab.experiment import Experiment
 from prudent.lab.paper.figures.panels import Figure
 from prudent.lab.paper.report import display_names, drawings, tables
 from prudent.lab.paper.report.cells import (
@@ -45,6 +44,7 @@ from prudent.lab.paper.report.grids import (
 from prudent.lab.paper.report.tables import Cell, Grid, Tone
 from prudent.lab.paper.results import Reading, Results
 from prudent.lab.paper.runs.jobs import Job, published, settings
+from prudent.lab.settings import Experiment
 
 TABLES = {
     1: "random faults",

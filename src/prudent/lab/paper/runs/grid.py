@@ -28,6 +28,7 @@ from prudent.certify.features.resnet import find_weights, resnet18
 from prudent.lab.backbones import vgg16, with_features
 from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
+from prudent.lab.experiment import build_model
 from prudent.lab.models import CONVOLUTIONAL, logistic_regression
 from prudent.lab.paper.corruptions import corruption_of
 from prudent.lab.paper.results import Reading, append, read
@@ -35,7 +36,6 @@ from prudent.lab.paper.runs.certified import in_order, run_certified
 from prudent.lab.paper.runs.jobs import Job
 from prudent.lab.paper.runs.plans import Mark, Plans
 from prudent.lab.paper.runs.streams import Work, in_turns, training
-from prudent.lab.setup import build_model
 from prudent.training import Plan, accuracy
 from prudent.training.run.metrics import Metrics
 
