@@ -15,7 +15,7 @@ import numpy as np
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.radius import decided
 from prudent.lab import certifying as experiment
-from prudent.lab.certifying import _counted, _places, _scores, coded_once
+from prudent.lab.certifying import coded_by, of_codes
 from prudent.lab.datasets import load
 
 DRAWS = 5
@@ -48,15 +48,14 @@ def main():
     classes = int(max(train[1].max(), test[1].max())) + 1
     story = json.loads(given.out.read_text()) if given.out.exists() else {}
     known = CertifiedClassifier(1.0, classes, 1024, given.features).known()
-    coded, (records, queries) = coded_once(known.partition, train[0], test[0])
-    places, names = _places(coded, known, records, train[1])
+    coded = of_codes(known.partition)
+    records, queries = (coded_by(known.partition, part[0]) for part in (train, test))
     for epsilon in given.epsilon:
-        known = CertifiedClassifier(epsilon, classes, 1024, coded).known()
-        exact = _counted(known, places, names)
+        model = CertifiedClassifier(epsilon, classes, 1024, coded)
+        exact = model.count(records, train[1])
         draws = []
         for _ in range(DRAWS):
-            released = exact.released(known.pricing, None)
-            draws.append(row(*decided(*_scores(coded, queries, released)), test[1]))
+            draws.append(row(*decided(*model.fit_counts(exact).scores(queries)), test[1]))
         mean = {key: float(np.mean([each[key] for each in draws])) for key in draws[0]}
         story[f"{given.dataset} {given.features} {epsilon:g}"] = {"mean": mean, "draws": draws}
         print(

@@ -1,4 +1,4 @@
-"""Compute the numbers that a page written by `prudent explore --export` shows.
+"""Compute the numbers that the page of `prudent explore` shows.
 
 python -m benchmarks.explore_grid --out src/prudent/lab/explore/grid.json --workers 12
 """
@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from prudent.lab.explore.grid import build
+from prudent.lab.explore.page import build
 
 
 def main() -> None:

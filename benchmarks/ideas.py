@@ -36,8 +36,8 @@ from torch import Tensor, nn
 from prudent.accounting import GaussianTest
 from prudent.lab.corruption import DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
-from prudent.lab.experiment import Experiment
-from prudent.lab.setup import build_model
+from prudent.lab.experiment import build_model
+from prudent.lab.settings import Experiment
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, clip_weights, keep_smallest
 from prudent.training.noise import margin_noise

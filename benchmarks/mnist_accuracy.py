@@ -15,7 +15,8 @@ import attrs
 
 from prudent.accounting import LaplaceTest
 from prudent.lab.datasets import load
-from prudent.lab.experiment import Experiment, run
+from prudent.lab.experiment import run
+from prudent.lab.settings import Experiment
 
 PAPER = Experiment(noise_multiplier=1.1, test=LaplaceTest(1.0), reveals="margin", lr=0.15)
 OURS = Experiment(steps=2344, batch=512, lr=1.0)

@@ -21,12 +21,12 @@ import torch
 from benchmarks.recipe_search import MU, NUMBER, search, sized
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import load
-from prudent.lab.experiment import Experiment, run
+from prudent.lab.experiment import Setup, run
 from prudent.lab.recipes.augmentation import loss_over_views
 from prudent.lab.recipes.digits import linear, views
 from prudent.lab.recipes.features import glyph_rows, joined_rows, scattering_rows
 from prudent.lab.recipes.whitening import ReleasedWhitening
-from prudent.lab.setup import Setup
+from prudent.lab.settings import Experiment
 from prudent.training.keystream import Key
 
 HELD_OUT = 10_000

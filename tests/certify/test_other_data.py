@@ -157,17 +157,17 @@ def test_embeddings_are_computed_once(monkeypatch, tmp_path):
     rows, labels = scale()
     network = Doubling()
     features = attrs.evolve(fitted(*scale(), {}), embedding=network)
-    fast, (first,) = experiment.coded_once(features, rows)
-    _, (second,) = experiment.coded_once(features, rows)
+    fast = experiment.of_codes(features)
+    first, second = (experiment.coded_by(features, rows) for _ in range(2))
     assert network.calls == 1
     np.testing.assert_array_equal(first, second)
     np.testing.assert_array_equal(fast.cells(first), features.cells(rows))
-    experiment.coded_once(features, rows[1:])  # other records, another entry
+    experiment.coded_by(features, rows[1:])  # other records, another entry
     assert network.calls == 3
     model = CertifiedClassifier(1.0, 2, features=features).fit(rows, labels)
     model.save(tmp_path / "model.npz")
     assert CertifiedClassifier.load(tmp_path / "model.npz", features).classes_.tolist() == [0, 1]
-    assert experiment.coded_once(fast, rows)[0] is fast
+    assert experiment.of_codes(fast) is fast
 
 
 def test_an_image_has_the_same_features_wherever_it_stands():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prudent import _extras
-from prudent.cli import command_line, needs
+from prudent.cli import command_line, needs, plugins
 from tests import environments
 
 TABLE = "value,kind\n" + "".join(f"{place},a\n" for place in range(400))
@@ -79,9 +79,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_command_has_a_module_and_a_line_in_the_table() -> None:
-    assert set(needs.NEEDS) >= set(needs.MODULES)
-    assert set(needs.NEEDS) <= {*needs.MODULES, *COMMANDS}
-    assert {name for name, _ in needs.NEEDS_OF_OPTIONS} <= {*needs.MODULES, *COMMANDS}
+    outer = {*needs.MODULES, *plugins.names("commands")}
+    assert set(needs.NEEDS) >= outer
+    assert set(needs.NEEDS) <= {*outer, *COMMANDS}
+    assert {name for name, _ in needs.NEEDS_OF_OPTIONS} <= {*outer, *COMMANDS}
 
 
 def test_the_options_of_the_table_exist() -> None:

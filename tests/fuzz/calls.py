@@ -445,7 +445,7 @@ def _reviews_folder() -> str:
 
 
 def _experiment() -> Callable[..., Any]:
-    from prudent.lab.experiment import Experiment
+    from prudent.lab.settings import Experiment
 
     return Experiment
 

@@ -100,21 +100,11 @@ def _read_idx(path: Path) -> object:
     return read_idx(path)
 
 
-def _cifar_python() -> list[bytes]:
-    images = np.zeros((2, 3072), np.uint8)
-    return [pickle.dumps({b"data": images, b"labels": [1, 2]}, protocol) for protocol in (2, 4)]
-
-
 def _read_cifar(path: Path) -> object:
     from prudent.lab import formats
 
-    if path.suffix == ".bin":
-        return formats.read_cifar_binary([path])
-    return (
-        formats.read_cifar_packed(path)
-        if path.suffix == ".xz"
-        else formats.read_cifar_python([path])
-    )
+    binary = path.suffix == ".bin"
+    return formats.read_cifar_binary([path]) if binary else formats.read_cifar_packed(path)
 
 
 def _reviews() -> list[bytes]:
@@ -152,7 +142,7 @@ def _npz() -> list[bytes]:
 
 
 def _read_npz(path: Path) -> object:
-    from prudent.cli.certify import _classes
+    from prudent.lab.commands.certify import _classes
     from prudent.lab.datasets import load
 
     found = load(f"npz:{path}")
@@ -190,7 +180,7 @@ def _array(values: Any) -> bytes:
 
 def _read_landmarks(path: Path) -> object:
     from prudent.certify import CertifiedClassifier
-    from prudent.cli.certify import _rows
+    from prudent.lab.commands.certify import _rows
     from prudent.release import ReproducibleNoise
 
     found = CertifiedClassifier(1.0, 2, _rows(path), noise=ReproducibleNoise(0))
@@ -252,7 +242,7 @@ def _settings() -> list[bytes]:
 
 
 def _read_settings(path: Path) -> object:
-    from prudent.cli.train import _experiment, _from_file
+    from prudent.lab.commands.train import _experiment, _from_file
 
     return _experiment(_from_file(path))
 
@@ -678,7 +668,6 @@ TARGETS: tuple[Target, ...] = (
         _reads("a.gz", _read_idx),
     ),
     Target("cifar binary", lambda: [bytes(2 * 3073)], _reads("a.bin", _read_cifar)),
-    Target("cifar python", _cifar_python, _reads("batch", _read_cifar)),
     Target("cifar packed", lambda: [lzma.compress(bytes(3073))], _reads("a.xz", _read_cifar), 0.2),
     Target("reviews", _reviews, _reads("reviews.json", _read_reviews)),
     Target("census", _census, _reads("census.csv", _read_census)),

@@ -32,8 +32,6 @@ FILES: list[tuple[str, bytes]] = [
     ("idx", HUGE),  # a product of sizes that overflowed 64 bits
     ("idx, gzipped", b"\x1f:\x8b\x08"),
     ("idx, gzipped", gzip.compress(HUGE, mtime=0)[:-9]),
-    ("cifar python", pickle.dumps([1])),
-    ("cifar python", b"\x80\x02]q\x00."),
     ("cifar packed", b"\xfd7zXZ\x00\x00"),
     ("reviews", b'{"t": '),
     ("reviews", b"[" * 100_000),

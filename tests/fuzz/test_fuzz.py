@@ -87,16 +87,16 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "certify/features/sentences.py",
         "certify/saving.py",  # classifier
         "cli/answering.py",  # options
-        "cli/certify.py",  # landmarks
-        "cli/train.py",  # settings
+        "lab/commands/certify.py",  # landmarks
+        "lab/commands/train.py",  # settings
         "certify/features/resnet.py",  # safetensors, torch weights
         "_data_files.py",  # arrays that prudent wrote to the user's cache
         "lab/formats.py",  # idx, cifar, reviews, census
         "records/whole_network.py",  # features network
         "cli/event_report.py",  # event
         "lab/explore/answers.py",  # comes with the package
-        "lab/explore/grid.py",  # comes with the package
-        "lab/paper/report/essay.py",  # comes with the package
+        "lab/explore/page.py",  # comes with the package
+        "lab/paper/report/page.py",  # comes with the package
         "lab/paper/results.py",  # results
         "lab/paper/runs/jobs.py",  # comes with the package
         "lab/paper/runs/own.py",  # grid

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("torch", reason="half of the readers are torch's")
 
 import prudent
-from prudent.lab.formats import read_cifar_python
 from tests.fuzz.files import TARGETS, Target, folder
 
 SOURCE = Path(str(prudent.__file__)).parent
@@ -131,27 +130,3 @@ def test_the_pickle_would_run() -> None:
     mark = folder() / "was-there"
     pickle.loads(next(poisoned(mark)))
     assert mark.exists()
-
-
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-def test_batches_of_cifar_are_read_without_unpickling(tmp_path: Path, protocol: int) -> None:
-    images = np.arange(2 * 3072).reshape(2, 3072).astype(np.uint8)
-    batch = {b"data": images, b"labels": [3, 9], b"filenames": [b"a.png", b"b.png"]}
-    (tmp_path / "batch").write_bytes(pickle.dumps(batch, protocol))
-    if protocol in (2, 3, 4):  # those that CIFAR-10 is published in, and Python 3's own
-        found, labels = read_cifar_python([tmp_path / "batch"])
-        assert (found.reshape(2, 3072) == images).all()
-        assert labels.tolist() == [3, 9]
-    else:
-        with pytest.raises(ValueError, match="to be a batch of CIFAR-10"):
-            read_cifar_python([tmp_path / "batch"])
-
-
-def test_lists_that_hold_each_other_are_no_labels(tmp_path: Path) -> None:
-    labels: list[object] = [1]
-    for _ in range(60):
-        labels = [labels, labels]
-    batch = {b"data": np.zeros((1, 3072), np.uint8), b"labels": labels}
-    (tmp_path / "batch").write_bytes(pickle.dumps(batch, 2))
-    with pytest.raises(ValueError, match="to be a batch of CIFAR-10"):
-        read_cifar_python([tmp_path / "batch"])

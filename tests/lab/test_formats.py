@@ -1,7 +1,5 @@
 import gzip
 import json
-import pickle
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 
 from prudent.certify.features.sentences import unpacked_texts
 from prudent.lab import formats
-from prudent.lab.pickled_arrays import read_nested
 from tests.lab import writers
 from tests.tiers import examples
 
@@ -53,7 +50,6 @@ def test_other_files_are_refused(tmp_path, content, message):
     ("write", "read"),
     [
         (writers.cifar_binary, lambda path: formats.read_cifar_binary([path])),
-        (writers.cifar_python, lambda path: formats.read_cifar_python([path])),
         (writers.cifar_packed, formats.read_cifar_packed),
     ],
 )
@@ -80,13 +76,11 @@ def test_packing_loses_nothing_whatever_the_contrast(tmp_path_factory, seed, low
 
 def test_several_batches_follow_each_other(tmp_path):
     images, labels = cifar(5)
-    for name, write in (("binary", writers.cifar_binary), ("python", writers.cifar_python)):
-        paths = [tmp_path / f"{name}{part}" for part in (1, 2)]
-        paths[0].write_bytes(write(images[:2], labels[:2]))
-        paths[1].write_bytes(write(images[2:], labels[2:]))
-        read = formats.read_cifar_binary if name == "binary" else formats.read_cifar_python
-        assert (read(paths)[0] == images).all()
-        assert (read(paths)[1] == labels).all()
+    paths = [tmp_path / f"{part}" for part in (1, 2)]
+    paths[0].write_bytes(writers.cifar_binary(images[:2], labels[:2]))
+    paths[1].write_bytes(writers.cifar_binary(images[2:], labels[2:]))
+    assert (formats.read_cifar_binary(paths)[0] == images).all()
+    assert (formats.read_cifar_binary(paths)[1] == labels).all()
 
 
 def test_cut_files_are_refused(tmp_path):
@@ -94,22 +88,6 @@ def test_cut_files_are_refused(tmp_path):
     (tmp_path / "batch.bin").write_bytes(writers.cifar_binary(images, labels)[:-1])
     with pytest.raises(ValueError, match="records of 3073 bytes"):
         formats.read_cifar_binary([tmp_path / "batch.bin"])
-
-
-class _Mischief:
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return type(self.mark).touch, (self.mark,)
-
-
-def test_a_batch_that_would_run_code_does_not(tmp_path):
-    mark = tmp_path / "was-here"
-    (tmp_path / "batch").write_bytes(pickle.dumps({"data": _Mischief(mark)}, protocol=2))
-    with pytest.raises(ValueError, match="to be a batch of CIFAR-10"):
-        formats.read_cifar_python([tmp_path / "batch"])
-    assert not mark.exists()
 
 
 def test_texts_come_back_as_written():
@@ -158,39 +136,3 @@ def test_census_records_and_odd_lines(tmp_path, name):
     assert (rows[0, 24:] < 1 << 24).all()  # the weight of the record is left out
     assert np.isnan(rows[3, 0])
     assert np.isnan(rows[5]).all()
-
-
-class TestNested:
-    """Arrays in dictionaries within dictionaries, by their keys."""
-
-    ARRAYS: ClassVar = {
-        "a": {"b": {"c": np.arange(6, dtype="<f4").reshape(2, 3)}},
-        "d": np.ones(2, "u1"),
-    }
-
-    @pytest.mark.parametrize("protocol", [2, 3, 4])
-    def test_arrays_come_back_by_their_keys(self, protocol):
-        found = read_nested(pickle.dumps(self.ARRAYS | {"text": "left out"}, protocol))
-        assert set(found) == {"a/b/c", "d"}
-        assert (found["a/b/c"] == self.ARRAYS["a"]["b"]["c"]).all()
-        assert found["a/b/c"].dtype == np.float32
-
-    @pytest.mark.parametrize(
-        ("value", "message"),
-        [
-            ([1], "a pickled dictionary"),
-            ({"a": np.ones(2, ">f4")}, "little-endian"),
-            ({"a": np.ones(2)}, "little-endian"),
-            ({"a": {"b": {"c": {"d": {"e": 1}}}}}, "at most 4 levels"),
-            ({"a": pickle.Pickler}, "."),
-        ],
-    )
-    def test_other_pickles_are_refused(self, value, message):
-        with pytest.raises(ValueError, match=message):
-            read_nested(pickle.dumps(value, 3))
-
-    def test_a_dictionary_that_holds_itself_is_refused(self):
-        inner: dict[str, object] = {}
-        inner["inner"] = inner
-        with pytest.raises(ValueError, match="at most 4 levels"):
-            read_nested(pickle.dumps(inner, 3))

@@ -1,9 +1,7 @@
 """Writers of the formats the package reads, made for the tests from the formats' descriptions."""
 
 import gzip
-import io
 import lzma
-import pickle
 import struct
 
 import numpy as np
@@ -47,21 +45,3 @@ def cifar_packed(images, labels):
         residual = (grid[row, column] - guess + 128) % 256 - 128
         out[image, plane, row, column] = 2 * residual if residual >= 0 else -2 * residual - 1
     return lzma.compress(labels.astype(np.uint8).tobytes() + out.tobytes())
-
-
-class _Python2Pickler(pickle._Pickler):
-    """Strings and bytes alike as Python 2's str, which is what the official batches hold."""
-
-    def save(self, value, save_persistent_id=True):
-        if isinstance(value, str | bytes):
-            content = value.encode() if isinstance(value, str) else value
-            self.write(pickle.BINSTRING + struct.pack("<i", len(content)) + content)
-        else:
-            super().save(value, save_persistent_id)
-
-
-def cifar_python(images, labels):
-    file = io.BytesIO()
-    data = images.reshape(len(images), -1)
-    _Python2Pickler(file, protocol=2).dump({"data": data, "labels": labels.tolist()})
-    return file.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")

@@ -40,7 +40,7 @@ _FEW_CANDIDATES = 64  # of which all together may cost less than what is known o
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
 _MOST_KNOWN = 1 << 12
-_KNOWN: dict[Any, float | Array] = {}  # ε by events, setting and δ: a plan is priced again and again
+_KNOWN: dict[Any, float | Array] = {}  # ε by events, setting and δ; plans are priced repeatedly
 
 
 class PldAccountant(dp.PrivacyAccountant):

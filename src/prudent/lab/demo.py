@@ -22,7 +22,7 @@ from prudent.lab import certifying_demo as certificates
 from prudent.lab import picture
 from prudent.lab import training_demo as training
 from prudent.lab.certifying_demo import CLASSIFIERS, Classifier
-from prudent.lab.experiment import Experiment
+from prudent.lab.settings import Experiment
 from prudent.lab.training_demo import EVALUATIONS, Entry
 
 Certified = Sequence[tuple[Classifier, Result]]

@@ -1,254 +1,88 @@
-"""Experiments: a data set, a method, a budget and a corruption as one frozen value."""
+"""Runs of experiments: what is trained on which records, and what came of it."""
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import dp_accounting as dp
 import torch
+from torch import nn
 
 from prudent import _validate
-from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest, MarginTest, Relation, Reveals
-from prudent.accounting.calibration import Accountant
-from prudent.accounting.pld_accountant import PldAccountant
-from prudent.accounting.relations import check_relation
 from prudent.accounting.serialisation import to_plain
-from prudent.lab.corruption import DataCorruption, GradientCorruption, parse
+from prudent.lab.corruption import DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
-from prudent.lab.setup import Setup
-from prudent.training import (
-    AdaptiveTrim,
-    Aggregation,
-    Fallback,
-    Fitted,
-    FixedTrim,
-    Mean,
-    Plan,
-    ProposeTestRelease,
-    Sum,
-    TrimmedSum,
-    accuracy,
-    fit,
-)
+from prudent.lab.models import multilayer_perceptron, tutorial_cnn
+from prudent.lab.settings import Experiment
+from prudent.training import Execution, Fitted, Plan, accuracy, fit
+from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
+from prudent.training.run.scheduling import Scheduler
+
+Prepare = Callable[[Dataset, torch.device], Dataset]
+"""Maps every record of both parts by a public function of that record alone."""
+
+Build = Callable[[Dataset, int], nn.Module]
+"""Makes the model for a prepared data set, from a seed."""
 
 
-class Method(_validate.Choice):
-    """The training method."""
+class Release(Protocol):
+    """Something released about the prepared records before training, for use in training."""
 
-    PTR = "ptr"
-    TRIMMED = "trimmed"
-    DPSGD = "dpsgd"
-    SGD = "sgd"
+    @property
+    def event(self) -> dp.DpEvent:
+        """What the release costs, for neighbours that differ in one record."""
+
+    def apply(self, data: Dataset, key: Key) -> Dataset:
+        """The data set mapped, record by record, by a function of what is released.
+
+        Args:
+            data: The prepared records.
+            key: The key of the noise; training draws from other positions of its keystream.
+        """
+
+
+def build_model(data: Dataset, seed: int) -> nn.Module:
+    """The tutorial network for images, or a small perceptron for tables."""
+    shape = tuple(data.train_features.shape[1:])
+    if len(shape) == 3 and min(shape[1:]) >= 20:
+        return tutorial_cnn((shape[0], shape[1], shape[2]), data.classes, seed)
+    return multilayer_perceptron(shape, data.classes, seed=seed)
+
+
+def unchanged(data: Dataset, device: torch.device) -> Dataset:
+    """The data set as it is."""
+    return data
 
 
 @attrs.frozen(kw_only=True)
-class Experiment:
-    """Everything that determines the outcome of a training run, except the machine.
+class Setup:
+    """What is trained, and on what.
 
-    Give two of noise, steps and ε: the third is computed from them. Non-private SGD takes only
-    steps.
+    Guarantee:
+        Training on prepared records is as private as training on the records themselves, at the
+        same ε: `prepare` maps each record by a public function of that record alone, so data sets
+        that differ in one record still do so when prepared. What `release` costs is part of the
+        plan, and so of every ε.
 
     Attributes:
-        dataset: As for `load`.
-        method: The training method.
-        epsilon: Target ε; None: determined by noise and steps.
-        delta: δ of the guarantee.
-        steps: Number of steps; None: as many as ε allows.
-        noise_multiplier: σ; None: the least that ε allows.
-        batch: Expected batch size.
-        public_size: Publicly known number of records, from which the sampling rate is computed
-            instead of the true number. If the two differ, batches differ from `batch` in
-            proportion.
-        relation: The neighbouring relation. None: `ADD_REMOVE` with a public size; without one the
-            sampling rate reveals the number of records, so it is `ZERO_OUT`.
-        clip: R, the L2 bound on every gradient.
-        propose: τ/R, the proposal relative to the clip.
-        test: The private test.
-        failure: δ₀, the largest probability with which a margin of 0 passes.
-        reveals: What an observer learns about the test.
-        fallback: What is released when the test fails.
-        fallback_scale: Factor on the update of a step whose test fails; the paper's second
-            learning rate is `lr * fallback_scale`.
-        trim: Fraction of the expected batch trimmed in the first step.
-        trim_up: Fraction added after a failed test.
-        trim_down: Fraction subtracted after a passed test.
-        trim_most: Upper bound on the trimmed fraction.
-        lr: Learning rate.
-        momentum: Momentum of SGD.
-        average: Fraction of the running average of the weights that each step keeps; None: use the
-            last weights.
-        corrupt: A corruption of `prudent.lab.corruption`, or its name as for `parse`. A named
-            corruption of gradients takes the seed of the experiment.
-        seed: Seed of the model, the sampling, the noise and the corruption.
-        accountant: Accountant used for solving; by default the one with privacy-loss distributions.
+        prepare: The public map of records; it may place them on the device.
+        release: What is released before training; None: nothing.
+        build: Makes the model.
+        loss: Loss per record, of outputs and targets.
+        scheduler: Makes the learning rate schedule for a number of steps; None: a constant rate.
+        execution: Settings that cannot change the guarantee; device and seed are replaced.
     """
 
-    dataset: str = "mnist"
-    method: Method = attrs.field(default=Method.PTR, converter=Method)
-    epsilon: float | None = 3.0
-    delta: float = 1e-5
-    steps: int | None = None
-    noise_multiplier: float | None = None
-    batch: int = 256
-    public_size: int | None = None
-    relation: Relation | None = None
-    clip: float = 1.0
-    propose: float = 0.5
-    test: MarginTest = attrs.field(factory=lambda: GaussianTest(4.0))
-    failure: float = 1e-8
-    reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
-    fallback: Fallback = attrs.field(default=Fallback.SUM, converter=Fallback)
-    fallback_scale: float = 1.0
-    trim: float = 0.25
-    trim_up: float = 0.02
-    trim_down: float = 0.02
-    trim_most: float = 0.5
-    lr: float = 0.5
-    momentum: float = 0.0
-    average: float | None = None
-    corrupt: str | DataCorruption | GradientCorruption = "none"
-    seed: int = 0
-    accountant: Accountant = PldAccountant
-
-    def __attrs_post_init__(self) -> None:
-        _validate.count(1, batch=self.batch)
-        self._check_relation()
-        _validate.positive(lr=self.lr)
-        _validate.between(0, 1, ends="[)", momentum=self.momentum)
-        if self.average is not None:
-            _validate.between(0, 1, ends="[)", average=self.average)
-        _validate.between(0, 1, ends="()", delta=self.delta)
-        _validate.count(seed=self.seed)
-        if self.steps is not None:
-            _validate.count(steps=self.steps)
-        for name in ("epsilon", "noise_multiplier"):
-            if getattr(self, name) is not None:
-                _validate.positive(**{name: getattr(self, name)})
-        for name in ("trim", "trim_up", "trim_down", "trim_most"):
-            _validate.between(0, 1, **{name: getattr(self, name)})
-        self._check_solvable()
-        _ = self.corruption  # validates its name
-        _ = self.aggregation(self.noise_multiplier or 1.0)  # validates clip, proposal and test
-
-    def _check_solvable(self) -> None:
-        """Raise an error unless two of ε, steps and noise are given; the third is solved for."""
-        names = ("epsilon", "steps", "noise_multiplier")
-        given = [name for name in names if getattr(self, name) is not None]
-        if self.method is Method.SGD:
-            if self.steps is None:
-                raise _validate.ArgumentError(
-                    "steps", "for sgd, which has no budget to stop it", got=None
-                )
-            return
-        shown = ", ".join(f"{name} = {getattr(self, name):g}" for name in given) or "none"
-        if len(given) < 2:
-            raise ValueError(
-                "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
-                f"got only {shown}."
-            )
-        if len(given) > 2:
-            raise ValueError(
-                f"Expected two of epsilon, steps and noise_multiplier, got {shown}: they could "
-                "contradict each other. Drop noise_multiplier to have the least noise solved for, "
-                "steps to take as many as epsilon allows, or epsilon to have it computed."
-            )
-
-    def _check_relation(self) -> None:
-        if self.public_size is not None:
-            _validate.count(1, public_size=self.public_size)
-        if self.relation is None or check_relation(relation=self.relation).size_is_public:
-            return
-        if self.public_size is None:
-            raise _validate.ArgumentError(
-                "public_size",
-                "when the relation adds or removes records",
-                got=None,
-                why="the sampling rate would reveal the number of records, which is "
-                "secret under this relation",
-                hint="Give a public number, or use the relation zero-out, at the same price.",
-            )
-
-    @property
-    def corruption(self) -> DataCorruption | GradientCorruption | None:
-        """The corruption; None without one."""
-        if not isinstance(self.corrupt, str):
-            return self.corrupt
-        named = parse(self.corrupt)
-        if isinstance(named, GradientCorruption):
-            return attrs.evolve(named, seed=self.seed)
-        return named
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether the ε of the plan is a guarantee for this run.
-
-        It is not for SGD, nor for an attack in which bad records read the gradients of others:
-        there a record affects the sum through more than its own gradient.
-        """
-        corruption = self.corruption
-        alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
-        return alone and self.method is not Method.SGD
-
-    def aggregation(self, noise_multiplier: float) -> Aggregation:
-        """The aggregation of the method with the given noise."""
-        match self.method:
-            case Method.SGD:
-                return Mean()
-            case Method.DPSGD:
-                return Sum(clip=self.clip, noise_multiplier=noise_multiplier)
-            case Method.TRIMMED:
-                return TrimmedSum(
-                    clip=self.clip, noise_multiplier=noise_multiplier, trim=FixedTrim(self.trim)
-                )
-            case Method.PTR:
-                return ProposeTestRelease(
-                    clip=self.clip,
-                    propose=self.propose,
-                    noise_multiplier=noise_multiplier,
-                    test=self.test,
-                    failure=self.failure,
-                    reveals=self.reveals,
-                    fallback=self.fallback,
-                    fallback_scale=self.fallback_scale,
-                    trim=AdaptiveTrim(
-                        first=self.trim,
-                        up=self.trim_up,
-                        down=self.trim_down,
-                        most=self.trim_most,
-                    ),
-                )
-
-    def plan(self, records: int, before: dp.DpEvent | None = None) -> Plan:
-        """The plan, with the missing one of noise, steps and ε solved for.
-
-        Args:
-            records: Number of training records.
-            before: What is released about them before training; ε includes it.
-        """
-        size = records if self.public_size is None else self.public_size
-        known = ZERO_OUT if self.public_size is None else ADD_REMOVE
-        plan = Plan(
-            sampling_rate=min(1.0, self.batch / size),
-            steps=1000 if self.steps is None else self.steps,
-            expected_batch=self.batch,
-            relation=known if self.relation is None else self.relation,
-            aggregation=self.aggregation(self.noise_multiplier or 1.0),
-            before=before,
-        )
-        if self.method is Method.SGD or self.epsilon is None:
-            return plan
-        target: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "accountant": self.accountant,
-        }
-        if self.noise_multiplier is None:
-            return plan.calibrate(**target)
-        return plan.longest(**target)
+    prepare: Prepare = unchanged
+    release: Release | None = None
+    build: Build = build_model
+    loss: Loss = attrs.field(factory=lambda: nn.CrossEntropyLoss(reduction="none"))
+    scheduler: Callable[[int], Scheduler] | None = None
+    execution: Execution = attrs.field(factory=Execution)
 
 
 @attrs.frozen

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._formats import reading
-from prudent.lab.pickled_arrays import read_batch
 
 Bytes = npt.NDArray[np.uint8]
 _CIFAR_RECORD = 1 + 3 * 32 * 32
@@ -47,19 +46,6 @@ def read_cifar_binary(paths: list[Path]) -> tuple[Bytes, Bytes]:
         raise ValueError(f"Expected {paths[0].parent} to hold records of {_CIFAR_RECORD} bytes.")
     records = content.reshape(-1, _CIFAR_RECORD)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
-
-
-def read_cifar_python(paths: list[Path]) -> tuple[Bytes, Bytes]:
-    """CIFAR-10's official python batches; their pickles are parsed, never executed."""
-    images, labels = [], []
-    for path in paths:
-        with reading(path, "a batch of CIFAR-10, pickled by Python"):
-            batch = read_batch(path.read_bytes())
-            images.append(batch[b"data"].reshape(-1, 3, 32, 32))
-            labels.append(np.asarray(batch[b"labels"], np.uint8))
-            if images[-1].dtype != np.uint8 or len(images[-1]) != len(labels[-1]):
-                raise ValueError
-    return np.concatenate(images), np.concatenate(labels)
 
 
 def read_cifar_packed(path: Path) -> tuple[Bytes, Bytes]:

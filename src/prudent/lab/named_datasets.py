@@ -110,9 +110,8 @@ _LETTERS = {
     split: _idx_form(f"{split}-train", f"{split}-test", first_label=1, transposed=True)
     for split in ("emnist-letters", "emnist-az")
 }
-_CIFAR_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _CIFAR_BINARY = Form(
-    train=tuple(f"cifar-10-batches-bin/{batch}.bin" for batch in _CIFAR_BATCHES),
+    train=tuple(f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)),
     test=("cifar-10-batches-bin/test_batch.bin",),
     read=formats.read_cifar_binary,
 )
@@ -177,11 +176,6 @@ NAMED_DATASETS: dict[str, NamedDataset] = {
         note="CIFAR-10 (Krizhevsky, 2009).",
         forms=(
             _CIFAR_BINARY,
-            Form(
-                train=tuple(f"cifar-10-batches-py/{batch}" for batch in _CIFAR_BATCHES),
-                test=("cifar-10-batches-py/test_batch",),
-                read=formats.read_cifar_python,
-            ),
             Form(("cifar10-train.xz",), ("cifar10-test.xz",), _read_cifar_packed),
         ),
         downloads=(

@@ -13,8 +13,8 @@ from prudent.accounting.events import DiscreteLaplaceTest
 from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.lab.datasets import Dataset
-from prudent.lab.experiment import Experiment, Method
-from prudent.lab.setup import build_model
+from prudent.lab.experiment import build_model
+from prudent.lab.settings import Experiment, Method
 from prudent.training import Execution, Plan
 from prudent.tune import Candidate, HeldOut, Trial, calibrate_plan, training
 from prudent.tune.fitting import training_event

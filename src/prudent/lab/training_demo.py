@@ -9,12 +9,12 @@ import attrs
 
 from prudent._warning import PredictableNoiseWarning
 from prudent.accounting import LaplaceTest
-from prudent.lab.experiment import Experiment
+from prudent.lab.settings import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from prudent.lab.setup import Setup
+    from prudent.lab.experiment import Setup
 
 EVALUATIONS = 12
 """How often each run is evaluated."""
@@ -39,9 +39,9 @@ class Entry:
 
     def setup(self) -> "Setup | None":
         """What is trained, and on what; None: the usual network."""
+        from prudent.lab.experiment import Setup
         from prudent.lab.models import logistic_regression
         from prudent.lab.recipes import recipe_named
-        from prudent.lab.setup import Setup
 
         if self.model == "network":
             return None

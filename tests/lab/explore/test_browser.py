@@ -1,16 +1,13 @@
 """The page in a real browser: what is drawn, with the keyboard, in the dark, on a phone."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prudent.lab.explore import grid
-from prudent.lab.explore.page import page
-from prudent.lab.explore.server import serve
+from prudent.lab.explore import page
 from tests.browsing import needs_chromium
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
@@ -38,7 +35,7 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(page(grid.stored()), encoding="utf-8")
+    path.write_text(page.page(), encoding="utf-8")
     return path.as_uri()
 
 
@@ -48,7 +45,7 @@ def text_of(figure: Any) -> str:
 
 def test_an_exported_page_shows_the_numbers_of_the_accountant(browser: Any, exported: str) -> None:
     with opened(browser, exported) as shown:
-        spent = grid.stored()["answers"]["spent"]["256|1.1|0.5|gaussian|4"]
+        spent = page.stored()["answers"]["spent"]["256|1.1|0.5|gaussian|4"]
         shown.locator("#figure-spent summary").click()
         cells = shown.locator("#figure-spent tr").last.locator("td").all_text_contents()
         assert cells[0] == "10,000"
@@ -67,7 +64,7 @@ def test_a_slider_moves_with_the_keyboard_and_the_page_follows(browser: Any, exp
         playwright.expect(shown.locator("#figure-spent svg[role=img]")).not_to_have_attribute(
             "aria-label", before
         )
-        expected = grid.stored()["answers"]["spent"]["256|1.5|0.5|gaussian|4"]["tested"][-1]
+        expected = page.stored()["answers"]["spent"]["256|1.5|0.5|gaussian|4"]["tested"][-1]
         assert f"with the test: {float(f'{expected:.3g}'):g} at" in text_of(
             shown.locator("#figure-spent")
         )
@@ -128,18 +125,3 @@ def test_nothing_is_cut_off_on_a_phone(browser: Any, exported: str) -> None:
         for tab in ("Training", "Tables", "Certificates"):
             shown.get_by_role("tab", name=tab).click()
             assert shown.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-def test_the_served_page_asks_the_accountant(browser: Any) -> None:
-    with serve() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with opened(browser, f"http://127.0.0.1:{server.server_port}/") as shown:
-            playwright.expect(shown.locator("#figure-passing svg[role=img]")).to_have_count(
-                1, timeout=120_000
-            )
-            before = text_of(shown.locator("#figure-passing"))
-            shown.get_by_label("Trimmed share").press("ArrowLeft")
-            playwright.expect(shown.locator("#figure-passing svg[role=img]")).not_to_have_attribute(
-                "aria-label", before, timeout=120_000
-            )
-        server.shutdown()

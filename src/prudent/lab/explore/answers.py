@@ -1,4 +1,4 @@
-"""The numbers the page shows: each from the functions that price and certify real releases.
+"""The sliders of the page and the numbers it shows, from what prices and certifies releases.
 
 Nothing here computes a privacy cost of its own. A value that does not exist, because a theorem's
 conditions fail or no noise meets the target, is None.
@@ -11,19 +11,147 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+import attrs
 import numpy as np
 from scipy import stats
 
 from prudent import _validate
+from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
-from prudent.lab.explore.settings import TESTS, Training
 from prudent.lab.paper.figures import bounds
+
+TESTS: Mapping[str, type[MarginTest]] = {"gaussian": GaussianTest, "laplace": LaplaceTest}
 
 Answer = dict[str, Any]
 
 _SHARES = 33
 _TRIALS = 25
+
+
+@attrs.frozen
+class Slider:
+    """One setting of the page.
+
+    Attributes:
+        name: The field of `Training` that it sets.
+        label: What stands beside it.
+        start: Where it stands at first.
+        stops: The values it can take: for each of them every answer is computed beforehand.
+        explanation: One sentence about it.
+    """
+
+    name: str
+    label: str
+    start: float
+    stops: tuple[float, ...]
+    explanation: str = ""
+
+
+SLIDERS = (
+    Slider("records", "Records", 60_000, (60_000,), "How many records the data set holds."),
+    Slider(
+        "batch",
+        "Expected batch",
+        256,
+        (64, 256, 1024),
+        "Each record enters a step with probability batch / records.",
+    ),
+    Slider(
+        "noise_multiplier",
+        "Noise σ",
+        1.1,
+        (0.7, 1.1, 1.5, 2.2, 8),
+        "Standard deviation of the noise, relative to the clip.",
+    ),
+    Slider(
+        "propose",
+        "Proposal τ / clip",
+        0.5,
+        (0.25, 0.5),
+        "What one record may change if the test passes; the noise shrinks with it.",
+    ),
+    Slider(
+        "scale",
+        "Scale of the test",
+        4,
+        (4, 8),
+        "Noise on the margin, in records: more makes the test cheaper and blunter.",
+    ),
+    Slider("failure", "δ₀", 1e-8, (1e-8,), "How often a margin of 0 may pass the test."),
+    Slider("steps", "Steps", 10_000, (10_000,)),
+    Slider("delta", "δ", 1e-5, (1e-5,), "The target δ of the whole run."),
+    Slider("epsilon", "Target ε", 3, (1, 3, 8), "The budget of the run."),
+    Slider(
+        "trim",
+        "Trimmed share",
+        0.25,
+        (0.1, 0.25, 0.4),
+        "Share of an expected batch whose longest gradients are left out.",
+    ),
+    Slider(
+        "accuracy",
+        "Accuracy",
+        0.95,
+        (0.95,),
+        "Expected accuracy of the trained model on clean data.",
+    ),
+)
+
+
+def _start(name: str) -> Any:
+    value = next(slider.start for slider in SLIDERS if slider.name == name)
+    return attrs.field(default=value)
+
+
+@attrs.frozen(kw_only=True)
+class Training:
+    """A training run as the page sets it; the fields are those of `SLIDERS`, and the kind of test.
+
+    Attributes:
+        test: Which noise the margin gets: gaussian or laplace.
+    """
+
+    records: float = _start("records")
+    batch: float = _start("batch")
+    noise_multiplier: float = _start("noise_multiplier")
+    propose: float = _start("propose")
+    test: str = "gaussian"
+    scale: float = _start("scale")
+    failure: float = _start("failure")
+    steps: float = _start("steps")
+    delta: float = _start("delta")
+    epsilon: float = _start("epsilon")
+    trim: float = _start("trim")
+    accuracy: float = _start("accuracy")
+
+    def __attrs_post_init__(self) -> None:
+        _validate.one_of(tuple(TESTS), test=self.test)
+        _validate.between(0, self.records, batch=self.batch)
+
+    @property
+    def sampling_rate(self) -> float:
+        """Probability with which each record is in a step."""
+        return self.batch / self.records
+
+    def run(self, steps: int | None = None, *, tested: bool = True) -> Run:
+        """The run as the accountants price it, with its test or without."""
+        return Run(
+            sampling_rate=self.sampling_rate,
+            steps=round(self.steps) if steps is None else steps,
+            noise_multiplier=self.noise_multiplier,
+            test=TESTS[self.test](self.scale) if tested else None,
+            propose=self.propose,
+            failure=self.failure,
+        )
+
+    def step_counts(self, count: int = 9) -> list[int]:
+        """Numbers of steps to draw a curve through, up to all of them."""
+        last = math.log(self.steps)
+        first = min(math.log(10), last)
+        return sorted(
+            {round(math.exp(first + (last - first) * i / (count - 1))) for i in range(count)}
+        )
 
 
 def spent(setting: Training) -> Answer:

@@ -5,8 +5,8 @@ from typing import Any
 
 import attrs
 
-from prudent.lab.experiment import Experiment, Method
-from prudent.lab.setup import Setup
+from prudent.lab.experiment import Setup
+from prudent.lab.settings import Experiment, Method
 
 
 @attrs.frozen(kw_only=True)

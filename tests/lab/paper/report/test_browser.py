@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from prudent.lab.paper.report import html
-from prudent.lab.paper.report.page import document
+from prudent.lab.paper.report.page import as_html
 from prudent.lab.paper.results import read, shipped
 from tests.browsing import needs_chromium
 
@@ -26,8 +25,8 @@ LINE_LENGTHS = """() => [...document.querySelectorAll('main p:not(.note)')].map(
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("report") / "report.html"
-    page = document(read(shipped()), curves=False)
-    path.write_text(html.render(page, "prudent paper report"), encoding="utf-8")
+    page = as_html(read(shipped()), "prudent paper report", curves=False)
+    path.write_text(page, encoding="utf-8")
     return path.as_uri()
 
 

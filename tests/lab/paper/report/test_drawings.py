@@ -1,7 +1,6 @@
 """Axes show the differences between methods, not the whole range of accuracy."""
 
-from prudent.lab.paper.report.document import Key
-from prudent.lab.paper.report.drawings import Line, _limits
+from prudent.lab.paper.report.drawings import Key, Line, _limits
 from prudent.lab.paper.results import Estimate
 
 

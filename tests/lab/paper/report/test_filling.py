@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from prudent.lab.paper.report import filling, html
+from prudent.lab.paper.report import filling
 from prudent.lab.paper.report.cells import Choice, datasets
-from prudent.lab.paper.report.page import document
+from prudent.lab.paper.report.page import as_html
 from prudent.lab.paper.results import read, shipped
 from prudent.lab.paper.runs import grid
 from prudent.lab.paper.runs.jobs import Job
@@ -89,7 +89,7 @@ def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
         }
         assert first[method]["pld"] == {"mean": accuracy, "deviation": None, "seeds": 1}
         assert 0 < accuracy < 100
-    page = html.render(document(found), "prudent paper report")
+    page = as_html(found, "prudent paper report")
     assert f"{first['ptr']['pld']['mean']:.2f}" in page
     assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
     assert list(csv.DictReader(path.read_text().splitlines())) == rows, (

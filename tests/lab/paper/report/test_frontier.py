@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from prudent.lab.paper.corruptions import AIMED
-from prudent.lab.paper.report.document import Tone
 from prudent.lab.paper.report.frontier import Attacker, attacker_of, frontiers, is_covered
 from prudent.lab.paper.report.grids import UNCOVERED, frontier_grid, worst_cases_grid
+from prudent.lab.paper.report.tables import Tone
 from prudent.lab.paper.results import read, shipped
 from prudent.lab.paper.runs.jobs import settings
 from tests.lab.paper.report.conftest import cells

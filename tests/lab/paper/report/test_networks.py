@@ -2,9 +2,9 @@
 
 import pytest
 
-from prudent.lab.paper.report import display_names, networks
+from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import groups
-from prudent.lab.paper.report.document import Grid
+from prudent.lab.paper.report.grids import network_grids
 from prudent.lab.paper.results import read, shipped
 from prudent.lab.paper.runs.jobs import published_for
 from tests.lab.paper.report.conftest import cells
@@ -69,9 +69,8 @@ def test_vgg16_has_five_seeds_and_ends_after_the_steps_that_are_told(found):
 
 
 def test_the_section_compares_what_was_run(found, results):
-    assert networks.section(results(cells({"ptr": [91.0]}))) is None
-    section = networks.section(found)
-    first, *rest = (block for block in section.blocks if isinstance(block, Grid))
+    assert network_grids(results(cells({"ptr": [91.0]}))) == []
+    first, *rest = network_grids(found)
     assert first.header[:4] == ("network", "method", "clean, ε = 7", "clean, ε = 10")
     names = [line[0].text for line in first.rows if line[0] is not None]
     assert names[:2] == ["the paper", "tutorial network"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from prudent.lab.paper.report import html, markdown
-from prudent.lab.paper.report.document import Cell, Grid
+from prudent.lab.paper.report import page, tables
 from prudent.lab.paper.report.grids import passing_grid
-from prudent.lab.paper.report.page import document
+from prudent.lab.paper.report.page import as_html, as_markdown
+from prudent.lab.paper.report.tables import Cell, Grid
 from prudent.lab.paper.results import read, shipped
 from prudent.lab.paper.runs.jobs import published
 from tests.lab.paper.report.conftest import cells, row
@@ -56,33 +56,37 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
+def without_curves(results, command):
+    return as_html(results, command, curves=False)
+
+
 @pytest.mark.unhurried
 def test_the_page_in_the_docs_is_the_one_the_results_give():
     """Fails when a number is typed by hand, and when results change and the page does not."""
-    page = markdown.render(document(read(shipped()), curves=False), BY)
+    page = as_markdown(read(shipped()), BY)
     assert PAGE.read_text("utf-8") == page, "Make it anew: prudent paper report --docs " + str(PAGE)
 
 
 def test_a_number_typed_by_hand_is_noticed(results):
     found = results(everywhere(0.5, ptr=0.0))
-    page = markdown.render(document(found, curves=False), BY)
-    assert page == markdown.render(document(found, curves=False), BY)
+    page = as_markdown(found, BY)
+    assert page == as_markdown(found, BY)
     changed = results(everywhere(0.51, ptr=0.0))
-    assert page != markdown.render(document(changed, curves=False), BY)
+    assert page != as_markdown(changed, BY)
 
 
-@pytest.mark.parametrize("render", [html.render, markdown.render])
+@pytest.mark.parametrize("render", [without_curves, as_markdown])
 def test_no_accuracy_stands_on_a_page_without_results(results, render):
-    text = render(document(results([]), curves=False), BY)
+    text = render(results([]), BY)
     assert numbers_on(text) == set()
 
 
-@pytest.mark.parametrize("render", [html.render, markdown.render])
+@pytest.mark.parametrize("render", [without_curves, as_markdown])
 def test_every_number_of_the_paper_stands_on_a_page(results, render):
     every = everywhere(0.0, ptr=0.0)
     rows = every + [r | {"column": "dpsgd"} for r in every if r["dataset"] == "emnist"]
     printed = {round(cell.accuracy, 2) for cell in published()}
-    assert printed <= numbers_on(render(document(results(rows), curves=False), BY))
+    assert printed <= numbers_on(render(results(rows), BY))
 
 
 def numbers_on(text):
@@ -93,21 +97,22 @@ def numbers_on(text):
 
 
 def test_what_was_not_run_is_one_line_and_no_table(results):
-    page = document(results(cells({"ptr": [91.0]})), curves=False)
-    sections = {section.anchor: section.blocks for section in page.sections}
-    grids = {name: sum(isinstance(b, Grid) for b in blocks) for name, blocks in sections.items()}
-    assert [grids[f"table-{number}"] for number in (1, 2, 3, 4)] == [1, 0, 0, 0]
-    assert sections["table-1"][-1].text == (
+    page = as_markdown(results(cells({"ptr": [91.0]})), BY)
+    parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
+    numbers = {title: text for title, text in sections.items() if title.startswith("Table")}
+    assert [text.count("|---") > 0 for text in numbers.values()] == [True, False, False, False]
+    first, *others = numbers.values()
+    assert first.splitlines()[-1] == (
         "Not run: CIFAR10; emnist-az, a substitute for EMNIST Letters (`prudent paper table 1 "
         "--run`)."
     )
-    assert len(sections["table-2"]) == len(sections["table-3"]) == 1
-    for anchor in ("bad-records", "bad-gradients"):
-        (line,) = sections[anchor]
-        assert line.text == "Attacks: not run (`prudent paper frontier --run`)."
-    (table,) = (block for block in sections["table-1"] if isinstance(block, Grid))
-    assert [line[0].text for line in table.rows] == ["clean"]
-    assert "Not run: random labels 10%; random labels 20%; feature noise 10%" in table.note
+    assert all(len(text.splitlines()) == 1 for text in others)
+    for title in ("Bad records: what survived", "Bad gradients: what survived"):
+        assert sections[title] == "Attacks: not run (`prudent paper frontier --run`)."
+    rows = [line for line in first.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0] for row in rows] == ["| corruption", "| clean"]
+    assert "Not run: random labels 10%; random labels 20%; feature noise 10%" in first
 
 
 def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
@@ -116,7 +121,7 @@ def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
         *cells({"ptr": [91.0, 92.0], "trimmed": [88.5], "ours": [96.5, 96.7]}),
         *cells({"ptr": [90.0]}, accountant="rdp"),
     ]
-    page = Page(html.render(document(results(rows), curves=False), BY))
+    page = Page(as_html(results(rows), BY, curves=False))
     first = next(n for n, row in enumerate(page.rows) if row[2:3] == ["87.53"])
     assert page.rows[first - 2] == ["corruption", "ε", "TSGD+Gaussian", "TSGD+PTR", "tuned"]
     assert page.rows[first - 1] == ["paper", "RDP", "PLD", "paper", "RDP", "PLD"]
@@ -134,14 +139,14 @@ def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
 def test_columns_that_share_a_word_share_a_heading():
     header = ("data set", "PTR", "PTR, tuned", "off by, RDP", "off by, PLD", "plain")
     grid = Grid(header, (tuple(Cell(str(n)) for n in range(6)),))
-    upper, lower = html._header(grid)
+    upper, lower = tables._header(grid)
     assert re.sub(r"<[^>]*>", "|", upper).split("||") == [
         "|data set", "PTR", "PTR, tuned", "off by", "plain|",
     ]  # fmt: skip
     assert lower.count("<th") == 2
     assert 'colspan="2"' in upper
     assert upper.count('rowspan="2"') == 4
-    (alone,) = html._header(Grid(("a", "b, c"), ()))
+    (alone,) = tables._header(Grid(("a", "b, c"), ()))
     assert "span" not in alone
 
 
@@ -149,7 +154,7 @@ def test_many_exceptions_are_told_by_their_range(results):
     rows = [line for line in everywhere(0.5, ptr=0.0) if line["dataset"] == "mnist"]
     for line in rows:
         line["accuracy"] -= 1.0 if line["epsilon"] == 5.0 else 0.0
-    page = markdown.render(document(results(rows), curves=False), BY)
+    page = as_markdown(results(rows), BY)
     (told,) = (line for line in page.splitlines() if "below the paper's, by PLD" in line)
     assert told == (
         "- TSGD+PTR below the paper's, by PLD (7): MNIST: 7 of 14 cells, −0.50 to −0.50."
@@ -162,7 +167,7 @@ def test_exceptions_are_told_with_their_differences(results):
         line["accuracy"] -= 1.0 if line["dataset"] == "cifar10" else 0.0
         if (line["dataset"], line["corrupt"]) == ("emnist", "sign-flip:0.2"):
             line["accuracy"] -= 2.0 * line["epsilon"]
-    page = markdown.render(document(results(rows), curves=False), BY)
+    page = as_markdown(results(rows), BY)
     (told,) = (line for line in page.splitlines() if "below the paper's, by PLD" in line)
     assert told == (
         "- TSGD+PTR below the paper's, by PLD (16): CIFAR10: every cell, −0.50 to −0.50; "
@@ -190,14 +195,14 @@ def test_the_page_opens_with_what_is_proved_and_calls_the_rest_no_guarantee():
     first = page.split("\n## ")[1]
     assert first.startswith("Bad records: proved and measured")
     assert first.index("(certify-training.md)") < first.index("no guarantee") < first.index("| Bad")
-    alone = Page(html.render(document(read(shipped()), curves=False), BY))
+    alone = Page(as_html(read(shipped()), BY, curves=False))
     assert "certificates of training runs" in " ".join(alone.words)
     assert alone.outside == []
 
 
 def test_the_summary_comes_before_the_tables_and_counts(results):
     rows = everywhere(0.5, ptr=0.0, trimmed=-1.0)
-    page = Page(html.render(document(results(rows), curves=False), BY))
+    page = Page(as_html(results(rows), BY, curves=False))
     text = " ".join(page.words)
     assert text.count("78 of 78") == 4  # over all data sets, by two accountants
     assert text.index("78 of 78") < text.index("14 of 14") < text.index("Table 1: MNIST")
@@ -212,7 +217,7 @@ def test_the_page_needs_nothing_else_and_is_the_same_again(results):
         *cells({"ptr": [90.0, 90.5]}, epsilon=2.0, accountant="pld"),
         *cells({"ours": [93.0]}),
     ]
-    first, second = (html.render(document(results(rows)), BY) for _ in range(2))
+    first, second = (as_html(results(rows), BY) for _ in range(2))
     assert first == second
     assert Page(first).outside == []
     assert "<script" not in first
@@ -225,11 +230,9 @@ def test_the_page_needs_nothing_else_and_is_the_same_again(results):
 
 def test_small_results_say_so_in_the_title(write):
     found = read(write(cells({"ptr": [91.0]}), "results.small.csv"))
-    page = document(found, curves=False)
-    assert page.title.endswith("at small size")
-    assert "not with the paper" in page.caveat
-    for render in (html.render, markdown.render):
-        text = render(page, BY)
+    for render in (without_curves, as_markdown):
+        text = render(found, BY)
+        assert re.search(r"reproduced, at small size(</h1>)?\n", text)
         assert text.count("not with the paper") == 2  # above all, and under the table
         assert "of 78" not in text
         assert "+0.43" not in text  # no difference from the paper's 91.43
@@ -237,10 +240,13 @@ def test_small_results_say_so_in_the_title(write):
 
 
 def test_a_name_is_escaped(results):
-    rows = cells({"ours-<b>|x": [93.0]})
-    page = document(results(rows), curves=False)
-    assert "ours-<b>" not in html.render(page, BY)
-    assert "ours-<b>|x" not in markdown.render(page, BY).split("## What was run")[1]
+    found = results(cells({"ours-<b>|x": [93.0]}))
+    assert "ours-<b>" not in without_curves(found, BY)
+    assert "ours-<b>|x" not in as_markdown(found, BY).split("## What was run")[1]
+
+
+def test_a_tag_in_the_prose_is_text():
+    assert "<b>" not in page._converter().convert("a <b>name</b>\n\n<b>block</b>")
 
 
 def test_tests_are_counted_over_whole_runs(results):
@@ -258,7 +264,7 @@ def test_tests_are_counted_over_whole_runs(results):
     assert [cell.text for cell in line] == ["clean", "40%, 25%"]
 
 
-def test_no_accuracy_is_typed_into_the_essay():
+def test_no_accuracy_is_typed_into_the_text():
     """Numbers come from results, held_out.csv or ideas.csv."""
-    text = resources.files("prudent.lab.paper.report").joinpath("essay.md").read_text("utf-8")
+    text = resources.files("prudent.lab.paper.report").joinpath("page.md.j2").read_text("utf-8")
     assert not re.search(r"\d\d\.\d", text)

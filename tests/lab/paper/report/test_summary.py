@@ -2,7 +2,7 @@
 
 import pytest
 
-from prudent.lab.paper.report.summary import summarise
+from prudent.lab.paper.report.cells import summarise
 from prudent.lab.paper.runs.jobs import published
 from tests.lab.paper.report.conftest import cells
 

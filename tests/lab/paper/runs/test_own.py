@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from prudent._validate import ArgumentError
-from prudent.lab.paper.report.own_grids import own_grid, plain_own
+from prudent.lab.paper.report.grids import own_grid, plain_own
 from prudent.lab.paper.results import append, read
 from prudent.lab.paper.runs import grid
 from prudent.lab.paper.runs.grid import run_job

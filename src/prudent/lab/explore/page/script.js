@@ -1,6 +1,5 @@
 "use strict";
-// The page only draws. Every number comes from DATA.grid, which the accountants filled when the page
-// was exported, or from the server that runs them now.
+// The page only draws. Every number comes from DATA.grid, which the accountants filled beforehand.
 const DATA = /* data */ null;
 const COLOURS = ["--one", "--two", "--three", "--four"];
 const DASHES = ["", "7 4", "2 4", "9 3 2 3"];
@@ -12,36 +11,11 @@ let shapeName = "";
 
 // ---- asking ---------------------------------------------------------------------------------------
 
-const waiting = {};
-
-async function ask(question, settings) {
-  if (DATA.grid) {
-    const key = DATA.grid.depends[question].map((name) => settings[name]).join("|");
-    const answer = DATA.grid.answers[question][key];
-    if (answer === undefined) throw new Error("This page was exported without that setting.");
-    return answer;
-  }
-  if (waiting[question]) waiting[question].abort();
-  waiting[question] = new AbortController();
-  const query = new URLSearchParams(settings);
-  const reply = await fetch(`api/${question}?${query}`, { signal: waiting[question].signal });
-  const answer = await reply.json();
-  if (!reply.ok) throw new Error(answer.error);
-  return answer;
-}
-
-async function show(question, settings, ...drawings) {
-  const figures = drawings.map(([id]) => find(id));
-  figures.forEach((each) => { each.classList.add("busy"); each.setAttribute("aria-busy", "true"); });
-  try {
-    const answer = await ask(question, settings);
-    drawings.forEach(([id, draw]) => draw(find(id), answer));
-    say("");
-  } catch (error) {
-    if (error.name === "AbortError") return;
-    say(error.message, true);
-  }
-  figures.forEach((each) => { each.classList.remove("busy"); each.removeAttribute("aria-busy"); });
+function show(question, settings, ...drawings) {
+  const key = DATA.grid.depends[question].map((name) => settings[name]).join("|");
+  const answer = DATA.grid.answers[question][key];
+  say(answer === undefined ? "This page was made without that setting." : "", answer === undefined);
+  if (answer !== undefined) drawings.forEach(([id, draw]) => draw(find(id), answer));
 }
 
 function say(text, wrong = false) {
@@ -214,33 +188,18 @@ function setting(form, { id, label, explanation, input }) {
 }
 
 function slider(form, definition, changed) {
-  const { name, label, low, high, start, stops, logarithmic, whole, explanation } = definition;
+  const { name, label, start, stops, explanation } = definition;
   const input = document.createElement("input");
-  input.type = "range";
-  let value, read;
-  if (DATA.grid) {
-    Object.assign(input, { min: 0, max: stops.length - 1, step: 1, disabled: stops.length === 1 });
-    input.value = Math.max(0, stops.indexOf(start));
-    read = () => stops[Number(input.value)];
-  } else {
-    const from = logarithmic ? Math.log(low) : low, to = logarithmic ? Math.log(high) : high;
-    Object.assign(input, { min: 0, max: 200, step: 1 });
-    input.value = Math.round((200 * ((logarithmic ? Math.log(start) : start) - from)) / (to - from));
-    read = () => {
-      const place = from + (Number(input.value) / 200) * (to - from);
-      const exact = logarithmic ? Math.exp(place) : place;
-      const near = whole ? Number(exact.toPrecision(2)) : Number(exact.toPrecision(logarithmic ? 2 : 3));
-      return Math.min(high, Math.max(low, near));
-    };
-  }
+  Object.assign(input, { type: "range", min: 0, max: stops.length - 1, step: 1, disabled: stops.length === 1 });
+  input.value = stops.indexOf(start);
   const shown = setting(form, { id: `set-${name}`, label, explanation, input });
   const update = () => {
-    value = input.dataset.touched || DATA.grid ? read() : start;
+    const value = stops[Number(input.value)];
     state[name] = value;
     shown.textContent = written(value);
     input.setAttribute("aria-valuetext", `${label} ${written(value)}`);
   };
-  input.addEventListener("input", () => { input.dataset.touched = "yes"; update(); changed(); });
+  input.addEventListener("input", () => { update(); changed(); });
   update();
 }
 
@@ -249,12 +208,6 @@ function choice(form, id, label, entries, changed) {
   entries.forEach(([value, text]) => input.append(new Option(text, value)));
   setting(form, { id, label, input });
   input.addEventListener("change", () => changed(input.value));
-}
-
-// Not at every pixel of a drag: what is asked is what the slider rests on.
-function later(run, delay) {
-  let timer;
-  return () => { clearTimeout(timer); timer = setTimeout(run, delay); };
 }
 
 // ---- training -------------------------------------------------------------------------------------
@@ -296,36 +249,15 @@ function drawShape() {
   const drawing = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": PROBABILITIES.map((p, i) => `${percent(p)} of the values are below ${written(values[i])}`).join("; ") });
   drawing.append(element("polyline", { points: values.map((value, i) => `${across(value)},${up(PROBABILITIES[i])}`).join(" "), fill: "none", stroke: "var(--one)", "stroke-width": 2.5 }));
   values.forEach((value, i) => {
-    const handle = element("circle", { class: "handle", cx: across(value), cy: up(PROBABILITIES[i]), r: 9 });
-    handle.addEventListener("pointerdown", (event) => {
-      if (DATA.grid) return;
-      event.preventDefault();
-      const box = drawing.getBoundingClientRect();
-      const move = (moved) => {
-        const place = ((moved.clientX - box.left) / box.width) * width;
-        setQuantile(i, low - 0.1 * span + ((place - 20) / (width - 40)) * 1.2 * span);
-      };
-      const stop = () => { removeEventListener("pointermove", move); removeEventListener("pointerup", stop); drawShape(); askTables(); };
-      addEventListener("pointermove", move);
-      addEventListener("pointerup", stop);
-    });
-    drawing.append(handle);
+    drawing.append(element("circle", { class: "handle", cx: across(value), cy: up(PROBABILITIES[i]), r: 9 }));
     drawing.append(element("text", { x: across(value), y: up(PROBABILITIES[i]) - 13, "text-anchor": "middle" }, written(value)));
   });
   drawing.append(element("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, "value (share of records below it: 5, 25, 50, 75, 95 %)"));
   figure.append(drawing);
 }
 
-function setQuantile(index, value) {
-  const near = Number(value.toPrecision(3));
-  shape.quantiles[index] = Math.min(shape.quantiles[index + 1] ?? Infinity, Math.max(shape.quantiles[index - 1] ?? -Infinity, near));
-  find(`set-q${index}`).value = shape.quantiles[index];
-}
-
 function drawTables() {
-  const settings = DATA.grid ? { shape: shapeName, count: shape.count }
-    : { quantiles: PROBABILITIES.map((p, i) => `${p}=${shape.quantiles[i]}`).join(","), count: shape.count, delta: 1e-6 };
-  show("tables", settings, ["figure-tables", (figure, found) => lines(figure, {
+  show("tables", { shape: shapeName, count: shape.count }, ["figure-tables", (figure, found) => lines(figure, {
     x: found.epsilons, xName: "ε", logX: true, logY: true,
     series: Object.entries(found.errors).map(([name, values]) => ({ name, values })),
     note: "Median of |answer − true median| over 25 rehearsals on made-up data, in the unit of the data. " + refusals(found),
@@ -338,11 +270,8 @@ function refusals(found) {
   return often.join(" ");
 }
 
-let askTables;
-
 function prepareTables() {
   const form = find("tables-settings"), shapes = Object.entries(DATA.shapes);
-  askTables = later(drawTables, 250);
   const pick = (name) => {
     shapeName = name;
     shape.quantiles = [...DATA.shapes[name]];
@@ -351,12 +280,11 @@ function prepareTables() {
     if (!find("tables").hidden) drawTables();
   };
   choice(form, "set-shape", "Shape", shapes.map(([name]) => [name, name]), pick);
-  choice(form, "set-count", "Records", DATA.counts.map((each) => [each, each.toLocaleString("en")]), (value) => { shape.count = Number(value); askTables(); });
+  choice(form, "set-count", "Records", DATA.counts.map((each) => [each, each.toLocaleString("en")]), (value) => { shape.count = Number(value); drawTables(); });
   PROBABILITIES.forEach((p, i) => {
     const input = document.createElement("input");
-    Object.assign(input, { type: "number", step: "any", disabled: Boolean(DATA.grid) });
+    Object.assign(input, { type: "number", step: "any", disabled: true });
     setting(form, { id: `set-q${i}`, label: `${percent(p)} of the values are below`, input });
-    input.addEventListener("change", () => { setQuantile(i, Number(input.value)); drawShape(); askTables(); });
   });
   shape.count = DATA.counts[0];
   pick(shapes[0][0]);
@@ -419,12 +347,11 @@ function prepareTheme() {
 function prepare() {
   prepareTheme();
   prepareTabs();
-  find("origin").textContent = DATA.grid ? DATA.grid.note : "Every number is computed now, by the accountant that prices real releases.";
-  const draw = later(drawTraining, DATA.grid ? 0 : 250);
+  find("origin").textContent = DATA.grid.note;
   const form = find("training-settings");
-  choice(form, "set-test", "Test", [["gaussian", "Gaussian"], ["laplace", "Laplace"]], (value) => { state.test = value; draw(); });
-  DATA.sliders.filter((each) => each.name !== "accuracy").forEach((each) => slider(form, each, draw));
-  slider(find("certificates-settings"), DATA.sliders.find((each) => each.name === "accuracy"), later(drawWithstood, 250));
+  choice(form, "set-test", "Test", [["gaussian", "Gaussian"], ["laplace", "Laplace"]], (value) => { state.test = value; drawTraining(); });
+  DATA.sliders.filter((each) => each.name !== "accuracy").forEach((each) => slider(form, each, drawTraining));
+  slider(find("certificates-settings"), DATA.sliders.find((each) => each.name === "accuracy"), drawWithstood);
   prepareTables();
   drawTraining();
 }

@@ -1,6 +1,7 @@
-"""The plots of a report: accuracy over ε, and the private test over time."""
+"""The plots of a report, as HTML: accuracy over ε, and the private test over time."""
 
 import functools
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from prudent.lab.paper.figures import plots
 from prudent.lab.paper.figures.panels import Figure
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import best_setting, tuned_dpsgd
-from prudent.lab.paper.report.document import Key, Plots
+from prudent.lab.paper.report.tables import inline
 from prudent.lab.paper.results import Estimate, Reading, Results
 from prudent.lab.paper.runs.jobs import published
 
@@ -37,6 +38,15 @@ _RATIO_DASHES = {"": "", "0.1": "", "0.2": "4 2"}
 
 
 @attrs.frozen
+class Key:
+    """An entry of a legend: a name and how its line is drawn."""
+
+    name: str
+    colour: str
+    dashes: str
+
+
+@attrs.frozen
 class Line:
     """One curve: estimates at positions on the horizontal axis."""
 
@@ -46,11 +56,14 @@ class Line:
 
 
 def paper_figure(figure: Figure) -> str:
-    """A figure of the paper as SVG for the page."""
-    return plots.inline(functools.partial(plots.draw, figure), f"figure{figure.number}")
+    """A figure of the paper; one with few panels is not stretched to the whole width."""
+    drawing = plots.inline(functools.partial(plots.draw, figure), f"figure{figure.number}")
+    box = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+)', drawing)
+    natural = f' style="--natural: {box[1]}px"' if box else ""
+    return f'<div class="wide" tabindex="0"{natural}>{drawing}</div>'
 
 
-def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
+def accuracy_over_epsilon(results: Results, dataset: str) -> str | None:
     """Accuracy over ε, one drawing per corruption of the paper; None if nothing was run."""
     columns = _columns(results, dataset)
     drawings: list[str] = []
@@ -76,10 +89,10 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> Plots | None:
     if not drawings:
         return None
     cross = Key("× the paper's TSGD+PTR", "", "")
-    return Plots(tuple(drawings), (*keys.values(), cross), title=display_names.dataset(dataset))
+    return _group(display_names.dataset(dataset), drawings, [*keys.values(), cross])
 
 
-def passing_over_time(results: Results, dataset: str) -> Plots | None:
+def passing_over_time(results: Results, dataset: str) -> str | None:
     """Pass rate and F over the steps of TSGD+PTR, paper and tuned; None if nothing was run."""
     drawings: list[str] = []
     keys: dict[str, Key] = {}
@@ -105,7 +118,28 @@ def passing_over_time(results: Results, dataset: str) -> Plots | None:
                 drawings.append(plots.inline(panel, f"test-{dataset}-{len(drawings)}"))
     if not drawings:
         return None
-    return Plots(tuple(drawings), tuple(keys.values()), title=display_names.dataset(dataset))
+    return _group(display_names.dataset(dataset), drawings, list(keys.values()))
+
+
+def _group(title: str, drawings: Sequence[str], keys: Sequence[Key]) -> str:
+    """Drawings under one title and legend."""
+    legend = "".join(map(_key, keys))
+    shown = "\n".join(drawings)
+    return (
+        f'<h3>{inline(title)}</h3>\n<div class="legend">{legend}</div>\n'
+        f'<div class="plots">\n{shown}\n</div>'
+    )
+
+
+def _key(key: Key) -> str:
+    if not key.colour:
+        return f"<span>{inline(key.name)}</span>"
+    dashes = f' stroke-dasharray="{" ".join(str(2 * float(d)) for d in key.dashes.split())}"'
+    stroke = f'style="stroke: {plots.page_colour(key.colour)}" stroke-width="3"'
+    line = f'<line x1="0" y1="6" x2="32" y2="6" {stroke}{dashes if key.dashes else ""}/>'
+    return (
+        f'<span><svg viewBox="0 0 32 12" aria-hidden="true">{line}</svg>{inline(key.name)}</span>'
+    )
 
 
 def _columns(results: Results, dataset: str) -> dict[str, tuple[Key, str]]:

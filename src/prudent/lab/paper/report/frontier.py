@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from prudent.lab.corruption import GradientCorruption, parse
-from prudent.lab.experiment import Experiment
 from prudent.lab.paper.corruptions import AIMED
 from prudent.lab.paper.results import Estimate, Reading, Results
 from prudent.lab.paper.runs.jobs import is_met, published, settings
+from prudent.lab.settings import Experiment
 
 
 class Attacker(enum.StrEnum):

@@ -4,6 +4,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean, mode
+from typing import Any
+
+import attrs
 
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import (
@@ -14,13 +17,17 @@ from prudent.lab.paper.report.cells import (
     Line,
     datasets,
     groups,
+    variants,
 )
-from prudent.lab.paper.report.document import Cell, Grid, Tone
 from prudent.lab.paper.report.frontier import Frontier, Row, is_covered
-from prudent.lab.paper.results import Estimate, Reading, Results
-from prudent.lab.paper.runs.jobs import published, settings
+from prudent.lab.paper.report.tables import Cell, Grid, Tone
+from prudent.lab.paper.results import ACCOUNTANTS, Estimate, Reading, Results
+from prudent.lab.paper.runs.jobs import Settings, published, settings
 
 UNCOVERED = "†"
+_NETWORK_TABLE = 1
+_BASE = "cifar10"
+_LEAST_SEEDS = 2  # of a variant whose whole table is shown
 
 
 def table_grids(
@@ -302,3 +309,163 @@ def _least(row: Row, best: float | None) -> Cell:
     detail = "" if row.complete else f"of {met} of {len(row.cells)} attacks"
     tone = Tone.BEST if row.complete and row.least == best else Tone.PLAIN
     return Cell(display_names.accuracy(row.least), tone, detail)
+
+
+def network_grids(results: Results) -> list[Grid]:
+    """What differs on CIFAR10: the paper's cells with other networks and momentum.
+
+    The paper names a network for grey images and does not say how it reads colour, so its cells
+    were run with the networks that its authors may have used. Empty if no other network was run.
+    """
+    run = [name for name in variants(_NETWORK_TABLE) if _lines(results, name)]
+    if not run:
+        return []
+    whole = [
+        table_grid(results, _NETWORK_TABLE, name)
+        for name in run
+        if all(_seeds(line) >= _LEAST_SEEDS for group in _groups(results, name) for line in group)
+    ]
+    return [_network_grid(results, [_BASE, *run]), *whole]
+
+
+def _groups(results: Results, name: str) -> list[tuple[Line, ...]]:
+    return [group.lines for group in groups(results, _NETWORK_TABLE, [name])]
+
+
+def _seeds(line: Line) -> int:
+    return 0 if line.pld is None else line.pld.seeds
+
+
+def _lines(results: Results, name: str) -> list[Line]:
+    """The lines of a data set that were run."""
+    return [line for lines in _groups(results, name) for line in lines if line.pld is not None]
+
+
+def _network_grid(results: Results, names: list[str]) -> Grid:
+    """A row for each network and method; columns are the cells that most networks were run for."""
+    found = {name: groups(results, _NETWORK_TABLE, [name]) for name in names}
+    shown = [
+        place
+        for place in range(len(found[_BASE]))
+        if 2 * sum(_any_run(each[place]) for each in found.values()) > len(found)
+    ]
+    methods = [m for m in METHOD_ORDER if m in found[_BASE][0].methods]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Cell(display_names.method(method)),
+            *(_printed(found[_BASE][place].line(method)) for place in shown),
+            *[Cell("")] * len(ACCOUNTANTS),
+        )
+        for method in methods
+    ]
+    titles = ["the paper"] * len(methods)
+    for name in names:
+        for method in methods:
+            lines = [found[name][place].line(method) for place in shown]
+            cells = (_network_cell(line) for line in lines)
+            gaps = (Cell(_gap(lines, accountant)) for accountant in ACCOUNTANTS)
+            rows.append((Cell(display_names.method(method)), *cells, *gaps))
+            titles.append(_network_title(name))
+    header = (
+        "network",
+        "method",
+        *(_network_header(found[_BASE][place]) for place in shown),
+        *(f"off by, {accountant.upper()}" for accountant in ACCOUNTANTS),
+    )
+    return Grid(
+        header,
+        tuple((title, *row) for title, row in zip(spans(titles), rows, strict=True)),
+        words=2,
+        title="Table 1, CIFAR10: batch, rate, clip and noise as printed, by PLD",
+        note="One seed unless a cell says otherwise. Off by: the mean distance from the paper's "
+        "numbers in these cells, in points, where each accounting reaches ε.",
+    )
+
+
+def _any_run(group: Group) -> bool:
+    return any(line.pld is not None for line in group.lines)
+
+
+def _network_header(group: Group) -> str:
+    return f"{display_names.corruption(group.corrupt)}, ε = {group.epsilon:g}"
+
+
+def _network_title(name: str) -> str:
+    own = display_names.dataset(name).removeprefix("CIFAR10, ")
+    return "tutorial network" if name == _BASE else own
+
+
+def _printed(line: Line) -> Cell:
+    return Cell(display_names.accuracy(line.paper.accuracy))
+
+
+def _network_cell(line: Line) -> Cell:
+    if line.pld is None:
+        return Cell(display_names.NOT_RUN, Tone.MISSING)
+    tone = Tone.GOOD if line.pld.mean >= line.paper.accuracy else Tone.BAD
+    detail = "" if line.pld.seeds == 1 else display_names.seeds(line.pld)
+    return Cell(display_names.estimate(line.pld), tone, detail)
+
+
+def _gap(lines: list[Line], accountant: str) -> str:
+    gaps = [
+        abs(cell.mean - line.paper.accuracy)
+        for line in lines
+        if (cell := line.by(accountant)) is not None
+    ]
+    return display_names.accuracy(fmean(gaps)) if gaps else display_names.NOT_MET
+
+
+def own_grid(results: Results, mine: Settings, dataset: str) -> Grid:
+    """The accuracies of one data set, a row for each corruption and ε."""
+    one = mine["datasets"][dataset]
+    keys = [(corrupt, epsilon) for corrupt in one["corruptions"] for epsilon in one["epsilons"]]
+    columns = [(m, a) for m in METHOD_ORDER if m in one["methods"] for a in ACCOUNTANTS]
+    rows = (
+        (Cell(f"{epsilon:g}"), *(_own_cell(results, dataset, corrupt, epsilon, c) for c in columns))
+        for corrupt, epsilon in keys
+    )
+    names = spans([display_names.corruption(corrupt) for corrupt, _ in keys])
+    return Grid(
+        ("corruption", "ε", *(f"{display_names.method(m)}, {a.upper()}" for m, a in columns)),
+        tuple((name, *row) for name, row in zip(names, rows, strict=True)),
+        title=f"{dataset}: {one['data']}",
+        note=display_names.SMALL_NOTE if results.small else "",
+    )
+
+
+def plain_own(results: Results, mine: Settings) -> list[dict[str, Any]]:
+    """The accuracies of all data sets as plain objects; None means not run, or no step within ε."""
+    return [
+        {
+            "dataset": name,
+            "data": one["data"],
+            "corrupt": corrupt,
+            "epsilon": epsilon,
+            "method": method,
+            **{a: _own_plain(results, name, corrupt, epsilon, (method, a)) for a in ACCOUNTANTS},
+        }
+        for name, one in mine["datasets"].items()
+        for corrupt in one["corruptions"]
+        for epsilon in one["epsilons"]
+        for method in one["methods"]
+    ]
+
+
+def _own_cell(
+    results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
+) -> Cell:
+    method, accountant = column
+    found = results.cell(dataset, corrupt, method, epsilon, accountant)
+    if found is None:
+        run = results.has_run(dataset, corrupt, method)
+        return Cell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
+    return Cell(display_names.estimate(found), detail=display_names.seeds(found))
+
+
+def _own_plain(
+    results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
+) -> dict[str, Any] | None:
+    method, accountant = column
+    found = results.cell(dataset, corrupt, method, epsilon, accountant)
+    return None if found is None else attrs.asdict(found)

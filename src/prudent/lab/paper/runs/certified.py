@@ -19,7 +19,7 @@ from prudent.certify.counts import Counts
 from prudent.certify.known import Known
 from prudent.certify.landmarks import Partition
 from prudent.certify.radius import Weights, Whole, scores_of
-from prudent.lab.certifying import coded_once
+from prudent.lab.certifying import coded_by, of_codes
 from prudent.lab.corruption import Backdoor, DataCorruption, corrupted_records, parse
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.paper.corruptions import AIMED
@@ -71,9 +71,9 @@ class Measured:
     @classmethod
     def of(cls, data: Dataset, public: Partition) -> "Measured":
         """Code all records of a data set."""
-        train, test = data.train_features.numpy(), data.test_features.numpy()
-        coded, (given, asked) = coded_once(public, train, test)
-        return cls(data, public, coded, given, asked)
+        both = data.train_features.numpy(), data.test_features.numpy()
+        given, asked = (coded_by(public, records) for records in both)
+        return cls(data, public, of_codes(public), given, asked)
 
     @functools.cached_property
     def places(self) -> Whole:
@@ -175,7 +175,7 @@ def _with_noise(noise: Counts, places: Whole, labels: Whole) -> Counts:
 def _stamped(known: Measured, trigger: Backdoor) -> Codes:
     """The codes of the test records with the trigger in each."""
     images = trigger.triggered(known.data.test_features).numpy()
-    codes: Codes = coded_once(known.public, images)[1][0]
+    codes: Codes = coded_by(known.public, images)
     return codes
 
 

@@ -25,9 +25,10 @@ from torch import nn
 
 from prudent import _progress, _validate
 from prudent.certify.features.resnet import find_weights, resnet18
-from prudent.lab.backbones import find_vgg16, vgg16, with_features
+from prudent.lab.backbones import vgg16, with_features
 from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
+from prudent.lab.experiment import build_model
 from prudent.lab.models import CONVOLUTIONAL, logistic_regression
 from prudent.lab.paper.corruptions import corruption_of
 from prudent.lab.paper.results import Reading, append, read
@@ -35,13 +36,12 @@ from prudent.lab.paper.runs.certified import in_order, run_certified
 from prudent.lab.paper.runs.jobs import Job
 from prudent.lab.paper.runs.plans import Mark, Plans
 from prudent.lab.paper.runs.streams import Work, in_turns, training
-from prudent.lab.setup import build_model
 from prudent.training import Plan, accuracy
 from prudent.training.run.metrics import Metrics
 
 BACKBONES: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet18(find_weights("resnet18-to-layer3-bnfolded.safetensors")),
-    "vgg16": lambda: vgg16(find_vgg16()),
+    "vgg16": lambda: vgg16(find_weights("vgg16-features.safetensors")),
 }
 """The frozen networks whose features the last layer of a data set is trained on, by name."""
 Planned = tuple[Job, Plan, list[Mark]]

@@ -16,9 +16,9 @@ import attrs
 
 from prudent.accounting import GaussianTest, LaplaceTest
 from prudent.lab.corruption import DataCorruption, GradientCorruption, parse
-from prudent.lab.experiment import Experiment
 from prudent.lab.paper.corruptions import AIMED, corruption_of, written
 from prudent.lab.paper.results import RunKey
+from prudent.lab.settings import Experiment
 
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 """The methods that are run with the paper's settings."""

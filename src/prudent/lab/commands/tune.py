@@ -8,7 +8,7 @@ import typer
 
 from prudent._rounding import nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, options
+from prudent.cli import completion, needs, options
 from prudent.cli.display import as_text, echo, echo_json, note
 from prudent.cli.progress import only_elapsed
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from prudent.accounting import TrialCount
     from prudent.lab.search import Search
     from prudent.training import Plan
+
+NEEDS = {"tune": (needs.TRAIN,)}
+NEEDS_OF_OPTIONS = {("tune", "ledger"): (needs.TABLES, needs.in_postgres)}
 
 LawName = Literal["geometric", "logarithmic", "poisson", "fixed"]
 OVER_BUDGET = 4
@@ -142,7 +145,7 @@ def tune(
     if dry_run and records is not None:
         _show_price(whole, whole.plan(records), as_json=as_json)
         return
-    from prudent.cli.train import device_named
+    from prudent.lab.commands.train import device_named
     from prudent.lab.datasets import load
 
     place, data = device_named(device), load(dataset)
@@ -188,8 +191,8 @@ def _search(
     score_noise: float,
     settings: dict[str, Any],
 ) -> "Search":
-    from prudent.lab.experiment import Experiment
     from prudent.lab.search import Search, space_of
+    from prudent.lab.settings import Experiment
 
     choices = ("dpsgd", "trimmed", "ptr")
     if settings["method"] not in choices:

@@ -8,9 +8,10 @@ import typer
 
 from prudent._progress import part, track
 from prudent._rounding import rounded_up
-from prudent.cli import options, paper_tables
+from prudent.cli import needs, options
 from prudent.cli.display import echo, echo_json, neutral, note, show_files
-from prudent.cli.paper_tables import TABLES, ResultsOption
+from prudent.lab.commands import paper_tables
+from prudent.lab.commands.paper_tables import TABLES, ResultsOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from prudent.lab.paper.figures.bounds import Price
     from prudent.lab.paper.figures.panels import Figure
     from prudent.lab.paper.results import Results
+
+NEEDS = {
+    "paper": (needs.TRAIN,),
+    "paper all": (needs.LAB,),
+    "paper compare": (),
+    "paper convergence": (),
+    "paper figure": (needs.PLOTS,),
+    "paper report": (needs.LAB,),
+}
+NEEDS_OF_OPTIONS = {
+    ("paper compare", "out"): (needs.PLOTS, needs.given),
+    ("paper convergence", "out"): (needs.PLOTS, needs.given),
+}
 
 FIGURES = (1, 2, 3, 4, 5)
 
@@ -131,7 +145,7 @@ def everything(
     """
     from prudent.lab.paper.figures import plots
     from prudent.lab.paper.figures.panels import figure
-    from prudent.lab.paper.report import grids, markdown
+    from prudent.lab.paper.report import grids, tables
     from prudent.lab.paper.report.cells import plain_table
 
     found = _read_given(results, seeds)
@@ -141,7 +155,7 @@ def everything(
         drawn.append(figure(number))
         plots.save(drawn[-1], out)
     for number in track(TABLES, "tables"):
-        parts = map(markdown.grid, grids.table_grids(found, number))
+        parts = map(tables.as_markdown, grids.table_grids(found, number))
         (out / f"table{number}.md").write_text("\n\n".join(parts) + "\n", "utf-8")
         rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
         (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
@@ -162,19 +176,15 @@ def _read_given(path: Path | None, seeds: int | None) -> "Results":
 
 
 def _write_page(results: "Results", path: Path, figures: "Sequence[Figure]") -> None:
-    from prudent.lab.paper.report import html
-    from prudent.lab.paper.report.page import document
+    from prudent.lab.paper.report.page import as_html
 
-    page = document(results, figures=figures)
-    path.write_text(html.render(page, "prudent paper report"), "utf-8")
+    path.write_text(as_html(results, "prudent paper report", figures=figures), "utf-8")
 
 
 def _write_markdown(results: "Results", path: Path) -> None:
-    from prudent.lab.paper.report import markdown
-    from prudent.lab.paper.report.page import document
+    from prudent.lab.paper.report.page import as_markdown
 
-    page = document(results, curves=False)
-    path.write_text(markdown.render(page, "prudent paper report --docs"), "utf-8")
+    path.write_text(as_markdown(results, "prudent paper report --docs"), "utf-8")
 
 
 @app.command()

@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli import certify_run, completion, options, progress
+from prudent.cli import certify_run, completion, needs, options, progress
 from prudent.cli.completion import among
 from prudent.cli.display import as_text, echo, echo_json, note, remark
 
 if TYPE_CHECKING:
     from prudent.certify.report import Result
     from prudent.lab.certifying import Part
+
+NEEDS = {
+    "certify": (needs.TABLES, needs.TRAIN),
+    "certify run": (needs.TRAIN,),
+    "certify make-features": (needs.TRAIN,),
+}
+NEEDS_OF_OPTIONS = {
+    ("certify", "dataset"): (needs.TEXTS, needs.equals("imdb")),
+    ("certify", "features"): (needs.TEXTS, needs.equals("minilm")),
+    ("certify", "out"): (needs.PLOTS, needs.given),
+    ("certify make-features", "features"): (needs.TEXTS, needs.equals("minilm")),
+}
 
 _UNBALANCED = 0.6  # share of a class from which on accuracy alone says little
 

@@ -125,10 +125,10 @@ def table(
         rows = cells.plain_table(found, number, datasets, choice)
         echo_json(rows)
         return
-    from prudent.lab.paper.report import grids, terminal
+    from prudent.lab.paper.report import grids, tables
 
     for name in datasets:
-        terminal.show(grids.table_grid(found, number, name, choice=choice))
+        tables.show(grids.table_grid(found, number, name, choice=choice))
 
 
 def grid(
@@ -166,7 +166,7 @@ def grid(
 
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.lab.paper.report import filling, own_grids
+    from prudent.lab.paper.report import filling, grids, tables
     from prudent.lab.paper.runs.own import read_settings
 
     mine = read_settings(file)
@@ -177,12 +177,10 @@ def grid(
         raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
     found = _read(path, size, seeds)
     if as_json:
-        echo_json(own_grids.plain_own(found, mine))
+        echo_json(grids.plain_own(found, mine))
         return
-    from prudent.lab.paper.report import terminal
-
     for name in mine["datasets"]:
-        terminal.show(own_grids.own_grid(found, mine, name))
+        tables.show(grids.own_grid(found, mine, name))
 
 
 def frontier(
@@ -212,7 +210,7 @@ def frontier(
 
     if seeds is not None:
         _validate.count(1, seeds=seeds)
-    from prudent.lab.paper.report import filling
+    from prudent.lab.paper.report import filling, tables
     from prudent.lab.paper.report.frontier import frontiers
     from prudent.lab.paper.report.grids import frontier_grid
 
@@ -224,10 +222,8 @@ def frontier(
         rows = [row for each in found for row in each.plain()]
         echo_json(rows)
         return
-    from prudent.lab.paper.report import terminal
-
     for each in found:
-        terminal.show(frontier_grid(each))
+        tables.show(frontier_grid(each))
     remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from prudent._rounding import exact, rounded_up
-from prudent.cli import completion, options
+from prudent.cli import completion, needs, options
 from prudent.cli.display import as_text, echo_json, manner, note
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from prudent.certify.report import Result
     from prudent.lab.certifying_demo import Classifier
     from prudent.release.outcome import Released
+
+NEEDS = {"demo": (needs.TABLES, needs.LAB)}
 
 _TABLE = (
     "No bounds on the data, no guess, no δ. These records are public, so here we may look: the "
@@ -101,7 +103,7 @@ def demo(
     wait = "about 8 minutes" if full else "about a minute"
     note(f"Now certifying and training on MNIST: {wait} on two cores.")
     from prudent.lab.demo import FULL, SHORT, run_demo
-    from prudent.lab.experiment import Experiment
+    from prudent.lab.settings import Experiment
 
     spent = (3.0 if full else 1.0) if epsilon is None else epsilon
     common = Experiment(

@@ -1,23 +1,36 @@
 """`prudent train`: any experiment of the library, from flags or from a file."""
 
 import contextlib
+import inspect
 import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, options
+from prudent.cli import completion, needs, options
 from prudent.cli.display import as_text, echo_json, shows_progress
 from prudent.cli.progress import only_elapsed
+from prudent.lab.settings import Experiment
 
 if TYPE_CHECKING:
-    from prudent.lab.experiment import Experiment, Result
+    from prudent.lab.experiment import Result
     from prudent.lab.recipes import Recipe
 
 
+NEEDS = {"train": (needs.TRAIN,)}
+_METAVARS = {"test": "KIND:SCALE", "reveals": "WHAT", "fallback": "WHAT"}
+_METAVARS |= {"corrupt": "KIND:RATIO[:NAME=VALUE]"}
+_OFFERED = {
+    "dataset": (*completion.DATASETS, "npz:"),
+    "method": completion.METHODS,
+    "test": completion.TESTS[:-1],
+    "corrupt": completion.CORRUPTIONS,
+}
 _NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
 """Flags that say where and how to run; every other one is a setting of the experiment."""
 
@@ -41,102 +54,6 @@ def train(
             autocompletion=completion.among("list", *completion.RECIPES),
         ),
     ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH. \\[mnist]",
-            autocompletion=completion.among(*completion.DATASETS, "npz:"),
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="ptr, trimmed, dpsgd or sgd. \\[ptr]",
-            autocompletion=completion.among(*completion.METHODS),
-        ),
-    ] = None,
-    epsilon: Annotated[float | None, options.number("Target ε. [3]")] = None,
-    delta: Annotated[float | None, options.number("Target δ. [1e-5]")] = None,
-    steps: Annotated[int | None, options.whole_number("Steps; solved for if not given.")] = None,
-    noise_multiplier: Annotated[float | None, options.number("σ; solved for if not given.")] = None,
-    batch: Annotated[int | None, options.whole_number("Expected batch size. [256]")] = None,
-    public_size: Annotated[
-        int | None,
-        options.whole_number(
-            "A publicly known number of records, which determines the sampling rate. Without it "
-            "the true number is used and becomes public."
-        ),
-    ] = None,
-    relation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
-            "replace-one. \\[add-remove with --public-size, else zero-out]",
-        ),
-    ] = None,
-    records_per_person: Annotated[
-        int | None,
-        options.whole_number("Largest number of records of one person; ε protects a person. [1]"),
-    ] = None,
-    clip: Annotated[float | None, options.number("R, the clipping norm of gradients. [1]")] = None,
-    propose: Annotated[float | None, options.number("τ/R, the proposed sensitivity. [0.5]")] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND:SCALE",
-            help=f"The test: {options.TESTS}. \\[gaussian:4]",
-            autocompletion=completion.among(*completion.TESTS[:-1]),
-        ),
-    ] = None,
-    failure: Annotated[float | None, options.number("δ₀ of the test. [1e-8]")] = None,
-    reveals: Annotated[
-        str | None,
-        typer.Option(metavar="WHAT", help="margin, branch or monotone-branch. \\[monotone-branch]"),
-    ] = None,
-    fallback: Annotated[
-        str | None,
-        typer.Option(metavar="WHAT", help="After a failed test: sum, trimmed or skip. \\[sum]"),
-    ] = None,
-    fallback_scale: Annotated[
-        float | None,
-        options.number("Factor on the learning rate of steps whose test failed. [1]"),
-    ] = None,
-    trim: Annotated[float | None, options.number("Initial trim fraction. [0.25]")] = None,
-    trim_up: Annotated[
-        float | None, options.number("Added to it when a test fails. [0.02]")
-    ] = None,
-    trim_down: Annotated[float | None, options.number("Subtracted when it passes. [0.02]")] = None,
-    trim_most: Annotated[float | None, options.number("Largest trim fraction. [0.5]")] = None,
-    lr: Annotated[float | None, options.number("Learning rate. [0.5]")] = None,
-    momentum: Annotated[float | None, options.number("Momentum of SGD. [0]")] = None,
-    average: Annotated[
-        float | None,
-        options.number("Average the weights over steps, keeping this fraction, such as 0.97."),
-    ] = None,
-    corrupt: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND:RATIO[:NAME=VALUE]",
-            help="Corrupt some records: label, label-targeted, feature, class-mean, "
-            "gradient-match, backdoor, gradient, sign-flip, colluding, inner-product, reversed, "
-            "loud, little or mimic, with a ratio up to 0.5 and its strength, such as "
-            "gradient:0.1:variance=25. \\[none]",
-            autocompletion=completion.among(*completion.CORRUPTIONS),
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        options.whole_number(
-            "Seed of all random numbers, including the noise: as secret as the data. [0; for "
-            "npz:PATH drawn by the operating system]"
-        ),
-    ] = None,
-    accountant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="pld or rdp. \\[pld]")
-    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Folder for metrics, ledger and checkpoints.")
@@ -145,6 +62,7 @@ def train(
         bool, typer.Option("--resume", help="Continue from the checkpoint in --out.")
     ] = False,
     as_json: options.Json = False,
+    **flags: Any,
 ) -> None:
     r"""Train a private, robust model and report its (ε, δ).
 
@@ -201,6 +119,47 @@ def train(
         _show(result, out, seed_is_drawn=_seed_is_drawn(chosen))
 
 
+def _flags() -> Iterator[inspect.Parameter]:
+    """A flag for each setting of an experiment; what is not given is left to the experiment."""
+    for field in attrs.fields(Experiment):
+        kind, told = field.metadata["kind"], field.metadata["help"]
+        shown = field.metadata["shown"]
+        told += "" if shown is None else f" \\[{shown}]"
+        yield _flag(field.name, kind, told)
+        if field.name == "relation":
+            told = "Largest number of records of one person; ε protects a person. \\[1]"
+            yield _flag("records_per_person", int, told)
+
+
+def _flag(name: str, kind: Any, told: str) -> inspect.Parameter:
+    option: Any = {float: options.number, int: options.whole_number}.get(kind)
+    declared = (
+        typer.Option(
+            help=told,
+            metavar=_METAVARS.get(name, "NAME"),
+            autocompletion=completion.among(*_OFFERED[name]) if name in _OFFERED else None,
+        )
+        if option is None
+        else option(told)
+    )
+    annotation: Any = Annotated[kind | None, declared]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def _with_flags(command: Callable[..., None]) -> None:
+    """Put a flag for each setting in place of `**flags`, before those of where and how to run."""
+    own = list(inspect.signature(command).parameters.values())[:-1]
+    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    merged = [*own[:3], *_flags(), *own[3:]]
+    command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in merged}
+
+
+_with_flags(train)
+
+
 def _given(context: typer.Context) -> dict[str, Any]:
     """The settings among the flags, by name, as far as they were given."""
     flags = context.params.items()
@@ -244,11 +203,7 @@ def _show_recipes(*, as_json: bool) -> None:
     Console().print(table)
 
 
-def _experiment(chosen: dict[str, Any], recipe: "Recipe | None" = None) -> "Experiment":
-    import attrs
-
-    from prudent.lab.experiment import Experiment
-
+def _experiment(chosen: dict[str, Any], recipe: "Recipe | None" = None) -> Experiment:
     known = {field.name for field in attrs.fields(Experiment)} | {"records_per_person"}
     unknown = sorted(set(chosen) - known)
     if unknown:

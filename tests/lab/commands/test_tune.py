@@ -10,8 +10,8 @@ import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
 from prudent.lab.datasets import load
-from prudent.lab.experiment import Experiment
 from prudent.lab.search import Range, Ranges, Search, space_of
+from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
 from tests.cli.conftest import Answer, prudent
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from prudent.cli import command_line, main
-from prudent.lab.experiment import Experiment
+from prudent.lab.settings import Experiment
 from prudent.training.run.checkpoint import load_checkpoint
 
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}

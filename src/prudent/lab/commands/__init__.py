@@ -1,0 +1,1 @@
+"""The lab's commands, which `prudent.cli` finds as plug-ins."""

@@ -1,0 +1,42 @@
+"""`prudent explore`: a page with sliders, in the browser."""
+
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prudent.cli import options
+from prudent.cli.display import show_files
+
+
+def explore(
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the page to this file, and open no browser."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    r"""Explore prices with sliders, in the browser.
+
+    The page draws ε over the steps, the noise that a budget needs, the chance
+    that a test passes, the error to expect of a table, and how many bad
+    records a model withstands. It is one file that needs no internet, and
+    every number on it comes from the accountant that prices real releases.
+
+    [b]Examples[/b]
+
+    $ prudent explore
+
+    One file to send or to put on a site:
+    $ prudent explore --export page.html
+    """
+    from prudent.lab.explore.page import page
+
+    path = Path(tempfile.mkdtemp()) / "explore.html" if export is None else export
+    path.write_text(page(), encoding="utf-8")
+    show_files([path], as_json=as_json)
+    if browser and export is None:
+        webbrowser.open(path.as_uri())
