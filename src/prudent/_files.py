@@ -4,7 +4,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +123,8 @@ def held(folder: Path) -> Iterator[None]:
     """
     # SQLite locks files through the operating system: this works on every platform, and the lock is
     # released when the process dies.
+    import sqlite3
+
     try:
         file = sqlite3.connect(folder / _LOCK, timeout=0, isolation_level=None)
     except sqlite3.OperationalError as error:

@@ -102,7 +102,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "lab/paper/runs/own.py",  # grid
         "lab/paper/runs/plans.py",  # written beside the results by the same run
         "budget/data_binding.py",  # known ledgers
-        "budget/hash_chain.py",  # ledger rows
+        "budget/charges.py",  # ledger rows
         "release/columns/text_files.py",  # csv
         "training/run/checkpoint.py",  # checkpoint, paid
         "training/run/metrics.py",  # metrics

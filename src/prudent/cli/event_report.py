@@ -40,7 +40,7 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 def read_event(path: Path) -> "dp.DpEvent":
     """The event in a file that `to_json` wrote, or in the `event` of what `--json` printed."""
-    from prudent.accounting.serialisation import from_json
+    from prudent.accounting.serialisation import FORMAT, from_json
 
     try:
         text = path.read_text("utf-8")
@@ -50,9 +50,10 @@ def read_event(path: Path) -> "dp.DpEvent":
         ) from None
     try:
         content = json.loads(text)
-        # A price has the event inside; a sampled event has a kind of its own.
-        if isinstance(content, dict) and "kind" not in content and "event" in content:
-            text = json.dumps(content["event"])
+        # A price has the event inside, without a format; a sampled event has a kind of its own.
+        inner = content.get("event") if isinstance(content, dict) else None
+        if isinstance(inner, dict) and "kind" not in content:
+            text = json.dumps({"format": FORMAT, **inner})
         return from_json(text)
     except json.JSONDecodeError:
         raise ArgumentError("event", "a file of event JSON", shown=str(path)) from None
