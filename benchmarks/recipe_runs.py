@@ -22,10 +22,14 @@ from benchmarks.recipe_search import MU, NUMBER, search, sized
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import load
 from prudent.lab.experiment import Setup, run
-from prudent.lab.recipes.augmentation import loss_over_views
 from prudent.lab.recipes.digits import linear, views
-from prudent.lab.recipes.features import glyph_rows, joined_rows, scattering_rows
-from prudent.lab.recipes.whitening import ReleasedWhitening
+from prudent.lab.recipes.features import (
+    ReleasedWhitening,
+    glyph_rows,
+    joined_rows,
+    loss_over_views,
+    scattering_rows,
+)
 from prudent.lab.settings import Experiment
 from prudent.training.keystream import Key
 

@@ -11,7 +11,7 @@ from prudent.certify.codes import SCALE, whole
 from prudent.certify.features import Vectors, shipped_landmarks
 from prudent.certify.landmarks import NEAREST, Crowding, Landmarks
 from prudent.certify.radius import STEPS
-from prudent.lab.feature_files.strokes import digits
+from prudent.lab.feature_files.glyphs import digits
 
 WIDTH = 6
 

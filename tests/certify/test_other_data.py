@@ -24,7 +24,7 @@ from prudent.certify.features.table import CENSUS, Column, Partitions
 from prudent.certify.radius import STEPS
 from prudent.lab import certifying as experiment
 from prudent.lab.feature_files.sentences import fitted, make, write
-from prudent.lab.formats import packed_texts
+from prudent.lab.named_datasets import packed_texts
 from prudent.release.noise import ReproducibleNoise
 
 FIRST, SECOND = Column(0, (1.0, 2.0)), Column(1, cells=5)

@@ -95,13 +95,13 @@ def _idx() -> list[bytes]:
 
 
 def _read_idx(path: Path) -> object:
-    from prudent.lab.formats import read_idx
+    from prudent.lab.named_datasets import read_idx
 
     return read_idx(path)
 
 
 def _read_cifar(path: Path) -> object:
-    from prudent.lab import formats
+    from prudent.lab import named_datasets as formats
 
     binary = path.suffix == ".bin"
     return formats.read_cifar_binary([path]) if binary else formats.read_cifar_packed(path)
@@ -112,7 +112,7 @@ def _reviews() -> list[bytes]:
 
 
 def _read_reviews(path: Path) -> object:
-    from prudent.lab.formats import read_reviews
+    from prudent.lab.named_datasets import read_reviews
 
     return read_reviews(path)
 
@@ -123,7 +123,7 @@ def _census() -> list[bytes]:
 
 
 def _read_census(path: Path) -> object:
-    from prudent.lab.formats import read_census
+    from prudent.lab.named_datasets import read_census
 
     return read_census(path)
 
@@ -571,7 +571,7 @@ def _grids() -> list[bytes]:
 
 
 def _read_grid(path: Path) -> object:
-    from prudent.lab.paper.runs.own import own_jobs, read_settings
+    from prudent.lab.paper.runs.jobs import own_jobs, read_settings
 
     return list(own_jobs(read_settings(path), 1))
 

@@ -19,7 +19,7 @@ import torch
 
 from prudent._formats import DamagedFileError
 from prudent._validate import ArgumentError
-from prudent.lab import formats
+from prudent.lab import named_datasets as formats
 from prudent.release import SecureNoise
 from tests.fuzz import calls, files
 

@@ -91,16 +91,15 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "lab/commands/train.py",  # settings
         "certify/features/resnet.py",  # safetensors, torch weights
         "_data_files.py",  # arrays that prudent wrote to the user's cache
-        "lab/formats.py",  # idx, cifar, reviews, census
+        "lab/named_datasets.py",  # idx, cifar, reviews, census
         "records/whole_network.py",  # features network
         "cli/event_report.py",  # event
         "lab/explore/answers.py",  # comes with the package
         "lab/explore/page.py",  # comes with the package
         "lab/paper/report/page.py",  # comes with the package
         "lab/paper/results.py",  # results
-        "lab/paper/runs/jobs.py",  # comes with the package
-        "lab/paper/runs/own.py",  # grid
-        "lab/paper/runs/plans.py",  # written beside the results by the same run
+        "lab/paper/runs/jobs.py",  # comes with the package; grid
+        "lab/paper/runs/grid.py",  # written beside the results by the same run
         "budget/data_binding.py",  # known ledgers
         "budget/charges.py",  # ledger rows
         "release/columns/text_files.py",  # csv

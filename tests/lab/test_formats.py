@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent.certify.features.sentences import unpacked_texts
-from prudent.lab import formats
+from prudent.lab import named_datasets as formats
 from tests.lab import writers
 from tests.tiers import examples
 

@@ -78,7 +78,7 @@ def test_an_exaggerated_class_claims_to_be_the_next():
 
 
 def test_matched_gradients_point_against_honest_training():
-    from prudent.lab.corruption import poison
+    from prudent.lab.corruption import records as poison
     from prudent.lab.corruption.records import VALUES, seeded_generator
 
     features, labels = images(400)

@@ -11,9 +11,9 @@ import torch
 from prudent.certify.features import shipped_landmarks
 from prudent.certify.features.backbone import ResNet18Embedding
 from prudent.certify.features.resnet import ResNet18Features
-from prudent.lab.feature_files import photographs
-from prudent.lab.feature_files.photographs import whitened
-from prudent.lab.feature_files.reviews import reviews
+from prudent.lab.feature_files import landmarks as photographs
+from prudent.lab.feature_files.landmarks import whitened
+from prudent.lab.feature_files.sentences import reviews
 
 
 def test_whitened_features_are_round_and_computed_row_by_row(tmp_path, monkeypatch):
@@ -38,7 +38,7 @@ def test_statistics_and_landmarks_of_random_images_are_made_again(tmp_path, monk
     monkeypatch.setattr(photographs, "_LANDMARKS", 150)
     torch.manual_seed(0)
     embedding = ResNet18Embedding(ResNet18Features(3).eval(), "given", 256)
-    provenance = photographs.make(tmp_path / "made.npz", embedding)
+    provenance = photographs.make_photographs(tmp_path / "made.npz", embedding)
     made = np.load(tmp_path / "made.npz")
     assert made["rows"].shape == (150, 128)
     assert json.loads(str(made["provenance"]))["images"] == provenance["images"] == 200

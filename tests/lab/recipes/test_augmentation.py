@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from prudent.lab.recipes.augmentation import loss_over_views, shifted, shifts, stacked
 from prudent.lab.recipes.digits import LinearOnRows
+from prudent.lab.recipes.features import loss_over_views, shifted, shifts, stacked
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.gradients import BookKeeping
 

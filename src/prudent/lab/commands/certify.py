@@ -289,9 +289,9 @@ def make_features(
 
         provenance = sentences.make(out)
     elif features == "resnet18-landmarks":
-        from prudent.lab.feature_files import photographs
+        from prudent.lab.feature_files import landmarks
 
-        provenance = photographs.make(out)
+        provenance = landmarks.make_photographs(out)
     else:
         from prudent.lab.feature_files import landmarks
 

@@ -271,7 +271,7 @@ def convergence(
 
     $ prudent paper convergence --workers 100 --noise 0.5 --out figures
     """
-    from prudent.lab.paper.theory.distance import Descent, distances
+    from prudent.lab.paper.theory.convergence import Descent, distances
 
     setting = Descent(
         workers=workers,

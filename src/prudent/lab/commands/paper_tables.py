@@ -167,7 +167,7 @@ def grid(
     if seeds is not None:
         _validate.count(1, seeds=seeds)
     from prudent.lab.paper.report import filling, grids, tables
-    from prudent.lab.paper.runs.own import read_settings
+    from prudent.lab.paper.runs.jobs import read_settings
 
     mine = read_settings(file)
     path = filling.own_results_path(file, size, results)

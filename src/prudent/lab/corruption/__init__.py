@@ -14,22 +14,27 @@ same record is bad whenever it is sampled. There are two kinds, which act at dif
 No corruption modifies its arguments; changed tensors are returned as new ones.
 """
 
-from prudent.lab.corruption.attacks import (
+from prudent.lab.corruption.gradients import (
     ALittleIsEnough,
     ColludingDirection,
+    GradientCorruption,
+    GradientNoise,
+    GradientSignFlip,
     InnerProductManipulation,
     Mimic,
 )
-from prudent.lab.corruption.data import (
+from prudent.lab.corruption.parsing import parse
+from prudent.lab.corruption.records import (
+    Backdoor,
+    ClassMeanPoison,
     DataCorruption,
     FeatureNoise,
+    GradientMatchingPoison,
     RandomLabelFlip,
     TargetedLabelFlip,
+    corrupted_mask,
+    corrupted_records,
 )
-from prudent.lab.corruption.gradients import GradientCorruption, GradientNoise, GradientSignFlip
-from prudent.lab.corruption.parsing import parse
-from prudent.lab.corruption.poison import Backdoor, ClassMeanPoison, GradientMatchingPoison
-from prudent.lab.corruption.records import corrupted_mask, corrupted_records
 
 __all__ = [
     "ALittleIsEnough",

@@ -8,20 +8,24 @@ import attrs
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.lab.corruption.attacks import (
+from prudent.lab.corruption.gradients import (
     ALittleIsEnough,
     ColludingDirection,
+    GradientCorruption,
+    GradientNoise,
+    GradientSignFlip,
     InnerProductManipulation,
     Mimic,
 )
-from prudent.lab.corruption.data import (
+from prudent.lab.corruption.records import (
+    Backdoor,
+    ClassMeanPoison,
     DataCorruption,
     FeatureNoise,
+    GradientMatchingPoison,
     RandomLabelFlip,
     TargetedLabelFlip,
 )
-from prudent.lab.corruption.gradients import GradientCorruption, GradientNoise, GradientSignFlip
-from prudent.lab.corruption.poison import Backdoor, ClassMeanPoison, GradientMatchingPoison
 
 _NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
     "label": RandomLabelFlip,

@@ -4,6 +4,8 @@ Glyphs are random curves, and digits are strokes written down by hand: no data.
 
 Landmarks are rounded to a few steps, which makes their file small: a rounded landmark is as public
 and as good a landmark as the one it was made from.
+
+The statistics and landmarks of the map `resnet18`, from images that random processes drew.
 """
 
 import json
@@ -18,10 +20,11 @@ import torch
 from prudent._files import replacing
 from prudent.certify.codes import Codes, whole
 from prudent.certify.features import images
+from prudent.certify.features.backbone import FINE, Real, ResNet18Embedding, Whitened, roots
 from prudent.certify.landmarks import Crowding
-from prudent.lab.feature_files.glyphs import Hand, glyphs
+from prudent.lab.feature_files.glyphs import Hand, digits, glyphs
 from prudent.lab.feature_files.letters import turned
-from prudent.lab.feature_files.strokes import digits
+from prudent.lab.recipes.random_images import draw
 from prudent.records.whole_network import TOP
 
 _MOST = 15
@@ -136,3 +139,44 @@ def _glyphs(recipe: Recipe) -> npt.NDArray[np.uint8]:
         parts.append((TOP * made).round().to(torch.uint8).numpy())
     order = np.random.RandomState(recipe.seed).permutation(recipe.count)
     return np.concatenate(parts)[: recipe.count][order]
+
+
+_IMAGES, _LANDMARKS, _SEED = 12_000, 8000, 5
+_DIRECTIONS, _SHRINK = 128, 0.1
+_RAMP = (0.09, 0.15)
+_SAW = (
+    "photographs 46,000 to 50,000 of the training part of CIFAR10, with counts of the others; "
+    "results of an earlier classifier on the test part were known"
+)
+
+
+def whitened(features: Real) -> Whitened:
+    """The map by statistics of features of public images."""
+    rows = roots(features)
+    centre = np.rint(rows.mean(axis=0))
+    values, vectors = np.linalg.eigh(np.cov((rows - centre).T))
+    scales = np.sqrt(values + _SHRINK * values.mean())
+    matrix = (vectors / scales)[:, ::-1][:, :_DIRECTIONS]
+    return Whitened(centre, np.rint(matrix / np.abs(matrix).max() * (FINE - 1)), "")
+
+
+def make_photographs(path: Path, embedding: ResNet18Embedding | None = None) -> dict[str, Any]:
+    """Draw random images, and write the statistics and the landmarks of the map.
+
+    Returns:
+        How they were made.
+    """
+    network, generator = embedding or ResNet18Embedding(), torch.Generator().manual_seed(_SEED)
+    features = network(draw(_IMAGES, 32, generator).numpy())
+    found = whitened(features)
+    provenance = {
+        "images": _IMAGES,
+        "landmarks": _LANDMARKS,
+        "seed": _SEED,
+        "ramp": _RAMP,
+        "saw": _SAW,
+    }
+    centre, matrix = found.centre.astype(np.int32), found.matrix.astype(np.int16)
+    codes, _ = found.codes(features[:_LANDMARKS])
+    write(path, codes, _RAMP, provenance, centre=centre, matrix=matrix)
+    return provenance

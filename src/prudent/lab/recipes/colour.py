@@ -22,10 +22,10 @@ from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import Dataset
 from prudent.lab.experiment import Setup
+from prudent.lab.recipes.features import of_unit_length
 from prudent.lab.recipes.pretraining import SIDE, Encoder, Pretraining, pretrain
 from prudent.lab.recipes.random_images import draw
 from prudent.lab.recipes.recipe import Recipe
-from prudent.lab.recipes.whitening import of_unit_length
 from prudent.lab.settings import Experiment, Method
 
 _VERSION = 1  # of the random images and the pretraining; part of the names of cached files

@@ -14,10 +14,17 @@ from torch import Tensor, nn
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import Dataset
 from prudent.lab.experiment import Prepare, Setup
-from prudent.lab.recipes.augmentation import loss_over_views, shifted, shifts, stacked
-from prudent.lab.recipes.features import glyph_rows, joined_rows, scattering_rows
+from prudent.lab.recipes.features import (
+    ReleasedWhitening,
+    glyph_rows,
+    joined_rows,
+    loss_over_views,
+    scattering_rows,
+    shifted,
+    shifts,
+    stacked,
+)
 from prudent.lab.recipes.recipe import Recipe
-from prudent.lab.recipes.whitening import ReleasedWhitening
 from prudent.lab.settings import Experiment, Method
 
 Rows = Callable[[Tensor], Tensor]

@@ -1,19 +1,34 @@
 """Public maps of grey images of 28 × 28 pixels; none of them was made from any data.
 
 Each returns one row per image, of length 1, in half precision: a function of that image alone.
+
+Augmentation multiplicity: several views of a record, averaged before its gradient is clipped.
+
+The views of a record are on the second axis of its features. A record is still one row, with one
+loss, the mean over its views, and so one gradient: clipping and accounting are those of a record.
+
+Whitening of features by their second moment, released with Gaussian noise and priced.
 """
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import attrs
+import dp_accounting as dp
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prudent.lab.recipes.whitening import of_unit_length
+from prudent import _validate
+from prudent.lab.datasets import Dataset
 from prudent.lab.scattering import CELLS, CHANNELS, scattering
 from prudent.records.whole_network import codes_of, shipped_network
+from prudent.training.keystream import Key
+from prudent.training.noise import noise_on
+from prudent.training.step_state import StepState
 
 GROUPS = 27
 """Groups of the 81 channels that are normalised together."""
@@ -59,3 +74,133 @@ def _by_parts(images: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
     """Rows of unit length, computed for a few thousand images at a time."""
     parts = torch.split(images, _AT_ONCE_ON_GPU)
     return torch.cat([of_unit_length(rows(part).float()).half() for part in parts])
+
+
+_NEAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
+
+
+def shifts(copies: int) -> tuple[tuple[int, int], ...]:
+    """The first `copies` of nine shifts by at most one pixel, as (rows, columns); none comes first.
+
+    They are public and the same for every record.
+    """
+    return _NEAR[: _validate.count(1, len(_NEAR), copies=copies)]
+
+
+def shifted(images: Tensor, shift: tuple[int, int]) -> Tensor:
+    """Images (…, height, width) moved by whole pixels, with zeros from outside."""
+    rows, columns = shift
+    height, width = images.shape[-2:]
+    reach = max(abs(rows), abs(columns))
+    padded = functional.pad(images, (reach, reach, reach, reach))
+    top, left = reach - rows, reach - columns
+    return padded[..., top : top + height, left : left + width]
+
+
+def loss_over_views(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy per record: of outputs (n, classes), or the mean over views (n, views, …)."""
+    if outputs.ndim == 2:
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    views = outputs.shape[1]
+    each = functional.cross_entropy(
+        outputs.flatten(0, 1), targets.repeat_interleave(views), reduction="none"
+    )
+    return each.view(-1, views).mean(1)
+
+
+def stacked(views: list[Tensor]) -> Tensor:
+    """Views of the same records as one tensor, with the views on its second axis."""
+    return torch.stack(views, dim=1)
+
+
+_CHUNK = 8192
+_UNIT = 1 - 1e-6  # length of a row, which leaves room for the rounding of sums: see the guarantee
+
+
+@attrs.frozen(kw_only=True)
+class ReleasedWhitening:
+    """A linear map of features from a private release of their second moment.
+
+    With features x of length 1, M = Σ x xᵀ over the training records is released with noise, and
+    features are mapped to (M + λ)^(−power) x, scaled to length 1. Directions in which features vary
+    much then count less, and a linear model on them trains in fewer steps.
+
+    Guarantee:
+        One record changes M by x xᵀ, whose Frobenius norm is ‖x‖² ≤ 1. The diagonal of M and √2
+        times its upper triangle are a vector of the same norm, to which Gaussian noise of standard
+        deviation `noise_multiplier` is added: the event is that of a Gaussian mechanism. The rest
+        is post-processing. A record with copies counts as the mean over them of x xᵀ, and one with
+        a feature that is not finite counts as zero.
+
+        M is summed in double precision, in chunks of 8,192 rows. With n rows, rounding moves it by
+        at most n (8,192 + n/8,192) 2⁻⁵³ in Frobenius norm, since the lengths of the terms add up to
+        at most n. Rows have length 1 − 10⁻⁶, so for up to a million rows ‖x‖² and the rounding of
+        both sums together stay below 1.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise.
+        power: 1/2 whitens; less does so in part.
+        floor: λ as a multiple of the largest eigenvalue of the noise, roughly.
+    """
+
+    noise_multiplier: float
+    power: float = 0.5
+    floor: float = 0.3
+
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, _validate.positive, "noise_multiplier", "floor")
+        _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "power")
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """What the release of the second moment costs."""
+        return dp.GaussianDpEvent(self.noise_multiplier)
+
+    def apply(self, data: Dataset, key: Key) -> Dataset:
+        """The data set with features (n, d), or (n, copies, d), mapped and of length 1."""
+        matrix = self.matrix(self.released(data.train_features, key))
+        return attrs.evolve(
+            data,
+            train_features=mapped(data.train_features, matrix),
+            test_features=mapped(data.test_features, matrix),
+        )
+
+    def released(self, features: Tensor, key: Key) -> Tensor:
+        """The noisy second moment, (d, d); drawn at a position of the keystream of its own."""
+        size, device = features.shape[-1], features.device
+        moment = torch.zeros(size, size, dtype=torch.float64, device=device)
+        views = math.prod(features.shape[1:-1])
+        for part in torch.split(features.flatten(0, -2), _CHUNK):
+            rows = of_unit_length(part.double())
+            moment.addmm_(rows.T, rows, alpha=1 / views)
+        row, column = torch.triu_indices(size, size, device=device)
+        scale = torch.where(row == column, 1.0, math.sqrt(2)).double()
+        entries = moment[row, column] * scale
+        deviation = torch.tensor(self.noise_multiplier, device=device)
+        # Training counts a step before it draws, so the start is a position that it never uses.
+        noise_on(device, key).add_(entries, deviation, StepState.start(0.0, device))
+        moment[row, column] = entries / scale
+        moment[column, row] = entries / scale
+        return moment
+
+    def matrix(self, moment: Tensor) -> Tensor:
+        """The symmetric matrix (M + λ)^(−power), in single precision."""
+        values, axes = torch.linalg.eigh(moment.float())
+        level = self.floor * self.noise_multiplier * math.sqrt(2 * len(moment))
+        scales = torch.pow(values.clamp_min(0) + level, -self.power)
+        matrix: Tensor = (axes * scales) @ axes.T
+        return matrix
+
+
+def of_unit_length(features: Tensor) -> Tensor:
+    """Features scaled to length at most 1 along the last axis; zero if one is not finite."""
+    finite = features.isfinite().all(-1, keepdim=True)
+    clean = torch.where(finite, features, 0.0)
+    lengths: Tensor = clean.norm(dim=-1, keepdim=True).clamp_min(1e-6)
+    return clean * (_UNIT / lengths)
+
+
+def mapped(features: Tensor, matrix: Tensor) -> Tensor:
+    """Features times a public matrix, of length 1, in the number type they had."""
+    parts = torch.split(features, _CHUNK)
+    return torch.cat([of_unit_length(p.float() @ matrix).to(features.dtype) for p in parts])

@@ -9,7 +9,7 @@ import torch
 from prudent.lab.datasets import Dataset
 from prudent.lab.paper.results import read
 from prudent.lab.paper.runs import grid
-from prudent.lab.paper.runs.grid import run_jobs
+from prudent.lab.paper.runs.grid import Mark, Plans, run_jobs
 from prudent.lab.paper.runs.jobs import (
     PAPER_COLUMNS,
     Job,
@@ -18,7 +18,6 @@ from prudent.lab.paper.runs.jobs import (
     settings,
     table_jobs,
 )
-from prudent.lab.paper.runs.plans import Mark, Plans
 
 QUICK = (
     Job("mnist", "label:0.1", "dpsgd", (1.0,), 0),

@@ -23,9 +23,14 @@ from prudent.accounting.losses.conversion import (
     rdp_to_epsilon_optimal,
 )
 from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.composition import amplify_by_sampling, strong_composition
-from prudent.lab.paper.theory.subsampling import black_box_rdp, white_box_applies, white_box_rdp
-from prudent.lab.paper.theory.theorems import direct_epsilon
+from prudent.lab.paper.theory.subsampling import (
+    amplify_by_sampling,
+    black_box_rdp,
+    direct_epsilon,
+    strong_composition,
+    white_box_applies,
+    white_box_rdp,
+)
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -21,8 +21,12 @@ from prudent.accounting.losses.moments import renyi_divergence
 from prudent.accounting.losses.pairs import Dominating
 from prudent.lab.paper.figures import bounds
 from prudent.lab.paper.figures.bounds import Array, Setting
-from prudent.lab.paper.theory.subsampling import plug_in_rdp
-from prudent.lab.paper.theory.theorems import direct_epsilon, direct_epsilon_sharpened, ptr_rdp
+from prudent.lab.paper.theory.subsampling import (
+    direct_epsilon,
+    direct_epsilon_sharpened,
+    plug_in_rdp,
+    ptr_rdp,
+)
 
 DIRECT = "direct (Theorem 4.2)"
 SHARPENED = "direct, sharpened"

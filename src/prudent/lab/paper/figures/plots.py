@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from prudent.lab.paper.figures import panels
 from prudent.lab.paper.figures.bounds import Price
-from prudent.lab.paper.theory.distance import Distance
+from prudent.lab.paper.theory.convergence import Distance
 
 _ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # keeps bounds valid
 

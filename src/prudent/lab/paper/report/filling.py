@@ -11,7 +11,7 @@ import attrs
 from prudent import _validate
 from prudent.lab.paper.report.cells import EVERY, Choice
 from prudent.lab.paper.results import SMALL, shipped
-from prudent.lab.paper.runs import jobs, own
+from prudent.lab.paper.runs import jobs
 from prudent.lab.paper.runs.grid import run_jobs
 from prudent.lab.paper.runs.jobs import Job, Settings, published
 
@@ -84,7 +84,7 @@ def table_jobs(
 
 def own_jobs(mine: Settings, size: str, seeds: int | None = None) -> Iterator[Job]:
     """The runs of a user's own settings."""
-    yield from own.own_jobs(mine, _count(size, seeds))
+    yield from jobs.own_jobs(mine, _count(size, seeds))
 
 
 def _count(size: str, seeds: int | None) -> int:

@@ -1,7 +1,22 @@
-"""Bounds on Poisson-sampled Propose-Test-Release: white-box, black-box and the plug-in curve.
+"""Guarantees of one Propose-Test-Release, of its Poisson-sampled form, and of compositions.
 
-Notation as in `theorems`. P is the release without a record, Q the release with it and
+Closed-form guarantees of one Propose-Test-Release, in the paper's order.
+
+The mechanism: a margin of sensitivity one gets Laplace noise of scale `test_scale`; if the noisy
+margin exceeds test_scale · log(1/(2 failure)), which margin zero does with probability `failure`,
+the answer gets Gaussian noise propose · noise_multiplier, otherwise noise_multiplier. Global
+sensitivities are one and both the noisy margin and the answer are released.
+
+Two kinds of neighbours exist. Case 1: both margins are zero, the test reveals nothing, and with
+probability `failure` the answer of sensitivity one is released with the small noise. Case 2: the
+answer has sensitivity at most `propose` and the test costs one Laplace release.
+
+Bounds on Poisson-sampled Propose-Test-Release: white-box, black-box and the plug-in curve.
+
+P is the release without a record, Q the release with it and
 M = (1 - sampling_rate) P + sampling_rate Q: forward is M against P, reverse is P against M.
+
+Composition and sampling of (ε, δ) guarantees, for comparison with Rényi accounting.
 """
 
 import math
@@ -18,9 +33,15 @@ from prudent.accounting._numeric import (
     expm1_minus,
     log1p_minus,
     orders,
+    smallest,
 )
+from prudent.accounting.losses.conversion import (
+    gaussian_epsilon,
+    gaussian_rdp,
+    laplace_epsilon,
+)
+from prudent.accounting.losses.moments import laplace_rdp
 from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.theorems import ptr_rdp
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 
@@ -274,3 +295,145 @@ def _log_expansion(n: int, q: float, log_terms: Array) -> float:
     binomial = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
     weight = binomial + special.xlog1py(n - k, -q) + k * math.log(q)
     return float(np.logaddexp(0.0, special.logsumexp(weight + log_terms[: n - 1])))
+
+
+def strong_composition(epsilon: float, delta: float, count: int, delta_total: float) -> float:
+    """Smallest ε of `count` adaptive (epsilon, delta)-DP releases: optimal composition.
+
+    Kairouz, Oh and Viswanath 2015, Theorem 3.3: the worst case is the pair that reveals the record
+    with probability delta and otherwise answers by randomized response, so the composed privacy
+    loss is epsilon times a shifted binomial. Its profile is inverted exactly, rounded up.
+
+    Args:
+        epsilon: ε of each release.
+        delta: δ of each release.
+        count: Number of releases.
+        delta_total: δ of all of them together, at least 1 - (1 - delta)^count.
+
+    Raises:
+        ConditionError: If delta_total is smaller than what the deltas alone cost.
+    """
+    epsilon = _validate.non_negative(epsilon=epsilon)
+    delta = _validate.between(0, 1, ends="[)", delta=delta)
+    count = _validate.count(count=count)
+    delta_total = _validate.between(0, 1, ends="[)", delta_total=delta_total)
+    revealed = -math.expm1(count * math.log1p(-delta))
+    if delta_total < revealed:
+        raise ConditionError(
+            "Strong composition",
+            f"delta_total >= 1 - (1 - delta)^count = {revealed:.6g}",
+            f"{delta_total:g} ({revealed - delta_total:.3g} too small)",
+        )
+    rest = (delta_total - revealed) / (1 - revealed)
+    flips = np.arange(count + 1)
+    losses = (count - 2.0 * flips) * epsilon
+    log_mass = (
+        special.gammaln(count + 1)
+        - special.gammaln(flips + 1)
+        - special.gammaln(count - flips + 1)
+        - flips * np.logaddexp(0.0, epsilon)
+        - (count - flips) * np.logaddexp(0.0, -epsilon)
+    )
+    # The margin covers the rounding of the log-gamma functions, which grows with the count.
+    target = rest * (1 - 1e-14 * (10 + count * math.log1p(count)))
+
+    def holds(total: Array) -> NDArray[np.bool_]:
+        above = losses > total
+        return np.asarray(
+            np.sum(np.exp(log_mass[above]) * -np.expm1(total - losses[above])) <= target
+        )
+
+    return float(smallest(holds, 0.0, count * epsilon))
+
+
+def amplify_by_sampling(epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
+    """(ε, δ) of a release on a Poisson sample: log(1 + q (e^ε - 1)) and q δ."""
+    epsilon = _validate.non_negative(epsilon=epsilon)
+    delta = _validate.between(0, 1, delta=delta)
+    q = _validate.between(0, 1, sampling_rate=sampling_rate)
+    if q == 0:
+        return 0.0, 0.0
+    if epsilon < 1:
+        return math.log1p(q * math.expm1(epsilon)), q * delta
+    return epsilon + math.log(q + (1 - q) * math.exp(-epsilon)), q * delta
+
+
+def direct_epsilon(
+    noise_multiplier: float, test_scale: float, failure: float, delta: float
+) -> float:
+    """Theorem 4.2: ε of the direct analysis, with two printed formulas corrected (Errata 1, 3-4).
+
+    The release is (1/test_scale + ε_Gauss(δ), failure + δ)-DP; here δ = delta - failure, and
+    ε_Gauss is the exact one.
+
+    Raises:
+        ConditionError: If delta does not exceed failure.
+    """
+    rest = _rest(delta, failure)
+    return laplace_epsilon(test_scale) + gaussian_epsilon(noise_multiplier, rest)
+
+
+def direct_epsilon_sharpened(
+    noise_multiplier: float, test_scale: float, failure: float, delta: float
+) -> float:
+    """Theorem 4.2 with a tighter δ: each case is charged only for what it uses (Errata 1, 9).
+
+    Case 1 is (ε_Gauss(δ), (1 - failure) δ + failure)-DP and case 2 is (1/test_scale + ε_Gauss(δ),
+    δ)-DP; the larger ε at the requested delta is returned.
+
+    Raises:
+        ConditionError: If delta does not exceed failure.
+    """
+    rest = _rest(delta, failure) / (1 - failure)
+    return max(
+        gaussian_epsilon(noise_multiplier, rest),
+        laplace_epsilon(test_scale) + gaussian_epsilon(noise_multiplier, delta),
+    )
+
+
+def _rest(delta: float, failure: float) -> float:
+    delta = _validate.between(0, 1, ends="()", delta=delta)
+    failure = _validate.between(0, 0.5, ends="(]", failure=failure)
+    if delta <= failure:
+        raise ConditionError(
+            "The direct analysis (Theorem 4.2)",
+            "delta > failure",
+            f"delta={delta:g} and failure={failure:g} ({failure - delta:.3g} too small)",
+        )
+    return delta - failure
+
+
+def ptr_rdp(
+    order: ArrayLike, noise_multiplier: float, propose: float, test_scale: float, failure: float
+) -> Numbers:
+    """Theorem 4.3: Rényi divergence bound of one Propose-Test-Release, any order above one.
+
+    Args:
+        order: Rényi order or orders.
+        noise_multiplier: Gaussian noise of the fallback branch, σ₁.
+        propose: Proposed sensitivity; the robust branch has noise σ₂ = propose · σ₁.
+        test_scale: Laplace scale of the test.
+        failure: Probability in (0, 1/2] that the test passes at margin zero.
+
+    Returns:
+        The larger of case 1, a mixture of two Gaussian moments, and case 2, Gaussian plus Laplace.
+        Which one is larger depends on the order: from some order on it is case 1 (Errata 1, item
+            11).
+    """
+    a = orders(order)
+    safe, trusting = _gaussian_curves(a, noise_multiplier, propose)
+    failure = _validate.between(0, 0.5, ends="(]", failure=failure)
+    exponent = (a - 1) * (trusting - safe)
+    near = np.log1p(failure * np.expm1(np.minimum(exponent, 1.0)))
+    far = np.logaddexp(math.log1p(-failure), math.log(failure) + exponent)
+    case_1 = safe + np.where(exponent < 1, near, far) / (a - 1)
+    case_2 = safe + laplace_rdp(a, test_scale)
+    return np.maximum(case_1, case_2)[()]
+
+
+def _gaussian_curves(
+    order: ArrayLike, noise_multiplier: float, propose: float
+) -> tuple[Numbers, Numbers]:
+    sigma = _validate.positive(noise_multiplier=noise_multiplier)
+    propose = _validate.positive(propose=propose)
+    return gaussian_rdp(order, sigma), gaussian_rdp(order, propose * sigma)
