@@ -99,6 +99,7 @@ lint: $(call has,dev+lint+plots+tables+train)
 
 docs: $(call has,docs)
 	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
+	$(BIN)/prudent paper report --out docs/reproduction/report.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The site that `make docs` built: does everything fit at 1280 px and on a phone, does the search find.
@@ -111,6 +112,7 @@ ALIAS ?=
 PUSH ?= --push
 publish-docs: $(call has,docs)
 	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
+	$(BIN)/prudent paper report --out docs/reproduction/report.html
 	PATH="$(ROOT)/$(BIN):$$PATH" mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
 	$(if $(ALIAS),PATH="$(ROOT)/$(BIN):$$PATH" mike set-default $(PUSH) $(ALIAS))
 

@@ -96,11 +96,16 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Also write the tables to this file, as Markdown."),
     ] = None,
+    overview: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the page up to its tables, as Markdown."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write all results to one self-contained HTML page.
 
-    First what is proved about bad records, and what survived attacks; how
+    First which claims of the paper hold; what is proved about bad records,
+    and what survived attacks; how
     many cells are at least as good as the paper's, and which are not; then
     its tables with ours beside, accuracy against ε, the private test over
     time, every attack, the figures, and what was chosen where the paper is
@@ -118,10 +123,11 @@ def report(
     out.parent.mkdir(parents=True, exist_ok=True)
     numbers = track(FIGURES if figures else (), "figures")
     _write_page(found, out, [figure(number) for number in numbers])
-    if docs is not None:
-        docs.parent.mkdir(parents=True, exist_ok=True)
-        _write_markdown(found, docs)
-    show_files([out] if docs is None else [out, docs], as_json=as_json)
+    pages = {path: whole for path, whole in ((docs, True), (overview, False)) if path is not None}
+    for path, whole in pages.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_markdown(found, path, whole=whole)
+    show_files([out, *pages], as_json=as_json)
 
 
 @app.command("all")
@@ -181,10 +187,11 @@ def _write_page(results: "Results", path: Path, figures: "Sequence[Figure]") -> 
     path.write_text(as_html(results, "prudent paper report", figures=figures), "utf-8")
 
 
-def _write_markdown(results: "Results", path: Path) -> None:
+def _write_markdown(results: "Results", path: Path, *, whole: bool) -> None:
     from prudent.lab.paper.report.page import as_markdown
 
-    path.write_text(as_markdown(results, "prudent paper report --docs"), "utf-8")
+    command = f"prudent paper report {'--docs' if whole else '--overview'}"
+    path.write_text(as_markdown(results, command, whole=whole), "utf-8")
 
 
 @app.command()
