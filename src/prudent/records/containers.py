@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset, TensorDataset
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 
 

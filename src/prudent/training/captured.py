@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import pytree
 from prudent.training.compiled import kind
-from prudent.training.gradients.randomness import is_capturing
+from prudent.training.gradients.record_streams import is_capturing
 
 _WARM_UP = 2
 _MOST = 8

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent.training.gradients.randomness import is_capturing
+from prudent.training.gradients.record_streams import is_capturing
 
 
 class Chunk(NamedTuple):

@@ -6,52 +6,20 @@ so the compiler sees norms, test and weighted sum as one graph.
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_get_level
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytree
 from prudent.training.gradients.engine import native_products
-from prudent.training.gradients.precision import whole_products
+from prudent.training.gradients.factors.products import whole_products
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
-
-
-def inductor(graph: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
-    """Compile a graph to fused kernels: C++ on the CPU, Triton on a GPU."""
-    import torch._inductor as compiler  # slow to import, and only compiled runs need it
-
-    on_device = any(example.is_cuda for example in examples)
-    with _near_fusions() if on_device else nullcontext():
-        compiled: Callable[..., Any] = compiler.compile(graph, [*examples])
-    return compiled
-
-
-def _near_fusions() -> AbstractContextManager[Any]:
-    """Keep the compiler from computing in the forward pass what only the backward pass needs.
-
-    It would do so to read a value once instead of twice, and then keep both until they are needed:
-    for a normalisation that is a copy of its input. Ordinary training is compiled as two programs,
-    and has no such choice.
-    """
-    from torch._inductor.choices import InductorChoices
-    from torch._inductor.virtualized import V
-
-    class Near(InductorChoices):
-        @staticmethod
-        def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, *rest: Any) -> bool:
-            are_far = getattr(scheduler, "are_long_distant_nodes", None)  # not in every version
-            return are_far is None or not are_far(node1, node2)
-
-    handler: AbstractContextManager[Any] = V.set_choices_handler(Near())
-    return handler
 
 
 class Compiled:
@@ -76,7 +44,7 @@ class Compiled:
     def __init__(
         self,
         function: Callable[..., Any],
-        backend: Backend = inductor,
+        backend: Backend = compile_graph,
         setting: Callable[[], Hashable] = tuple,
     ) -> None:
         self._function = function

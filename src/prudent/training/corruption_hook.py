@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from prudent.training.chunk import Chunk
-from prudent.training.gradients.answers import Values
+from prudent.training.gradients.results import Values
 
 Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
 """Replaces the per-example gradients of a chunk, to simulate faulty or hostile records.

@@ -12,8 +12,8 @@ from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
-from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Parameters, Read
+from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan

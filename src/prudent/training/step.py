@@ -13,9 +13,9 @@ from prudent.training.chunk import Chunk, check_chunks, counted_once, record_ids
 from prudent.training.compiled import Compiled
 from prudent.training.corruption_hook import Corrupt
 from prudent.training.gradients import BookKeeping, Engine, Gradients
-from prudent.training.gradients.answers import Values
 from prudent.training.gradients.engine import Loss
-from prudent.training.gradients.randomness import is_capturing
+from prudent.training.gradients.record_streams import is_capturing
+from prudent.training.gradients.results import Values
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.model_randomness import ModelRandomness
 from prudent.training.noise import noise_on

@@ -15,8 +15,8 @@ from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.gradients import Gradients
+from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
 from prudent.training.gradients.engine import count_records
-from prudent.training.gradients.outside import OutsideLoss, Pass, Reduction
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
 from prudent.training.planned_optimizer import PlannedOptimizer

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.training.checking.subject import (
     NEAR,
@@ -20,7 +20,7 @@ from prudent.training.checking.subject import (
     same,
     scale,
 )
-from prudent.training.gradients.leaves import leaves_behind
+from prudent.training.gradients.factors.tape import leaves_behind
 from prudent.training.gradients.output_guard import as_outputs
 
 

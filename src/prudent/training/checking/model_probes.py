@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import norm_base, pytree
 from prudent.training.checking.subject import Finding, Severity, Subject, cloned, same
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
-from prudent.training.gradients.leftovers import KeptRecordError
+from prudent.training.gradients.kept_records import KeptRecordError
 from prudent.training.gradients.unsupported import UnsupportedLayerError, unsupported
 from prudent.training.step_checks import check_parameter_types
 
@@ -70,7 +70,7 @@ def changes_in_forward(subject: Subject) -> Iterator[Finding]:
     buffers = {name for name, _ in model.named_buffers()}
     for name, value in _state(model).items():
         layer = model.get_submodule(name.rpartition(".")[0])
-        if torch.equal(value, before[name]) or isinstance(layer, nn.modules.batchnorm._NormBase):
+        if torch.equal(value, before[name]) or isinstance(layer, norm_base):
             continue  # a normalisation in training mode is an unsupported layer
         if name in buffers:
             fix = "Call .eval() on that layer, or update the buffer between steps."

@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import pytree
 from prudent._validate import Choice
 from prudent.training.gradients.engine import run_on
 

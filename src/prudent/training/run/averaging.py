@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from prudent import _validate
 from prudent.training.parallel.sharding import has_shards
@@ -39,7 +40,8 @@ class Average:
     @torch.no_grad()
     def follow(self, step: int) -> None:
         """Update the averages after step number `step`, from 0; the first steps weigh the same."""
-        torch._foreach_lerp_(self.values, self._trained, max(1 - self._keep, 1 / (step + 1)))
+        update = get_ema_multi_avg_fn(min(self._keep, step / (step + 1)))
+        update(self.values, self._trained, step)
 
     def leave(self) -> None:
         """Copy the averages into the model."""

@@ -11,9 +11,9 @@ from typing import Any, Self
 import attrs
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records.containers import count_of, tensors_of
 from prudent.records.fingerprint import fingerprint

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import attrs
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
+from prudent._torch_private import pytree
 from prudent.records.form import inputs_and_targets
 from prudent.records.reader import RecordReader, checked
 from prudent.records.seeds import Seeds

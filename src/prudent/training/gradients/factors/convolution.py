@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from prudent.training.gradients.contributions import (
+from prudent._torch_private import is_intercepted
+from prudent.training.gradients.factors.contributions import (
     Dense,
     Form,
     Outer,
@@ -28,18 +28,17 @@ from prudent.training.gradients.contributions import (
     as_it_is,
     forms,
 )
-from prudent.training.gradients.geometry import Geometry
-from prudent.training.gradients.image_kernels import image_patches, row_strips
-from prudent.training.gradients.kernels import fuses
-from prudent.training.gradients.layers import autocasted
-from prudent.training.gradients.precision import short_products, whole_products
-from prudent.training.gradients.products import (
+from prudent.training.gradients.factors.kernels import Geometry, fuses, image_patches, row_strips
+from prudent.training.gradients.factors.layers import autocasted
+from prudent.training.gradients.factors.products import (
     ALIGNED,
     Product,
     at_least_single,
     precise_product,
     short_product,
+    short_products,
     shortened,
+    whole_products,
 )
 
 _LARGE = 1 << 26
@@ -243,7 +242,7 @@ def _pieces(count: int, size: int) -> list[slice]:
 
     A traced step has one slice: a compiler arranges the work itself.
     """
-    step = max(1, _CACHED // max(1, size)) if _get_current_dispatch_mode() is None else count
+    step = max(1, _CACHED // max(1, size)) if not is_intercepted() else count
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
-from prudent.training.gradients.randomness import is_capturing
+from prudent._torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from prudent.training.gradients.record_streams import is_capturing
 
 
 class KeptRecordError(ValueError):

@@ -4,19 +4,89 @@ A norm that bounds a sensitivity and the sum that it bounds multiply the same fa
 orders, so they must not round the factors differently. There are two ways to be sure of that:
 
 - *whole*: the factors are multiplied in single precision or better, whatever a user allows the
-  layers of a model to truncate;
+  layers of a model to truncate (`torch.set_float32_matmul_precision`);
 - *short*: the factors are bfloat16 numbers, or truncated to TF32 first. A product of two of them is
   exact in single precision, and a GPU multiplies them many times as fast.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional
 
-from prudent.training.gradients.precision import short_products, truncates, whole_products
+from prudent._torch_private import is_traced
+
+_DEVICE: Any = torch.backends.cuda.matmul
+_HOST: Any = getattr(torch.backends.mkldnn, "matmul", None)
+_PLACES = [place for place in (_DEVICE, _HOST) if hasattr(place, "fp32_precision")]
+_WHOLE = "ieee", "none"  # "none" is the default: no truncation
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """Compute single-precision products without truncating the factors."""
+    before, own = _setting(), [place.fp32_precision for place in _PLACES]
+    if before in (None, "highest") and all(precision in _WHOLE for precision in own):
+        yield
+        return
+    try:
+        if before is not None:
+            torch.set_float32_matmul_precision("highest")
+        for place in _PLACES:
+            if place.fp32_precision not in _WHOLE:
+                place.fp32_precision = "ieee"
+        yield
+    finally:
+        if before is not None:
+            torch.set_float32_matmul_precision(before)
+        for place, precision in zip(_PLACES, own, strict=True):
+            if place.fp32_precision != precision:
+                place.fp32_precision = precision
+
+
+@contextmanager
+def short_products() -> Iterator[None]:
+    """Allow TF32 products on a GPU, for numbers that TF32 represents exactly; see `shortened`."""
+    old = "allow_tf32", True
+    name, short = old if _has_old_setting() else ("fp32_precision", "tf32")
+    before = getattr(_DEVICE, name)
+    if before == short:  # setting it again would change the global setting "medium" to "high"
+        yield
+        return
+    setattr(_DEVICE, name, short)
+    try:
+        yield
+    finally:
+        setattr(_DEVICE, name, before)
+
+
+def truncates() -> bool:
+    """Whether the settings allow the layers of a model to use TF32 products on a GPU."""
+    own = getattr(_DEVICE, "fp32_precision", None)
+    return _setting() in ("high", "medium") if own is None else bool(own == "tf32")
+
+
+def _has_old_setting() -> bool:
+    """Whether the older of torch's two interfaces works: not if the newer one was used."""
+    try:
+        return _setting() is not None and isinstance(_DEVICE.allow_tf32, bool)
+    except RuntimeError:
+        return False
+
+
+def _setting() -> str | None:
+    """The global precision setting; None if backends were given different ones.
+
+    torch raises an error if the global setting is inconsistent with those of the backends.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
 
 Product = Callable[[Tensor, Tensor], Tensor]
 HALF = torch.float16, torch.bfloat16
@@ -33,7 +103,7 @@ def precise_product(left: Tensor, right: Tensor) -> Tensor:
 
 def whole_product(left: Tensor, right: Tensor) -> Tensor:
     """Left @ right, to be called in `whole_products`; a traced program keeps the precision."""
-    if left.is_cuda and get_proxy_mode() is not None:
+    if left.is_cuda and is_traced():
         return by_batch(_whole_product, left, right)
     return left @ right
 

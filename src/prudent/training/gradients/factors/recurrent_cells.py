@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from prudent.training.gradients.products import at_least_single
+from prudent.training.gradients.factors.products import at_least_single
 
 
 @attrs.frozen

@@ -11,21 +11,30 @@ they are truncated to it as they are read. The norm and the weighted sum are bot
 these same numbers, whose products are exact; see `products`. So the contribution of a record to the
 sum has at most weight times the reported norm, up to rounding, whatever the layer itself rounded.
 Sums over records are in double precision; see `rounding` of `prudent.training`.
+
+On a GPU norm and weighted sum of kept factors are single operations. An operation of its own is
+what a traced program keeps as it is: a compiler would compute what the sum needs of a factor
+together with the factor itself, in the forward pass, and keep both. What a record adds to the
+weighted sum is computed from its own factors alone, in the same order whatever stands beside it.
+
+Several uses of one parameter are merged to few contributions. A cell that is called at every time
+step uses its weights at one position each time. The norm of the sum takes the inner product of
+every pair of uses; as one contribution with many positions it takes one matrix product.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import attrs
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from prudent.training.gradients.factors import taken, weighted_product
-from prudent.training.gradients.image_kernels import weighted_rows
-from prudent.training.gradients.kernels import fuses
-from prudent.training.gradients.precision import whole_products
-from prudent.training.gradients.products import (
+from prudent._torch_private import is_intercepted
+from prudent.training.gradients.factors import kernels
+from prudent.training.gradients.factors.kernels import fuses, weighted_rows
+from prudent.training.gradients.factors.products import (
     Product,
+    aligned,
     at_least_single,
     cut_product,
     finite,
@@ -33,8 +42,80 @@ from prudent.training.gradients.products import (
     precise_product,
     short_product,
     shortened,
+    summed_in_single,
     whole_product,
+    whole_products,
 )
+
+PIECE = 1 << 26
+"""Numbers of a factor that are copied at a time; bounds the extra memory of a product."""
+_LARGE = 1 << 13
+"""Sizes from which inner products are faster by a library's product, after a copy."""
+
+
+def taken(rows: Tensor, columns: Tensor) -> bool:
+    """Whether the operations here take these factors: on a GPU, in single precision or bfloat16."""
+    return (
+        rows.dtype == columns.dtype
+        and rows.dtype in (torch.float32, torch.bfloat16)
+        and rows.shape[2] > 1
+        and kernels.fuses(rows, columns, even_traced=True)
+    )
+
+
+@torch.library.custom_op("prudent::factor_sums", mutates_args=())
+def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
+    """The sums of `norms.gram_terms`.
+
+    Args:
+        rows: Shape (groups, records, positions, size).
+        columns: The same, with a size of its own.
+        scales: Factors of the last three sums.
+
+    Returns:
+        Shape (groups, records, partial sums, 4), to be summed over the third axis.
+    """
+    left, right = (factor.contiguous().flatten(0, 1) for factor in (rows, columns))
+    if _is_large(rows, columns):
+        sums = kernels.gram_sums(_inner_products(left), _inner_products(right), scales)
+    else:
+        sums = kernels.factor_sums(left, right, scales)
+    return sums.view(*rows.shape[:2], *sums.shape[1:])
+
+
+@torch.library.custom_op("prudent::weighted_product", mutates_args=())
+def weighted_product(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records; see `kernels.record_sums`."""
+    return kernels.record_sums(rows, columns, weights)
+
+
+@factor_sums.register_fake
+def _(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
+    large = _is_large(rows, columns)
+    count = kernels.PARTIAL_SUMS if large else kernels.tile_pairs(rows.shape[2])
+    return rows.new_empty(*rows.shape[:2], count, 4, dtype=torch.float32)
+
+
+@weighted_product.register_fake
+def _(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    return weights.new_empty(rows.shape[0], rows.shape[3], columns.shape[3])
+
+
+def _is_large(rows: Tensor, columns: Tensor) -> bool:
+    return max(rows.shape[3], columns.shape[3]) > _LARGE
+
+
+def _inner_products(factor: Tensor) -> Tensor:
+    """Inner products of all pairs of positions; added positions are zero and change no sum."""
+    if factor.dtype == torch.bfloat16:
+        factor = aligned(factor, -2)
+        return summed_in_single(factor, factor.mT)
+    products = []
+    for piece in torch.split(factor, max(1, len(factor) * PIECE // factor.numel())):
+        short = aligned(shortened(piece), -2)
+        products.append(short_product(short, short.mT))
+    return torch.cat(products)
+
 
 Form = Callable[[Tensor], Tensor]
 _SMALL_MATRIX = 1 << 16
@@ -76,7 +157,7 @@ def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
     if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights, even_traced=True):
         total = weighted_rows(flat, weights)
     else:
-        whole = flat.dtype == weights.dtype or _get_current_dispatch_mode() is not None
+        whole = flat.dtype == weights.dtype or is_intercepted()
         size = flat.shape[1] if whole else _converted(flat) // max(1, len(flat))
         total = torch.cat(
             [
@@ -266,8 +347,64 @@ def _finite_product(left: Tensor, right: Tensor) -> Tensor:
     In eager mode on the CPU, where reading a result is free, the operands are copied only if the
     product is not finite; elsewhere they are always copied, so that nothing waits for the device.
     """
-    if left.device.type == "cpu" and _get_current_dispatch_mode() is None:
+    if left.device.type == "cpu" and not is_intercepted():
         product = left @ right
         if torch.isfinite(product).all():
             return product
     return whole_product(finite(left), finite(right))
+
+
+def merged(contributions: Iterable[Contribution]) -> list[Contribution]:
+    """The same sum in no more contributions than given."""
+    groups: dict[tuple[object, ...], list[Contribution]] = {}  # in order, so that rounding repeats
+    for contribution in contributions:
+        groups.setdefault(_kind(contribution), []).append(contribution)
+    return [part for group in groups.values() for part in _joined(group)]
+
+
+def _kind(contribution: Contribution) -> tuple[object, ...]:
+    """Equal for contributions that can be joined."""
+    match contribution:
+        case Dense():
+            return Dense, _name(contribution.form), contribution.values.dtype
+        case Outer() if contribution.unfold is None:
+            rows, columns = contribution.rows, contribution.columns
+            sizes = rows.shape[0], rows.shape[3], columns.shape[3]
+            types = rows.dtype, columns.dtype
+            return Outer, _name(contribution.form), contribution.product, *sizes, *types
+        case _:
+            return (id(contribution),)
+
+
+def _name(form: Form) -> tuple[object, ...]:
+    """Equal for forms that do the same."""
+    return (form.func, *form.args) if isinstance(form, partial) else (form,)
+
+
+def _joined(group: list[Contribution]) -> Iterator[Contribution]:
+    first = group[0]
+    if len(group) == 1:
+        yield first
+    elif isinstance(first, Dense):
+        total = first.values
+        for other in group[1:]:
+            assert isinstance(other, Dense)
+            total = total + other.values
+        yield Dense(total, first.form)
+    else:
+        yield from _joined_factors([each for each in group if isinstance(each, Outer)])
+
+
+def _joined_factors(group: list[Outer]) -> Iterator[Contribution]:
+    """One after another along the positions, unless inner products would take more memory."""
+    first = group[0]
+    positions = sum(each.rows.shape[2] for each in group)
+    sizes = first.rows.shape[3], first.columns.shape[3]
+    if positions > sum(sizes):
+        yield from group
+        return
+    rows, columns = (
+        torch.cat([getattr(each, side) for each in group], 2) for side in ("rows", "columns")
+    )
+    joined = Outer(rows, columns, first.form, first.product)
+    yield joined.formed() if forms(positions, *sizes) else joined

@@ -10,19 +10,31 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C._functorch import _add_batch_dim, _unwrap_batched, maybe_get_level
-from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent.training.gradients.contributions import as_it_is
-from prudent.training.gradients.convolution import Convolution, NativeConvolution
+from prudent._torch_private import (
+    VmapInterpreter,
+    add_batch_dim,
+    maybe_get_level,
+    retrieve_current_functorch_interpreter,
+    unwrap_batched,
+)
 from prudent.training.gradients.engine import without_fused_attention
-from prudent.training.gradients.geometry import Geometry
-from prudent.training.gradients.layers import Affine, Embedding, Linear, autocast_type, autocasted
-from prudent.training.gradients.normalisation import GroupNorm, LayerNorm
-from prudent.training.gradients.products import ALIGNED, aligned, cuts_products
-from prudent.training.gradients.tape import Tape
+from prudent.training.gradients.factors.contributions import as_it_is
+from prudent.training.gradients.factors.convolution import Convolution, NativeConvolution
+from prudent.training.gradients.factors.kernels import Geometry
+from prudent.training.gradients.factors.layers import (
+    Affine,
+    Embedding,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+    autocast_type,
+    autocasted,
+)
+from prudent.training.gradients.factors.products import ALIGNED, aligned, cuts_products
+from prudent.training.gradients.factors.tape import Tape
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 _MANY_OUTPUTS = 1 << 10
@@ -38,13 +50,13 @@ def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     interpreter = retrieve_current_functorch_interpreter()
     assert isinstance(interpreter, VmapInterpreter), "the engine has put the model under vmap"
     level, records = interpreter.level(), interpreter.batch_size()
-    found = [_unwrap_batched(value, level) for value in values]
+    found = [unwrap_batched(value, level) for value in values]
     with interpreter.lower():
         plain = [value if axis is None else value.movedim(axis, 0) for value, axis in found]
         result = function(records, *plain)
     if isinstance(result, tuple):
-        return tuple(_add_batch_dim(each, 0, level) for each in result)
-    return _add_batch_dim(result, 0, level)
+        return tuple(add_batch_dim(each, 0, level) for each in result)
+    return add_batch_dim(result, 0, level)
 
 
 def call(function: type[Function], *args: Any) -> Tensor:

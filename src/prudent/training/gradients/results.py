@@ -9,9 +9,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from prudent._validate import ArgumentError
-from prudent.training.gradients.contributions import Dense, by_record
-from prudent.training.gradients.norms import lengths
-from prudent.training.gradients.randomness import is_same
+from prudent.training.gradients.factors.contributions import Dense, by_record
+from prudent.training.gradients.factors.norms import lengths
+from prudent.training.gradients.record_streams import is_same
 
 Values = dict[str, Tensor]
 

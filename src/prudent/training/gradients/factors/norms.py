@@ -7,22 +7,22 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from prudent.training.gradients.contributions import (
+from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
     Outer,
     Rows,
     by_record,
+    factor_sums,
     joined,
 )
-from prudent.training.gradients.factors import factor_sums
-from prudent.training.gradients.kernels import ADDED, fuses, gram_sums
-from prudent.training.gradients.precision import whole_products
-from prudent.training.gradients.products import (
+from prudent.training.gradients.factors.kernels import ADDED, fuses, gram_sums
+from prudent.training.gradients.factors.products import (
     Product,
     aligned,
     at_least_single,
     precise_product,
+    whole_products,
 )
 
 _RUN = 1 << 10

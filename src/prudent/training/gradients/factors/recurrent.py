@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent.training.gradients.contributions import Dense, Use, outer
-from prudent.training.gradients.layers import total
-from prudent.training.gradients.leftovers import is_record, tensors
-from prudent.training.gradients.recurrent_cells import Cell, Elman, Gru, Lstm, Matrices
-from prudent.training.gradients.rules import on_records
-from prudent.training.gradients.tape import Tape
+from prudent._torch_private import pack_padded_sequence
+from prudent.training.gradients.factors.contributions import Dense, Use, outer
+from prudent.training.gradients.factors.layers import total
+from prudent.training.gradients.factors.recurrent_cells import Cell, Elman, Gru, Lstm, Matrices
+from prudent.training.gradients.factors.rules import on_records
+from prudent.training.gradients.factors.tape import Tape
+from prudent.training.gradients.kept_records import is_record, tensors
 from prudent.training.gradients.unsupported import refuse_packed
 
 Call = Callable[..., Any]
@@ -224,7 +225,7 @@ def _weights(
 def _pack(call: Call, scan: Scan, *args: Any, **kwargs: Any) -> Any:
     if any(map(is_record, tensors(args))):
         refuse_packed()
-    return call(torch._pack_padded_sequence, *args, **kwargs)
+    return call(pack_padded_sequence, *args, **kwargs)
 
 
 RECURRENT: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -236,6 +237,6 @@ RECURRENT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.gru_cell: _cell(Gru(), torch.gru_cell),
     torch.rnn_tanh_cell: _cell(Elman(rectified=False), torch.rnn_tanh_cell),
     torch.rnn_relu_cell: _cell(Elman(rectified=True), torch.rnn_relu_cell),
-    torch._pack_padded_sequence: _pack,
+    pack_padded_sequence: _pack,
 }
 """Maps each of torch's recurrent functions to its decomposition, which takes `call` and `scan`."""

@@ -16,27 +16,28 @@ import attrs
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils import _pytree as pytree
 from typing_extensions import override
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, Choice
-from prudent.training.gradients.answers import Gradients, NoRecords, Recomputed, Values, check_same
-from prudent.training.gradients.bookkeeping import BookKeeping, _Kept
 from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import count_records, native_products
-from prudent.training.gradients.leftovers import Leftovers
+from prudent.training.gradients.engines import BookKeeping, _Kept
+from prudent.training.gradients.factors.tape import NormTape, Tape
+from prudent.training.gradients.kept_records import Leftovers
 from prudent.training.gradients.output_guard import as_outputs
-from prudent.training.gradients.randomness import Replay, restarting, sketch
 from prudent.training.gradients.record_streams import (
     Draws,
     RecordStreams,
+    Replay,
     active_streams,
     again,
+    restarting,
     rows_of,
+    sketch,
 )
-from prudent.training.gradients.refusals import attempt, made_up
-from prudent.training.gradients.tape import NormTape, Tape
-from prudent.training.gradients.unsupported import refuse_unsupported
+from prudent.training.gradients.results import Gradients, NoRecords, Recomputed, Values, check_same
+from prudent.training.gradients.unsupported import attempt, made_up, refuse_unsupported
 
 Tensors = list[Tensor]
 
