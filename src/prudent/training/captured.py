@@ -3,8 +3,8 @@
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -32,15 +32,22 @@ class Captured:
 
     Args:
         function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
-            argument are read where they are, and must not move between calls.
+            argument are read where they are, and must not move between calls. Tensors that it
+            changes in place are changed by every replay; what it does on the host happens once in
+            a capture, and not in a replay.
         setting: Returns what else the function depends on; another one is captured anew.
+        generators: Generators that the function draws from, besides torch's default.
     """
 
     def __init__(
-        self, function: Callable[..., Any], setting: Callable[[], Hashable] = tuple
+        self,
+        function: Callable[..., Any],
+        setting: Callable[[], Hashable] = tuple,
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
         self._function = function
         self._setting = setting
+        self._generators = generators
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, _Graph | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
@@ -63,12 +70,26 @@ class Captured:
     def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
         graph = torch.cuda.CUDAGraph()
-        chance = torch.cuda.get_rng_state()
+        default = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = [(each, each.get_state()) for each in (default, *self._generators)]
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        # Library workspaces belong to a stream. Runs that use streams of their own must be captured
+        # on them; otherwise graphs that run concurrently would share a workspace.
+        current = torch.cuda.current_stream()
+        stream = None if current == torch.cuda.default_stream() else current
+        # Other threads may go on as usual: a loader's thread allocates pinned memory for the
+        # batches that it reads ahead, and under torch's default, which watches all threads, that
+        # would abort the capture and fail itself.
+        capture = torch.cuda.graph(
+            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+        )
         try:
-            with no_collection(), captured_by_this_thread(graph, pool=self._pool):
+            with _no_collection(), capture:
                 result = self._function(fixed, *inputs)
         except RuntimeError as error:
-            _renew_generator(chance)
+            for generator, state in before:
+                _renew(generator, state)
             # The text may come from a kernel, so only the kind of error is shown.
             warnings.warn(
                 "The step cannot be captured as a CUDA graph and runs as it is, which changes no "
@@ -97,20 +118,8 @@ class _Graph(NamedTuple):
         return self.result
 
 
-def captured_by_this_thread(
-    graph: torch.cuda.CUDAGraph, **options: Any
-) -> AbstractContextManager[None]:
-    """Capture what this thread does.
-
-    Other threads may go on as usual: a loader's thread allocates pinned memory for the batches
-    that it reads ahead, and under torch's default, which watches all threads, that would abort the
-    capture and fail itself.
-    """
-    return torch.cuda.graph(graph, capture_error_mode="thread_local", **options)
-
-
 @contextmanager
-def no_collection() -> Iterator[None]:
+def _no_collection() -> Iterator[None]:
     """Pause garbage collection: freeing another run's graph would abort a capture."""
     enabled = gc.isenabled()
     gc.disable()
@@ -121,12 +130,11 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _renew_generator(state: Tensor) -> None:
-    """Give torch's default generator a state again: an aborted capture leaves it unusable."""
-    own = torch.cuda.default_generators[torch.cuda.current_device()]
-    fresh = torch.Generator(own.device)
+def _renew(generator: torch.Generator, state: Tensor) -> None:
+    """Give a generator a state again: an aborted capture leaves it unusable."""
+    fresh = torch.Generator(generator.device)
     fresh.set_state(state)
-    own.graphsafe_set_state(fresh.graphsafe_get_state())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def _place(leaf: Any) -> Any:

@@ -153,10 +153,10 @@ class Step:
         self.use(given_or_random(key))
         self._rehearsed = False
         self._run: Callable[..., _Released] = (
-            Compiled(self._release, setting=self._modes) if compile else self._release
+            Compiled(self._release, setting=self.modes) if compile else self._release
         )
         captures = self._captures(cuda_graph)
-        self._captured = Captured(self._run, self._modes) if captures else None
+        self._captured = Captured(self._run, self.modes) if captures else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
     @property
@@ -205,8 +205,8 @@ class Step:
         self.trim.copy_(released.trim)
         return released.outcome
 
-    def _modes(self) -> tuple[bool, ...]:
-        """Which parts of the model train: those that do not have no dropout."""
+    def modes(self) -> tuple[bool, ...]:
+        """Whether each module of the model is in training mode: in evaluation none drops values."""
         return tuple(module.training for module in self.model.modules())
 
     def _captures(self, cuda_graph: bool | None) -> bool:

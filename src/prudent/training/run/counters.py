@@ -50,11 +50,6 @@ class Counters:
         )
         return cls(passes, drawn, losses)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that `add` changes."""
-        return self.passes, self.drawn, self.losses
-
     def add(self, outcome: StepOutcome) -> None:
         """Count a step, in place and without reading values from the device."""
         self.passes += outcome.passed

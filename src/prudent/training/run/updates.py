@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from prudent import _validate
+from prudent.training.captured import Captured
 from prudent.training.chunk import Chunk
 from prudent.training.run.counters import Counters
-from prudent.training.run.cuda_graph import CapturedStep, is_capturable
 from prudent.training.run.data import Gather
 from prudent.training.sampling import Batch
 from prudent.training.step import Step, StepOutcome
+
+_CAPTURABLE = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
 
 @attrs.define(kw_only=True)
@@ -37,7 +39,8 @@ class Updates:
     gather: Gather | None = None
     scheduler: LRScheduler | None = None
     captures: bool = False
-    _captured: CapturedStep | None = attrs.field(default=None, init=False)
+    _captured: Captured | None = attrs.field(default=None, init=False)
+    _taken: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.captures = self.captures and self.gather is not None and self.step.noise.capturable
@@ -53,7 +56,7 @@ class Updates:
         A graph would repeat the settings with which it was captured, so an optimizer whose settings
         a scheduler changes runs outside it.
         """
-        return self.captures and self.scheduler is None and is_capturable(self.optimizer)
+        return self.captures and self.scheduler is None and type(self.optimizer) in _CAPTURABLE
 
     def __call__(self, batch: Batch | Sequence[Chunk]) -> StepOutcome:
         """Perform the update of one batch, given by its ids or as chunks already read."""
@@ -68,22 +71,32 @@ class Updates:
         return outcome
 
     def _replay(self, batch: Batch) -> StepOutcome:
-        whole = self._captures_optimizer
+        """Perform one update as a graph; the next one overwrites the tensors of the outcome.
+
+        A replay counts its steps on the device and reads the keystream at its own position, as an
+        uncaptured step would; the host counts here.
+        """
+        step = self.step
+        step.refuse_beyond_plan()
+        self._taken = step.taken
         if self._captured is None:
-            act = self._update if whole else self._release
-            self._captured = CapturedStep(
-                lambda ids, valid: act(self._chunks(ids, valid)),
-                self.step,
-                self.step.model,
-                self.optimizer,
-                batch,
-                self.counters.tensors,
-            )
-        outcome = self._captured(batch)
-        if not whole:
-            self._captured.place_gradients()
+            self._captured = Captured(self._on_device, step.modes, [step.generator])
+        with step.randomness.at(self._taken + 1).seeded():
+            outcome, gradients = self._captured((), batch.ids, batch.valid)
+        step.state.taken = self._taken + 1
+        if not self._captures_optimizer:
+            for parameter, gradient in zip(step.model.parameters(), gradients, strict=True):
+                parameter.grad = gradient  # a batch of several chunks may have set another
             self.optimizer.step()
         return outcome
+
+    def _on_device(
+        self, _: tuple[()], ids: Tensor, valid: Tensor
+    ) -> tuple[StepOutcome, list[Tensor | None]]:
+        self.step.state.taken = self._taken  # a capture that failed has counted the step
+        act = self._update if self._captures_optimizer else self._release
+        outcome = act(self._chunks(ids, valid))
+        return outcome, [parameter.grad for parameter in self.step.model.parameters()]
 
     def _update(self, chunks: Sequence[Chunk]) -> StepOutcome:
         outcome = self._release(chunks)
