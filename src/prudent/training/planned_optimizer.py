@@ -1,6 +1,5 @@
 """An optimizer whose gradients a plan releases, for training loops that are not our own."""
 
-import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
+from prudent.training.run.charging import RunCharge
 from prudent.training.step import Step, StepOutcome
 
 _RELEASED: dict[str, int] = {}
@@ -34,6 +34,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         model: The model, unwrapped.
         expected_batch: The public batch size, if the plan has none.
         key: The key of the noise.
+        charge: What the run is charged to; nothing unless given.
 
     Attributes:
         plan: The plan.
@@ -50,11 +51,12 @@ class PlannedOptimizer(torch.optim.Optimizer):
         *,
         expected_batch: float | None = None,
         key: Key,
+        charge: RunCharge | None = None,
     ) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.plan = plan
         self.outcome: StepOutcome | None = None
-        self._run = secrets.token_hex(8)
+        self._charge = RunCharge(None, plan) if charge is None else charge
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._release = Step(
             plan,
@@ -92,6 +94,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
                 f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
                 "all the plan's epsilon pays for; make a plan of more steps before training."
             )
+        self._charge.pay()
         answer = None
         if closure is not None:
             with torch.enable_grad():
@@ -103,6 +106,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self.original_optimizer.zero_grad(set_to_none=True)
         self.outcome = self._release([Chunk(each) for each in gradients])
         self._count(self.steps)
+        self._charge.note_release()
         self.original_optimizer.step()
         return answer
 
@@ -126,7 +130,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         """The states of the wrapped optimizer and the step, and the number of charged steps."""
         return {
             "plan": repr(self.plan),
-            "run": self._run,
+            "run": self._charge.name,
             "steps": self.steps,
             "trim": self._release.trim.clone(),
             "optimizer": self.original_optimizer.state_dict(),
@@ -148,15 +152,16 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self._share()
         run = state_dict["run"]
         loaded = max(int(state_dict["steps"]), _RELEASED.get(run, 0))
-        steps = loaded if run == self._run else self.steps + loaded
+        steps = loaded if run == self._charge.name else self.steps + loaded
         self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
-        self._run = run
+        self._charge.resume(run)
         self._count(steps)
 
     def _count(self, steps: int) -> None:
         """Count all steps of the run that this process has taken; the counter never goes back."""
-        steps = max(steps, self.steps, _RELEASED.get(self._run, 0))
-        _RELEASED[self._run] = steps
+        run = self._charge.name
+        steps = max(steps, self.steps, _RELEASED.get(run, 0))
+        _RELEASED[run] = steps
         self._release.state.move_to(steps)
 
     def _share(self) -> None:

@@ -1,7 +1,7 @@
 """A data loader that draws Poisson batches and keeps everything else of the loader it replaces."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -33,14 +33,21 @@ class PoissonLoader(DataLoader[Any]):
         sampler: Draws the batches.
         batches: Number of batches in an epoch.
         example: A public record that has the form of all; see `RecordReader`.
+        before: Called before the first record of an epoch is drawn.
 
     Attributes:
         sample_rate: Probability with which a record is drawn into a batch.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], sampler: PoissonSampler, batches: int, example: Any = None
+        self,
+        loader: DataLoader[Any],
+        sampler: PoissonSampler,
+        batches: int,
+        example: Any = None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
+        self._before = before
         self.sample_rate = sampler.rate
         self._outstanding: deque[list[int]] = deque()
         reader = RecordReader(
@@ -72,6 +79,7 @@ class PoissonLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
+        self._before()
         self._outstanding.clear()
         for ids, batch in map(checked, self._read):
             self._outstanding.append(ids)

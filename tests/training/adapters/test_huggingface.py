@@ -22,8 +22,10 @@ from transformers import (
     TrainingArguments,
 )
 
-from prudent import ArgumentError
+from prudent import ArgumentError, Ledger
 from prudent.accounting.events import GaussianTest
+from prudent.accounting.relations import ZERO_OUT
+from prudent.budget.ledger import OverBudgetError
 from prudent.records.reader import checked
 from prudent.records.seeds import PUBLIC
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
@@ -648,3 +650,37 @@ def quiet() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+
+
+class TestLedger:
+    NOISY = Plan(sampling_rate=0.5, steps=2, aggregation=Sum(clip=0.5, noise_multiplier=4.0))
+
+    def test_a_run_and_its_continuation_are_charged_once(
+        self, arguments: Callable[..., TrainingArguments], tmp_path: Path
+    ) -> None:
+        args = arguments(save_strategy="steps", save_steps=1)
+        with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
+            run = trainer(bert(), args, plan=self.NOISY, ledger=ledger)
+            assert ledger.history() == []
+            run.train()
+            (charge,) = ledger.history()
+            assert (charge.event, charge.delta) == (self.NOISY.event, 1e-3)
+            assert charge.outcome == {"released": 1}
+            again = trainer(bert(), args, plan=self.NOISY, ledger=ledger)
+            again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+            assert len(ledger.history()) == 1
+            trainer(bert(), args, plan=self.NOISY, ledger=ledger).train()
+            assert len(ledger.history()) == 2
+
+    def test_what_does_not_fit_is_not_trained(
+        self, arguments: Callable[..., TrainingArguments], tmp_path: Path
+    ) -> None:
+        model = bert()
+        before = copy.deepcopy(model.state_dict())
+        with Ledger(tmp_path / "budget.db", epsilon=0.01, delta=1e-9, relation=ZERO_OUT) as ledger:
+            run = trainer(model, arguments(), plan=self.NOISY, ledger=ledger)
+            for _ in range(2):  # nothing has begun
+                with pytest.raises(OverBudgetError):
+                    run.train()
+            assert ledger.history() == []
+        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)

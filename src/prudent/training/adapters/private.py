@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.accounting.chargeable import LedgerLike
 from prudent.accounting.relations import ZERO_OUT
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.gradients import Gradients
@@ -21,6 +22,7 @@ from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
 from prudent.training.planned_optimizer import PlannedOptimizer
 from prudent.training.poisson_loader import PoissonLoader, check_replaceable
+from prudent.training.run.charging import RunCharge
 from prudent.training.sampling import PoissonSampler
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -41,6 +43,7 @@ def make_private(
     max_physical_batch: int | None = None,
     example: Any = None,
     key: Key | None = None,
+    ledger: LedgerLike | None = None,
 ) -> tuple[Model, "CapturingOptimizer", PoissonLoader]:
     """Make a training loop private: returns its model, optimizer and loader, to use as before.
 
@@ -76,6 +79,9 @@ def make_private(
             longest item, every record is padded to the example's length.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
+        ledger: A `prudent.Ledger` that is charged for the whole plan before the loader draws its
+            first batch. A run that goes on from a saved state of the optimizer, loaded before that,
+            is not charged again.
 
     Guarantee:
         If every step is taken on the next batch of the loader, and the loss is a mean or a sum, as
@@ -116,6 +122,7 @@ def make_private(
         max_physical_batch=max_physical_batch,
         example=example,
         key=key,
+        ledger=ledger,
     )
     return model, preparation.optimizer(model, optimizer), preparation.loader
 
@@ -125,14 +132,14 @@ class Preparation:
     """What `make_private` knows before there is an optimizer.
 
     Attributes:
-        plan: The plan, calibrated.
+        charge: What the run is charged to, with its plan, calibrated.
         loader: The private loader.
         reduction: How the loss combines the records of a batch.
         physical_batch: Largest number of records whose activations are in memory.
         key: The key of the noise and the draws.
     """
 
-    plan: Plan
+    charge: RunCharge
     loader: PoissonLoader
     reduction: Reduction
     physical_batch: int | None
@@ -142,7 +149,7 @@ class Preparation:
         """The private optimizer; call it once, because a second one would repeat its noise."""
         return CapturingOptimizer(
             optimizer,
-            self.plan,
+            self.charge,
             model,
             self.loader,
             reduction=self.reduction,
@@ -164,6 +171,7 @@ def prepare(
     max_physical_batch: int | None,
     example: Any,
     key: Key | None,
+    ledger: LedgerLike | None,
 ) -> Preparation:
     """Check the arguments of `make_private`, find the noise and replace the loader."""
     check_replaceable(loader)
@@ -178,12 +186,12 @@ def prepare(
         batches = max(1, round(1 / plan.sampling_rate))
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
-    key = given_or_random(key)
+    charge, key = RunCharge(ledger, plan, delta), given_or_random(key)
     records = len(loader.dataset)  # type: ignore[arg-type]
     sampler = PoissonSampler(records, plan.sampling_rate, key=key)
     return Preparation(
-        plan,
-        PoissonLoader(loader, sampler, batches, example),
+        charge,
+        PoissonLoader(loader, sampler, batches, example, charge.pay),
         Reduction(loss_reduction),
         max_physical_batch,
         key,
@@ -198,7 +206,7 @@ class CapturingOptimizer(PlannedOptimizer):
 
     Args:
         optimizer: As for `PlannedOptimizer`.
-        plan: As for `PlannedOptimizer`.
+        charge: What the run is charged to, with its plan.
         model: Its forward passes are captured from now on.
         loader: The loader that the batches come from.
         reduction: How the loss combines the records of a batch.
@@ -215,7 +223,7 @@ class CapturingOptimizer(PlannedOptimizer):
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        plan: Plan,
+        charge: RunCharge,
         model: nn.Module,
         loader: PoissonLoader,
         *,
@@ -224,8 +232,9 @@ class CapturingOptimizer(PlannedOptimizer):
         key: Key,
     ) -> None:
         records = len(loader.dataset)  # type: ignore[arg-type]
+        batch = charge.plan.sampling_rate * records
         super().__init__(
-            optimizer, plan, model, expected_batch=plan.sampling_rate * records, key=key
+            optimizer, charge.plan, model, expected_batch=batch, key=key, charge=charge
         )
         self._loader = loader
         self._ready: list[Pass] = []

@@ -95,7 +95,7 @@ def _digest(file: IO[bytes], end: int) -> bytes:
 
 
 @resumable()
-def charge(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run: str = "") -> None:
+def record_paid(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run: str = "") -> None:
     """Record that the first `steps` steps are paid for, before they are taken.
 
     Args:

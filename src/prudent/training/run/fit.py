@@ -1,6 +1,6 @@
 """The training function `fit`: from a plan, a model and data to a private model."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -13,14 +13,14 @@ from torch import nn
 
 from prudent import _validate
 from prudent._locking import held
-from prudent.accounting.chargeable import LedgerLike, check_ledger
+from prudent.accounting.chargeable import LedgerLike
 from prudent.records.reader import Collate
 from prudent.training.corruption_hook import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.sharding import rest
 from prudent.training.plan import Plan
-from prudent.training.run.charging import charge_run, note_release
-from prudent.training.run.checkpoint import charge, charged, load_checkpoint, save_checkpoint
+from prudent.training.run.charging import RunCharge
+from prudent.training.run.checkpoint import charged, load_checkpoint, record_paid, save_checkpoint
 from prudent.training.run.evaluation import Evaluate, modes_kept
 from prudent.training.run.execution import Execution
 from prudent.training.run.metrics import Metrics, Recorder
@@ -182,13 +182,7 @@ def fit(
     every = _validate.count(1, evaluate_every=every)
     marks = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else _validate.path(out=out)
-    if ledger is not None:
-        check_ledger(
-            ledger,
-            plan.relation,
-            who="the plan",
-            hint="Give the plan a public expected_batch and a public sampling_rate",
-        )
+    charge = RunCharge(ledger, plan, delta, resumed=resume)
     speaks = processes.rank == 0
     watch = PassWatch(plan, run.step.expected_batch, said=not speaks)
     with ExitStack() as stack:
@@ -197,7 +191,8 @@ def fit(
         if start < plan.steps:
             _rehearse(run, evaluate)
             watch.before()
-        charges = _charge(run, ledger, plan, delta, resumed=resume)
+        charge.name = run.name
+        processes.first(charge.pay)
         recorder = Recorder(
             folder if speaks else None,
             start,
@@ -211,7 +206,7 @@ def fit(
             for first, last in pairwise(_stops(step, stop, portion)):
                 if folder is not None and last > paid:
                     paid = last
-                    processes.first(partial(charge, folder, plan, paid, renewals=run.renewals))
+                    processes.first(partial(record_paid, folder, plan, paid, renewals=run.renewals))
                 for number in run.steps(first, last):
                     recorder.advance()
                     if number + 1 in EARLY_LOOKS or number + 1 == stop:
@@ -224,8 +219,7 @@ def fit(
                 _save(run, folder, stop)
             if speaks:
                 _call(run, callbacks, metrics)
-        if ledger is not None:
-            processes.first(partial(note_release, ledger, charges))
+        processes.first(charge.note_release)
     if run.average is not None:
         run.average.leave()
     rate = run.pass_rate(plan.steps)
@@ -247,21 +241,6 @@ def _check_covered(
                 why="its bad records read the gradients of others, which no accounting covers, so "
                 f"no epsilon is {done}",
             )
-
-
-def _charge(
-    run: TrainingRun, ledger: LedgerLike | None, plan: Plan, delta: float | None, *, resumed: bool
-) -> Sequence[Any]:
-    """Charge the ledger, if there is one, in the first process."""
-    if ledger is None:
-        return ()
-    made: list[Any] = []
-
-    def act() -> None:
-        made.extend(charge_run(ledger, plan, run.name, delta=delta, resumed=resumed))
-
-    run.processes.first(act)
-    return made
 
 
 def _rehearse(run: TrainingRun, evaluate: Evaluate | None) -> None:

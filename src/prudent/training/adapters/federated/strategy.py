@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from prudent import _extras, _validate
+from prudent.accounting.chargeable import LedgerLike
 from prudent.training.adapters.federated.release import RoundRelease
 from prudent.training.keystream import Key, Purpose, Uncopied, uniforms
 from prudent.training.plan import Plan
+from prudent.training.run.charging import RunCharge
 
 with _extras.needed("prudent.training.adapters.federated.PrivateStrategy"):
     from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -60,6 +62,7 @@ class PrivateStrategy(Uncopied, Strategy):
             knows the number can subtract the noise. None, the default: a key from the operating
             system.
         patience: Seconds that the first round waits before it starts with the connected clients.
+        ledger: A `prudent.Ledger` that is charged for all rounds of the plan before the first draw.
         options: Options of the optimizer.
 
     Attributes:
@@ -75,6 +78,7 @@ class PrivateStrategy(Uncopied, Strategy):
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
         seed: int | None = None,
         patience: float = 60.0,
+        ledger: LedgerLike | None = None,
         **options: Any,
     ) -> None:
         self.plan = plan
@@ -83,6 +87,7 @@ class PrivateStrategy(Uncopied, Strategy):
         self._optimizer_of = optimizer
         self._options = options or {"lr": 1.0}
         self._key = Key.random() if seed is None else Key.from_seed(seed)
+        self._charge = RunCharge(ledger, plan)
         self._draws = 0
         self._layout: Layout | None = None
         self._drawn: frozenset[int] | None = None
@@ -140,6 +145,7 @@ class PrivateStrategy(Uncopied, Strategy):
                 f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
                 "does not pay for it."
             )
+        self._charge.pay()
         self._set_model(arrays)
         drawn = self._draw(self._connected(grid))
         self._drawn = frozenset(drawn)
@@ -168,6 +174,7 @@ class PrivateStrategy(Uncopied, Strategy):
         models = (self._layout.read(answers[node]) for node in sorted(answers))
         updates = [model - self._model.detach() for model in models if model is not None]
         released, outcome = self._release(updates)
+        self._charge.note_release()
         self._model.grad = -released
         self._optimizer.step()
         public = MetricRecord(

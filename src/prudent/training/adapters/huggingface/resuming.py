@@ -1,6 +1,5 @@
 """What a `PrivateTrainer` keeps so that its run can be resumed under the rule of `run_identity`."""
 
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import nn
 
 from prudent._fingerprint import fingerprint
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import Charge, charge, charged
+from prudent.training.run.checkpoint import Charge, charged, record_paid
 from prudent.training.run_identity import PORTIONS, Identity, machine
 
 _FREE = (
@@ -68,7 +67,7 @@ class Journal:
     """
 
     plan: Plan
-    name: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    name: str
     renewals: int = 0
     _folders: set[Path] = attrs.field(factory=set, init=False)
     _paid: int = attrs.field(default=0, init=False)
@@ -77,7 +76,7 @@ class Journal:
         """Keep the record in a folder that has a checkpoint, too."""
         if folder not in self._folders:
             self._folders.add(folder)
-            charge(folder, self.plan, max(taken, self._paid), **self._named)
+            record_paid(folder, self.plan, max(taken, self._paid), **self._named)
 
     def pay(self, taken: int) -> None:
         """Record that the steps after the first `taken` are paid for, before one is taken."""
@@ -85,7 +84,7 @@ class Journal:
             portion = -(-self.plan.steps // PORTIONS)
             self._paid = min(self.plan.steps, taken + portion)
             for folder in self._folders:
-                charge(folder, self.plan, self._paid, **self._named)
+                record_paid(folder, self.plan, self._paid, **self._named)
 
     def resume(self, name: str, renewals: int, folder: Path) -> Charge | None:
         """Go on with the record of a run in a folder; returns what it says."""

@@ -16,6 +16,7 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent._files import sha256
 from prudent._validate import ArgumentError
+from prudent.accounting.chargeable import LedgerLike
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.records.fingerprint import fingerprint as records_fingerprint
@@ -43,6 +44,7 @@ from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
 from prudent.training.memory import within_memory
 from prudent.training.plan import Plan
+from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from prudent.training.run_identity import Identity, warn_of_lost_steps
 from prudent.training.sampling import PoissonSampler
@@ -95,6 +97,8 @@ class PrivateTrainer(Uncopied, Trainer):
         recompute: Run each physical batch twice instead of keeping what its part of the sum needs.
             None: if there are several, or with `gradient_checkpointing`.
         compile: Compile the private step.
+        ledger: A `prudent.Ledger` that is charged for the whole run, after the test on public
+            records and before the first step; a resumed run is not charged again.
         **options: As for `Trainer`.
 
     Guarantee:
@@ -120,6 +124,7 @@ class PrivateTrainer(Uncopied, Trainer):
         key: Key | None = None,
         recompute: bool | None = None,
         compile: bool = False,
+        ledger: LedgerLike | None = None,
         **options: Any,
     ) -> None:
         given = inspect.signature(Trainer.__init__).bind(self, *positional, **options).arguments
@@ -139,9 +144,10 @@ class PrivateTrainer(Uncopied, Trainer):
         self._compile = compile
         self._max_length, self._given_example = max_length, example
         self._key = given_or_random(key)
+        self._charge = RunCharge(ledger, self.plan, delta)
         self._begun = False
         self.lost = 0
-        self._journal = Journal(self.plan)
+        self._journal = Journal(self.plan, self._charge.name)
         self._identity: Identity | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
@@ -227,11 +233,11 @@ class PrivateTrainer(Uncopied, Trainer):
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
-        self._begun = True
         self._identity = self._own_identity()
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
         output = super().train(resume_from_checkpoint, *rest, **options)
+        self._charge.note_release()
         return TrainOutput(output.global_step, math.nan, output.metrics)
 
     def training_step(
@@ -299,6 +305,8 @@ class PrivateTrainer(Uncopied, Trainer):
         )
         row = {name: value.to(self.args.device) for name, value in self._reading()[1].items()}
         check_reach(reach(engine, *self._split(row)))
+        self._charge.pay()
+        self._begun = True
         self._positions = Positions.of(self.model)
         self._step = Step(
             self.plan,
@@ -394,6 +402,7 @@ class PrivateTrainer(Uncopied, Trainer):
         assert self._identity is not None
         self._key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
         self.lost, taken = state["lost"], int(state["release"]["taken"])
+        self._charge.resume(state["name"])
         paid = self._journal.resume(state["name"], state["renewals"], folder)
         same = paid is not None and paid.renewals == state["renewals"]
         unproved = self._identity.unproved(state["identity"], same_key=same)
