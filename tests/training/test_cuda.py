@@ -22,10 +22,10 @@ from prudent.training import (
     fit,
 )
 from prudent.training import noise as noise_module
+from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise
-from prudent.training.run.run import TrainingRun
-from prudent.training.step_state import StepState
+from prudent.training.run.training_run import TrainingRun
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.test_keystream import VECTORS

@@ -13,7 +13,7 @@ from prudent.records.reader import RecordReader
 from prudent.records.seeds import PUBLIC
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.run.reading import ItemLoader, Request, _Parts
-from prudent.training.run.run import TrainingRun
+from prudent.training.run.training_run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 
 RECORDS, RATE = 60, 0.2

@@ -23,9 +23,8 @@ from prudent.accounting.pld_accountant import PldAccountant
 from prudent.audit.lower_bounds import FloatArray
 from prudent.audit.training.observing import Releases
 from prudent.audit.training.scenes import Scene
-from prudent.training.aggregation import Fallback, Noisy, ProposeTestRelease, TrimmedSum
+from prudent.training.aggregation import Fallback, FixedTrim, Noisy, ProposeTestRelease, TrimmedSum
 from prudent.training.plan import Plan
-from prudent.training.trimming import FixedTrim
 
 _RARE = math.log(1e-6)
 

@@ -17,7 +17,7 @@ from prudent.audit.lower_bounds import BoolArray, FloatArray
 from prudent.audit.training.scenes import Linear, Scene, output_as_loss
 from prudent.training.plan import Plan
 from prudent.training.run.execution import Execution
-from prudent.training.run.run import TrainingRun
+from prudent.training.run.training_run import TrainingRun
 
 
 @attrs.frozen(eq=False)

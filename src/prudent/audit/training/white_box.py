@@ -22,9 +22,8 @@ from prudent.audit.training.likelihood import Likelihood
 from prudent.audit.training.observing import Releases, observe, observe_lanes
 from prudent.audit.training.reading import Claim, Reading, best_reading
 from prudent.audit.training.scenes import Scene, dirac, displaced, opposed
-from prudent.training.aggregation import Noisy, ProposeTestRelease, Sum
+from prudent.training.aggregation import FixedTrim, Noisy, ProposeTestRelease, Sum
 from prudent.training.plan import Plan
-from prudent.training.trimming import FixedTrim
 
 _BATCH = 64.0  # the public batch size of a plan without one
 _PILOT = 0.25  # pilot runs, relative to those that are counted

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent.lab.datasets import Dataset
+from prudent.training.chunk import StepState
 from prudent.training.keystream import Key
 from prudent.training.noise import noise_on
-from prudent.training.step_state import StepState
 
 _CHUNK = 8192
 _UNIT = 1 - 1e-6  # length of a row, which leaves room for the rounding of sums: see the guarantee

@@ -27,7 +27,7 @@ from prudent.training.adapters.private import (
 from prudent.training.aggregation import Aggregation
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
-from prudent.training.poisson_loader import PoissonLoader
+from prudent.training.sampling import PoissonLoader
 
 Module = TypeVar("Module", bound=LightningModule)
 

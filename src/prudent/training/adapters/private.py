@@ -14,16 +14,15 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
 from prudent.accounting.relations import ZERO_OUT
+from prudent.training.adapters.planned_optimizer import PlannedOptimizer
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.gradients import Gradients
 from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
 from prudent.training.gradients.engine import count_records
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
-from prudent.training.planned_optimizer import PlannedOptimizer
-from prudent.training.poisson_loader import PoissonLoader, check_replaceable
 from prudent.training.run.charging import RunCharge
-from prudent.training.sampling import PoissonSampler
+from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
 
 Model = TypeVar("Model", bound=nn.Module)
 

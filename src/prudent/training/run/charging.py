@@ -73,13 +73,14 @@ class RunCharge:
         paid for, whatever the history says.
         """
         charges = self._made.get(self.name)
-        if not charges or not hasattr(self.ledger, "record_outcome"):
+        record = getattr(self.ledger, "record_outcome", None)
+        if not charges or record is None:
             return
         self._made[self.name] = []
         try:
             for charge in charges:
                 if not charge.outcome:
-                    self.ledger.record_outcome(charge, "released")
+                    record(charge, "released")
         except Exception as error:
             warnings.warn(
                 "The run is complete and paid for, but its outcome could not be noted in the "

@@ -31,22 +31,26 @@ from prudent.training.adapters.huggingface.records import (
     examples_of,
     padded,
 )
-from prudent.training.adapters.huggingface.resuming import Journal, identity_of
 from prudent.training.adapters.huggingface.self_test import (
     Positions,
     check_optimizer,
     check_reach,
     reach,
 )
+from prudent.training.adapters.huggingface.settings import Journal, identity_of
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
-from prudent.training.chunk import Chunk
+from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
-from prudent.training.memory import within_memory
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
-from prudent.training.run_identity import Identity, warn_of_lost_steps
+from prudent.training.run.checkpoint import (
+    CHECKPOINT,
+    Identity,
+    load_checkpoint,
+    save_checkpoint,
+    warn_of_lost_steps,
+)
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
 
@@ -78,7 +82,7 @@ class PrivateTrainer(Uncopied, Trainer):
     | record that cannot be read or has another shape | counts as absent |
     | settings that break the guarantee | refused, see `settings` |
     | second call of `train` that does not resume | refused: the plan pays for one run |
-    | lost steps of a resumed run | repeated or counted, see `prudent.training.run_identity` |
+    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.checkpoint` |
 
     Args:
         *positional: As for `Trainer`.

@@ -18,28 +18,26 @@ from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.serialisation import to_json
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
-from prudent.training.chunk import Chunk
-from prudent.training.corruption_hook import Corrupt, Corruption, hook_of
+from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
-from prudent.training.memory import within_memory
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
-from prudent.training.run.averaging import Average
-from prudent.training.run.checkpoint import Charge
-from prudent.training.run.counters import Counters
-from prudent.training.run.data import Records
+from prudent.training.run.checkpoint import Charge, Identity, machine, warn_of_lost_steps
 from prudent.training.run.execution import Execution
 from prudent.training.run.metrics import Metrics
-from prudent.training.run.scheduling import (
+from prudent.training.run.reading import Records
+from prudent.training.run.updates import (
+    Average,
+    Counters,
     Scheduler,
+    Updates,
+    optimizer_of,
     restore_schedule,
     schedule_state,
     scheduler_of,
 )
-from prudent.training.run.updates import Updates, optimizer_of
-from prudent.training.run_identity import Identity, machine, warn_of_lost_steps
 from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
 

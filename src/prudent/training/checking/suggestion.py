@@ -11,13 +11,11 @@ from prudent import _validate
 from prudent.accounting.events import GaussianTest
 from prudent.records.reader import Collate
 from prudent.records.seeds import PUBLIC
-from prudent.training.aggregation import ProposeTestRelease
+from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.processes import Alone
-from prudent.training.run.data import Records
 from prudent.training.run.execution import Execution
-from prudent.training.run.reading import Request
-from prudent.training.trimming import AdaptiveTrim
+from prudent.training.run.reading import Records, Request
 
 _STEP = 0.02
 
