@@ -34,9 +34,8 @@ __all__ = [
     "batch_norm",
     "compile_graph",
     "get_unwrapped",
-    "is_batchedtensor",
-    "is_functorch_wrapped_tensor",
     "is_intercepted",
+    "is_record",
     "is_traced",
     "make_fx",
     "maybe_get_level",
@@ -53,6 +52,15 @@ add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned
 pack_padded_sequence = torch._pack_padded_sequence
+
+
+def is_record(tensor: Tensor) -> bool:
+    """Whether a tensor depends on the current record of vmap."""
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            return True
+        tensor = get_unwrapped(tensor)
+    return False
 
 
 def is_traced() -> bool:

@@ -17,11 +17,10 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.accounting.chargeable import LedgerLike
-from prudent.training.adapters.private import (
-    CapturingOptimizer,
-    Preparation,
+from prudent.training.adapters.private import Preparation, prepare
+from prudent.training.adapters.private_optimizer import (
+    PrivateOptimizer,
     check_capturable,
-    prepare,
     specialise,
 )
 from prudent.training.aggregation import Aggregation
@@ -129,7 +128,7 @@ class _Run:
     preparation: Preparation
     model: nn.Module
     delta: float | None
-    optimizer: CapturingOptimizer | None = None
+    optimizer: PrivateOptimizer | None = None
 
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""

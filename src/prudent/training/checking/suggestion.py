@@ -15,7 +15,7 @@ from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.processes import Alone
 from prudent.training.run.execution import Execution
-from prudent.training.run.reading import Records, Request
+from prudent.training.run.reading import ReadRequest, RunRecords
 
 _STEP = 0.02
 
@@ -54,7 +54,7 @@ def gradient_norms(
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
     rows = _validate.count(1, rows=rows)
-    records = Records.of(public_set, execution, Alone(), collate_fn, example)
+    records = RunRecords.of(public_set, execution, Alone(), collate_fn, example)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
     found = []
@@ -67,11 +67,11 @@ def gradient_norms(
     return norms[norms.isfinite()]
 
 
-def _read(records: Records, ids: Tensor, device: torch.device) -> tuple[Any, Any]:
+def _read(records: RunRecords, ids: Tensor, device: torch.device) -> tuple[Any, Any]:
     if records.gather is not None:
         return records.gather(ids.to(device))
     assert records.loader is not None
-    request = Request(ids.tolist(), [True] * len(ids), PUBLIC)
+    request = ReadRequest(ids.tolist(), [True] * len(ids), PUBLIC)
     return records.loader.chunk(records.loader.part(request), ids).read()
 
 

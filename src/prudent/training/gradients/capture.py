@@ -32,12 +32,17 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.checkpoint import checkpoint
 
 from prudent._torch_private import get_unwrapped, maybe_get_level, pytree
-from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.factors.layers import Expand
 from prudent.training.gradients.factors.recurrent import scan_on
-from prudent.training.gradients.factors.rules import RECORD_RULES, RULES, call, on_records
-from prudent.training.gradients.factors.tape import Tape
-from prudent.training.gradients.kept_records import Leftovers, tensors
+from prudent.training.gradients.factors.rules import (
+    RECORD_RULES,
+    RULES,
+    call,
+    on_records,
+    without_fused_attention,
+)
+from prudent.training.gradients.factors.tape import Tape, tensors
+from prudent.training.gradients.kept_records import Leftovers
 from prudent.training.gradients.record_streams import Draws, Replay
 from prudent.training.gradients.watching import OPENED, Watch
 
@@ -149,7 +154,7 @@ class Checkpointing:
 
         def run(_: int, *records: Tensor) -> tuple[Tensor, ...]:
             replay = Replay(self._tape.anchor.device)
-            outputs: tuple[Tensor, ...] = _Part.apply(  # type: ignore[no-untyped-call]
+            outputs: tuple[Tensor, ...] = _Checkpointed.apply(  # type: ignore[no-untyped-call]
                 self._tape.anchor, self._tape, part, replay, *records
             )
             return outputs
@@ -159,7 +164,7 @@ class Checkpointing:
         return pytree.tree_unflatten(outputs, shape)
 
 
-class _Part(Function):
+class _Checkpointed(Function):
     """A checkpointed part as an autograd function that saves only its inputs."""
 
     @staticmethod

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import PackedSequence
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent.training.gradients.factors.recurrent import refuse_packed
 from prudent.training.gradients.record_streams import (
     Replay,
     active_streams,
@@ -39,7 +39,6 @@ from prudent.training.gradients.unsupported import (
     attempt,
     made_up,
     named,
-    refuse_packed,
     refuse_unsupported,
 )
 
@@ -298,11 +297,6 @@ def count_records(inputs: Any, targets: Any) -> int:
             f"got shapes {[tuple(leaf.shape) for leaf in leaves]}."
         )
     return leaves[0].shape[0]
-
-
-def without_fused_attention() -> AbstractContextManager[None]:
-    """Use unfused attention: under vmap the fused kernels would run record by record."""
-    return sdpa_kernel(SDPBackend.MATH)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from torch.func import grad_and_value, vmap
 
 from prudent._torch_private import pytree
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
-from prudent.training.gradients.engine import Engine, Loss, count_records, without_fused_attention
+from prudent.training.gradients.engine import Engine, Loss, count_records
+from prudent.training.gradients.factors.rules import without_fused_attention
 from prudent.training.gradients.factors.tape import (
     FormTape,
     NormTape,

@@ -8,12 +8,12 @@ of the previous one.
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
-from prudent._torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from prudent._torch_private import is_record
+from prudent.training.gradients.factors.tape import tensors
 from prudent.training.gradients.record_streams import is_capturing
 
 
@@ -90,24 +90,3 @@ class Leftovers:
 
 
 _OWN = frozenset(vars(nn.Module())) - {"_buffers"}
-
-
-def is_record(tensor: Tensor) -> bool:
-    """Whether a tensor depends on the current record of vmap."""
-    while is_functorch_wrapped_tensor(tensor):
-        if is_batchedtensor(tensor):
-            return True
-        tensor = get_unwrapped(tensor)
-    return False
-
-
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """The tensors in a tree of tuples, lists and dictionaries."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list, set, frozenset)):
-        for item in tree:
-            yield from tensors(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tensors(item)

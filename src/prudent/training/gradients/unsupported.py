@@ -18,7 +18,7 @@ error from made-up records that is raised, so no message ever depends on data.
 from collections.abc import Callable, Iterator
 from itertools import chain
 from traceback import walk_tb
-from typing import Any, NoReturn
+from typing import Any
 
 import attrs
 import torch
@@ -87,17 +87,6 @@ def refuse_unsupported(model: nn.Module) -> None:
     """
     for layer in unsupported(model):
         raise ValueError(f"Expected layers that keep records apart, got {layer}")
-
-
-def refuse_packed() -> NoReturn:
-    """Raise an error for a packed sequence, whose layout depends on the lengths of all records."""
-    raise ValueError(
-        "Expected padded sequences, got a packed one: it mixes the time steps of all records, in "
-        "an order that depends on their lengths. Leave out pack_padded_sequence, give the layer "
-        "the padded tensor, and mask its padded outputs, or gather the output at position "
-        "length - 1. For a bidirectional layer, use one layer per direction and reverse each "
-        "sequence by indexing, so that its padding stays at the end."
-    )
 
 
 def named(error: Exception, model: nn.Module) -> Exception:

@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from prudent._torch_private import is_traced, nested_tensor_from_mask_left_aligned
+from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask_left_aligned
 from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
-from prudent.training.gradients.kept_records import Leftovers, is_record
+from prudent.training.gradients.kept_records import Leftovers
 from prudent.training.gradients.record_streams import RANDOM, Draws, is_capturing
 
 

@@ -250,7 +250,7 @@ def _paid(folder: Path, run: str) -> Path:
     return folder / (f"paid-{run}.json" if run else "paid.json")
 
 
-class Charge(NamedTuple):
+class Paid(NamedTuple):
     """What `paid.json` records of a run.
 
     Attributes:
@@ -266,7 +266,7 @@ class Charge(NamedTuple):
     renewals: int
 
 
-def charged(folder: Path, run: str = "") -> Charge | None:
+def charged(folder: Path, run: str = "") -> Paid | None:
     """What the run in a folder paid for; None if nothing was charged.
 
     Raises:
@@ -280,7 +280,7 @@ def charged(folder: Path, run: str = "") -> Charge | None:
         content = json.loads(path.read_text())
         check_format(content, PAID_FORMAT, f"the file {str(path)!r}")
         event, relation = from_plain(content["event"]), from_plain(content["relation"])
-        return Charge(int(content["steps"]), event, relation, int(content["renewals"]))
+        return Paid(int(content["steps"]), event, relation, int(content["renewals"]))
     except NewerFormatError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

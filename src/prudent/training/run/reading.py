@@ -30,7 +30,7 @@ from prudent.training.run.execution import Execution
 from prudent.training.sampling import Batch, PoissonSampler
 
 
-class Request(NamedTuple):
+class ReadRequest(NamedTuple):
     """What to read for one physical batch.
 
     Attributes:
@@ -44,7 +44,7 @@ class Request(NamedTuple):
     seeds: Seeds
 
 
-class Part(NamedTuple):
+class ReadBatch(NamedTuple):
     """A physical batch as it was read, on the host.
 
     Attributes:
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 
 @attrs.frozen
-class _Parts:
+class _ReadBatches:
     """Physical batches by request; in the form of a data set of batches.
 
     Attributes:
@@ -68,13 +68,13 @@ class _Parts:
 
     reader: RecordReader
 
-    def __getitem__(self, request: Request) -> Part | None:
+    def __getitem__(self, request: ReadRequest) -> ReadBatch | None:
         """The batch that was asked for; None if none of many records has the form."""
         rows = self.reader.rows(*request)
         if rows is None:
             return None
         readable = torch.tensor([row is not None for row in rows])
-        return Part(*inputs_and_targets(self.reader.batch(rows)), readable)
+        return ReadBatch(*inputs_and_targets(self.reader.batch(rows)), readable)
 
 
 @attrs.frozen(kw_only=True)
@@ -107,11 +107,11 @@ class ItemLoader:
                 for part, ids in zip(whole, batch.ids, strict=True)
             ]
 
-    def part(self, request: Request) -> Part:
+    def part(self, request: ReadRequest) -> ReadBatch:
         """One physical batch, read by this process."""
-        return checked(_Parts(self.reader)[request])
+        return checked(_ReadBatches(self.reader)[request])
 
-    def chunk(self, part: Part, ids: Tensor, *, recompute: bool = False) -> Chunk:
+    def chunk(self, part: ReadBatch, ids: Tensor, *, recompute: bool = False) -> Chunk:
         """A physical batch on the device, or with `recompute` a function that places it there."""
 
         def placed() -> tuple[Any, Any]:
@@ -125,9 +125,9 @@ class ItemLoader:
         masks = {"valid": part.readable.to(self.device), "ids": ids.to(self.device)}
         return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
 
-    def _parts(self, requests: Iterable[Request]) -> Iterator[Part]:
+    def _parts(self, requests: Iterable[ReadRequest]) -> Iterator[ReadBatch]:
         loader: DataLoader[Any] = DataLoader(
-            _Parts(self.reader),  # type: ignore[arg-type]
+            _ReadBatches(self.reader),  # type: ignore[arg-type]
             batch_size=None,  # an element is a whole physical batch
             sampler=requests,
             collate_fn=_unchanged,  # type: ignore[arg-type]
@@ -143,16 +143,16 @@ class ItemLoader:
             return map(checked, iter(loader))
 
 
-def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Batch]) -> Iterator[Request]:
+def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Batch]) -> Iterator[ReadRequest]:
     """What to read for each step, noting the batch of the step in `drawn`."""
     for step in steps:
         batch, seeds = sampler.batch(step), sampler.reading_seeds(step)
         drawn.append(batch)
         for ids, valid in zip(batch.ids.tolist(), batch.valid.tolist(), strict=True):
-            yield Request(ids, valid, seeds)
+            yield ReadRequest(ids, valid, seeds)
 
 
-def _unchanged(part: Part | None) -> Part | None:
+def _unchanged(part: ReadBatch | None) -> ReadBatch | None:
     return part
 
 
@@ -161,7 +161,7 @@ Gather = Callable[[Tensor], tuple[Any, Any]]
 
 
 @attrs.frozen(kw_only=True)
-class Records:
+class RunRecords:
     """The records of a run: tensors on the device, or items that are read on the host.
 
     Attributes:

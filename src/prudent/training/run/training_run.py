@@ -24,10 +24,10 @@ from prudent.training.keystream import Key, Purpose
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import Charge, Identity, machine, warn_of_lost_steps
+from prudent.training.run.checkpoint import Identity, Paid, machine, warn_of_lost_steps
 from prudent.training.run.execution import Execution
 from prudent.training.run.metrics import Metrics
-from prudent.training.run.reading import Records
+from prudent.training.run.reading import RunRecords
 from prudent.training.run.updates import (
     Average,
     Counters,
@@ -61,7 +61,7 @@ class TrainingRun:
     """
 
     execution: Execution
-    records: Records
+    records: RunRecords
     step: Step
     sampler: PoissonSampler
     updates: Updates
@@ -97,7 +97,7 @@ class TrainingRun:
         model = unwrapped(model, processes)
         if not has_shards(model):
             model.to(device)
-        records = Records.of(train_set, execution, processes, collate_fn, example)
+        records = RunRecords.of(train_set, execution, processes, collate_fn, example)
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
         key = _shared(execution.key, processes)
@@ -295,7 +295,7 @@ class TrainingRun:
             "name": self.name,
         }
 
-    def restore(self, state: dict[str, Any], paid: Charge | None) -> int:
+    def restore(self, state: dict[str, Any], paid: Paid | None) -> int:
         """Restore a saved state and return the step to go on from.
 
         Args:

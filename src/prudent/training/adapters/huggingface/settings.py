@@ -1,6 +1,6 @@
 """From the settings of a `Trainer` to a plan; settings that would break it are refused.
 
-`Journal` and `identity_of` keep what a run needs to be resumed; see
+`PaidSteps` and `identity_of` keep what a run needs to be resumed; see
 `prudent.training.run.checkpoint`.
 """
 
@@ -20,8 +20,8 @@ from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import (
     PORTIONS,
-    Charge,
     Identity,
+    Paid,
     charged,
     machine,
     record_paid,
@@ -265,7 +265,7 @@ def identity_of(
 
 
 @attrs.define
-class Journal:
+class PaidSteps:
     """Records how many steps are paid for, beside the checkpoints of a run, from the first one on.
 
     Attributes:
@@ -294,7 +294,7 @@ class Journal:
             for folder in self._folders:
                 record_paid(folder, self.plan, self._paid, **self._named)
 
-    def resume(self, name: str, renewals: int, folder: Path) -> Charge | None:
+    def resume(self, name: str, renewals: int, folder: Path) -> Paid | None:
         """Go on with the record of a run in a folder; returns what it says."""
         self.name, paid = name, charged(folder, name)
         if paid is None:

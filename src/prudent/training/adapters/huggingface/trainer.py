@@ -23,10 +23,10 @@ from prudent.records.fingerprint import fingerprint as records_fingerprint
 from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
-    Draws,
     LogicalBatch,
-    Part,
-    Records,
+    LogicalDraws,
+    LogicalRecords,
+    PhysicalBatch,
     Row,
     examples_of,
     padded,
@@ -37,7 +37,7 @@ from prudent.training.adapters.huggingface.self_test import (
     check_reach,
     reach,
 )
-from prudent.training.adapters.huggingface.settings import Journal, identity_of
+from prudent.training.adapters.huggingface.settings import PaidSteps, identity_of
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
@@ -151,7 +151,7 @@ class PrivateTrainer(Uncopied, Trainer):
         self._charge = RunCharge(ledger, self.plan, delta)
         self._begun = False
         self.lost = 0
-        self._journal = Journal(self.plan, self._charge.name)
+        self._paid_steps = PaidSteps(self.plan, self._charge.name)
         self._identity: Identity | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
@@ -183,8 +183,8 @@ class PrivateTrainer(Uncopied, Trainer):
         whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            Records(self.train_dataset, collate, examples, whole=whole),
-            batch_sampler=Draws(sampler, steps, lambda: int(self.state.global_step)),
+            LogicalRecords(self.train_dataset, collate, examples, whole=whole),
+            batch_sampler=LogicalDraws(sampler, steps, lambda: int(self.state.global_step)),
             collate_fn=_as_it_is,
             num_workers=workers,
             persistent_workers=self.args.dataloader_persistent_workers and workers > 0,
@@ -206,7 +206,7 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of records; for the training set, what the plan makes public of it."""
-        if not isinstance(getattr(dataloader, "dataset", None), Records):
+        if not isinstance(getattr(dataloader, "dataset", None), LogicalRecords):
             return int(super().num_examples(dataloader))
         batch = self.plan.expected_batch
         return len(dataloader.dataset) if batch is None else round(batch / self.plan.sampling_rate)
@@ -256,7 +256,7 @@ class PrivateTrainer(Uncopied, Trainer):
                 f"{inputs.number}: each batch is used once. Train with the loader of "
                 "get_train_dataloader."
             )
-        self._journal.pay(step.taken)
+        self._paid_steps.pay(step.taken)
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
@@ -269,7 +269,7 @@ class PrivateTrainer(Uncopied, Trainer):
         self._passes += outcome.passed
         return torch.zeros((), device=self.args.device)
 
-    def _chunk(self, part: Part) -> Chunk:
+    def _chunk(self, part: PhysicalBatch) -> Chunk:
         device = self.args.device
 
         def read() -> tuple[Any, Any]:
@@ -361,13 +361,13 @@ class PrivateTrainer(Uncopied, Trainer):
         """Write what only a private run needs beside the files of a checkpoint."""
         assert self._step is not None
         assert self._identity is not None
-        self._journal.begin(folder.parent, self._step.taken)
+        self._paid_steps.begin(folder.parent, self._step.taken)
         state = {
             **self._run(),
             "identity": self._identity.plain(),
             "lost": self.lost,
-            "name": self._journal.name,
-            "renewals": self._journal.renewals,
+            "name": self._paid_steps.name,
+            "renewals": self._paid_steps.renewals,
             "key": self._key.secret.hex(),
             "predictable": self._key.predictable,
             "release": self._step.state.state_dict(),
@@ -407,7 +407,7 @@ class PrivateTrainer(Uncopied, Trainer):
         self._key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
         self.lost, taken = state["lost"], int(state["release"]["taken"])
         self._charge.resume(state["name"])
-        paid = self._journal.resume(state["name"], state["renewals"], folder)
+        paid = self._paid_steps.resume(state["name"], state["renewals"], folder)
         same = paid is not None and paid.renewals == state["renewals"]
         unproved = self._identity.unproved(state["identity"], same_key=same)
         if unproved and paid is None:
@@ -421,7 +421,7 @@ class PrivateTrainer(Uncopied, Trainer):
         if unproved and paid is not None and paid.steps > taken:
             warn_of_lost_steps(taken + 1, paid.steps, unproved)
             self._key = self._key.renewed()
-            self._journal.renewals += 1
+            self._paid_steps.renewals += 1
             self.lost += paid.steps - taken
             state["release"]["taken"] = paid.steps
             if paid.steps >= self.plan.steps:

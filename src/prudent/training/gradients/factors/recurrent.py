@@ -8,21 +8,19 @@ time step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from prudent._torch_private import pack_padded_sequence
+from prudent._torch_private import is_record, pack_padded_sequence
 from prudent.training.gradients.factors.contributions import Dense, Use, outer
 from prudent.training.gradients.factors.layers import total
 from prudent.training.gradients.factors.recurrent_cells import Cell, Elman, Gru, Lstm, Matrices
 from prudent.training.gradients.factors.rules import on_records
-from prudent.training.gradients.factors.tape import Tape
-from prudent.training.gradients.kept_records import is_record, tensors
-from prudent.training.gradients.unsupported import refuse_packed
+from prudent.training.gradients.factors.tape import Tape, tensors
 
 Call = Callable[..., Any]
 """Calls a torch function on records, as `Watch` and `Capture` do."""
@@ -220,6 +218,17 @@ def _weights(
         biases = rest[:2] if has_biases else [None, None]
         projection = rest[-1] if count % 2 else None
         yield weight, biases[0], Matrices(hidden, biases[1], projection)
+
+
+def refuse_packed() -> NoReturn:
+    """Raise an error for a packed sequence, whose layout depends on the lengths of all records."""
+    raise ValueError(
+        "Expected padded sequences, got a packed one: it mixes the time steps of all records, in "
+        "an order that depends on their lengths. Leave out pack_padded_sequence, give the layer "
+        "the padded tensor, and mask its padded outputs, or gather the output at position "
+        "length - 1. For a bidirectional layer, use one layer per direction and reverse each "
+        "sequence by indexing, so that its padding stays at the end."
+    )
 
 
 def _pack(call: Call, scan: Scan, *args: Any, **kwargs: Any) -> Any:

@@ -6,12 +6,14 @@ position, a weight of another shape.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prudent._torch_private import (
     VmapInterpreter,
@@ -20,7 +22,6 @@ from prudent._torch_private import (
     retrieve_current_functorch_interpreter,
     unwrap_batched,
 )
-from prudent.training.gradients.engine import without_fused_attention
 from prudent.training.gradients.factors.contributions import as_it_is
 from prudent.training.gradients.factors.convolution import Convolution, NativeConvolution
 from prudent.training.gradients.factors.kernels import Geometry
@@ -38,6 +39,11 @@ from prudent.training.gradients.factors.tape import Tape
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 _MANY_OUTPUTS = 1 << 10
+
+
+def without_fused_attention() -> AbstractContextManager[None]:
+    """Use unfused attention: under vmap the fused kernels would run record by record."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def on_records(function: Callable[..., Result], *values: Tensor) -> Result:

@@ -4,7 +4,7 @@ import copy
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,18 @@ from prudent.training.gradients.factors.contributions import (
 )
 from prudent.training.gradients.factors.layers import autocast_type
 from prudent.training.gradients.factors.norms import SquaredNorms, is_small
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """The tensors in a tree of tuples, lists and dictionaries."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list, set, frozenset)):
+        for item in tree:
+            yield from tensors(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors(item)
 
 
 def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:

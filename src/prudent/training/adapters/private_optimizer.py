@@ -1,43 +1,48 @@
 """An optimizer whose gradients a plan releases, for training loops that are not our own."""
 
-from abc import abstractmethod
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
-from prudent.training.gradients.engine import Parameters, Read
+from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
+from prudent.training.gradients.engine import Parameters, Read, count_records
 from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
-from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
+from prudent.training.sampling import PoissonLoader
 from prudent.training.step import Step, StepOutcome
 
 _RELEASED: dict[str, int] = {}
 """Steps that this process has counted of each run, whichever optimizer took them."""
 
 
-class PlannedOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer: each step releases the gradients of a batch as a plan prescribes.
+class PrivateOptimizer(torch.optim.Optimizer):
+    """The optimizer that `make_private` returns: each step releases a batch as a plan prescribes.
 
-    Parameter groups and state are those of the wrapped optimizer, so schedulers act on it.
+    It captures the model's forward passes in training mode; a step releases the gradients of the
+    one pass whose backward has run since the last step. Parameter groups and state are those of the
+    wrapped optimizer, so schedulers act on it.
 
     Args:
         optimizer: Any torch optimizer over parameters of the model.
-        plan: Prescribes what is released.
-        model: The model, unwrapped.
-        expected_batch: The public batch size, if the plan has none.
+        charge: What the run is charged to, with its plan.
+        model: Its forward passes are captured from now on.
+        loader: The loader that the batches come from.
+        reduction: How the loss combines the records of a batch.
+        physical_batch: As for `OutsideLoss`.
         key: The key of the noise.
-        charge: What the run is charged to; nothing unless given.
 
     Attributes:
-        plan: The plan.
+        plan: What is released; `plan.epsilon(delta)` is the price of the whole run.
         outcome: Outcome of the last step, None before the first; its loss is NaN. See `StepOutcome`
             for the private fields.
         original_optimizer: The wrapped optimizer.
@@ -46,27 +51,37 @@ class PlannedOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        plan: Plan,
+        charge: RunCharge,
         model: nn.Module,
+        loader: PoissonLoader,
         *,
-        expected_batch: float | None = None,
+        reduction: Reduction = Reduction.MEAN,
+        physical_batch: int | None = None,
         key: Key,
-        charge: RunCharge | None = None,
     ) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.plan = plan
+        self.plan = charge.plan
         self.outcome: StepOutcome | None = None
-        self._charge = RunCharge(None, plan) if charge is None else charge
+        self._charge = charge
         self._names = {parameter: name for name, parameter in model.named_parameters()}
+        records = len(loader.dataset)  # type: ignore[arg-type]
         self._release = Step(
-            plan,
+            self.plan,
             model,
             _computed_elsewhere,
-            expected_batch=expected_batch,
+            expected_batch=self.plan.sampling_rate * records,
             engine=_Prepared(model, _computed_elsewhere),
             key=key,
         )
         self.wrap(optimizer)
+        self._loader = loader
+        self._ready: list[Pass] = []
+        self._before: dict[str, tuple[Tensor | None, int]] = {}
+        own = type(model).forward
+        self._run_outside = OutsideLoss(
+            model, functools.partial(own, model), reduction, physical_batch
+        )
+        _capture(model, self._forward)
 
     def wrap(self, optimizer: torch.optim.Optimizer) -> None:
         """Wrap another optimizer from now on; the steps taken so far still count."""
@@ -80,7 +95,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         return self._release.taken
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Release the batch and update the parameters; an incomplete batch is only stored.
+        """Release the batch and update the parameters.
 
         Args:
             closure: Called once; runs the forward and backward passes.
@@ -100,8 +115,6 @@ class PlannedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 answer = closure()
         gradients = self._take()
-        if gradients is None:
-            return answer
         # Autograd's own sums are neither clipped nor noisy, so all of them must be removed.
         self.original_optimizer.zero_grad(set_to_none=True)
         self.outcome = self._release([Chunk(each) for each in gradients])
@@ -110,13 +123,10 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self.original_optimizer.step()
         return answer
 
-    @abstractmethod
-    def _take(self) -> Sequence[Gradients] | None:
-        """The gradients of a logical batch, ordered by record id; None while it is incomplete."""
-
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear all gradients."""
-        self.original_optimizer.zero_grad(set_to_none)
+        """Clear all gradients, including those of records that no step has used."""
+        self._ready.clear()
+        self.original_optimizer.zero_grad(set_to_none=True)
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
         """The ε of the steps taken so far, for `plan.relation`.
@@ -183,6 +193,113 @@ class PlannedOptimizer(torch.optim.Optimizer):
                 "gradients would be used as they are, without noise."
             )
         return {self._names[parameter]: parameter for parameter in parameters}
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on a batch, one record at a time, in place of its own forward."""
+        trained = self.trained()
+        self._before = {
+            name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()
+        }
+        drawn = self._release.randomness.at(self.steps + 1)
+        ids = self._loader.ids(count_records(args, kwargs))
+        with drawn.seeded(), drawn.records(ids).active():
+            outputs, passed = self._run_outside(trained, args, kwargs)
+        passed.received = self._ready.append
+        return outputs
+
+    def _take(self) -> Sequence[Gradients]:
+        ready = self._ready.copy()
+        self._ready.clear()
+        self._refuse_other_gradients()
+        if len(ready) != 1:
+            raise ValueError(
+                "Expected one backward pass through the outputs of the model before step(), got "
+                f"{len(ready) or 'none'}. Run the model in training mode, call backward() once "
+                "and then step(): two Poisson batches in one step can hold a record twice. To "
+                "save memory, use max_physical_batch."
+            )
+        self._loader.spend(ready[0].records)
+        return ready[0].gradients()
+
+    def _refuse_other_gradients(self) -> None:
+        """Raise an error if backward has written to the parameters themselves."""
+        found = []
+        for name, parameter in self.trained().items():
+            gradient, version = self._before.get(name, (None, 0))
+            if parameter.grad is not None and (
+                parameter.grad is not gradient or parameter.grad._version != version
+            ):
+                found.append(name)
+        if found:
+            raise ValueError(
+                f"Expected the loss to depend on the parameters through the model's outputs alone, "
+                f"got a gradient of {found} by another way, such as a penalty, a call of a part "
+                "of the model, or a model in evaluation mode: it would be neither clipped nor "
+                "noised. Use the optimizer's weight_decay for a penalty, call the model as a "
+                "whole and in training mode, or make the part private that you call."
+            )
+
+
+def check_capturable(model: nn.Module) -> None:
+    """Raise an error if the forward passes of a model cannot be captured."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ArgumentError(
+            "model",
+            "in one process",
+            shown="DistributedDataParallel",
+            hint="Use prudent.fit, which several processes may call.",
+        )
+    if getattr(type(model), "_is_captured", False):
+        raise ArgumentError(
+            "model",
+            "an ordinary model",
+            shown="one that is already private",
+            hint="copy.deepcopy(model) is an ordinary copy of it.",
+        )
+
+
+def _capture(model: nn.Module, forward: Callable[..., Any]) -> None:
+    """Replace the model's forward in training mode."""
+    own = type(model).forward
+    running = False
+
+    @functools.wraps(own)
+    def captured(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal running
+        if running or not (self.training and torch.is_grad_enabled()):
+            return own(self, *args, **kwargs)
+        running = True
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            running = False
+
+    specialise(model, forward=captured, _is_captured=True)
+
+
+def specialise(model: nn.Module, **members: Any) -> None:
+    """Give one object methods of its own, by a subclass that no other object has.
+
+    Its parameters, attributes and repr stay as they are, and copies and pickles are of its own
+    class, without these methods.
+    """
+    base = type(model)
+    original = getattr(base, "_original", base)
+
+    def reduced_to_original(self: nn.Module, protocol: Any) -> Any:
+        reduced: Any = original.__reduce_ex__(self, protocol)
+        make, args, *rest = reduced
+        own = tuple(original if arg is type(self) else arg for arg in args)
+        return _made, (make, own), *rest  # pickle refuses `make` itself for another class
+
+    kept = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    own = {"__reduce_ex__": reduced_to_original, "_original": original}
+    model.__class__ = type(base.__name__, (base,), kept | own | members)
+
+
+def _made(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:
+    """A copy of a specialised model, of the model's own class."""
+    return make(*args)
 
 
 class _Prepared(Engine):
