@@ -39,10 +39,9 @@ from prudent.lab.datasets import Dataset, load
 from prudent.lab.experiment import build_model
 from prudent.lab.settings import Experiment
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
-from prudent.training.aggregation import Decision, clip_weights, keep_smallest
+from prudent.training.aggregation import Decision, Trim, clip_weights, keep_smallest
 from prudent.training.noise import margin_noise
-from prudent.training.run.run import TrainingRun
-from prudent.training.trimming import Trim
+from prudent.training.run.training_run import TrainingRun
 
 HELD_OUT = 10_000
 ATTACKS = (

@@ -20,6 +20,7 @@ GROUND = {
     "_progress",
     "_redaction",
     "_rounding",
+    "_torch_private",
     "_validate",
     "_warning",
 }
@@ -35,6 +36,7 @@ MAY_IMPORT = {
     "_progress": set[str](),
     "_redaction": set[str](),
     "_rounding": set[str](),
+    "_torch_private": set[str](),
     "_validate": {"_redaction"},
     "_warning": set[str](),
     "accounting": GROUND,
@@ -65,6 +67,9 @@ FREE = {"prudent.__version__"}
 
 # Accounting is for everyone, so it stays installable without a training or a table stack.
 HEAVY = {"torch", "opacus", "ibis", "duckdb", "polars", "pandas", "matplotlib"}
+
+# What torch keeps private may change with any version, so one module imports it.
+PRIVATE_DOOR = "_torch_private.py"
 
 SOURCES = sorted({*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")})
 ROOMS = sorted({path.relative_to(PACKAGE).parts[0] for path in SOURCES})
@@ -136,6 +141,60 @@ def test_an_analyst_never_imports_the_lab(words: str) -> None:
         "sys.exit(any(name.startswith('prudent.lab') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", script, *words.split()], check=True, capture_output=True)
+
+
+def dotted(node: ast.AST) -> str:
+    """The dotted name that an expression spells, or an empty one."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{dotted(value)}.{name}"
+    return ""
+
+
+def private_names(source: str) -> list[str]:
+    """What a module uses of torch's private names, by import or as attributes."""
+    tree = ast.parse(source)
+    used = {*imported_names(tree, [])} | {
+        dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    }
+    return sorted(
+        name
+        for name in used
+        if name.startswith(("torch.", "nn.", "functional."))
+        and (
+            name.startswith("torch.fx.experimental")
+            or any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
+        )
+    )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_one_module_uses_what_torch_keeps_private(room: str) -> None:
+    start = PACKAGE / room
+    found = {
+        str(path.relative_to(PACKAGE)): names
+        for path in SOURCES
+        if (path == start or start in path.parents) and path.name != PRIVATE_DOOR
+        if (names := private_names(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from torch.utils import _pytree as pytree",
+        "from torch.fx.experimental.proxy_tensor import make_fx",
+        "def late():\n    import torch._inductor as compiler",
+        "import torch\ntorch._foreach_lerp_([], [], 0.5)",
+        "from torch import nn\nnn.modules.batchnorm._NormBase",
+    ],
+)
+def test_the_rule_catches_private_names_of_torch(source: str) -> None:
+    assert private_names(source)
+    assert not private_names("import torch\nfrom torch import nn\ntorch.__version__")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from prudent._rounding import rounded_up
 from prudent.accounting import REPLACE_ONE
 from prudent.accounting.robustness import mean_at_least
 from prudent.cli import certify_run, errors, main
-from prudent.training.run.checkpoint import charge
+from prudent.training.run.checkpoint import record_paid
 from prudent.training.run.metrics import Metrics, Recorder
 
 PLAN = Plan(sampling_rate=0.05, steps=30, aggregation=Sum(clip=1.0, noise_multiplier=4.0))
@@ -48,7 +48,7 @@ def epsilon_at(plan, step):
 def written(folder, accuracy=0.9, plan=PLAN, **changes):
     """A folder as `fit` leaves it, with two evaluations."""
     folder.mkdir()
-    charge(folder, plan, plan.steps)
+    record_paid(folder, plan, plan.steps)
     with Recorder(folder, 0, plan.steps, progress=False, tensorboard=False) as recorder:
         for step, value in ((10, 0.2), (30, accuracy)):
             entry = Metrics(

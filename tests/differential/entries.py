@@ -329,9 +329,9 @@ def plant_masks_by_position(patch: pytest.MonkeyPatch) -> None:
 
 def plant_centring(patch: pytest.MonkeyPatch) -> None:
     """Subtract the mean of the batch from every record."""
-    from prudent.training.run import data
+    from prudent.training.run import reading
 
-    gather = data._gather
+    gather = reading._gather
 
     def centring(*args: Any) -> Any:
         inner = gather(*args)
@@ -342,7 +342,7 @@ def plant_centring(patch: pytest.MonkeyPatch) -> None:
 
         return read
 
-    patch.setattr(data, "_gather", centring)
+    patch.setattr(reading, "_gather", centring)
 
 
 def masking(items: list[Any]) -> Any:
@@ -533,7 +533,7 @@ class Score(Stacked):
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.training.run.evaluation import Accuracy
+        from prudent.training.run.metrics import Accuracy
         from prudent.tune.fitting import HeldOut
 
         def at_once(self: HeldOut, model: nn.Module) -> int:

@@ -112,7 +112,7 @@ def test_a_link_left_in_the_folder_of_a_run_is_not_followed(tmp_path: Path) -> N
     for name in ("checkpoint.pt.new", "paid.json.new"):
         (tmp_path / name).symlink_to(tmp_path / "elsewhere")
     checkpoint.save_checkpoint(tmp_path, {"step": 1})
-    checkpoint.charge(tmp_path, plan, 1)
+    checkpoint.record_paid(tmp_path, plan, 1)
     assert not (tmp_path / "elsewhere").exists()
     assert not (tmp_path / "paid.json").is_symlink()
     assert not (tmp_path / "checkpoint.pt").is_symlink()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from prudent._torch_private import _near_fusions
 from prudent.accounting import DiscreteGaussianTest, GaussianTest
 from prudent.training import (
     AdaptiveTrim,
@@ -20,7 +21,7 @@ from prudent.training import (
     Sum,
     fit,
 )
-from prudent.training.compiled import Compiled, _near_fusions
+from prudent.training.compiled import Compiled
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.keystream import Key
 from tests.training.gradients.oracle import cross_entropy

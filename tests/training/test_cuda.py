@@ -22,10 +22,10 @@ from prudent.training import (
     fit,
 )
 from prudent.training import noise as noise_module
+from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise
-from prudent.training.run.run import TrainingRun
-from prudent.training.step_state import StepState
+from prudent.training.run.training_run import TrainingRun
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.test_keystream import VECTORS
@@ -411,7 +411,7 @@ def cosine(optimizer):
     [
         {"scheduler": cosine, "momentum": 0.9},
         {"scheduler": cosine, "optimizer": torch.optim.Adam},
-        {"optimizer": torch.optim.RMSprop},  # its state cannot be reset after a warm-up
+        {"optimizer": torch.optim.RMSprop},  # not one that is known to be capturable
     ],
     ids=["schedule", "schedule of adam", "rmsprop"],
 )
@@ -506,3 +506,34 @@ def test_a_step_that_cannot_be_captured_goes_on():
         found = released(step, batches_of(6))
     assert all(gradient.isfinite().all() for gradient in found)
     assert torch.rand(3, device="cuda").isfinite().all()  # the default generator still works
+
+
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        None,
+        lambda values, chunk, generator: {
+            name: value + 1e-3 * torch.randn(value.shape, generator=generator, device="cuda")
+            for name, value in values.items()
+        },
+    ],
+    ids=["plain", "corrupted"],
+)
+@pytest.mark.parametrize("captures_optimizer", [True, False])
+def test_a_run_that_cannot_be_captured_goes_on(captures_optimizer, corrupt):
+    """And takes the same steps as without a graph."""
+
+    class Reading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, inputs):
+            return self.inner(inputs) + self.inner[0].bias.detach().sum().item() * 0
+
+    options = {"corrupt": corrupt} | ({} if captures_optimizer else {"scheduler": cosine})
+    with pytest.warns(RuntimeWarning, match="cannot be captured as a CUDA graph"):
+        captured = train(Reading(), RULES["gaussian"], graph=True, **options)
+    eager = train(Reading(), RULES["gaussian"], graph=False, **options)
+    torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
+    assert captured.history == eager.history

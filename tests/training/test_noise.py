@@ -16,10 +16,10 @@ from prudent.accounting import (
 )
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training import noise as noise_module
+from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, Purpose, Stream, normals
-from prudent.training.lattice_noise import rounded, spacing_of
 from prudent.training.noise import DeviceNoise, HostNoise, margin_noise, noise_on
-from prudent.training.step_state import StepState
+from prudent.training.rounding import rounded, spacing_of
 
 TEST = Key.from_seed(11).stream(Purpose.TEST)
 TESTS = (LaplaceTest(1.5), GaussianTest(3.0), DiscreteLaplaceTest(1.5), DiscreteGaussianTest(3.0))

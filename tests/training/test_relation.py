@@ -32,7 +32,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.run.run import TrainingRun
+from prudent.training.run.training_run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 
 PTR = ProposeTestRelease(

@@ -11,9 +11,9 @@ from prudent import Plan, ProposeTestRelease, Step, Sum
 from prudent.accounting.events import GaussianTest
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.contributions import Outer
-from prudent.training.gradients.norms import lengths, squared_norms
-from prudent.training.gradients.products import cut_product, shortened
+from prudent.training.gradients.factors.contributions import Outer
+from prudent.training.gradients.factors.norms import lengths, squared_norms
+from prudent.training.gradients.factors.products import cut_product, shortened
 from prudent.training.keystream import Key
 from prudent.training.noise import DeviceNoise, HostNoise
 from prudent.training.rounding import SUMS, noise_factor

@@ -6,8 +6,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from prudent.training import Plan, PoissonSampler, ProposeTestRelease
+from prudent.training.checking.suggestion import gradient_norms, suggest_aggregation
 from prudent.training.keystream import Key, Purpose
-from prudent.training.tuning import gradient_norms, suggest_aggregation
 from tests.training.gradients.oracle import cross_entropy
 
 RECORDS, RATE = 6000, 0.05

@@ -20,7 +20,7 @@ from prudent.lab.settings import Experiment
 from prudent.training import Execution, Fitted, Plan, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
-from prudent.training.run.scheduling import Scheduler
+from prudent.training.run.updates import Scheduler
 
 Prepare = Callable[[Dataset, torch.device], Dataset]
 """Maps every record of both parts by a public function of that record alone."""

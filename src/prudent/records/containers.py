@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records.seeds import PUBLIC, generators_kept, seed_generators
 

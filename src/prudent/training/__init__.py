@@ -2,25 +2,25 @@
 
 from prudent.training.adapters.private import make_private
 from prudent.training.aggregation import (
+    AdaptiveTrim,
     Aggregation,
     Fallback,
+    FixedTrim,
     Mean,
     ProposeTestRelease,
     Sum,
     TrimmedSum,
 )
 from prudent.training.checking.check import CheckReport, check
+from prudent.training.checking.suggestion import gradient_norms, suggest_aggregation
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
-from prudent.training.run.evaluation import accuracy
 from prudent.training.run.execution import EngineChoice, Execution
 from prudent.training.run.fit import Fitted, fit
-from prudent.training.run.metrics import Metrics
+from prudent.training.run.metrics import Metrics, accuracy
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
-from prudent.training.trimming import AdaptiveTrim, FixedTrim
-from prudent.training.tuning import gradient_norms, suggest_aggregation
 
 __all__ = [
     "AdaptiveTrim",

@@ -1,13 +1,21 @@
-"""Physical batches of records: the chunks of a step, their checks and their masks."""
+"""What a step is given and what it passes on to the next.
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+A chunk is a physical batch of records, with its checks and masks. A hook replaces its gradients, to
+simulate faulty or hostile records. `StepState` is what a step passes on. If memory runs out, that
+is reported without a word about the data.
+"""
 
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+
+import attrs
 import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent.training.gradients.randomness import is_capturing
+from prudent._validate import ArgumentError
+from prudent.training.gradients.record_streams import is_capturing
+from prudent.training.gradients.results import Values
 
 
 class Chunk(NamedTuple):
@@ -115,3 +123,137 @@ def counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
     known = torch.where(valid, ids, -1)
     before = torch.nn.functional.pad(known, (1, 0), value=-1)[:-1].cummax(0).values
     return valid & (ids > before)
+
+
+Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
+"""Replaces the per-example gradients of a chunk, to simulate faulty or hostile records.
+
+It draws random numbers from a torch generator that belongs to the step and is saved in checkpoints.
+No guarantee depends on this generator.
+"""
+
+
+@runtime_checkable
+class Corruption(Protocol):
+    """Makes a fraction of the records bad, such as the corruptions in `prudent.lab.corruption`."""
+
+    @property
+    def per_record(self) -> bool:
+        """Whether what a bad record sends depends on no other record.
+
+        If not, no accounting covers the corruption.
+        """
+
+    def hook(self, records: int, device: torch.device) -> Corrupt:
+        """The function that a step calls, for a data set of `records` records."""
+
+
+def hook_of(
+    corrupt: Corrupt | Corruption | None, records: int, device: torch.device
+) -> Corrupt | None:
+    """The function that a step calls for a corruption of a data set of `records` records."""
+    return corrupt.hook(records, device) if isinstance(corrupt, Corruption) else corrupt
+
+
+Answer = TypeVar("Answer")
+
+# What torch's allocator of host memory says; it has no error type of its own.
+_HOST = ("can't allocate memory", "not enough memory")
+_SMALLER = "Choose a smaller one, which changes neither the result nor its price."
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that memory could not be allocated, on the host or on a GPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _HOST)
+
+
+def within_memory(
+    act: Callable[[], Answer], argument: str, rows: int, hint: str = _SMALLER
+) -> Answer:
+    """Call a function that takes a step; if memory runs out, raise an error that says what to do.
+
+    The original error states how many bytes were asked for, and so how many records were drawn or
+    how long one of them is. The new one is raised outside the handler (and this is a function, not
+    a context), so that not even `__context__` refers to it.
+
+    Args:
+        act: The function to call.
+        argument: The argument that sets how many records are processed at once.
+        rows: Its value, or what it is by default; public.
+        hint: How to choose another value.
+
+    Raises:
+        ArgumentError: If memory ran out. The sum of the step was not released.
+    """
+    try:
+        return act()
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+    raise ArgumentError(
+        argument,
+        "small enough for the memory",
+        got=rows,
+        why="a step ran out of memory and released nothing; the steps before it are paid for",
+        hint=f"{hint} Then resume, if the run has checkpoints.",
+    )
+
+
+@attrs.define
+class StepState:
+    """The trim and the step counter, kept on the device and on the host.
+
+    A captured step counts on the device, because its position in the keystream must advance at
+    every replay. The host counts too, so that it can check whether the plan has steps left without
+    waiting for the device.
+
+    Attributes:
+        trim: F of the next step, before rounding down; a scalar in double precision.
+        number: Steps begun so far, a 64-bit integer on the device.
+        taken: The same number, on the host.
+    """
+
+    trim: Tensor
+    number: Tensor
+    taken: int = 0
+
+    @classmethod
+    def start(cls, trim: float, device: torch.device) -> Self:
+        """The state before the first step."""
+        return cls(
+            torch.tensor(trim, dtype=torch.float64, device=device),
+            torch.zeros((), dtype=torch.int64, device=device),
+        )
+
+    def begin(self) -> None:
+        """Count a step before anything is drawn: a failed step never shares its position."""
+        self.taken += 1
+        self.number += 1
+
+    def clone(self) -> Self:
+        """An independent copy, which later steps do not change."""
+        return attrs.evolve(self, trim=self.trim.clone(), number=self.number.clone())
+
+    def copy_(self, other: "StepState") -> None:
+        """Copy another state into this one, in place: a CUDA graph refers to tensors by address."""
+        self.trim.copy_(other.trim)
+        self.move_to(other.taken)
+
+    def move_to(self, taken: int) -> None:
+        """Set both counters to `taken` steps."""
+        self.number.fill_(taken)
+        self.taken = taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as tensors and plain values, for a checkpoint."""
+        return {"trim": self.trim.clone(), "taken": self.taken}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; the counters never go back.
+
+        Steps that were taken since then are released and paid for, and their noise is used up.
+        """
+        self.trim.copy_(saved["trim"])
+        self.move_to(max(self.taken, int(saved["taken"])))

@@ -1,57 +1,31 @@
-"""Compilation of a step into one fused program: traced once, compiled by torch's inductor.
+"""Steps as compiled programs, and their replay as CUDA graphs.
 
-Tracing happens below autograd and vmap, where a step is a straight sequence of tensor operations,
-so the compiler sees norms, test and weighted sum as one graph.
+A step is compiled into one fused program: traced once, compiled by torch's inductor. Tracing
+happens below autograd and vmap, where a step is a straight sequence of tensor operations, so the
+compiler sees norms, test and weighted sum as one graph.
+
+A replay is one launch instead of thousands, without Python in between.
 """
 
+import gc
+import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_get_level
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytree
 from prudent.training.gradients.engine import native_products
-from prudent.training.gradients.precision import whole_products
+from prudent.training.gradients.factors.products import whole_products
+from prudent.training.gradients.record_streams import is_capturing
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
-
-
-def inductor(graph: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
-    """Compile a graph to fused kernels: C++ on the CPU, Triton on a GPU."""
-    import torch._inductor as compiler  # slow to import, and only compiled runs need it
-
-    on_device = any(example.is_cuda for example in examples)
-    with _near_fusions() if on_device else nullcontext():
-        compiled: Callable[..., Any] = compiler.compile(graph, [*examples])
-    return compiled
-
-
-def _near_fusions() -> AbstractContextManager[Any]:
-    """Keep the compiler from computing in the forward pass what only the backward pass needs.
-
-    It would do so to read a value once instead of twice, and then keep both until they are needed:
-    for a normalisation that is a copy of its input. Ordinary training is compiled as two programs,
-    and has no such choice.
-    """
-    from torch._inductor.choices import InductorChoices
-    from torch._inductor.virtualized import V
-
-    class Near(InductorChoices):
-        @staticmethod
-        def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, *rest: Any) -> bool:
-            are_far = getattr(scheduler, "are_long_distant_nodes", None)  # not in every version
-            return are_far is None or not are_far(node1, node2)
-
-    handler: AbstractContextManager[Any] = V.set_choices_handler(Near())
-    return handler
 
 
 class Compiled:
@@ -76,7 +50,7 @@ class Compiled:
     def __init__(
         self,
         function: Callable[..., Any],
-        backend: Backend = inductor,
+        backend: Backend = compile_graph,
         setting: Callable[[], Hashable] = tuple,
     ) -> None:
         self._function = function
@@ -191,3 +165,130 @@ def kind(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
     return leaf
+
+
+_WARM_UP = 2
+_MOST = 8
+_LOG = logging.getLogger(__name__)
+
+
+class Captured:
+    """Wraps a function of trees of tensors and replays it as a CUDA graph for recurring shapes.
+
+    The first calls with new shapes run as they are, which also prepares what a capture must not do.
+    The next one is captured, and from then on the graph is replayed: its inputs are copied to where
+    it reads them. What it returns is overwritten by the next call. Random numbers of torch's
+    default generator, as dropout draws them, follow its seed at every replay, as without a graph.
+
+    Only a few shapes get a graph, because each keeps memory; others, and functions that cannot be
+    captured, run as they are.
+
+    Args:
+        function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
+            argument are read where they are, and must not move between calls. Tensors that it
+            changes in place are changed by every replay; what it does on the host happens once in
+            a capture, and not in a replay.
+        setting: Returns what else the function depends on; another one is captured anew.
+        generators: Generators that the function draws from, besides torch's default.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        setting: Callable[[], Hashable] = tuple,
+        generators: Sequence[torch.Generator] = (),
+    ) -> None:
+        self._function = function
+        self._setting = setting
+        self._generators = generators
+        self._calls: dict[Any, int] = {}
+        self._graphs: dict[Any, _Graph | None] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, fixed: Any, *arguments: Any) -> Any:
+        """Return what the function returns."""
+        if is_capturing():
+            return self._function(fixed, *arguments)
+        leaves, structure = pytree.tree_flatten(arguments)
+        places = tuple(map(_place, pytree.tree_leaves(fixed)))
+        key = structure, tuple(map(kind, leaves)), places, self._setting()
+        if key not in self._graphs:
+            self._calls[key] = self._calls.get(key, 0) + 1
+            if self._calls[key] <= _WARM_UP or len(self._graphs) >= _MOST:
+                return self._function(fixed, *arguments)
+            self._graphs[key] = self._capture(fixed, arguments)
+        graph = self._graphs[key]
+        return self._function(fixed, *arguments) if graph is None else graph.replay(leaves)
+
+    def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
+        inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
+        graph = torch.cuda.CUDAGraph()
+        default = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = [(each, each.get_state()) for each in (default, *self._generators)]
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        # Library workspaces belong to a stream. Runs that use streams of their own must be captured
+        # on them; otherwise graphs that run concurrently would share a workspace.
+        current = torch.cuda.current_stream()
+        stream = None if current == torch.cuda.default_stream() else current
+        # Other threads may go on as usual: a loader's thread allocates pinned memory for the
+        # batches that it reads ahead, and under torch's default, which watches all threads, that
+        # would abort the capture and fail itself.
+        capture = torch.cuda.graph(
+            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+        )
+        try:
+            with _no_collection(), capture:
+                result = self._function(fixed, *inputs)
+        except RuntimeError as error:
+            for generator, state in before:
+                _renew(generator, state)
+            # The text may come from a kernel, so only the kind of error is shown.
+            warnings.warn(
+                "The step cannot be captured as a CUDA graph and runs as it is, which changes no "
+                f"number but takes longer ({type(error).__name__}).",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return None
+        _LOG.info("The step is replayed as a CUDA graph.")
+        return _Graph(graph, fixed, pytree.tree_leaves(inputs), result)
+
+
+class _Graph(NamedTuple):
+    """A captured call: where it reads its inputs, and where it writes its result."""
+
+    graph: torch.cuda.CUDAGraph
+    fixed: Any  # kept alive: the graph reads it by address
+    inputs: list[Any]
+    result: Any
+
+    def replay(self, leaves: list[Any]) -> Any:
+        for place, leaf in zip(self.inputs, leaves, strict=True):
+            if isinstance(place, Tensor):
+                place.copy_(leaf)
+        self.graph.replay()
+        return self.result
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause garbage collection: freeing another run's graph would abort a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _renew(generator: torch.Generator, state: Tensor) -> None:
+    """Give a generator a state again: an aborted capture leaves it unusable."""
+    fresh = torch.Generator(generator.device)
+    fresh.set_state(state)
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+def _place(leaf: Any) -> Any:
+    return (leaf.data_ptr(), *kind(leaf)) if isinstance(leaf, Tensor) else leaf

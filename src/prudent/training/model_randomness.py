@@ -40,8 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prudent.training.gradients.randomness import is_capturing
-from prudent.training.gradients.record_streams import RecordStreams, Seeds, mixed
+from prudent.training.gradients.record_streams import RecordStreams, Seeds, is_capturing, mixed
 from prudent.training.keystream import Key, Purpose, Stream
 
 _SHARED = 0

@@ -3,7 +3,7 @@
 All noise is a function of the key and the number of the step: one process draws it once, and only a
 run that repeats the step draws it again. Distributions are computed in double precision, because
 the noise of a test must be accurate at probabilities as small as 1e-8. Noisy sums are rounded to a
-lattice (`lattice_noise`), because the low bits of a float can tell the sum from the noise.
+lattice (`rounding`), because the low bits of a float can tell the sum from the noise.
 """
 
 import functools
@@ -23,9 +23,9 @@ from prudent.accounting.events import (
     LaplaceTest,
     MarginTest,
 )
+from prudent.training.chunk import StepState
 from prudent.training.keystream import FINER_RANK, Key, Purpose, Uncopied, normals, uniforms
-from prudent.training.lattice_noise import rounded, spacing_of
-from prudent.training.step_state import StepState
+from prudent.training.rounding import rounded, spacing_of
 
 TEST_WORDS = 2
 """Number of random words from which the noise of a test is generated."""

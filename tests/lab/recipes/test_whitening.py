@@ -15,7 +15,7 @@ from prudent.lab.recipes.digits import linear
 from prudent.lab.recipes.features import ReleasedWhitening, mapped, of_unit_length
 from prudent.lab.settings import Experiment
 from prudent.training.keystream import Key
-from prudent.training.run.charging import charge_run
+from prudent.training.run.charging import RunCharge
 
 KEY = Key.from_seed(3)
 EXACT = ReleasedWhitening(noise_multiplier=1e-4)
@@ -178,6 +178,6 @@ def test_a_ledger_is_charged_once_for_the_release_and_the_steps():
     )
     ledger = OpenLedger()
     for resumed in (False, True):
-        charge_run(ledger, plan, "name", delta=1e-5, resumed=resumed)
+        RunCharge(ledger, plan, 1e-5, "name", resumed).pay()
     assert [charge.event for charge in ledger.charges] == [plan.event]
     assert plan.event.events[0] == dp.GaussianDpEvent(1.0)

@@ -22,13 +22,20 @@ from transformers import (
     TrainingArguments,
 )
 
-from prudent import ArgumentError
+from prudent import ArgumentError, Ledger
 from prudent.accounting.events import GaussianTest
+from prudent.accounting.relations import ZERO_OUT
+from prudent.budget.ledger import OverBudgetError
 from prudent.records.reader import checked
 from prudent.records.seeds import PUBLIC
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.adapters.huggingface import PrivateTrainer, reach
-from prudent.training.adapters.huggingface.records import Draw, Records, examples_of, padded
+from prudent.training.adapters.huggingface.records import (
+    LogicalDraw,
+    LogicalRecords,
+    examples_of,
+    padded,
+)
 from prudent.training.adapters.huggingface.self_test import check_optimizer, check_reach
 from prudent.training.adapters.huggingface.settings import REFUSALS
 from prudent.training.gradients import BookKeeping
@@ -409,8 +416,8 @@ class Tokens:
 
 def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
     ids = torch.arange(len(data))[None]
-    draw = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
-    (part,) = checked(Records(data, collate, example).__getitems__(draw)).parts
+    draw = LogicalDraw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    (part,) = checked(LogicalRecords(data, collate, example).__getitems__(draw)).parts
     return part
 
 
@@ -437,9 +444,9 @@ def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
     with pytest.raises(ArgumentError, match="fewer than three quarters of the first 8"):
         drawn(fine * 5 + other * 3, example, Tokens())
     assert drawn(fine * 6 + other * 9, example, Tokens()).valid.sum() == 6
-    records = Records(fine * 8 + other * 8, Tokens(), example)
+    records = LogicalRecords(fine * 8 + other * 8, Tokens(), example)
     ids = torch.arange(8, 16)[None]
-    last = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    last = LogicalDraw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
     with pytest.raises(ArgumentError, match="a batch of records in which none can") as error:
         checked(records.__getitems__(last))
     assert "secret" not in str(error.value)
@@ -447,9 +454,11 @@ def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
 
 def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
     data = [{"input_ids": [1]}] * 32
-    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
+    draw = LogicalDraw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
     for whole, rows in ((False, 8), (True, 32)):
-        records = Records(data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole)
+        records = LogicalRecords(
+            data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole
+        )
         (part,) = records.__getitems__(draw).parts
         assert part.inputs["input_ids"].shape == (rows, 1)
         assert part.valid.tolist() == [True] * 3 + [False] * (rows - 3)
@@ -648,3 +657,37 @@ def quiet() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+
+
+class TestLedger:
+    NOISY = Plan(sampling_rate=0.5, steps=2, aggregation=Sum(clip=0.5, noise_multiplier=4.0))
+
+    def test_a_run_and_its_continuation_are_charged_once(
+        self, arguments: Callable[..., TrainingArguments], tmp_path: Path
+    ) -> None:
+        args = arguments(save_strategy="steps", save_steps=1)
+        with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
+            run = trainer(bert(), args, plan=self.NOISY, ledger=ledger)
+            assert ledger.history() == []
+            run.train()
+            (charge,) = ledger.history()
+            assert (charge.event, charge.delta) == (self.NOISY.event, 1e-3)
+            assert charge.outcome == {"released": 1}
+            again = trainer(bert(), args, plan=self.NOISY, ledger=ledger)
+            again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+            assert len(ledger.history()) == 1
+            trainer(bert(), args, plan=self.NOISY, ledger=ledger).train()
+            assert len(ledger.history()) == 2
+
+    def test_what_does_not_fit_is_not_trained(
+        self, arguments: Callable[..., TrainingArguments], tmp_path: Path
+    ) -> None:
+        model = bert()
+        before = copy.deepcopy(model.state_dict())
+        with Ledger(tmp_path / "budget.db", epsilon=0.01, delta=1e-9, relation=ZERO_OUT) as ledger:
+            run = trainer(model, arguments(), plan=self.NOISY, ledger=ledger)
+            for _ in range(2):  # nothing has begun
+                with pytest.raises(OverBudgetError):
+                    run.train()
+            assert ledger.history() == []
+        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)

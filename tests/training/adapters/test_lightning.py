@@ -16,7 +16,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.tuner.tuning import Tuner
 
-from prudent import ArgumentError
+from prudent import ArgumentError, Ledger
+from prudent.accounting.relations import ZERO_OUT
+from prudent.budget.ledger import OverBudgetError
 from prudent.training import Key, Plan, Sum
 from prudent.training import make_private as made_private
 from prudent.training.adapters.lightning import make_private
@@ -251,3 +253,28 @@ def test_no_learning_rate_is_searched_on_private_records(tmp_path: Path) -> None
     with pytest.raises(ArgumentError, match="Search on public records"):
         Tuner(run).lr_find(made, batches)
     assert not run.optimizers or run.optimizers[0].steps == 0
+
+
+def test_a_ledger_is_charged_once_for_a_run_and_its_continuation(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "budget.db", epsilon=60.0, delta=1e-4, relation=ZERO_OUT) as ledger:
+        module, batches = private(ledger=ledger)
+        assert ledger.history() == []
+        first = trainer(tmp_path, max_epochs=1)
+        first.fit(module, batches)
+        first.save_checkpoint(tmp_path / "run.ckpt")
+        (charge,) = ledger.history()
+        assert charge.event == first.optimizers[0].plan.event
+        assert charge.outcome == {"released": 1}
+        module, batches = private(seed=1, ledger=ledger)
+        trainer(tmp_path).fit(module, batches, ckpt_path=tmp_path / "run.ckpt")
+        assert len(ledger.history()) == 1
+
+
+def test_what_does_not_fit_into_a_ledger_is_not_trained(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "budget.db", epsilon=1.0, delta=1e-9, relation=ZERO_OUT) as ledger:
+        module, batches = private(ledger=ledger)
+        before = copy.deepcopy(module.state_dict())
+        with pytest.raises(OverBudgetError):
+            trainer(tmp_path).fit(module, batches)
+        assert ledger.history() == []
+    torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 import prudent
-from prudent import ArgumentError
+from prudent import ArgumentError, Ledger
 from prudent._warning import PredictableNoiseWarning
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
+from prudent.budget.ledger import OverBudgetError
 from prudent.training import (
     AdaptiveTrim,
     Aggregation,
@@ -741,3 +743,60 @@ def test_autocast_of_the_caller_is_the_models_alone() -> None:
     loss.backward()
     optimizer.step()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+def ledger_of(folder: Path, epsilon: float = 50.0) -> Ledger:
+    return Ledger(folder / "budget.db", epsilon=epsilon, delta=1e-4, relation=ZERO_OUT)
+
+
+class TestLedger:
+    NOISY = plan(Sum(clip=0.5, noise_multiplier=4.0))
+
+    def test_the_whole_plan_is_charged_before_the_first_batch(self, tmp_path: Path) -> None:
+        with ledger_of(tmp_path) as ledger:
+            model, optimizer, loader = private(digits(), plan=self.NOISY, ledger=ledger)
+            assert ledger.history() == []
+            batch = next(iter(loader))
+            (charge,) = ledger.history()
+            assert (charge.event, charge.outcome) == (self.NOISY.event, {})
+            for _ in range(2):
+                take(model, optimizer, *batch)
+                batch = next(iter(loader))
+            (charge,) = ledger.history()
+            assert charge.outcome == {"released": 1}
+
+    def test_what_does_not_fit_is_not_trained(self, tmp_path: Path) -> None:
+        model = digits()
+        before = copy.deepcopy(model.state_dict())
+        with ledger_of(tmp_path, epsilon=0.01) as ledger:
+            _, optimizer, loader = private(model, plan=self.NOISY, ledger=ledger)
+            for act in (lambda: next(iter(loader)), optimizer.step):
+                with pytest.raises(OverBudgetError):
+                    act()
+            assert ledger.history() == []
+        assert optimizer.steps == 0
+        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+    def test_a_run_that_goes_on_is_not_charged_again(self, tmp_path: Path) -> None:
+        with ledger_of(tmp_path) as ledger:
+            model, optimizer, loader = private(digits(), plan=self.NOISY, ledger=ledger)
+            take(model, optimizer, *next(iter(loader)))
+            saved = optimizer.state_dict()
+            model, again, loader = private(
+                digits(), plan=self.NOISY, ledger=ledger, key=Key.from_seed(1)
+            )
+            again.load_state_dict(saved)
+            take(model, again, *next(iter(loader)))
+            assert len(ledger.history()) == 1
+            model, other, loader = private(
+                digits(), plan=self.NOISY, ledger=ledger, key=Key.from_seed(2)
+            )
+            take(model, other, *next(iter(loader)))
+            assert len(ledger.history()) == 2
+
+    def test_its_relation_must_cover_the_plan(self, tmp_path: Path) -> None:
+        with (
+            Ledger(tmp_path / "a.db", epsilon=9.0, delta=1e-4, relation=ADD_REMOVE) as ledger,
+            pytest.raises(ArgumentError, match="the number of records is public"),
+        ):
+            private(digits(), plan=None, epsilon=3.0, delta=1e-5, epochs=2, ledger=ledger)

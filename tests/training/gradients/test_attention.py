@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.contributions import Outer
-from prudent.training.gradients.tape import NormTape
+from prudent.training.gradients.factors.contributions import Outer
+from prudent.training.gradients.factors.tape import NormTape
 from tests.training.gradients.oracle import assert_agrees, squares
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prudent.training.gradients.contributions import (
+from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
     Outer,
@@ -14,8 +14,8 @@ from prudent.training.gradients.contributions import (
     outer,
     table_rows,
 )
-from prudent.training.gradients.norms import inner, squared_norms
-from prudent.training.gradients.products import shortened
+from prudent.training.gradients.factors.norms import inner, squared_norms
+from prudent.training.gradients.factors.products import shortened
 
 RECORDS, COUNT, SIZE = 4, 5, 3
 

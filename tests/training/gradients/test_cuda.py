@@ -8,10 +8,11 @@ import torch._inductor
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from prudent.training.gradients import BookKeeping, Materialised, kernels, products
-from prudent.training.gradients.contributions import Outer, as_it_is
-from prudent.training.gradients.norms import squared_norms
-from prudent.training.gradients.products import shortened
+from prudent.training.gradients import BookKeeping, Materialised
+from prudent.training.gradients.factors import kernels, products
+from prudent.training.gradients.factors.contributions import Outer, as_it_is
+from prudent.training.gradients.factors.norms import squared_norms
+from prudent.training.gradients.factors.products import shortened
 from prudent.training.rounding import SUMS
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.training.gradients import BookKeeping, convolution, image_kernels, normalisation
-from prudent.training.gradients.contributions import Dense
-from prudent.training.gradients.geometry import Geometry
+from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.factors import convolution, kernels, layers
+from prudent.training.gradients.factors.contributions import Dense
+from prudent.training.gradients.factors.kernels import Geometry
 from tests.training.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -29,9 +30,9 @@ def test_group_norm(shape, groups, affine, dtype):
     values, gradient = images(*shape, dtype=dtype) * 3 + 50, images(*shape)
     parameters = [images(1, shape[1], 1, 2)[0, :, 0, n].contiguous() for n in (0, 1)]
     weight, bias = parameters if affine else (None, None)
-    assert image_kernels.normalises(values, groups)
-    result, means, scales = image_kernels.group_norm(values, weight, bias, groups, 1e-5)
-    passed, *found = image_kernels.group_norm_backward(gradient, values, weight, means, scales)
+    assert kernels.normalises(values, groups)
+    result, means, scales = kernels.group_norm(values, weight, bias, groups, 1e-5)
+    passed, *found = kernels.group_norm_backward(gradient, values, weight, means, scales)
 
     exact = values.double().contiguous().requires_grad_()
     own = [torch.ones(shape[:2]).cuda().double(), torch.zeros(shape[:2]).cuda().double()]
@@ -63,10 +64,10 @@ def test_patches(kernel, stride, padding, dilation, size):
     geometry = Geometry(kernel, stride, padding, dilation, 1)
     values = images(3, 24, *size)
     expected = geometry.patches(values)
-    assert torch.equal(image_kernels.image_patches(values, geometry, cut=False), expected)
-    cut = image_kernels.image_patches(values, geometry, cut=True)
+    assert torch.equal(kernels.image_patches(values, geometry, cut=False), expected)
+    cut = kernels.image_patches(values, geometry, cut=True)
     assert torch.equal(cut, convolution.shortened(expected))
-    strips, begins = image_kernels.row_strips(values, geometry)
+    strips, begins = kernels.row_strips(values, geometry)
     rows = expected.view(3, -1, kernel[0], kernel[1] * 24)
     for index, begin in enumerate(begins):
         assert torch.equal(strips[:, begin : begin + rows.shape[1]], rows[:, :, index])
@@ -108,9 +109,9 @@ def test_a_model_is_the_same_with_channels_last(monkeypatch, autocast, strips):
 
     def watched(*args):
         normalised.append(args[0].shape)
-        return image_kernels.group_norm(*args)
+        return kernels.group_norm(*args)
 
-    monkeypatch.setattr(normalisation, "group_norm", watched)
+    monkeypatch.setattr(layers, "group_norm", watched)
 
     def answered(many):
         monkeypatch.setattr(convolution, "_MANY", many)

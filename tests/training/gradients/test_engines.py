@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.overrides import _get_current_function_mode
 
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.tape import NormTape
+from prudent.training.gradients.factors.tape import NormTape
 from tests.training.gradients.oracle import assert_agrees, cross_entropy
 
 
@@ -412,7 +412,7 @@ def test_recomputing_stores_nothing(model, monkeypatch):
             super().__init__(*args, **kwargs)
             tapes.append(self)
 
-    monkeypatch.setattr("prudent.training.gradients.bookkeeping.NormTape", Watched)
+    monkeypatch.setattr("prudent.training.gradients.engines.NormTape", Watched)
     for recompute in (True, False):
         BookKeeping(model, cross_entropy, recompute=recompute)(model, *batch(3))
         assert any(tapes.pop()._contributions.values()) is not recompute

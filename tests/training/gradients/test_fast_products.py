@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prudent.training.gradients import BookKeeping, layers
-from prudent.training.gradients.contributions import Dense, Outer, Rows, weighted_sums
-from prudent.training.gradients.norms import SquaredNorms, inner, squared_norms
-from prudent.training.gradients.products import cut_product, shortened
+from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.factors import layers
+from prudent.training.gradients.factors.contributions import Dense, Outer, Rows, weighted_sums
+from prudent.training.gradients.factors.norms import SquaredNorms, inner, squared_norms
+from prudent.training.gradients.factors.products import cut_product, shortened
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
-RULES, LAYERS = (f"prudent.training.gradients.{module}" for module in ("rules", "layers"))
+RULES, LAYERS = (f"prudent.training.gradients.factors.{module}" for module in ("rules", "layers"))
 
 
 def matrix(gradient: Tensor) -> Tensor:

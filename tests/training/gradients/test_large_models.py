@@ -8,7 +8,7 @@ from torch.utils import checkpoint as library
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.tape import NormTape
+from prudent.training.gradients.factors.tape import NormTape
 from tests.training.gradients.oracle import assert_agrees, cross_entropy, squares
 from tests.training.gradients.toys import (
     Decoder,

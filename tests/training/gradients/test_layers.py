@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prudent.training.gradients import BookKeeping, Engine, Materialised, convolution
-from prudent.training.gradients.convolution import _strip_products
-from prudent.training.gradients.products import shortened
+from prudent.training.gradients import BookKeeping, Engine, Materialised
+from prudent.training.gradients.factors import convolution
+from prudent.training.gradients.factors.convolution import _strip_products
+from prudent.training.gradients.factors.products import shortened
 from tests.tiers import examples
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
@@ -88,7 +89,7 @@ def test_convolution(engine, layer, shape):
 def test_convolution_of_the_library(monkeypatch, layer, shape):
     """What runs on a GPU, here on the CPU."""
     monkeypatch.setattr(
-        "prudent.training.gradients.rules._multiplies_patches", lambda images: False
+        "prudent.training.gradients.factors.rules._multiplies_patches", lambda images: False
     )
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, *shape), 4)
@@ -98,9 +99,9 @@ def test_convolution_of_the_library(monkeypatch, layer, shape):
 def test_convolution_over_strips(monkeypatch, layer, shape):
     """What runs on a GPU where patches are large, here on the CPU and small."""
     monkeypatch.setattr(
-        "prudent.training.gradients.rules._multiplies_patches", lambda images: False
+        "prudent.training.gradients.factors.rules._multiplies_patches", lambda images: False
     )
-    monkeypatch.setattr("prudent.training.gradients.convolution._LARGE", 0)
+    monkeypatch.setattr("prudent.training.gradients.factors.convolution._LARGE", 0)
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, *shape), 4)
 
@@ -143,7 +144,7 @@ def test_one_channel_on_x86(monkeypatch):
 
 
 def test_strips_are_used_where_patches_are_large(monkeypatch):
-    path = "prudent.training.gradients.convolution"
+    path = "prudent.training.gradients.factors.convolution"
     used = []
 
     def products(*arguments):
@@ -152,7 +153,7 @@ def test_strips_are_used_where_patches_are_large(monkeypatch):
 
     monkeypatch.setattr(f"{path}._strip_products", products)
     monkeypatch.setattr(
-        "prudent.training.gradients.rules._multiplies_patches", lambda images: False
+        "prudent.training.gradients.factors.rules._multiplies_patches", lambda images: False
     )
     for large, times in ((1 << 26, 0), (0, 1)):
         monkeypatch.setattr(f"{path}._LARGE", large)
@@ -164,7 +165,9 @@ def test_strips_are_used_where_patches_are_large(monkeypatch):
 def test_convolution_with_short_factors(monkeypatch, sizes):
     """TF32 as a GPU computes it: the norm stays that of what is summed."""
     channels, outputs, side = sizes
-    rules, convolution = (f"prudent.training.gradients.{m}" for m in ("rules", "convolution"))
+    rules, convolution = (
+        f"prudent.training.gradients.factors.{m}" for m in ("rules", "convolution")
+    )
     monkeypatch.setattr(f"{rules}._multiplies_patches", lambda images: False)
     monkeypatch.setattr(f"{convolution}._cuts_factors", lambda *factors: True)
     monkeypatch.setattr(
@@ -342,7 +345,7 @@ def test_patches_as_batch(engine, library, monkeypatch):
         return self.layer(x.reshape(-1, 2, 4, 4)).view(len(x), -1)
 
     if library:
-        path = "prudent.training.gradients.rules._multiplies_patches"
+        path = "prudent.training.gradients.factors.rules._multiplies_patches"
         monkeypatch.setattr(path, lambda images: False)
     model = Apply(function)
     model.layer = nn.Conv2d(2, 30, 3)

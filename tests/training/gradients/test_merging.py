@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from prudent.training.gradients import BookKeeping
-from prudent.training.gradients.contributions import Dense, Outer, Rows, as_it_is
-from prudent.training.gradients.merging import merged
-from prudent.training.gradients.norms import SquaredNorms, squared_norms
+from prudent.training.gradients.factors.contributions import Dense, Outer, Rows, as_it_is, merged
+from prudent.training.gradients.factors.norms import SquaredNorms, squared_norms
 from tests.training.gradients.oracle import squares
 from tests.training.gradients.test_contributions import RECORDS, contributions, random, shaped
 

@@ -11,17 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from prudent.training.aggregation import clip_weights
-from prudent.training.gradients import (
-    BookKeeping,
-    Formed,
-    Materialised,
-    contributions,
-    precision,
-    products,
-)
-from prudent.training.gradients.contributions import Dense, Outer, Rows, as_it_is
-from prudent.training.gradients.norms import lengths, squared_norms
-from prudent.training.gradients.products import shortened
+from prudent.training.gradients import BookKeeping, Formed, Materialised
+from prudent.training.gradients.factors import contributions, products
+from prudent.training.gradients.factors.contributions import Dense, Outer, Rows, as_it_is
+from prudent.training.gradients.factors.norms import lengths, squared_norms
+from prudent.training.gradients.factors.products import shortened
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 from tests.training.gradients.toys import Decoder, sequence_loss
@@ -326,7 +320,7 @@ torch.backends.fp32_precision = 'tf32'
 
 SETTINGS = f"""
 import os, torch
-exec(open({precision.__file__!r}).read())
+exec(open({products.__file__!r}).read())
 
 def settings():
     try:

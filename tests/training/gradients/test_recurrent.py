@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from prudent.training.aggregation import clip_weights
 from prudent.training.compiled import Compiled
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.contributions import Dense, Outer
-from prudent.training.gradients.tape import NormTape
+from prudent.training.gradients.factors.contributions import Dense, Outer
+from prudent.training.gradients.factors.tape import NormTape
 from tests.training.gradients.oracle import alone, assert_agrees, squares
 
 KINDS = {

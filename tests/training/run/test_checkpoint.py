@@ -25,7 +25,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.run import checkpoint
-from prudent.training.run.checkpoint import charge, charged, load_checkpoint, save_checkpoint
+from prudent.training.run.checkpoint import charged, load_checkpoint, record_paid, save_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore:The test passed in")  # by chance, without a seed
@@ -255,7 +255,7 @@ def test_the_ledger_never_goes_back(tmp_path, monkeypatch):
     """Steps paid for by a killed run stay paid, however often the resumed one stops to look."""
     folder = tmp_path
     interrupted(folder, monkeypatch, at=2)  # the first checkpoint after a step is lost
-    charge(folder, PLAN, 15)  # as a run with rarer evaluations would have
+    record_paid(folder, PLAN, 15)  # as a run with rarer evaluations would have
     paid = []
 
     def watch(model):
@@ -418,7 +418,7 @@ def test_files_stay_in_their_places_when_the_power_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", replacing)
     monkeypatch.setattr(os, "fsync", syncing)
     save_checkpoint(tmp_path, {"step": 0})
-    charge(tmp_path, PLAN, 1)
+    record_paid(tmp_path, PLAN, 1)
     assert calls == [tmp_path / "checkpoint.pt", "folder", tmp_path / "paid.json", "folder"]
 
 
@@ -459,7 +459,7 @@ def test_a_checkpoint_is_for_its_owner_alone(tmp_path):
 
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert charged(tmp_path) is None
-    charge(tmp_path, PLAN, 7)
+    record_paid(tmp_path, PLAN, 7)
     assert charged(tmp_path) == (7, PLAN.event_after(7), PLAN.relation, 0)
     assert json.loads((tmp_path / "paid.json").read_text())["steps"] == 7
 
@@ -491,7 +491,7 @@ def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
 
 
 def test_the_format_of_a_ledger_is_written_and_compared(tmp_path):
-    charge(tmp_path, PLAN, 7)
+    record_paid(tmp_path, PLAN, 7)
     path = tmp_path / "paid.json"
     content = json.loads(path.read_text())
     assert content.pop("format") == checkpoint.PAID_FORMAT
@@ -544,7 +544,7 @@ def test_a_checkpoint_is_an_archive_of_torch(tmp_path):
 
 
 def test_no_flipped_bit_of_a_ledger_changes_what_was_paid(tmp_path, finished):
-    charge(tmp_path, PLAN, 17)
+    record_paid(tmp_path, PLAN, 17)
     path = tmp_path / "paid.json"
     content = path.read_bytes()
     for bit in range(0, 8 * len(content), 3):  # every bit takes seconds

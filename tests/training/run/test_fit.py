@@ -31,8 +31,8 @@ from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise
 from prudent.training.run.checkpoint import charged
-from prudent.training.run.data import _gather
-from prudent.training.run.run import TrainingRun
+from prudent.training.run.reading import _gather
+from prudent.training.run.training_run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.run.files import read_metrics
 
@@ -219,7 +219,7 @@ class TestExecution:
 
             return watched
 
-        monkeypatch.setattr("prudent.training.run.data._gather", watching)
+        monkeypatch.setattr("prudent.training.run.reading._gather", watching)
         found = []
         for recompute in (False, True):
             batches.clear()

@@ -12,8 +12,8 @@ from prudent.records.form import inputs_and_targets
 from prudent.records.reader import RecordReader
 from prudent.records.seeds import PUBLIC
 from prudent.training import Execution, Plan, Sum, fit
-from prudent.training.run.reading import ItemLoader, Request, _Parts
-from prudent.training.run.run import TrainingRun
+from prudent.training.run.reading import ItemLoader, ReadRequest, _ReadBatches
+from prudent.training.run.training_run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 
 RECORDS, RATE = 60, 0.2
@@ -219,7 +219,7 @@ class TestOddItems:
     def test_the_stand_in_is_the_first_that_can_be_read(self):
         reader = RecordReader(Bare(lambda i: pair(i) if i > 1 else 1 / 0), None, range(RECORDS))
         assert torch.equal(reader.stand_in[0], INPUTS[2])
-        part = _Parts(reader)[Request([0, 5, 0], [True, True, False], PUBLIC)]
+        part = _ReadBatches(reader)[ReadRequest([0, 5, 0], [True, True, False], PUBLIC)]
         assert part.readable.tolist() == [False, True, False]
         assert torch.equal(part.inputs, INPUTS[[2, 5, 2]])
 
@@ -238,7 +238,7 @@ class TestOddItems:
         """One record would otherwise decide whether all others count."""
         data = Bare(lambda index: pair(index) if index else odd())
         reader = RecordReader(data, collate_fn, range(RECORDS))
-        part = _Parts(reader)[Request(list(range(1, 9)), [True] * 8, PUBLIC)]
+        part = _ReadBatches(reader)[ReadRequest(list(range(1, 9)), [True] * 8, PUBLIC)]
         assert part.readable.all()
         assert torch.equal(part.inputs, INPUTS[1:9])
         assert torch.equal(part.targets, TARGETS[1:9])
@@ -259,11 +259,11 @@ class TestOddItems:
             return pair(index)
 
         reader = RecordReader(Bare(late), None, range(8))
-        assert _Parts(reader)[Request(list(range(8, 20)), [True] * 12, PUBLIC)] is None
-        assert _Parts(reader)[Request([8, 9], [True] * 2, PUBLIC)] is not None
+        assert _ReadBatches(reader)[ReadRequest(list(range(8, 20)), [True] * 12, PUBLIC)] is None
+        assert _ReadBatches(reader)[ReadRequest([8, 9], [True] * 2, PUBLIC)] is not None
         loader = ItemLoader(reader=reader, device=torch.device("cpu"))
         with pytest.raises(ValueError, match="a batch of records in which none can") as error:
-            loader.part(Request(list(range(8, 20)), [True] * 12, PUBLIC))
+            loader.part(ReadRequest(list(range(8, 20)), [True] * 12, PUBLIC))
         assert "918273" not in str(error.value)
         assert error.value.__cause__ is None
         assert error.value.__context__ is None

@@ -25,7 +25,7 @@ from prudent.audit.training.curves import Family, GaussianCurve, epsilon_of_mu, 
 from prudent.training.gradients.engine import Loss
 from prudent.training.plan import Plan
 from prudent.training.run.execution import Execution
-from prudent.training.run.run import TrainingRun
+from prudent.training.run.training_run import TrainingRun
 
 _HELD_OUT = 0.2  # of the runs, to choose the threshold
 

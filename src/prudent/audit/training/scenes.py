@@ -47,6 +47,7 @@ from prudent.audit.lower_bounds import BoolArray, FloatArray
 from prudent.training.aggregation import (
     Aggregation,
     Fallback,
+    FixedTrim,
     Noisy,
     ProposeTestRelease,
     TrimmedSum,
@@ -55,8 +56,7 @@ from prudent.training.aggregation import (
 )
 from prudent.training.plan import Plan
 from prudent.training.run.execution import Execution
-from prudent.training.run.run import TrainingRun
-from prudent.training.trimming import FixedTrim
+from prudent.training.run.training_run import TrainingRun
 
 _SHORTER = 1 - 1e-6  # a norm that ranks below those of the other records, and moves a sum as far
 _RARE = math.log(1e-6)

@@ -41,9 +41,8 @@ from prudent.audit.training.scenes import (
     observe_lanes,
     opposed,
 )
-from prudent.training.aggregation import Noisy, ProposeTestRelease, Sum
+from prudent.training.aggregation import FixedTrim, Noisy, ProposeTestRelease, Sum
 from prudent.training.plan import Plan
-from prudent.training.trimming import FixedTrim
 
 _CANDIDATES = 400
 _BATCH = 64.0  # the public batch size of a plan without one

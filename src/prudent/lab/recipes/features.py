@@ -26,9 +26,9 @@ from prudent import _validate
 from prudent.lab.datasets import Dataset
 from prudent.lab.scattering import CELLS, CHANNELS, scattering
 from prudent.records.whole_network import codes_of, shipped_network
+from prudent.training.chunk import StepState
 from prudent.training.keystream import Key
 from prudent.training.noise import noise_on
-from prudent.training.step_state import StepState
 
 GROUPS = 27
 """Groups of the 81 channels that are normalised together."""

@@ -16,17 +16,17 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from prudent._validate import ArgumentError
-from prudent.training.adapters.private import (
-    CapturingOptimizer,
-    Preparation,
+from prudent.budget.charging import LedgerLike
+from prudent.training.adapters.private import Preparation, prepare
+from prudent.training.adapters.private_optimizer import (
+    PrivateOptimizer,
     check_capturable,
-    prepare,
     specialise,
 )
 from prudent.training.aggregation import Aggregation
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
-from prudent.training.poisson_loader import PoissonLoader
+from prudent.training.sampling import PoissonLoader
 
 Module = TypeVar("Module", bound=LightningModule)
 
@@ -46,6 +46,7 @@ def make_private(
     max_physical_batch: int | None = None,
     example: Any = None,
     key: Key | None = None,
+    ledger: LedgerLike | None = None,
 ) -> tuple[Module, PoissonLoader]:
     """Make the training of a LightningModule private: returns the module and its new loader.
 
@@ -71,6 +72,7 @@ def make_private(
         max_physical_batch: As for `prudent.make_private`.
         example: As for `prudent.make_private`.
         key: As for `prudent.make_private`.
+        ledger: As for `prudent.make_private`; to resume, `ckpt_path` has the saved state.
 
     Guarantee:
         As for `prudent.make_private`. Values that `training_step` logs, such as the loss, are
@@ -99,6 +101,7 @@ def make_private(
         max_physical_batch=max_physical_batch,
         example=example,
         key=key,
+        ledger=ledger,
     )
     run = _Run(preparation, model, delta)
     configure, callbacks = module.configure_optimizers, module.configure_callbacks
@@ -125,7 +128,7 @@ class _Run:
     preparation: Preparation
     model: nn.Module
     delta: float | None
-    optimizer: CapturingOptimizer | None = None
+    optimizer: PrivateOptimizer | None = None
 
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""
@@ -213,7 +216,7 @@ class _PrivacyCallback(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        steps = self._run.preparation.plan.steps
+        steps = self._run.preparation.charge.plan.steps
         for name, allowed, value, is_allowed in (
             ("devices", "one process", trainer.world_size, trainer.world_size == 1),
             (

@@ -1,27 +1,23 @@
 """Private training in a loop of your own: the model, optimizer and loader of `make_private`."""
 
-import functools
-from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
-from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
+from prudent.budget.charging import LedgerLike
+from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
-from prudent.training.gradients import Gradients
-from prudent.training.gradients.engine import count_records
-from prudent.training.gradients.outside import OutsideLoss, Pass, Reduction
+from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
-from prudent.training.planned_optimizer import PlannedOptimizer
-from prudent.training.poisson_loader import PoissonLoader, check_replaceable
-from prudent.training.sampling import PoissonSampler
+from prudent.training.run.charging import RunCharge
+from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -41,7 +37,8 @@ def make_private(
     max_physical_batch: int | None = None,
     example: Any = None,
     key: Key | None = None,
-) -> tuple[Model, "CapturingOptimizer", PoissonLoader]:
+    ledger: LedgerLike | None = None,
+) -> tuple[Model, PrivateOptimizer, PoissonLoader]:
     """Make a training loop private: returns its model, optimizer and loader, to use as before.
 
         model, optimizer, loader = prudent.make_private(
@@ -76,6 +73,9 @@ def make_private(
             longest item, every record is padded to the example's length.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
+        ledger: A `prudent.Ledger` that is charged for the whole plan before the loader draws its
+            first batch. A run that goes on from a saved state of the optimizer, loaded before that,
+            is not charged again.
 
     Guarantee:
         If every step is taken on the next batch of the loader, and the loss is a mean or a sum, as
@@ -116,6 +116,7 @@ def make_private(
         max_physical_batch=max_physical_batch,
         example=example,
         key=key,
+        ledger=ledger,
     )
     return model, preparation.optimizer(model, optimizer), preparation.loader
 
@@ -125,24 +126,24 @@ class Preparation:
     """What `make_private` knows before there is an optimizer.
 
     Attributes:
-        plan: The plan, calibrated.
+        charge: What the run is charged to, with its plan, calibrated.
         loader: The private loader.
         reduction: How the loss combines the records of a batch.
         physical_batch: Largest number of records whose activations are in memory.
         key: The key of the noise and the draws.
     """
 
-    plan: Plan
+    charge: RunCharge
     loader: PoissonLoader
     reduction: Reduction
     physical_batch: int | None
     key: Key
 
-    def optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> "CapturingOptimizer":
+    def optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
         """The private optimizer; call it once, because a second one would repeat its noise."""
-        return CapturingOptimizer(
+        return PrivateOptimizer(
             optimizer,
-            self.plan,
+            self.charge,
             model,
             self.loader,
             reduction=self.reduction,
@@ -164,6 +165,7 @@ def prepare(
     max_physical_batch: int | None,
     example: Any,
     key: Key | None,
+    ledger: LedgerLike | None,
 ) -> Preparation:
     """Check the arguments of `make_private`, find the noise and replace the loader."""
     check_replaceable(loader)
@@ -178,176 +180,16 @@ def prepare(
         batches = max(1, round(1 / plan.sampling_rate))
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
-    key = given_or_random(key)
+    charge, key = RunCharge(ledger, plan, delta), given_or_random(key)
     records = len(loader.dataset)  # type: ignore[arg-type]
     sampler = PoissonSampler(records, plan.sampling_rate, key=key)
     return Preparation(
-        plan,
-        PoissonLoader(loader, sampler, batches, example),
+        charge,
+        PoissonLoader(loader, sampler, batches, example, charge.pay),
         Reduction(loss_reduction),
         max_physical_batch,
         key,
     )
-
-
-class CapturingOptimizer(PlannedOptimizer):
-    """The optimizer that `make_private` returns.
-
-    It captures the model's forward passes in training mode; a step releases the gradients of the
-    one pass whose backward has run since the last step.
-
-    Args:
-        optimizer: As for `PlannedOptimizer`.
-        plan: As for `PlannedOptimizer`.
-        model: Its forward passes are captured from now on.
-        loader: The loader that the batches come from.
-        reduction: How the loss combines the records of a batch.
-        physical_batch: As for `OutsideLoss`.
-        key: The key of the noise.
-
-    Attributes:
-        plan: What is released; `plan.epsilon(delta)` is the price of the whole run.
-        outcome: Outcome of the last step, None before the first; its loss is NaN. See `StepOutcome`
-            for the private fields.
-        original_optimizer: The wrapped optimizer.
-    """
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        plan: Plan,
-        model: nn.Module,
-        loader: PoissonLoader,
-        *,
-        reduction: Reduction = Reduction.MEAN,
-        physical_batch: int | None = None,
-        key: Key,
-    ) -> None:
-        records = len(loader.dataset)  # type: ignore[arg-type]
-        super().__init__(
-            optimizer, plan, model, expected_batch=plan.sampling_rate * records, key=key
-        )
-        self._loader = loader
-        self._ready: list[Pass] = []
-        self._before: dict[str, tuple[Tensor | None, int]] = {}
-        own = type(model).forward
-        self._run_outside = OutsideLoss(
-            model, functools.partial(own, model), reduction, physical_batch
-        )
-        _capture(model, self._forward)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear all gradients, including those of records that no step has used."""
-        self._ready.clear()
-        super().zero_grad(set_to_none=True)
-
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model on a batch, one record at a time, in place of its own forward."""
-        trained = self.trained()
-        self._before = {
-            name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()
-        }
-        drawn = self._release.randomness.at(self.steps + 1)
-        ids = self._loader.ids(count_records(args, kwargs))
-        with drawn.seeded(), drawn.records(ids).active():
-            outputs, passed = self._run_outside(trained, args, kwargs)
-        passed.received = self._ready.append
-        return outputs
-
-    @override
-    def _take(self) -> Sequence[Gradients]:
-        ready = self._ready.copy()
-        self._ready.clear()
-        self._refuse_other_gradients()
-        if len(ready) != 1:
-            raise ValueError(
-                "Expected one backward pass through the outputs of the model before step(), got "
-                f"{len(ready) or 'none'}. Run the model in training mode, call backward() once "
-                "and then step(): two Poisson batches in one step can hold a record twice. To "
-                "save memory, use max_physical_batch."
-            )
-        self._loader.spend(ready[0].records)
-        return ready[0].gradients()
-
-    def _refuse_other_gradients(self) -> None:
-        """Raise an error if backward has written to the parameters themselves."""
-        found = []
-        for name, parameter in self.trained().items():
-            gradient, version = self._before.get(name, (None, 0))
-            if parameter.grad is not None and (
-                parameter.grad is not gradient or parameter.grad._version != version
-            ):
-                found.append(name)
-        if found:
-            raise ValueError(
-                f"Expected the loss to depend on the parameters through the model's outputs alone, "
-                f"got a gradient of {found} by another way, such as a penalty, a call of a part "
-                "of the model, or a model in evaluation mode: it would be neither clipped nor "
-                "noised. Use the optimizer's weight_decay for a penalty, call the model as a "
-                "whole and in training mode, or make the part private that you call."
-            )
-
-
-def check_capturable(model: nn.Module) -> None:
-    """Raise an error if the forward passes of a model cannot be captured."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise ArgumentError(
-            "model",
-            "in one process",
-            shown="DistributedDataParallel",
-            hint="Use prudent.fit, which several processes may call.",
-        )
-    if getattr(type(model), "_is_captured", False):
-        raise ArgumentError(
-            "model",
-            "an ordinary model",
-            shown="one that is already private",
-            hint="copy.deepcopy(model) is an ordinary copy of it.",
-        )
-
-
-def _capture(model: nn.Module, forward: Callable[..., Any]) -> None:
-    """Replace the model's forward in training mode."""
-    own = type(model).forward
-    running = False
-
-    @functools.wraps(own)
-    def captured(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        nonlocal running
-        if running or not (self.training and torch.is_grad_enabled()):
-            return own(self, *args, **kwargs)
-        running = True
-        try:
-            return forward(*args, **kwargs)
-        finally:
-            running = False
-
-    specialise(model, forward=captured, _is_captured=True)
-
-
-def specialise(model: nn.Module, **members: Any) -> None:
-    """Give one object methods of its own, by a subclass that no other object has.
-
-    Its parameters, attributes and repr stay as they are, and copies and pickles are of its own
-    class, without these methods.
-    """
-    base = type(model)
-    original = getattr(base, "_original", base)
-
-    def reduced_to_original(self: nn.Module, protocol: Any) -> Any:
-        reduced: Any = original.__reduce_ex__(self, protocol)
-        make, args, *rest = reduced
-        own = tuple(original if arg is type(self) else arg for arg in args)
-        return _made, (make, own), *rest  # pickle refuses `make` itself for another class
-
-    kept = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
-    own = {"__reduce_ex__": reduced_to_original, "_original": original}
-    model.__class__ = type(base.__name__, (base,), kept | own | members)
-
-
-def _made(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:
-    """A copy of a specialised model, of the model's own class."""
-    return make(*args)
 
 
 def _calibrated(

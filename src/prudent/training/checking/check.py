@@ -6,23 +6,31 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from prudent import _validate
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.training.checking.cost import Cost, measured
-from prudent.training.checking.loss_probes import loss_problems, other_paths
-from prudent.training.checking.model_probes import (
+from prudent.training.checking.probes import (
     changes_in_forward,
     engine_problems,
+    loss_problems,
     mixed_records,
+    other_paths,
     parameter_problems,
     unmoved_parameters,
     unsupported_layers,
 )
-from prudent.training.checking.subject import BatchLoss, Finding, LossKind, Severity, Subject
+from prudent.training.checking.subject import (
+    BatchLoss,
+    Cost,
+    Finding,
+    LossKind,
+    Severity,
+    Subject,
+    measured,
+)
 from prudent.training.gradients.engine import count_records
-from prudent.training.gradients.refusals import made_up as made_up_batch
+from prudent.training.gradients.unsupported import made_up as made_up_batch
 
 __all__ = ["CheckReport", "Cost", "Finding", "LossKind", "Severity", "check"]
 

@@ -14,12 +14,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.training.gradients.answers import (
+from prudent.training.gradients.factors.recurrent import refuse_packed
+from prudent.training.gradients.record_streams import (
+    Replay,
+    active_streams,
+    again,
+    restarting,
+    sketch,
+)
+from prudent.training.gradients.results import (
     Formed,
     Gradients,
     NoRecords,
@@ -27,10 +34,13 @@ from prudent.training.gradients.answers import (
     Values,
     check_same,
 )
-from prudent.training.gradients.randomness import Replay, restarting, sketch
-from prudent.training.gradients.record_streams import active_streams, again
-from prudent.training.gradients.refusals import Spared, attempt, made_up
-from prudent.training.gradients.unsupported import named, refuse_packed, refuse_unsupported
+from prudent.training.gradients.unsupported import (
+    Spared,
+    attempt,
+    made_up,
+    named,
+    refuse_unsupported,
+)
 
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
@@ -287,11 +297,6 @@ def count_records(inputs: Any, targets: Any) -> int:
             f"got shapes {[tuple(leaf.shape) for leaf in leaves]}."
         )
     return leaves[0].shape[0]
-
-
-def without_fused_attention() -> AbstractContextManager[None]:
-    """Use unfused attention: under vmap the fused kernels would run record by record."""
-    return sdpa_kernel(SDPBackend.MATH)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from prudent._torch_private import DisableTorchFunctionSubclass
 from prudent._validate import ArgumentError
 
 _LOSSES = {
@@ -41,7 +42,7 @@ class Computed(Tensor):
     ) -> Any:
         """Call `func` on ordinary tensors, and mark what it returns."""
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             if func in _LOSSES:
                 return _marked(_with_public_divisor(func, args, kwargs), Computed)
             found = func(*args, **kwargs)

@@ -1,20 +1,38 @@
-"""Layers that cannot give each record a gradient of its own, and what to use instead of them.
+"""Layers and records that a model cannot be trained on.
 
-Some are known before a model runs: they mix records, or change their weights by what they see. The
-others fail under vmap, with an error of torch that names neither the layer nor a way out; it is
-raised again with both.
+Some layers cannot give each record a gradient of its own. Some of these are known before a model
+runs: they mix records, or change their weights by what they see. The others fail under vmap, with
+an error of torch that names neither the layer nor a way out; it is raised again with both.
+
+For some records a model or a loss raises an error. Under vmap no code of the model can branch on a
+record. An error that one batch raises and another of the same shapes does not comes from a kernel
+that inspects values: a singular matrix, an index out of range. Passing it on would let one record
+stop the run, and its text may quote the record. So the records that fail on their own are
+identified and treated as records whose gradient is not finite, which count as zero. That is a
+function of each record and the public model, like every other gradient.
+
+An error in the code itself, such as a wrong shape, also occurs with made-up records. It is the
+error from made-up records that is raised, so no message ever depends on data.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import chain
 from traceback import walk_tb
-from typing import NoReturn
+from typing import Any
 
 import attrs
 import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
+
+from prudent._torch_private import (
+    batch_norm,
+    is_traced,
+    norm_base,
+    pytree,
+)
+from prudent.training.gradients.kept_records import KeptRecordError
+from prudent.training.gradients.record_streams import active_streams, again
 
 
 @attrs.frozen
@@ -71,17 +89,6 @@ def refuse_unsupported(model: nn.Module) -> None:
         raise ValueError(f"Expected layers that keep records apart, got {layer}")
 
 
-def refuse_packed() -> NoReturn:
-    """Raise an error for a packed sequence, whose layout depends on the lengths of all records."""
-    raise ValueError(
-        "Expected padded sequences, got a packed one: it mixes the time steps of all records, in "
-        "an order that depends on their lengths. Leave out pack_padded_sequence, give the layer "
-        "the padded tensor, and mask its padded outputs, or gather the output at position "
-        "length - 1. For a bidirectional layer, use one layer per direction and reverse each "
-        "sequence by indexing, so that its padding stays at the end."
-    )
-
-
 def named(error: Exception, model: nn.Module) -> Exception:
     """The error with the layer in which it occurred, or as it is if vmap is not the reason."""
     text = str(error)
@@ -101,9 +108,9 @@ def named(error: Exception, model: nn.Module) -> Exception:
 
 
 def _uses_batch_statistics(module: nn.Module) -> bool:
-    if not (isinstance(module, _NormBase) and module.training):
+    if not (isinstance(module, norm_base) and module.training):
         return False
-    return isinstance(module, _BatchNorm) or module.track_running_stats
+    return isinstance(module, batch_norm) or module.track_running_stats
 
 
 def _changes_rows(module: nn.Module) -> bool:
@@ -174,3 +181,107 @@ _OTHERWISE = (
     "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, or freeze it "
     "and call it under torch.no_grad()."
 )
+
+
+Run = Callable[[Any], Any]
+"""Runs a batch: a tree of tensors with records along the first axis."""
+
+Explain = Callable[[Exception], Exception]
+
+
+def attempt(run: Run, batch: Any) -> Any:
+    """The result of `run(batch)`, or None if it raises an error that may come from the records."""
+    try:
+        return run(batch)
+    except (torch.OutOfMemoryError, MemoryError, KeptRecordError):
+        raise
+    except Exception:
+        return None
+
+
+def made_up(batch: Any, records: int, *, varied: bool) -> Any:
+    """Made-up records with the shapes and types of a batch.
+
+    Args:
+        batch: The batch to imitate; only its shapes, types and devices are used.
+        records: Number of records to make up.
+        varied: Whether floating-point values vary between −1 and 1; otherwise they are zero.
+            Integers are always zero, because index 0 is always valid.
+    """
+
+    def one(leaf: Tensor) -> Tensor:
+        zeros = leaf.new_zeros(records, *leaf.shape[1:])
+        if not (varied and leaf.is_floating_point()):
+            return zeros
+        places = torch.arange(zeros.numel(), device=leaf.device, dtype=torch.float64)
+        return (places + 1).sin().view_as(zeros).to(leaf.dtype)
+
+    return pytree.tree_map_only(Tensor, one, batch)
+
+
+class Spared:
+    """The records of a batch that fail, and a made-up record that replaces them.
+
+    Args:
+        run: The function that fails on some record.
+        batch: The batch.
+        explain: Maps an error to the one to raise.
+
+    Attributes:
+        refused: True for the records that fail on their own.
+
+    Raises:
+        Exception: The error that `run` raises on made-up records, if it accepts none of them.
+    """
+
+    def __init__(self, run: Run, batch: Any, explain: Explain = lambda error: error) -> None:
+        if is_traced():
+            raise RuntimeError("A record was refused while the step was traced.")
+        first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
+        with torch.random.fork_rng([first.device] if first.is_cuda else []):
+            self._record = _accepted(run, batch, explain)
+            rows = _refused_rows(run, batch, range(len(first)))
+        self.refused = torch.zeros(len(first), dtype=torch.bool, device=first.device)
+        self.refused[rows] = True
+
+    def replaced(self, batch: Any) -> Any:
+        """The batch with every refused record replaced by the made-up one."""
+
+        def one(leaf: Any, other: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return torch.where(self.refused.view(-1, *[1] * (leaf.ndim - 1)), other, leaf)
+
+        return pytree.tree_map(one, batch, self._record)
+
+    def marked(self, values: Tensor) -> Tensor:
+        """Norms or losses, with NaN for every refused record."""
+        return values.masked_fill(self.refused, torch.nan)
+
+
+def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
+    """A made-up record that `run` accepts; if there is none, raises the first error."""
+    first: Exception | None = None
+    for varied in (True, False):
+        record = made_up(batch, 1, varied=varied)
+        try:
+            run(record)
+        except Exception as error:
+            first = first or error
+        else:
+            return record
+    assert first is not None
+    raise explain(first)
+
+
+def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:
+    """The indices of the records on which `run` fails, found by bisecting the batch."""
+    part = pytree.tree_map_only(Tensor, lambda leaf: leaf[rows.start : rows.stop], batch)
+    streams = active_streams()
+    with again(None if streams is None else streams.part(rows.start)):
+        if attempt(run, part) is not None:
+            return []
+    if len(rows) == 1:
+        return [rows.start]
+    middle = len(rows) // 2
+    return _refused_rows(run, batch, rows[:middle]) + _refused_rows(run, batch, rows[middle:])

@@ -1,21 +1,304 @@
-"""Interception of the torch functions that a model calls on one record at a time."""
+"""Interception of the torch functions that a model calls on one record at a time.
+
+- Functions that reject some values become total, because one odd record must not stop a run: a
+  class index out of range, a token outside the table, a probability outside [0, 1]. The kernels
+  behind them raise an error that quotes the value, or on a GPU terminate the process. Here the
+  value is replaced by an allowed one and the result of this record becomes NaN, which is possible
+  because under vmap each record is a separate call. The gradient of the record is then not finite,
+  so it counts as zero, whatever else is in the batch.
+- Attention layers are opened, so that book-keeping sees the functions they call.
+- An embedding bag becomes an embedding that is summed over each bag: torch's kernel would need one
+  table of gradients per record; an embedding adds a row per token.
+- Hugging Face models are told that they run on a record whose values cannot be branched on. They
+  look whether a mask hides anything, to skip it if not; they ask first whether a tensor is being
+  traced, and then keep the mask, which gives the same result. They also look whether the positions,
+  which all records share, are those of several packed sequences. While a step is captured or
+  compiled nothing can be looked at, so the answer that the same shape got before is given again;
+  otherwise a mask would be made where none is needed.
+"""
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Self
+from types import FunctionType
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from prudent.training.gradients.domains import DOMAINS
-from prudent.training.gradients.embedding_bag import DECOMPOSED
-from prudent.training.gradients.leftovers import Leftovers, is_record
-from prudent.training.gradients.record_streams import RANDOM, Draws
-from prudent.training.gradients.recurrent import RECURRENT, Scan, step_by_step
-from prudent.training.gradients.tracing import records_are_traced
+from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask_left_aligned
+from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
+from prudent.training.gradients.kept_records import Leftovers
+from prudent.training.gradients.record_streams import RANDOM, Draws, is_capturing
+
+
+def is_left_aligned(call: Callable[..., Any], values: Tensor, mask: Tensor) -> Any:
+    """Whether padding is at the end; of a record False, which only makes torch keep the mask."""
+    return not is_record(mask) and call(values, mask)
+
+
+def _projected(
+    query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> list[Tensor]:
+    """Queries, keys and values; slices of the joint weight would be derived tensors.
+
+    So each input is multiplied by the whole weight, and what is not needed of it is cut off.
+    """
+    products: dict[int, Tensor] = {}
+    parts = []
+    for place, values in enumerate((query, key, value)):
+        if id(values) not in products:
+            products[id(values)] = functional.linear(values, weight, bias)
+        parts.append(products[id(values)].chunk(3, -1)[place].contiguous())
+    return parts
+
+
+def _opened(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
+    """The function with other global names, and without the hook by which a mode intercepts it."""
+    plain = cast(FunctionType, function)
+    names = {**plain.__globals__, "has_torch_function": lambda _: False, **changed}
+    copy = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
+    copy.__kwdefaults__ = plain.__kwdefaults__
+    return copy
+
+
+OPENED: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.multi_head_attention_forward: _opened(
+        functional.multi_head_attention_forward, _in_projection_packed=_projected
+    )
+}
+"""Maps a function that a mode sees as one to a version that shows the mode what it calls."""
+
+MASKS: dict[Callable[..., Any], Callable[..., Any]] = {
+    nested_tensor_from_mask_left_aligned: is_left_aligned
+}
+"""Checks of a mask that only decide about a faster way; see `DOMAINS`."""
+
+
+Call = Callable[..., Any]
+
+
+def _classes(
+    call: Call,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    rest = weight, size_average, ignore_index, *rest
+    if target.is_floating_point() or not is_record(target):
+        return call(input, target, *rest, **options)
+    outside = _outside(target, 0, input.shape[min(1, input.ndim - 1)]) & (target != ignore_index)
+    return _spoiled(call(input, _replaced(target, outside, 0), *rest, **options), outside)
+
+
+def _probabilities(call: Call, input: Tensor, *rest: Any, **options: Any) -> Any:
+    if not is_record(input):
+        return call(input, *rest, **options)
+    outside = ~((input >= 0) & (input <= 1))
+    return _spoiled(call(_replaced(input, outside, 0.5), *rest, **options), outside)
+
+
+def _rows(
+    call: Call,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    # The gradient of one record is never a sparse tensor: vmap has none.
+    rest = padding_idx, max_norm, norm_type, scale_grad_by_freq, False
+    if not is_record(input):
+        return call(input, weight, *rest)
+    outside = _outside(input, 0, weight.shape[0])
+    return _spoiled(call(_replaced(input, outside, 0), weight, *rest), outside)
+
+
+def _along(call: Call, input: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
+    if not is_record(index):
+        return call(input, dim, index, *rest, **options)
+    outside = _outside(index, 0, input.shape[dim] if input.ndim else 1)
+    index = _replaced(index, outside, 0)
+    return _spoiled(call(input, dim, index, *rest, **options), outside)
+
+
+def _item(call: Call, input: Tensor, index: Any) -> Any:
+    """Indexing, where negative indices count from the end."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = [_axes(item) for item in items]
+    wrong, axis = [], 0
+    for place, item in enumerate(items):
+        if item is Ellipsis:
+            axis = input.ndim - sum(taken[place + 1 :])
+            continue
+        if isinstance(item, Tensor) and is_record(item) and item.dtype != torch.bool:
+            outside = _outside(item, -input.shape[axis], input.shape[axis])
+            items[place] = _replaced(item, outside, 0)
+            wrong.append(outside.any())
+        axis += taken[place]
+    if not wrong:
+        return call(input, index)
+    result = call(input, tuple(items) if isinstance(index, tuple) else items[0])
+    return _spoiled(result, torch.stack(wrong))
+
+
+def _axes(item: Any) -> int:
+    """The number of tensor axes that one part of an index consumes."""
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    return item.ndim if isinstance(item, Tensor) and item.dtype == torch.bool else 1
+
+
+def _outside(values: Tensor, least: int, end: int) -> Tensor:
+    return (values < least) | (values >= end)
+
+
+def _replaced(values: Tensor, outside: Tensor, allowed: float) -> Tensor:
+    return torch.where(outside, torch.full_like(values, allowed), values)
+
+
+def _spoiled(result: Tensor, outside: Tensor) -> Tensor:
+    """The result, NaN if any value was outside; integers, which have no gradient, are unchanged."""
+    if not result.is_floating_point():
+        return result
+    any_ = outside.any()
+    return result * torch.ones_like(any_, dtype=result.dtype).masked_fill(any_, torch.nan)
+
+
+DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.cross_entropy: _classes,
+    functional.nll_loss: _classes,
+    functional.binary_cross_entropy: _probabilities,
+    functional.embedding: _rows,
+    **MASKS,
+    Tensor.__getitem__: _item,
+    **dict.fromkeys(
+        (
+            torch.gather,
+            Tensor.gather,
+            torch.index_select,
+            Tensor.index_select,
+            torch.scatter,
+            Tensor.scatter,
+            torch.scatter_add,
+            Tensor.scatter_add,
+        ),
+        _along,
+    ),
+}
+"""Maps each function to its total version, whose first argument calls the original function."""
+
+
+def embedding_bag(
+    call: Callable[..., Any],
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Bags of equal size, the rows of a matrix of tokens, reduced as torch does.
+
+    Raises:
+        ValueError: If the bags of a record are given by offsets, which decide about shapes.
+    """
+    if not is_record(input):
+        rest = norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights
+        result: Tensor = call(
+            *(functional.embedding_bag, input, weight, offsets, max_norm),
+            *(*rest, include_last_offset, padding_idx),
+        )
+        return result
+    if input.ndim != 2 or offsets is not None:
+        raise ValueError(
+            "Expected the bags of torch.nn.EmbeddingBag as a matrix of tokens, one row per bag, "
+            "got offsets, which differ from record to record. Pad the bags to equal size and set "
+            "padding_idx."
+        )
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += weight.shape[0]
+    look_up = partial(DOMAINS[functional.embedding], partial(call, functional.embedding))
+    rows: Tensor = look_up(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    if per_sample_weights is not None:
+        weighted: Tensor = call(torch.mul, rows, per_sample_weights[..., None])
+        rows = weighted
+    counted = torch.ones_like(input) if padding_idx is None else (input != padding_idx).long()
+    inside = counted.bool()[..., None]
+    if mode == "max":
+        found = rows.masked_fill(~inside, -torch.inf).amax(1)
+        return torch.where(inside.any(1), found, 0)
+    total = torch.where(inside, rows, 0).sum(1)
+    return total / counted.sum(1, keepdim=True).clamp_min(1) if mode == "mean" else total
+
+
+DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {functional.embedding_bag: embedding_bag}
+"""Maps a function to one that takes `call`, which calls other functions in its place."""
+
+
+_unpacked: set[torch.Size] = set()
+"""Shapes of shared positions that were one sequence each."""
+
+
+@contextmanager
+def records_are_traced() -> Iterator[None]:
+    """Let Hugging Face models treat the tensors of a record as tensors without values."""
+    with ExitStack() as stack:
+        for module, name, changed in (
+            ("transformers.utils.import_utils", "is_fake_tensor", _or_a_record),
+            ("transformers.utils.import_utils", "is_cuda_stream_capturing", _never),
+            ("transformers.masking_utils", "find_packed_sequence_indices", _remembered),
+        ):
+            stack.enter_context(_patched(sys.modules.get(module), name, changed))
+        yield
+
+
+@contextmanager
+def _patched(module: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    before = getattr(module, name, None)
+    if before is None:  # the library is not loaded, or of another version
+        yield
+        return
+    setattr(module, name, change(before))
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _or_a_record(is_fake: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda tensor: is_fake(tensor) or (isinstance(tensor, Tensor) and is_record(tensor))
+
+
+def _never(is_captured: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: False
+
+
+def _remembered(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
+    def packed(positions: Tensor) -> Tensor | None:
+        if is_record(positions):
+            return find(positions)
+        if (is_capturing() or is_traced()) and positions.shape in _unpacked:
+            return None
+        found = find(positions)
+        (_unpacked.add if found is None else _unpacked.discard)(positions.shape)
+        return found
+
+    return packed
 
 
 class Watch(TorchFunctionMode):

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 
 

@@ -1,71 +1,97 @@
 """Charging a run to the budget of its data, kept in a ledger that other releases share."""
 
+import secrets
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import dp_accounting as dp
 
-from prudent.budget.charging import LedgerLike, charge_calibrated
+from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
 from prudent.training.plan import Plan
 
 
-def charge_run(
-    ledger: LedgerLike, plan: Plan, name: str, *, delta: float | None, resumed: bool
-) -> Sequence[Any]:
-    """Charge a ledger for the steps of a plan that it was not yet charged for.
+@attrs.define
+class RunCharge:
+    """The charge of one training run, made before its first record is used.
 
-    The whole plan is charged at once: how many steps a run takes does not depend on the data, and a
-    ledger that admits the first steps but not the last would leave an unfinished model. The run is
-    recognised in the ledger by its random name, so a resumed run is charged once, wherever it was
-    killed.
+    Every way of training pays here: `fit`, `make_private`, and the adapters of Hugging Face,
+    Lightning and Flower. The whole plan is charged at once: how many steps a run takes does not
+    depend on the data, and a ledger that admits the first steps but not the last would leave an
+    unfinished model. The run is recognised in the ledger by its random name, so a resumed run is
+    charged once, wherever it was killed.
 
-    Args:
-        ledger: The ledger.
+    Attributes:
+        ledger: The ledger; None: nothing is charged.
         plan: The plan, shortened to what its own budget covers.
-        name: The name of the run, saved in its checkpoints.
-        delta: The δ at which the run is priced, if one is given.
+        delta: The δ at which the run is priced; None: that of the ledger.
+        name: A random public name of the run, which its checkpoints hold.
         resumed: Whether the run may have been charged before.
-
-    Returns:
-        The charges of the run.
     """
-    label = f"training run {name}"
-    charges = []
-    if resumed and hasattr(ledger, "history"):
-        charges = [charge for charge in ledger.history() if charge.label == label]
-    due = plan.steps - sum(_steps(charge.event, plan) for charge in charges)
-    if due > 0:
-        charges.append(charge_calibrated(ledger, plan.event_after(due), label, delta=delta))
-    return charges
 
+    ledger: LedgerLike | None
+    plan: Plan
+    delta: float | None = None
+    name: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    resumed: bool = False
+    _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
 
-def note_release(ledger: LedgerLike, charges: Sequence[Any]) -> None:
-    """Note in the history of a ledger that the run was released. Costs nothing.
+    def __attrs_post_init__(self) -> None:
+        if self.ledger is not None:
+            check_ledger(
+                self.ledger,
+                self.plan.relation,
+                who="the plan",
+                hint="Give the plan a public expected_batch and a public sampling_rate",
+            )
 
-    A ledger that cannot be reached any more must not take the trained model with it: that is paid
-    for, whatever the history says.
-    """
-    if not hasattr(ledger, "record_outcome"):
-        return
-    try:
-        for charge in charges:
-            if not charge.outcome:
-                ledger.record_outcome(charge, "released")
-    except Exception as error:
-        warnings.warn(
-            "The run is complete and paid for, but its outcome could not be noted in the ledger, "
-            f"where it stays unknown: {error}",
-            stacklevel=2,
-        )
+    def resume(self, name: str) -> None:
+        """Go on with the run of this name, which may have been charged."""
+        self.name, self.resumed = name, True
+
+    def pay(self) -> None:
+        """Charge the steps of the plan that the ledger was not yet charged for, once.
+
+        If the ledger refuses, its error is raised and nothing is charged.
+        """
+        if self.ledger is None or self.name in self._made:
+            return
+        label = f"training run {self.name}"
+        charges = []
+        if self.resumed and hasattr(self.ledger, "history"):
+            charges = [charge for charge in self.ledger.history() if charge.label == label]
+        due = self.plan.steps - sum(_steps(charge.event, self.plan) for charge in charges)
+        if due > 0:
+            event = self.plan.event_after(due)
+            charges.append(charge_calibrated(self.ledger, event, label, delta=self.delta))
+        self._made[self.name] = charges
+
+    def note_release(self) -> None:
+        """Note in the history of the ledger that the run was released. Costs nothing.
+
+        A ledger that cannot be reached any more must not take the trained model with it: that is
+        paid for, whatever the history says.
+        """
+        charges = self._made.get(self.name)
+        record = getattr(self.ledger, "record_outcome", None)
+        if not charges or record is None:
+            return
+        self._made[self.name] = []
+        try:
+            for charge in charges:
+                if not charge.outcome:
+                    record(charge, "released")
+        except Exception as error:
+            warnings.warn(
+                "The run is complete and paid for, but its outcome could not be noted in the "
+                f"ledger, where it stays unknown: {error}",
+                stacklevel=2,
+            )
 
 
 def _steps(event: dp.DpEvent, plan: Plan) -> int:
     """The number of steps of a plan that an event pays for; 0 if it is of another plan."""
-    steps = event.events[-1] if plan.before is not None and _is_composed(event) else event
+    is_composed = isinstance(event, dp.ComposedDpEvent) and bool(event.events)
+    steps = event.events[-1] if plan.before is not None and is_composed else event
     count = getattr(steps, "count", 0)
     return count if count and event == plan.event_after(count) else 0
-
-
-def _is_composed(event: dp.DpEvent) -> bool:
-    return isinstance(event, dp.ComposedDpEvent) and bool(event.events)

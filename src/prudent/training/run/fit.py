@@ -1,9 +1,6 @@
 """The training function `fit`: from a plan, a model and data to a private model."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +9,19 @@ import torch
 from torch import nn
 
 from prudent import _validate
-from prudent._files import held
-from prudent.budget.charging import LedgerLike, check_ledger
+from prudent.budget.charging import LedgerLike
 from prudent.records.reader import Collate
-from prudent.training.corruption_hook import Corrupt, Corruption
+from prudent.training.chunk import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.sharding import rest
 from prudent.training.plan import Plan
-from prudent.training.run.charging import charge_run, note_release
-from prudent.training.run.checkpoint import charge, charged, load_checkpoint, save_checkpoint
-from prudent.training.run.evaluation import Evaluate, modes_kept
+from prudent.training.run.charging import RunCharge
 from prudent.training.run.execution import Execution
-from prudent.training.run.metrics import Metrics, Recorder
+from prudent.training.run.metrics import Evaluate, Metrics, Recorder, modes_kept
+from prudent.training.run.opened_run import OpenedRun
 from prudent.training.run.pass_watch import EARLY_LOOKS, PassWatch
-from prudent.training.run.run import TrainingRun
-from prudent.training.run.scheduling import Scheduler
-from prudent.training.run_identity import PORTIONS
+from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.updates import Scheduler
 
 Callback = Callable[[nn.Module, Metrics], object]
 """Called with the model and the public metrics at every evaluation."""
@@ -45,7 +39,7 @@ class Fitted:
         predictable_noise: Whether the run was seeded. The guarantee is void against anyone who
             knows the seed, because they can subtract the noise.
         lost: Number of steps of the plan that are paid for but not in the model, because a resumed
-            run could not prove that it would repeat them (see `prudent.training.run_identity`).
+            run could not prove that it would repeat them (see `prudent.training.run.checkpoint`).
     """
 
     model: nn.Module
@@ -137,7 +131,7 @@ def fit(
             checkpoint holds the key of the noise, so it is as secret as the data.
         resume: Continue from the checkpoint in `out`, if there is one. Steps since then are
             repeated with the same noise if everything is proved to be as it was, and otherwise
-            counted but not repeated: see `prudent.training.run_identity`.
+            counted but not repeated: see `prudent.training.run.checkpoint`.
         progress: Show a progress bar.
         tensorboard: Also write TensorBoard files to `out`.
         private_diagnostics: Also record values that are neither released nor charged (drawn batch
@@ -182,50 +176,34 @@ def fit(
     every = _validate.count(1, evaluate_every=every)
     marks = [_validate.count(evaluate_at=mark) for mark in evaluate_at]
     folder = None if out is None else _validate.path(out=out)
-    if ledger is not None:
-        check_ledger(
-            ledger,
-            plan.relation,
-            who="the plan",
-            hint="Give the plan a public expected_batch and a public sampling_rate",
-        )
+    charge = RunCharge(ledger, plan, delta, resumed=resume)
     speaks = processes.rank == 0
     watch = PassWatch(plan, run.step.expected_batch, said=not speaks)
-    with ExitStack() as stack:
-        stack.callback(run.close)
-        start, paid = _open(run, plan, folder, stack, resume=resume)
-        if start < plan.steps:
+    with OpenedRun.of(run, plan, folder, resume=resume) as opened:
+        if opened.step < plan.steps:
             _rehearse(run, evaluate)
             watch.before()
-        charges = _charge(run, ledger, plan, delta, resumed=resume)
-        recorder = Recorder(
+        charge.name = run.name
+        processes.first(charge.pay)
+        with Recorder(
             folder if speaks else None,
-            start,
+            opened.step,
             plan.steps,
             progress=progress and speaks,
             tensorboard=tensorboard and speaks,
-        )
-        stack.enter_context(recorder)
-        portion = plan.steps if folder is None else -(-plan.steps // PORTIONS)
-        for step, stop in pairwise(_stops(start, plan.steps, every, marks)):
-            for first, last in pairwise(_stops(step, stop, portion)):
-                if folder is not None and last > paid:
-                    paid = last
-                    processes.first(partial(charge, folder, plan, paid, renewals=run.renewals))
-                for number in run.steps(first, last):
+        ) as recorder:
+            for stop in opened.stops(every, marks):
+                for step in opened.take(stop):
                     recorder.advance()
-                    if number + 1 in EARLY_LOOKS or number + 1 == stop:
-                        watch.after(number + 1, run.passes)
-            shown = _evaluated(run, evaluate)
-            ends = stop == plan.steps
-            metrics = run.metrics(stop, shown, delta, private=private_diagnostics, ends=ends)
-            recorder.record(metrics)
-            if folder is not None:
-                _save(run, folder, stop)
-            if speaks:
-                _call(run, callbacks, metrics)
-        if ledger is not None:
-            processes.first(partial(note_release, ledger, charges))
+                    if step in EARLY_LOOKS or step == stop:
+                        watch.after(step, run.passes)
+                shown, ends = _evaluated(run, evaluate), stop == plan.steps
+                metrics = run.metrics(stop, shown, delta, private=private_diagnostics, ends=ends)
+                recorder.record(metrics)
+                opened.save()
+                if speaks:
+                    _call(run, callbacks, metrics)
+        processes.first(charge.note_release)
     if run.average is not None:
         run.average.leave()
     rate = run.pass_rate(plan.steps)
@@ -247,21 +225,6 @@ def _check_covered(
                 why="its bad records read the gradients of others, which no accounting covers, so "
                 f"no epsilon is {done}",
             )
-
-
-def _charge(
-    run: TrainingRun, ledger: LedgerLike | None, plan: Plan, delta: float | None, *, resumed: bool
-) -> Sequence[Any]:
-    """Charge the ledger, if there is one, in the first process."""
-    if ledger is None:
-        return ()
-    made: list[Any] = []
-
-    def act() -> None:
-        made.extend(charge_run(ledger, plan, run.name, delta=delta, resumed=resumed))
-
-    run.processes.first(act)
-    return made
 
 
 def _rehearse(run: TrainingRun, evaluate: Evaluate | None) -> None:
@@ -287,14 +250,6 @@ def _call(run: TrainingRun, callbacks: Iterable[Callback], metrics: Metrics) -> 
             callback(model, public)
 
 
-def _stops(start: int, end: int, every: int, marks: Collection[int] = ()) -> list[int]:
-    """The start, and the steps after which to evaluate: multiples, marks and the end."""
-    if start >= end:
-        return [start]
-    multiples = range(start + every - start % every, end, every)
-    return sorted({start, end, *multiples, *(mark for mark in marks if start < mark < end)})
-
-
 def _evaluated(run: TrainingRun, evaluate: Evaluate | None) -> dict[str, float]:
     """The results of an evaluation; the model's modes and shards are restored after it."""
     shown = {}
@@ -303,35 +258,6 @@ def _evaluated(run: TrainingRun, evaluate: Evaluate | None) -> dict[str, float]:
             shown = _numbers(evaluate(model))
     rest(run.model)
     return shown
-
-
-def _open(
-    run: TrainingRun, plan: Plan, folder: Path | None, stack: ExitStack, *, resume: bool
-) -> tuple[int, int]:
-    """Lock the folder until the stack closes; return the step to start from and the paid steps."""
-    processes = run.processes
-    if folder is not None:
-        processes.first(partial(folder.mkdir, parents=True, exist_ok=True))
-        processes.first(lambda: stack.enter_context(held(folder)))
-    start = paid = 0
-    if resume:
-        start, paid = _go_on(run, folder, plan)
-    elif folder is not None and processes.first(partial(charged, folder)) is not None:
-        raise _validate.ArgumentError(
-            "out",
-            "a folder without a run",
-            shown=f"{str(folder)!r}, whose record of what was paid would be overwritten",
-            hint="Use resume=True to continue that run, or choose another folder.",
-        )
-    if folder is not None and start == 0:
-        # A run killed before its first evaluation must also resume with the same noise.
-        _save(run, folder, 0)
-    return start, paid
-
-
-def _save(run: TrainingRun, folder: Path, step: int) -> None:
-    state = run.state(step)  # all processes take part; only one writes
-    run.processes.first(partial(save_checkpoint, folder, state))
 
 
 def _numbers(shown: Mapping[str, float]) -> dict[str, float]:
@@ -357,41 +283,3 @@ def _within(plan: Plan, budget: float | None, delta: float | None) -> Plan:
     if plan.epsilon(delta) <= budget:
         return plan
     return plan.longest(epsilon=budget, delta=delta)
-
-
-def _go_on(run: TrainingRun, folder: Path | None, plan: Plan) -> tuple[int, int]:
-    """Restore the run in a folder; return the step of its checkpoint and the charged steps."""
-    if folder is None:
-        raise _validate.ArgumentError("out", "the folder to resume from", got=None)
-    state = run.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-    known = run.processes.first(partial(charged, folder))
-    paid = 0 if known is None else known.steps
-    if state is not None:
-        run.check_own(state)
-    if paid and state is None:
-        raise _validate.ArgumentError(
-            "out",
-            "a folder with checkpoint.pt",
-            shown=f"{str(folder)!r}, where steps were paid for but no checkpoint is left",
-            hint="Without it, charged steps would be repeated with new noise. Restore the "
-            "checkpoint, or choose another folder.",
-        )
-    if paid > plan.steps:
-        raise _validate.ArgumentError(
-            "budget",
-            f"to cover the {paid} steps already charged in {str(folder)!r}",
-            shown=f"one for {plan.steps}",
-            hint="Use the original budget, or a larger one.",
-        )
-    taken = 0 if state is None else int(state["step"])
-    if known is not None and (known.event != plan.event_after(paid) or paid < taken):
-        raise _validate.ArgumentError(
-            "out",
-            "with what this run paid for",
-            shown=f"{str(folder)!r}, whose paid.json does not match its checkpoint",
-            hint="Restore the file from a copy, or start again in another folder.",
-        )
-    start = 0 if state is None else run.restore(state, known)
-    if start > taken:
-        _save(run, folder, start)  # with the new key, before its first step
-    return start, paid

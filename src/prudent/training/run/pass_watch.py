@@ -7,9 +7,8 @@ import attrs
 from scipy import stats
 
 from prudent._rounding import exact, nearest, rounded_up
-from prudent.training.aggregation import ProposeTestRelease
+from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRelease
 from prudent.training.plan import Plan
-from prudent.training.trimming import AdaptiveTrim, FixedTrim
 
 _FAIR = 0.2
 """A test that passes this often would be worth its price."""

@@ -1,25 +1,35 @@
-"""Batches of the items of a data set, read on the host, in worker processes ahead of time."""
+"""Access to records by id, from tensors on the device or from a data set on the host.
 
+With several processes, each reads only its own records: record i belongs to process i modulo their
+number.
+Items are read in worker processes ahead of time.
+"""
+
+import functools
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import attrs
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from prudent._torch_private import pytree
+from prudent._validate import ArgumentError
+from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
-from prudent.records.reader import RecordReader, checked
+from prudent.records.reader import Collate, RecordReader, checked
 from prudent.records.seeds import Seeds
 from prudent.training.chunk import Chunk
+from prudent.training.parallel.processes import Processes
+from prudent.training.run.execution import Execution
 from prudent.training.sampling import Batch, PoissonSampler
 
 
-class Request(NamedTuple):
+class ReadRequest(NamedTuple):
     """What to read for one physical batch.
 
     Attributes:
@@ -33,7 +43,7 @@ class Request(NamedTuple):
     seeds: Seeds
 
 
-class Part(NamedTuple):
+class ReadBatch(NamedTuple):
     """A physical batch as it was read, on the host.
 
     Attributes:
@@ -48,7 +58,7 @@ class Part(NamedTuple):
 
 
 @attrs.frozen
-class _Parts:
+class _ReadBatches:
     """Physical batches by request; in the form of a data set of batches.
 
     Attributes:
@@ -57,13 +67,13 @@ class _Parts:
 
     reader: RecordReader
 
-    def __getitem__(self, request: Request) -> Part | None:
+    def __getitem__(self, request: ReadRequest) -> ReadBatch | None:
         """The batch that was asked for; None if none of many records has the form."""
         rows = self.reader.rows(*request)
         if rows is None:
             return None
         readable = torch.tensor([row is not None for row in rows])
-        return Part(*inputs_and_targets(self.reader.batch(rows)), readable)
+        return ReadBatch(*inputs_and_targets(self.reader.batch(rows)), readable)
 
 
 @attrs.frozen(kw_only=True)
@@ -96,11 +106,11 @@ class ItemLoader:
                 for part, ids in zip(whole, batch.ids, strict=True)
             ]
 
-    def part(self, request: Request) -> Part:
+    def part(self, request: ReadRequest) -> ReadBatch:
         """One physical batch, read by this process."""
-        return checked(_Parts(self.reader)[request])
+        return checked(_ReadBatches(self.reader)[request])
 
-    def chunk(self, part: Part, ids: Tensor, *, recompute: bool = False) -> Chunk:
+    def chunk(self, part: ReadBatch, ids: Tensor, *, recompute: bool = False) -> Chunk:
         """A physical batch on the device, or with `recompute` a function that places it there."""
 
         def placed() -> tuple[Any, Any]:
@@ -114,9 +124,9 @@ class ItemLoader:
         masks = {"valid": part.readable.to(self.device), "ids": ids.to(self.device)}
         return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
 
-    def _parts(self, requests: Iterable[Request]) -> Iterator[Part]:
+    def _parts(self, requests: Iterable[ReadRequest]) -> Iterator[ReadBatch]:
         loader: DataLoader[Any] = DataLoader(
-            _Parts(self.reader),  # type: ignore[arg-type]
+            _ReadBatches(self.reader),  # type: ignore[arg-type]
             batch_size=None,  # an element is a whole physical batch
             sampler=requests,
             collate_fn=_unchanged,  # type: ignore[arg-type]
@@ -132,14 +142,101 @@ class ItemLoader:
             return map(checked, iter(loader))
 
 
-def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Batch]) -> Iterator[Request]:
+def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Batch]) -> Iterator[ReadRequest]:
     """What to read for each step, noting the batch of the step in `drawn`."""
     for step in steps:
         batch, seeds = sampler.batch(step), sampler.reading_seeds(step)
         drawn.append(batch)
         for ids, valid in zip(batch.ids.tolist(), batch.valid.tolist(), strict=True):
-            yield Request(ids, valid, seeds)
+            yield ReadRequest(ids, valid, seeds)
 
 
-def _unchanged(part: Part | None) -> Part | None:
+def _unchanged(part: ReadBatch | None) -> ReadBatch | None:
     return part
+
+
+Gather = Callable[[Tensor], tuple[Any, Any]]
+"""Maps record ids of this process to inputs and targets."""
+
+
+@attrs.frozen(kw_only=True)
+class RunRecords:
+    """The records of a run: tensors on the device, or items that are read on the host.
+
+    Attributes:
+        count: Number of records in all processes.
+        fingerprint: Returns the fingerprint of the records, which it computes once.
+        gather: Reads a batch of this process from tensors on the device; None for items.
+        loader: Reads batches of items on the host; None for tensors.
+    """
+
+    count: int
+    fingerprint: Callable[[], str]
+    gather: Gather | None = None
+    loader: ItemLoader | None = None
+
+    @classmethod
+    def of(
+        cls,
+        train_set: Any,
+        execution: Execution,
+        processes: Processes,
+        collate_fn: Collate | None = None,
+        example: Any = None,
+    ) -> Self:
+        """The records of a data set; this process reads only its own."""
+        tensors = None if isinstance(train_set, Dataset) and collate_fn else tensors_of(train_set)
+        count = count_of(train_set, tensors)
+        if count < processes.count:
+            raise ArgumentError(
+                "train_set",
+                f"with at least one record for each of the {processes.count} processes",
+                shown=f"{count} in all",
+                hint="Start fewer processes.",
+            )
+        known = functools.cache(functools.partial(fingerprint, train_set))
+        if tensors is None:
+            first = range(processes.rank, count, processes.count)
+            loader = ItemLoader(
+                reader=RecordReader(
+                    train_set, collate_fn, first, example=example, check=inputs_and_targets
+                ),
+                device=execution.device,
+                workers=execution.workers,
+                prefetch=execution.prefetch,
+            )
+            return cls(count=count, fingerprint=known, loader=loader)
+        for name, value in (("collate_fn", collate_fn), ("example", example)):
+            if value is not None:
+                raise ArgumentError(
+                    name,
+                    "None with a pair of tensors, which are already a batch",
+                    hint="A TensorDataset of them is a data set of items.",
+                )
+        gather = _gather(tensors, execution.device, processes)
+        return cls(count=count, fingerprint=known, gather=gather)
+
+    def check_same(self, processes: Processes) -> None:
+        """Raise an error unless every process has the same records in the same order."""
+        processes.check_same(records=self.count)
+        if processes.count > 1 and len(set(processes.gathered(self.fingerprint()))) > 1:
+            raise ArgumentError(
+                "train_set",
+                "with the same records in the same order in every process",
+                shown="different ones",
+                why="a record held by two processes would count twice",
+                hint="Shuffle and split with the same seed in every process.",
+            )
+
+
+def _gather(tensors: tuple[Any, Any], device: torch.device, processes: Processes) -> Gather:
+    """A function that reads rows of this process from tensors placed on the device."""
+    own = slice(processes.rank, None, processes.count)
+    placed = pytree.tree_map(lambda leaf: leaf[own].to(device), tensors)
+
+    def gather(ids: Tensor) -> tuple[Any, Any]:
+        rows = ids // processes.count
+        inputs, targets = pytree.tree_map(lambda leaf: leaf.index_select(0, rows), placed)
+        return inputs, targets
+
+    return gather

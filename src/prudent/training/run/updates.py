@@ -1,21 +1,223 @@
 """The updates of a run: read a batch, release its gradient, take an optimizer step."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
 
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from prudent import _validate
+from prudent._validate import ArgumentError
 from prudent.training.chunk import Chunk
-from prudent.training.run.counters import Counters
-from prudent.training.run.cuda_graph import CapturedStep, is_capturable
-from prudent.training.run.data import Gather
+from prudent.training.compiled import Captured
+from prudent.training.parallel.sharding import has_shards
+from prudent.training.run.reading import Gather
 from prudent.training.sampling import Batch
 from prudent.training.step import Step, StepOutcome
+
+
+class Average:
+    """A running average of the trained parameters of a model over its last steps.
+
+    torch's AveragedModel reads from the device at every step whether it is the first; a replayed
+    CUDA graph must not wait for that.
+
+    Args:
+        model: The model to average; not sharded.
+        keep: Fraction of the average that each step keeps.
+
+    Attributes:
+        values: The averages, in the order of the parameters.
+    """
+
+    def __init__(self, model: nn.Module, keep: float) -> None:
+        self._keep = _validate.between(0, 1, ends="[)", average=keep)
+        if has_shards(model):
+            raise _validate.ArgumentError(
+                "average",
+                "None for a model sharded by fully_shard",
+                got=keep,
+                why="averages are not sharded",
+            )
+        self._trained: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self.values = _copies(self._trained)
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Update the averages after step number `step`, from 0; the first steps weigh the same."""
+        keep = min(self._keep, step / (step + 1))
+        update = get_ema_multi_avg_fn(keep)  # type: ignore[no-untyped-call]
+        update(self.values, self._trained, step)
+
+    def leave(self) -> None:
+        """Copy the averages into the model."""
+        _put(self.values, self._trained)
+
+    def restore(self, values: list[Tensor] | None) -> None:
+        """Restore saved averages, or start from the parameters if there are none."""
+        _put(self._trained if values is None else values, self.values)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """A context in which the model holds the averages."""
+        own = _copies(self._trained)
+        self.leave()
+        try:
+            yield
+        finally:
+            _put(own, self._trained)
+
+
+def _copies(values: list[Tensor]) -> list[Tensor]:
+    return [value.detach().clone() for value in values]
+
+
+@torch.no_grad()
+def _put(values: list[Tensor], places: list[Tensor]) -> None:
+    """Copy values in place, because a captured step refers to parameters by address."""
+    for place, value in zip(places, values, strict=True):
+        place.copy_(value)
+
+
+class Averages(NamedTuple):
+    """Means over the steps since the previous reading.
+
+    Attributes:
+        pass_rate: Fraction of passed tests.
+        drawn: Mean number of records drawn. Private.
+        loss: Mean loss. Private.
+    """
+
+    pass_rate: float
+    drawn: float
+    loss: float
+
+
+@attrs.define
+class Counters:
+    """Sums over steps, and the position of the last reading.
+
+    Attributes:
+        passes: Passed tests since the start of the run.
+        drawn: Records drawn since the last reading. Private.
+        losses: Sum of mean losses since the last reading. Private.
+        read_step: Step of the last reading.
+        read_passes: Passed tests at the last reading.
+    """
+
+    passes: Tensor
+    drawn: Tensor
+    losses: Tensor
+    read_step: int = 0
+    read_passes: float = 0.0
+
+    @classmethod
+    def start(cls, device: torch.device) -> Self:
+        """All counters at zero."""
+        # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
+        passes, drawn, losses = (
+            torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
+        )
+        return cls(passes, drawn, losses)
+
+    def add(self, outcome: StepOutcome) -> None:
+        """Count a step, in place and without reading values from the device."""
+        self.passes += outcome.passed
+        self.drawn += outcome.drawn
+        self.losses += outcome.loss
+
+    def read(self, step: int) -> Averages:
+        """The averages since the last reading, which this one replaces."""
+        since = max(1, step - self.read_step)
+        passes = float(self.passes)
+        averages = Averages(
+            pass_rate=(passes - self.read_passes) / since,
+            drawn=float(self.drawn) / since,
+            loss=float(self.losses) / since,
+        )
+        self.read_step, self.read_passes = step, passes
+        self.drawn.zero_()
+        self.losses.zero_()
+        return averages
+
+    def restore(self, step: int, passes: Tensor) -> None:
+        """Continue after `step` steps of a saved run, `passes` of which passed."""
+        self.passes.copy_(passes)
+        self.read_step, self.read_passes = step, float(self.passes)
+
+
+Scheduler = Callable[[torch.optim.Optimizer], LRScheduler]
+"""Makes a scheduler for an optimizer, such as `lambda o: CosineAnnealingLR(o, T_max=1000)`."""
+
+
+def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
+    """The scheduler of a run; None if there is none.
+
+    Raises:
+        ArgumentError: If it cannot be stepped without a measurement or cannot be saved.
+    """
+    if make is None:
+        return None
+    scheduler = make(optimizer) if callable(make) else make
+    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        raise ArgumentError(
+            "scheduler",
+            "a function of the optimizer that returns a torch scheduler of the step alone",
+            shown=type(scheduler).__name__,
+            hint="Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps).",
+        )
+    file = io.BytesIO()
+    try:
+        torch.save(scheduler.state_dict(), file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception as error:
+        raise ArgumentError(
+            "scheduler",
+            "with a state of tensors and plain values, which a checkpoint can hold",
+            shown=type(scheduler).__name__,
+            hint="Keep functions out of its state, or use LambdaLR with a plain function.",
+        ) from error
+    return scheduler
+
+
+def schedule_state(scheduler: LRScheduler | None) -> dict[str, Any] | None:
+    """The state of a scheduler for a checkpoint."""
+    if scheduler is None:
+        return None
+    return {"kind": type(scheduler).__name__, "state": scheduler.state_dict()}
+
+
+def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None) -> None:
+    """Restore what `schedule_state` returned.
+
+    Raises:
+        ValueError: If the run was started with another kind of scheduler. Its repeated steps would
+            be taken from other parameters with the same noise.
+    """
+    kinds = [None if saved is None else saved["kind"]]
+    kinds.append(None if scheduler is None else type(scheduler).__name__)
+    if kinds[0] != kinds[1]:
+        raise ArgumentError(
+            "scheduler",
+            f"as at the start of this run: {kinds[0]}",
+            shown=str(kinds[1]),
+            why="repeated steps would release other sums with the same noise",
+        )
+    if scheduler is not None and saved is not None:
+        scheduler.load_state_dict(saved["state"])
+
+
+_Done = tuple[StepOutcome, list[Tensor | None]]
+"""The outcome of an update and the gradients that it released."""
+
+_CAPTURABLE = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
 
 @attrs.define(kw_only=True)
@@ -37,7 +239,8 @@ class Updates:
     gather: Gather | None = None
     scheduler: LRScheduler | None = None
     captures: bool = False
-    _captured: CapturedStep | None = attrs.field(default=None, init=False)
+    _captured: Captured | None = attrs.field(default=None, init=False)
+    _taken: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.captures = self.captures and self.gather is not None and self.step.noise.capturable
@@ -53,7 +256,7 @@ class Updates:
         A graph would repeat the settings with which it was captured, so an optimizer whose settings
         a scheduler changes runs outside it.
         """
-        return self.captures and self.scheduler is None and is_capturable(self.optimizer)
+        return self.captures and self.scheduler is None and type(self.optimizer) in _CAPTURABLE
 
     def __call__(self, batch: Batch | Sequence[Chunk]) -> StepOutcome:
         """Perform the update of one batch, given by its ids or as chunks already read."""
@@ -68,22 +271,30 @@ class Updates:
         return outcome
 
     def _replay(self, batch: Batch) -> StepOutcome:
-        whole = self._captures_optimizer
+        """Perform one update as a graph; the next one overwrites the tensors of the outcome.
+
+        A replay counts its steps on the device and reads the keystream at its own position, as an
+        uncaptured step would; the host counts here.
+        """
+        step = self.step
+        step.refuse_beyond_plan()
+        self._taken = step.taken
         if self._captured is None:
-            act = self._update if whole else self._release
-            self._captured = CapturedStep(
-                lambda ids, valid: act(self._chunks(ids, valid)),
-                self.step,
-                self.step.model,
-                self.optimizer,
-                batch,
-                self.counters.tensors,
-            )
-        outcome = self._captured(batch)
-        if not whole:
-            self._captured.place_gradients()
+            self._captured = Captured(self._on_device, step.modes, [step.generator])
+        with step.randomness.at(self._taken + 1).seeded():
+            found: _Done = self._captured((), batch.ids, batch.valid)
+        step.state.taken = self._taken + 1
+        if not self._captures_optimizer:
+            for parameter, gradient in zip(step.model.parameters(), found[1], strict=True):
+                parameter.grad = gradient  # a batch of several chunks may have set another
             self.optimizer.step()
-        return outcome
+        return found[0]
+
+    def _on_device(self, _: tuple[()], ids: Tensor, valid: Tensor) -> _Done:
+        self.step.state.taken = self._taken  # a capture that failed has counted the step
+        act = self._update if self._captures_optimizer else self._release
+        outcome = act(self._chunks(ids, valid))
+        return outcome, [parameter.grad for parameter in self.step.model.parameters()]
 
     def _update(self, chunks: Sequence[Chunk]) -> StepOutcome:
         outcome = self._release(chunks)

@@ -14,6 +14,9 @@ pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
+from prudent import Ledger
+from prudent.accounting.relations import ZERO_OUT
+from prudent.budget.ledger import OverBudgetError
 from prudent.training import Plan, Sum
 from prudent.training.adapters.federated import PrivateStrategy
 from tests.training.adapters.federated.grid import LocalGrid, adding, arrays
@@ -304,3 +307,23 @@ def test_a_strategy_is_not_copied(copied, begun):
         run(strategy, [adding(UP)] * 4)
     with pytest.raises(TypeError, match="holds the key of a run"):
         copied(strategy)
+
+
+class TestLedger:
+    def test_all_rounds_are_charged_before_the_first_draw(self, tmp_path):
+        plan = plan_of(rate=0.5, steps=4, noise=4.0)
+        with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4, relation=ZERO_OUT) as ledger:
+            strategy = strategy_of(plan, ledger=ledger)
+            assert ledger.history() == []
+            for _ in range(2):
+                run(strategy, [adding(UP)] * 4)
+                (charge,) = ledger.history()
+                assert (charge.event, charge.outcome) == (plan.event, {"released": 1})
+
+    def test_a_refusal_sends_no_message(self, tmp_path):
+        with Ledger(tmp_path / "budget.db", epsilon=0.01, delta=1e-9, relation=ZERO_OUT) as ledger:
+            strategy = strategy_of(plan_of(rate=0.5, steps=4, noise=4.0), ledger=ledger)
+            grid = LocalGrid(dict(enumerate([adding(UP)] * 4, start=10)))
+            with pytest.raises(OverBudgetError):
+                strategy.start(grid, arrays(**MODEL), num_rounds=1)
+            assert (grid.sent, strategy.taken, ledger.history()) == ([], 0, [])

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from prudent.training import Execution, Plan
-from prudent.training.corruption_hook import Corrupt, Corruption
+from prudent.training.chunk import Corrupt, Corruption
 from prudent.training.run.metrics import Metrics
-from prudent.training.run.run import TrainingRun
+from prudent.training.run.training_run import TrainingRun
 from prudent.training.sampling import roomy_batch
 
 Work = Iterator[None]

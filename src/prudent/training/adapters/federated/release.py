@@ -20,11 +20,11 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent.training.aggregation import Decision, Fallback, ProposeTestRelease
+from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.noise import HostNoise
 from prudent.training.plan import Plan
 from prudent.training.rounding import noise_factor
-from prudent.training.step_state import StepState
 
 _HOST = torch.device("cpu")
 

@@ -1,25 +1,116 @@
 """A Flower strategy whose rounds are the steps of a plan."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from logging import INFO
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from prudent import _extras, _validate
+from prudent._validate import ArgumentError
+from prudent.budget.charging import LedgerLike
+from prudent.records.form import Form, Leaf
 from prudent.training.adapters.federated.release import RoundRelease
 from prudent.training.keystream import Key, Purpose, Uncopied, uniforms
 from prudent.training.plan import Plan
+from prudent.training.run.charging import RunCharge
 
 with _extras.needed("prudent.training.adapters.federated.PrivateStrategy"):
-    from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+    from flwr.app import (
+        Array,
+        ArrayRecord,
+        ConfigRecord,
+        Message,
+        MessageType,
+        MetricRecord,
+        RecordDict,
+    )
     from flwr.common import log
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result, Strategy
 
-from prudent.training.adapters.federated.records import Layout
+
+class _Entry(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+
+class Layout:
+    """The names, shapes and types of a model's arrays, in order.
+
+    Args:
+        arrays: The model.
+
+    Attributes:
+        dimension: Number of values in the model.
+    """
+
+    def __init__(self, arrays: ArrayRecord) -> None:
+        self._entries = {
+            name: _Entry(values.shape, values.dtype)
+            for name, values in ((name, array.numpy()) for name, array in arrays.items())
+        }
+        for name, entry in self._entries.items():
+            if not np.issubdtype(entry.dtype, np.floating):
+                raise ArgumentError(
+                    "arrays",
+                    "of floating-point numbers",
+                    shown=f"{entry.dtype} for {name!r}",
+                    why="noise cannot be added to integers",
+                    hint="Do not send it; replace layers that count, such as batch normalisation.",
+                )
+        self.dimension = sum(math.prod(entry.shape) for entry in self._entries.values())
+        if not self.dimension:
+            raise ArgumentError("initial_arrays", "with at least one number", shown="none")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._entries == other._entries
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def flatten(self, arrays: ArrayRecord) -> Tensor:
+        """All values as one double-precision vector; raises an error if the layout differs."""
+        if list(arrays) != list(self._entries):
+            raise ArgumentError(
+                "arrays", "with the names of the model's arrays", shown="other names"
+            )
+        parts = []
+        for name, entry in self._entries.items():
+            values = arrays[name].numpy()
+            row = Form(Leaf(torch.float64, entry.shape)).row(values)
+            if row is None or not np.issubdtype(values.dtype, np.floating):
+                raise ValueError(f"Expected {name!r} of shape {entry.shape}, got another array.")
+            parts.append(row[0].reshape(-1))
+        return torch.cat(parts)
+
+    def unflatten(self, vector: Tensor) -> ArrayRecord:
+        """The named arrays of a vector, with the model's shapes and types."""
+        sizes = [math.prod(entry.shape) for entry in self._entries.values()]
+        parts = torch.split(vector.detach(), sizes)
+        return ArrayRecord(
+            {
+                name: Array(part.numpy().reshape(entry.shape).astype(entry.dtype))
+                for (name, entry), part in zip(self._entries.items(), parts, strict=True)
+            }
+        )
+
+    def read(self, reply: Message) -> Tensor | None:
+        """The model that a client sent back, or None if the reply does not hold one.
+
+        A client may send anything. What it sends must affect only its own update, so this never
+        raises: an error would let one client stop the round for all.
+        """
+        try:
+            if reply.has_error():
+                return None
+            (arrays,) = reply.content.array_records.values()
+            return self.flatten(arrays)
+        except Exception:
+            return None
 
 
 class PrivateStrategy(Uncopied, Strategy):
@@ -60,6 +151,7 @@ class PrivateStrategy(Uncopied, Strategy):
             knows the number can subtract the noise. None, the default: a key from the operating
             system.
         patience: Seconds that the first round waits before it starts with the connected clients.
+        ledger: A `prudent.Ledger` that is charged for all rounds of the plan before the first draw.
         options: Options of the optimizer.
 
     Attributes:
@@ -75,6 +167,7 @@ class PrivateStrategy(Uncopied, Strategy):
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
         seed: int | None = None,
         patience: float = 60.0,
+        ledger: LedgerLike | None = None,
         **options: Any,
     ) -> None:
         self.plan = plan
@@ -83,6 +176,7 @@ class PrivateStrategy(Uncopied, Strategy):
         self._optimizer_of = optimizer
         self._options = options or {"lr": 1.0}
         self._key = Key.random() if seed is None else Key.from_seed(seed)
+        self._charge = RunCharge(ledger, plan)
         self._draws = 0
         self._layout: Layout | None = None
         self._drawn: frozenset[int] | None = None
@@ -140,6 +234,7 @@ class PrivateStrategy(Uncopied, Strategy):
                 f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
                 "does not pay for it."
             )
+        self._charge.pay()
         self._set_model(arrays)
         drawn = self._draw(self._connected(grid))
         self._drawn = frozenset(drawn)
@@ -168,6 +263,7 @@ class PrivateStrategy(Uncopied, Strategy):
         models = (self._layout.read(answers[node]) for node in sorted(answers))
         updates = [model - self._model.detach() for model in models if model is not None]
         released, outcome = self._release(updates)
+        self._charge.note_release()
         self._model.grad = -released
         self._optimizer.step()
         public = MetricRecord(

@@ -27,7 +27,7 @@ Row = dict[str, Tensor]
 
 
 @attrs.frozen(eq=False)
-class Draw:
+class LogicalDraw:
     """What is drawn for one step. Secret.
 
     Attributes:
@@ -43,7 +43,7 @@ class Draw:
     seeds: Seeds
 
 
-class Draws(Sampler[Any]):
+class LogicalDraws(Sampler[Any]):
     """The batch sampler of a loader: the draws of one epoch.
 
     Args:
@@ -59,16 +59,16 @@ class Draws(Sampler[Any]):
     def __len__(self) -> int:
         return self._steps
 
-    def __iter__(self) -> Iterator[Draw]:
+    def __iter__(self) -> Iterator[LogicalDraw]:
         first = self._taken() // self._steps * self._steps
         for number in range(first, first + self._steps):
             batch = self._sampler.batch(number)
             seeds = self._sampler.reading_seeds(number)
-            yield Draw(number, batch.ids.cpu(), batch.valid.cpu(), seeds)
+            yield LogicalDraw(number, batch.ids.cpu(), batch.valid.cpu(), seeds)
 
 
 @attrs.frozen(eq=False)
-class Part:
+class PhysicalBatch:
     """One physical batch on the host: inputs by name, validity and record ids."""
 
     inputs: Row
@@ -81,10 +81,10 @@ class LogicalBatch:
     """The records of one step. Secret."""
 
     number: int
-    parts: list[Part]
+    parts: list[PhysicalBatch]
 
 
-class Records(Dataset[Any]):
+class LogicalRecords(Dataset[Any]):
     """Reads the records of a draw.
 
     | case | what happens |
@@ -110,7 +110,7 @@ class Records(Dataset[Any]):
     def __len__(self) -> int:
         return len(self._data)
 
-    def __getitems__(self, draw: Draw) -> LogicalBatch | None:
+    def __getitems__(self, draw: LogicalDraw) -> LogicalBatch | None:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
         ids, valid = draw.ids, draw.valid
         rows = self._reader.rows(ids.flatten().tolist(), valid.flatten().tolist(), draw.seeds)
@@ -123,12 +123,12 @@ class Records(Dataset[Any]):
         ]
         return LogicalBatch(draw.number, parts)
 
-    def _part(self, rows: list[list[Tensor] | None], ids: Tensor, drawn: int) -> Part:
+    def _part(self, rows: list[list[Tensor] | None], ids: Tensor, drawn: int) -> PhysicalBatch:
         if not self._whole:  # padding comes last
             kept = max(1, -(-drawn // _ROWS)) * _ROWS
             rows, ids = rows[:kept], ids[:kept]
         known = torch.tensor([row is not None for row in rows])
-        return Part(dict(self._reader.batch(rows)), known, ids)
+        return PhysicalBatch(dict(self._reader.batch(rows)), known, ids)
 
 
 def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.training.gradients import Engine
 from prudent.training.gradients.engine import count_records

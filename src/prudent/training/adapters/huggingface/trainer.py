@@ -18,33 +18,39 @@ from prudent._files import sha256
 from prudent._validate import ArgumentError
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.budget.charging import LedgerLike
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
-    Draws,
     LogicalBatch,
-    Part,
-    Records,
+    LogicalDraws,
+    LogicalRecords,
+    PhysicalBatch,
     Row,
     examples_of,
     padded,
 )
-from prudent.training.adapters.huggingface.resuming import Journal, identity_of
 from prudent.training.adapters.huggingface.self_test import (
     Positions,
     check_optimizer,
     check_reach,
     reach,
 )
+from prudent.training.adapters.huggingface.settings import PaidSteps, identity_of
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
-from prudent.training.chunk import Chunk
+from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
-from prudent.training.memory import within_memory
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
-from prudent.training.run_identity import Identity, warn_of_lost_steps
+from prudent.training.run.charging import RunCharge
+from prudent.training.run.checkpoint import (
+    CHECKPOINT,
+    Identity,
+    load_checkpoint,
+    save_checkpoint,
+    warn_of_lost_steps,
+)
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
 
@@ -76,7 +82,7 @@ class PrivateTrainer(Uncopied, Trainer):
     | record that cannot be read or has another shape | counts as absent |
     | settings that break the guarantee | refused, see `settings` |
     | second call of `train` that does not resume | refused: the plan pays for one run |
-    | lost steps of a resumed run | repeated or counted, see `prudent.training.run_identity` |
+    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.checkpoint` |
 
     Args:
         *positional: As for `Trainer`.
@@ -95,6 +101,8 @@ class PrivateTrainer(Uncopied, Trainer):
         recompute: Run each physical batch twice instead of keeping what its part of the sum needs.
             None: if there are several, or with `gradient_checkpointing`.
         compile: Compile the private step.
+        ledger: A `prudent.Ledger` that is charged for the whole run, after the test on public
+            records and before the first step; a resumed run is not charged again.
         **options: As for `Trainer`.
 
     Guarantee:
@@ -120,6 +128,7 @@ class PrivateTrainer(Uncopied, Trainer):
         key: Key | None = None,
         recompute: bool | None = None,
         compile: bool = False,
+        ledger: LedgerLike | None = None,
         **options: Any,
     ) -> None:
         given = inspect.signature(Trainer.__init__).bind(self, *positional, **options).arguments
@@ -139,9 +148,10 @@ class PrivateTrainer(Uncopied, Trainer):
         self._compile = compile
         self._max_length, self._given_example = max_length, example
         self._key = given_or_random(key)
+        self._charge = RunCharge(ledger, self.plan, delta)
         self._begun = False
         self.lost = 0
-        self._journal = Journal(self.plan)
+        self._paid_steps = PaidSteps(self.plan, self._charge.name)
         self._identity: Identity | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
@@ -173,8 +183,8 @@ class PrivateTrainer(Uncopied, Trainer):
         whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            Records(self.train_dataset, collate, examples, whole=whole),
-            batch_sampler=Draws(sampler, steps, lambda: int(self.state.global_step)),
+            LogicalRecords(self.train_dataset, collate, examples, whole=whole),
+            batch_sampler=LogicalDraws(sampler, steps, lambda: int(self.state.global_step)),
             collate_fn=_as_it_is,
             num_workers=workers,
             persistent_workers=self.args.dataloader_persistent_workers and workers > 0,
@@ -196,7 +206,7 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of records; for the training set, what the plan makes public of it."""
-        if not isinstance(getattr(dataloader, "dataset", None), Records):
+        if not isinstance(getattr(dataloader, "dataset", None), LogicalRecords):
             return int(super().num_examples(dataloader))
         batch = self.plan.expected_batch
         return len(dataloader.dataset) if batch is None else round(batch / self.plan.sampling_rate)
@@ -227,11 +237,11 @@ class PrivateTrainer(Uncopied, Trainer):
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
-        self._begun = True
         self._identity = self._own_identity()
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
         output = super().train(resume_from_checkpoint, *rest, **options)
+        self._charge.note_release()
         return TrainOutput(output.global_step, math.nan, output.metrics)
 
     def training_step(
@@ -246,7 +256,7 @@ class PrivateTrainer(Uncopied, Trainer):
                 f"{inputs.number}: each batch is used once. Train with the loader of "
                 "get_train_dataloader."
             )
-        self._journal.pay(step.taken)
+        self._paid_steps.pay(step.taken)
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
@@ -259,7 +269,7 @@ class PrivateTrainer(Uncopied, Trainer):
         self._passes += outcome.passed
         return torch.zeros((), device=self.args.device)
 
-    def _chunk(self, part: Part) -> Chunk:
+    def _chunk(self, part: PhysicalBatch) -> Chunk:
         device = self.args.device
 
         def read() -> tuple[Any, Any]:
@@ -299,6 +309,8 @@ class PrivateTrainer(Uncopied, Trainer):
         )
         row = {name: value.to(self.args.device) for name, value in self._reading()[1].items()}
         check_reach(reach(engine, *self._split(row)))
+        self._charge.pay()
+        self._begun = True
         self._positions = Positions.of(self.model)
         self._step = Step(
             self.plan,
@@ -349,13 +361,13 @@ class PrivateTrainer(Uncopied, Trainer):
         """Write what only a private run needs beside the files of a checkpoint."""
         assert self._step is not None
         assert self._identity is not None
-        self._journal.begin(folder.parent, self._step.taken)
+        self._paid_steps.begin(folder.parent, self._step.taken)
         state = {
             **self._run(),
             "identity": self._identity.plain(),
             "lost": self.lost,
-            "name": self._journal.name,
-            "renewals": self._journal.renewals,
+            "name": self._paid_steps.name,
+            "renewals": self._paid_steps.renewals,
             "key": self._key.secret.hex(),
             "predictable": self._key.predictable,
             "release": self._step.state.state_dict(),
@@ -394,7 +406,8 @@ class PrivateTrainer(Uncopied, Trainer):
         assert self._identity is not None
         self._key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
         self.lost, taken = state["lost"], int(state["release"]["taken"])
-        paid = self._journal.resume(state["name"], state["renewals"], folder)
+        self._charge.resume(state["name"])
+        paid = self._paid_steps.resume(state["name"], state["renewals"], folder)
         same = paid is not None and paid.renewals == state["renewals"]
         unproved = self._identity.unproved(state["identity"], same_key=same)
         if unproved and paid is None:
@@ -408,7 +421,7 @@ class PrivateTrainer(Uncopied, Trainer):
         if unproved and paid is not None and paid.steps > taken:
             warn_of_lost_steps(taken + 1, paid.steps, unproved)
             self._key = self._key.renewed()
-            self._journal.renewals += 1
+            self._paid_steps.renewals += 1
             self.lost += paid.steps - taken
             state["release"]["taken"] = paid.steps
             if paid.steps >= self.plan.steps:

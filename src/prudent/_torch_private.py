@@ -1,0 +1,103 @@
+"""Everything that is used of what torch keeps private; no other module may import such names.
+
+They can change with any version of torch, and are not covered by its documentation.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import DisableTorchFunctionSubclass
+from torch._C._functorch import (
+    _add_batch_dim,
+    _unwrap_batched,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_level,
+)
+from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
+from torch._prims_common import suggest_memory_format
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+__all__ = [
+    "DisableTorchFunctionSubclass",
+    "TorchDispatchMode",
+    "VmapInterpreter",
+    "add_batch_dim",
+    "batch_norm",
+    "compile_graph",
+    "get_unwrapped",
+    "is_intercepted",
+    "is_record",
+    "is_traced",
+    "make_fx",
+    "maybe_get_level",
+    "nested_tensor_from_mask_left_aligned",
+    "norm_base",
+    "pack_padded_sequence",
+    "pytree",
+    "retrieve_current_functorch_interpreter",
+    "suggest_memory_format",
+    "unwrap_batched",
+]
+
+add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
+batch_norm, norm_base = _BatchNorm, _NormBase
+nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned
+pack_padded_sequence = torch._pack_padded_sequence
+
+
+def is_record(tensor: Tensor) -> bool:
+    """Whether a tensor depends on the current record of vmap."""
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            return True
+        tensor = get_unwrapped(tensor)
+    return False
+
+
+def is_traced() -> bool:
+    """Whether operations are being recorded for a compiled program."""
+    return get_proxy_mode() is not None
+
+
+def is_intercepted() -> bool:
+    """Whether a mode sees every operation, as while a program is traced."""
+    return _get_current_dispatch_mode() is not None
+
+
+def compile_graph(graph: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+    """Compile a graph to fused kernels: C++ on the CPU, Triton on a GPU."""
+    import torch._inductor as compiler  # slow to import, and only compiled runs need it
+
+    on_device = any(example.is_cuda for example in examples)
+    with _near_fusions() if on_device else nullcontext():
+        compiled: Callable[..., Any] = compiler.compile(graph, [*examples])
+    return compiled
+
+
+def _near_fusions() -> AbstractContextManager[Any]:
+    """Keep the compiler from computing in the forward pass what only the backward pass needs.
+
+    It would do so to read a value once instead of twice, and then keep both until they are needed:
+    for a normalisation that is a copy of its input. Ordinary training is compiled as two programs,
+    and has no such choice.
+    """
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.virtualized import V
+
+    class Near(InductorChoices):
+        @staticmethod
+        def can_fuse_vertical(scheduler: Any, node1: Any, node2: Any, *rest: Any) -> bool:
+            are_far = getattr(scheduler, "are_long_distant_nodes", None)  # not in every version
+            return are_far is None or not are_far(node1, node2)
+
+    handler: AbstractContextManager[Any] = V.set_choices_handler(Near())
+    return handler

@@ -1,0 +1,324 @@
+"""An optimizer whose gradients a plan releases, for training loops that are not our own."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prudent._validate import ArgumentError
+from prudent.accounting.calibration import Accountant
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.training.chunk import Chunk
+from prudent.training.gradients import Engine, Formed, Gradients
+from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
+from prudent.training.gradients.engine import Parameters, Read, count_records
+from prudent.training.gradients.results import Values
+from prudent.training.gradients.unsupported import refuse_unsupported
+from prudent.training.keystream import Key
+from prudent.training.run.charging import RunCharge
+from prudent.training.sampling import PoissonLoader
+from prudent.training.step import Step, StepOutcome
+
+_RELEASED: dict[str, int] = {}
+"""Steps that this process has counted of each run, whichever optimizer took them."""
+
+
+class PrivateOptimizer(torch.optim.Optimizer):
+    """The optimizer that `make_private` returns: each step releases a batch as a plan prescribes.
+
+    It captures the model's forward passes in training mode; a step releases the gradients of the
+    one pass whose backward has run since the last step. Parameter groups and state are those of the
+    wrapped optimizer, so schedulers act on it.
+
+    Args:
+        optimizer: Any torch optimizer over parameters of the model.
+        charge: What the run is charged to, with its plan.
+        model: Its forward passes are captured from now on.
+        loader: The loader that the batches come from.
+        reduction: How the loss combines the records of a batch.
+        physical_batch: As for `OutsideLoss`.
+        key: The key of the noise.
+
+    Attributes:
+        plan: What is released; `plan.epsilon(delta)` is the price of the whole run.
+        outcome: Outcome of the last step, None before the first; its loss is NaN. See `StepOutcome`
+            for the private fields.
+        original_optimizer: The wrapped optimizer.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        charge: RunCharge,
+        model: nn.Module,
+        loader: PoissonLoader,
+        *,
+        reduction: Reduction = Reduction.MEAN,
+        physical_batch: int | None = None,
+        key: Key,
+    ) -> None:
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.plan = charge.plan
+        self.outcome: StepOutcome | None = None
+        self._charge = charge
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        records = len(loader.dataset)  # type: ignore[arg-type]
+        self._release = Step(
+            self.plan,
+            model,
+            _computed_elsewhere,
+            expected_batch=self.plan.sampling_rate * records,
+            engine=_Prepared(model, _computed_elsewhere),
+            key=key,
+        )
+        self.wrap(optimizer)
+        self._loader = loader
+        self._ready: list[Pass] = []
+        self._before: dict[str, tuple[Tensor | None, int]] = {}
+        own = type(model).forward
+        self._run_outside = OutsideLoss(
+            model, functools.partial(own, model), reduction, physical_batch
+        )
+        _capture(model, self._forward)
+
+    def wrap(self, optimizer: torch.optim.Optimizer) -> None:
+        """Wrap another optimizer from now on; the steps taken so far still count."""
+        self.original_optimizer = optimizer
+        self._share()
+        self.trained()
+
+    @property
+    def steps(self) -> int:
+        """Number of logical batches released so far."""
+        return self._release.taken
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Release the batch and update the parameters.
+
+        Args:
+            closure: Called once; runs the forward and backward passes.
+
+        Returns:
+            What the closure returned, if there is one.
+        """
+        self._count(self.steps)
+        if self.steps >= self.plan.steps:
+            raise ValueError(
+                f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
+                "all the plan's epsilon pays for; make a plan of more steps before training."
+            )
+        self._charge.pay()
+        answer = None
+        if closure is not None:
+            with torch.enable_grad():
+                answer = closure()
+        gradients = self._take()
+        # Autograd's own sums are neither clipped nor noisy, so all of them must be removed.
+        self.original_optimizer.zero_grad(set_to_none=True)
+        self.outcome = self._release([Chunk(each) for each in gradients])
+        self._count(self.steps)
+        self._charge.note_release()
+        self.original_optimizer.step()
+        return answer
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear all gradients, including those of records that no step has used."""
+        self._ready.clear()
+        self.original_optimizer.zero_grad(set_to_none=True)
+
+    def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
+        """The ε of the steps taken so far, for `plan.relation`.
+
+        If the decision to stop depended on the model, use `plan.epsilon` instead: only that bound
+        holds.
+        """
+        return self.plan.epsilon_after(self.steps, delta, accountant=accountant)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the wrapped optimizer and the step, and the number of charged steps."""
+        return {
+            "plan": repr(self.plan),
+            "run": self._charge.name,
+            "steps": self.steps,
+            "trim": self._release.trim.clone(),
+            "optimizer": self.original_optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state of the same plan; steps already taken here still count.
+
+        If the state was saved earlier in this run, its steps are already among those taken here; if
+        it comes from another run, they are not, and neither are those that the other run has taken
+        in this process since then.
+        """
+        if state_dict["plan"] != repr(self.plan):
+            raise ValueError(
+                "Expected the state of a run of this plan, got one of another: "
+                f"{state_dict['plan']}. Its steps have another price; begin with that plan."
+            )
+        self.original_optimizer.load_state_dict(state_dict["optimizer"])
+        self._share()
+        run = state_dict["run"]
+        loaded = max(int(state_dict["steps"]), _RELEASED.get(run, 0))
+        steps = loaded if run == self._charge.name else self.steps + loaded
+        self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
+        self._charge.resume(run)
+        self._count(steps)
+
+    def _count(self, steps: int) -> None:
+        """Count all steps of the run that this process has taken; the counter never goes back."""
+        run = self._charge.name
+        steps = max(steps, self.steps, _RELEASED.get(run, 0))
+        _RELEASED[run] = steps
+        self._release.state.move_to(steps)
+
+    def _share(self) -> None:
+        """Share the wrapped optimizer's parameter groups, so that schedulers act on them."""
+        self.param_groups = self.original_optimizer.param_groups
+        self.state = self.original_optimizer.state
+        self.defaults = self.original_optimizer.defaults
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that the optimizer updates, by name.
+
+        Recomputed at every step, since groups may be added.
+        """
+        groups = self.original_optimizer.param_groups
+        parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+        if any(parameter not in self._names for parameter in parameters):
+            raise ValueError(
+                "Expected an optimizer over parameters of the model alone, got others. Their "
+                "gradients would be used as they are, without noise."
+            )
+        return {self._names[parameter]: parameter for parameter in parameters}
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on a batch, one record at a time, in place of its own forward."""
+        trained = self.trained()
+        self._before = {
+            name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()
+        }
+        drawn = self._release.randomness.at(self.steps + 1)
+        ids = self._loader.ids(count_records(args, kwargs))
+        with drawn.seeded(), drawn.records(ids).active():
+            outputs, passed = self._run_outside(trained, args, kwargs)
+        passed.received = self._ready.append
+        return outputs
+
+    def _take(self) -> Sequence[Gradients]:
+        ready = self._ready.copy()
+        self._ready.clear()
+        self._refuse_other_gradients()
+        if len(ready) != 1:
+            raise ValueError(
+                "Expected one backward pass through the outputs of the model before step(), got "
+                f"{len(ready) or 'none'}. Run the model in training mode, call backward() once "
+                "and then step(): two Poisson batches in one step can hold a record twice. To "
+                "save memory, use max_physical_batch."
+            )
+        self._loader.spend(ready[0].records)
+        return ready[0].gradients()
+
+    def _refuse_other_gradients(self) -> None:
+        """Raise an error if backward has written to the parameters themselves."""
+        found = []
+        for name, parameter in self.trained().items():
+            gradient, version = self._before.get(name, (None, 0))
+            if parameter.grad is not None and (
+                parameter.grad is not gradient or parameter.grad._version != version
+            ):
+                found.append(name)
+        if found:
+            raise ValueError(
+                f"Expected the loss to depend on the parameters through the model's outputs alone, "
+                f"got a gradient of {found} by another way, such as a penalty, a call of a part "
+                "of the model, or a model in evaluation mode: it would be neither clipped nor "
+                "noised. Use the optimizer's weight_decay for a penalty, call the model as a "
+                "whole and in training mode, or make the part private that you call."
+            )
+
+
+def check_capturable(model: nn.Module) -> None:
+    """Raise an error if the forward passes of a model cannot be captured."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ArgumentError(
+            "model",
+            "in one process",
+            shown="DistributedDataParallel",
+            hint="Use prudent.fit, which several processes may call.",
+        )
+    if getattr(type(model), "_is_captured", False):
+        raise ArgumentError(
+            "model",
+            "an ordinary model",
+            shown="one that is already private",
+            hint="copy.deepcopy(model) is an ordinary copy of it.",
+        )
+
+
+def _capture(model: nn.Module, forward: Callable[..., Any]) -> None:
+    """Replace the model's forward in training mode."""
+    own = type(model).forward
+    running = False
+
+    @functools.wraps(own)
+    def captured(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal running
+        if running or not (self.training and torch.is_grad_enabled()):
+            return own(self, *args, **kwargs)
+        running = True
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            running = False
+
+    specialise(model, forward=captured, _is_captured=True)
+
+
+def specialise(model: nn.Module, **members: Any) -> None:
+    """Give one object methods of its own, by a subclass that no other object has.
+
+    Its parameters, attributes and repr stay as they are, and copies and pickles are of its own
+    class, without these methods.
+    """
+    base = type(model)
+    original = getattr(base, "_original", base)
+
+    def reduced_to_original(self: nn.Module, protocol: Any) -> Any:
+        reduced: Any = original.__reduce_ex__(self, protocol)
+        make, args, *rest = reduced
+        own = tuple(original if arg is type(self) else arg for arg in args)
+        return _made, (make, own), *rest  # pickle refuses `make` itself for another class
+
+    kept = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    own = {"__reduce_ex__": reduced_to_original, "_original": original}
+    model.__class__ = type(base.__name__, (base,), kept | own | members)
+
+
+def _made(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:
+    """A copy of a specialised model, of the model's own class."""
+    return make(*args)
+
+
+class _Prepared(Engine):
+    """An engine for chunks whose inputs are gradients that have already been computed."""
+
+    def read(self, parameters: Parameters, read: Read) -> Gradients:
+        """The gradients of a chunk."""
+        refuse_unsupported(self.model)
+        gradients: Gradients
+        gradients, _ = read()
+        return gradients
+
+    def rehearse(self, parameters: Parameters, read: Read) -> None:
+        """Do nothing: there is no loss to try."""
+
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        raise NotImplementedError("The gradients have already been computed.")
+
+
+def _computed_elsewhere(outputs: Any, targets: Any) -> Tensor:
+    """A placeholder for the loss of a step: the training loop computes its own."""
+    raise NotImplementedError("The training loop computes the loss.")

@@ -1,0 +1,442 @@
+"""Per-example gradients of a loss that is computed outside, on the outputs of a whole batch.
+
+The model runs on one record at a time, as in every engine, and its outputs are returned as a batch.
+The caller computes a loss from them and runs backward, which yields the gradient Gᵢ of the loss
+with respect to the outputs oᵢ of each record. The gradient of record i with respect to the
+parameters is that of the linear function ⟨oᵢ, Gᵢ⟩, so the rest is book-keeping with this function
+as the loss.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from typing_extensions import override
+
+from prudent._torch_private import pytree
+from prudent._validate import ArgumentError, Choice
+from prudent.training.gradients.capture import Capture
+from prudent.training.gradients.engine import count_records, native_products
+from prudent.training.gradients.engines import BookKeeping, _Kept
+from prudent.training.gradients.factors.tape import NormTape, Tape
+from prudent.training.gradients.kept_records import Leftovers
+from prudent.training.gradients.output_guard import as_outputs
+from prudent.training.gradients.record_streams import (
+    Draws,
+    RecordStreams,
+    Replay,
+    active_streams,
+    again,
+    restarting,
+    rows_of,
+    sketch,
+)
+from prudent.training.gradients.results import Gradients, NoRecords, Recomputed, Values, check_same
+from prudent.training.gradients.unsupported import attempt, made_up, refuse_unsupported
+
+Tensors = list[Tensor]
+
+
+class Reduction(Choice):
+    """How a loss combines the records of a batch."""
+
+    MEAN = "mean"
+    """The sum of one term per record, divided by the number of records."""
+
+    SUM = "sum"
+    """The sum of one term per record."""
+
+
+@attrs.frozen
+class OutsideLoss:
+    """Runs a model on batches whose loss the caller computes.
+
+    Attributes:
+        model: Any module whose layers do not mix records.
+        forward: The model's own forward. All tensors among its arguments and outputs have the
+            records on the first axis.
+        reduction: How the caller's loss combines the records. A mean is undone: the gradient of a
+            record must not depend on how many others were drawn.
+        physical_batch: Largest number of records whose activations are in memory. A larger batch is
+            run in parts, three times: for its outputs, for its norms and for its weighted sum.
+
+    | case | what happens |
+    |---|---|
+    | no records | outputs of no rows, shaped like those of a made-up record |
+    | output without axes, such as a loss computed by the model | reduced over the records |
+    | record that a kernel refuses | not a finite gradient; its outputs are those of a made-up one |
+    | output that is a number, text or None | returned as it is |
+    | output of any other type, such as a cache | None: it may hold tensors of single records |
+
+    Guarantee:
+        If the caller's loss is a mean or a sum, as declared, of terms that each depend on one
+        record and its outputs, then the gradient of each record is that of its own term, and norms
+        and sums are as for `BookKeeping`.
+    """
+
+    model: nn.Module
+    forward: Callable[..., Any]
+    reduction: Reduction = Reduction.MEAN
+    physical_batch: int | None = None
+
+    def __call__(
+        self, trained: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, "Pass"]:
+        """Run a batch forward.
+
+        Args:
+            trained: The parameters to differentiate with respect to, by name.
+            args: Positional arguments of the model.
+            kwargs: Keyword arguments of the model.
+
+        Returns:
+            The outputs, which require a gradient, and the pass that waits for it.
+        """
+        refuse_unsupported(self.model)
+        records = count_records(args, kwargs)
+        leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
+        everything = self.model.named_parameters()
+        fixed = {name: value.detach() for name, value in everything if name not in leaves}
+        engine = _Linear(self.model, partial(_fill, self.forward, (args, kwargs)))
+        tensors = [t.detach() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        with native_products():
+            if records == 0:
+                passed: Pass = _Empty(engine, leaves, fixed, tensors)
+            elif self.physical_batch is None or records <= self.physical_batch:
+                passed = _Whole(engine, leaves, fixed, tensors)
+            else:
+                passed = _Parts(engine, leaves, fixed, tensors, self.physical_batch)
+        passed.records = records
+        passed.factor = records if self.reduction is Reduction.MEAN else 1
+        return self._gated(passed, engine.outline), passed
+
+    def _gated(self, passed: "Pass", outline: "_Outline") -> Any:
+        """The outputs for the caller; backward through them sends their gradients to the pass."""
+        anchor = next(iter(passed.leaves.values())).new_zeros(()).requires_grad_()
+        reduce = torch.mean if self.reduction is Reduction.MEAN else torch.sum
+        with torch.enable_grad():
+            gated = iter(_gate(passed.receive, anchor, *_differentiable(passed.outputs)))
+            outputs = [next(gated) if o.is_floating_point() else o for o in passed.outputs]
+            outputs = [
+                reduce(o) if scalar and o.is_floating_point() else o
+                for o, scalar in zip(outputs, outline.scalars, strict=True)
+            ]
+        passed.outputs = []  # the caller's from here on
+        return outline.filled([as_outputs(output) for output in outputs])
+
+
+class Pass(ABC):
+    """One batch that has run forward; backward delivers the gradients of its outputs.
+
+    Attributes:
+        leaves: The trained parameters of the pass, by name.
+        outputs: Every output tensor, with records on the first axis.
+        records: Number of records. Private: neither released nor charged.
+        factor: What the gradients of the outputs are multiplied by, to undo a mean.
+        received: Called with this pass when its backward has run.
+    """
+
+    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values) -> None:
+        self.engine, self.leaves, self.fixed = engine, leaves, fixed
+        self.outputs: Tensors = []
+        self.records = 0
+        self.factor = 1
+        self.received: Callable[[Pass], None] = _nobody
+        self._given: list[Tensor | None] | None = None
+
+    def receive(self, gradients: Sequence[Tensor | None]) -> None:
+        """Accept the gradients of the differentiable outputs."""
+        if self._given is not None:
+            raise RuntimeError(
+                "Expected one backward pass through the outputs of a batch, got two: each record "
+                "would count twice. Add the losses up, and call backward() once."
+            )
+        self._given = [None if g is None else g * self.factor for g in gradients]
+        self.received(self)
+
+    @abstractmethod
+    def gradients(self) -> list[Gradients]:
+        """The per-example gradients, one entry for each part of the batch. Call it once."""
+
+    def _taken(self) -> list[Tensor | None]:
+        assert self._given is not None, "backward has not run"
+        given, self._given = self._given, []
+        return given
+
+
+class _Whole(Pass):
+    """A batch whose activations are kept for its backward pass."""
+
+    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
+        super().__init__(engine, leaves, fixed)
+
+        def run(tensors: Tensors) -> tuple[NormTape, Tensors]:
+            tape = NormTape(leaves, keep=True)
+            return tape, engine.outputs(tape, fixed, tensors)
+
+        restart = restarting(next(iter(leaves.values())).device)
+        found, self._refused = attempt(run, tensors), None
+        if found is None:
+            spared = engine._spared(run, tensors)
+            self._refused = spared.refused
+            restart()
+            found = run(spared.replaced(tensors))
+        self._tape: NormTape | None
+        self._tape, self._kept = found
+        self.outputs = [o.detach() for o in self._kept]
+
+    @override
+    def gradients(self) -> list[Gradients]:
+        tape, kept = self._tape, self._kept
+        assert tape is not None, "the gradients of a pass are computed once"
+        self._tape, self._kept = None, []
+        pairs = zip(_differentiable(kept), self._taken(), strict=True)
+        reached, given = zip(*((o, g) for o, g in pairs if g is not None), strict=True)
+        losses = _dot(reached, given, lambda product: product.reshape(len(product), -1).sum(1))
+        with torch.autocast(losses.device.type, enabled=False), native_products():
+            tape.collect(losses)
+            with torch.no_grad():
+                answer = _Kept(tape, tape.norms(losses.detach()), _unknown(losses))
+        return [answer if self._refused is None else answer.without(self._refused)]
+
+
+class _Parts(Pass):
+    """A batch that is run in parts, of which only arguments and outputs are kept."""
+
+    def __init__(
+        self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, size: int
+    ) -> None:
+        super().__init__(engine, leaves, fixed)
+        split = [list(part) for part in zip(*(torch.split(t, size) for t in tensors), strict=True)]
+        streams = active_streams()
+        self._parts = []
+        for number, part in enumerate(split):
+            own = None if streams is None else streams.part(number * size)
+            self._parts.append(_Part(engine, leaves, fixed, part, own))
+        each = [part.outputs for part in self._parts]
+        self.outputs = [torch.cat(list(outputs)) for outputs in zip(*each, strict=True)]
+
+    @override
+    def gradients(self) -> list[Gradients]:
+        parts, self._parts = self._parts, []
+        sizes = [len(part.tensors[0]) for part in parts]
+        given = [[None] * len(parts) if g is None else torch.split(g, sizes) for g in self._taken()]
+        return [
+            part.gradients([pieces[place] for pieces in given]) for place, part in enumerate(parts)
+        ]
+
+
+class _Part:
+    """One part of a batch, run again for its norms and again for its weighted sum."""
+
+    def __init__(
+        self,
+        engine: "_Linear",
+        leaves: Values,
+        fixed: Values,
+        tensors: Tensors,
+        streams: RecordStreams | None,
+    ) -> None:
+        self._engine, self._leaves, self._fixed, self._streams = engine, leaves, fixed, streams
+        self._replay = Replay(next(iter(leaves.values())).device)
+
+        def run(tensors: Tensors) -> Tensors:
+            # The graph is not used, but makes this run round like the ones that follow.
+            found = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+            return [output.detach() for output in found]
+
+        self._refused: Tensor | None = None
+        with again(streams):
+            found = attempt(run, tensors)
+            if found is None:
+                spared = engine._spared(run, tensors)
+                self._refused, tensors = spared.refused, spared.replaced(tensors)
+                with self._replay.again():
+                    found = run(tensors)
+        self.tensors, self.outputs = tensors, found
+        self._before = sketch(tensors)
+
+    def gradients(self, given: list[Tensor | None]) -> Gradients:
+        """The gradients of the part, given those of its outputs."""
+        engine = self._engine
+        engine.reached = [g is not None for g in given]
+        batch = self._leaves, self._fixed, self.tensors, [g for g in given if g is not None]
+
+        def run_again(weights: Tensor) -> tuple[Tensor, Values]:
+            check_same(sketch(self.tensors), self._before, 1e-5)
+            with native_products(), self._replay.again(), again(self._streams):
+                losses, total = engine._sum(*batch, weights)
+            check_same([losses], [terms], self._replay.near)
+            return _unknown(losses), total
+
+        with native_products(), self._replay.again(), again(self._streams):
+            norms, terms = engine._norms(*batch)
+        answer = Recomputed(run_again, norms, _unknown(terms), self._replay.near)
+        return answer if self._refused is None else answer.without(self._refused)
+
+
+class _Empty(Pass):
+    """A batch of no records."""
+
+    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
+        super().__init__(engine, leaves, fixed)
+
+        def run(tensors: Tensors) -> Tensors:
+            return engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+
+        device = next(iter(leaves.values())).device
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            found = attempt(run, made_up(tensors, 1, varied=True))
+            if found is None:
+                found = run(made_up(tensors, 1, varied=False))
+        self.outputs = [output[:0] for output in found]
+
+    @override
+    def gradients(self) -> list[Gradients]:
+        self._taken()
+        return [NoRecords(self.leaves)]
+
+
+class _Linear(BookKeeping):
+    """The engine for ⟨o, G⟩: inputs are the tensors among a model's arguments, targets are G.
+
+    Args:
+        model: As for every engine.
+        forward: Calls the model's own forward with these tensors in their places.
+
+    Attributes:
+        outline: The outputs without their tensors, known after the first run.
+        reached: Which of the differentiable outputs have a gradient.
+    """
+
+    def __init__(self, model: nn.Module, forward: Callable[[Tensors], Any]) -> None:
+        super().__init__(model, _computed_outside)
+        self._forward = forward
+        self.outline: _Outline
+        self.reached: list[bool] = []
+
+    def outputs(self, tape: Tape, fixed: Values, tensors: Tensors) -> Tensors:
+        """The outputs of a batch; what the tape needs of them stays in their graph."""
+        leftovers = Leftovers(self.model)
+        values = tape.parameters | fixed
+
+        def of_record(row: Tensor, *tensors: Tensor) -> Tensors:
+            leftovers.note(tensors)
+            hold = partial(self._holding, values)
+            with Capture(tape, tensors[0], hold, leftovers, Draws(row)):
+                return self._of_record(values, tensors)
+
+        rows = rows_of(tensors)
+        found: Tensors = torch.vmap(of_record, randomness="different")(rows, *tensors)
+        leftovers.refuse()
+        return found
+
+    @override
+    def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
+        outputs = _differentiable(self._of_record(values, inputs))
+        reached = [o for o, is_reached in zip(outputs, self.reached, strict=True) if is_reached]
+        return _dot(reached, targets, lambda product: product.sum())
+
+    def _of_record(self, values: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Tensors:
+        """The outputs of one record, which the model gets as a batch of one."""
+        outputs = self._holding(values, lambda: self._forward([t[None] for t in tensors]))
+        leaves, spec = pytree.tree_flatten(outputs)
+        found = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        for leaf in found:
+            if leaf.ndim and leaf.shape[0] != 1:
+                raise ArgumentError(
+                    "model",
+                    "to return tensors with the records on their first axis",
+                    shown=f"one of shape {tuple(leaf.shape)} for a batch of one record",
+                )
+        kept = [_kept(leaf) for leaf in leaves]
+        self.outline = _Outline(spec, kept, [leaf.ndim == 0 for leaf in found])
+        return [leaf[0] if leaf.ndim else leaf for leaf in found]
+
+
+@attrs.frozen
+class _Outline:
+    """A tree of outputs without its tensors.
+
+    Attributes:
+        spec: The structure of the tree.
+        leaves: Its leaves, with a placeholder for each tensor.
+        scalars: Whether each tensor has no axes.
+    """
+
+    spec: Any
+    leaves: list[Any]
+    scalars: list[bool]
+
+    def filled(self, tensors: Sequence[Tensor]) -> Any:
+        """The tree with these tensors."""
+        rest = iter(tensors)
+        leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class _Gate(torch.autograd.Function):
+    """The identity, whose backward hands the gradients to a function and stops there."""
+
+    @staticmethod
+    def forward(ctx: Any, receive: Callable[[Any], None], anchor: Tensor, *outputs: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.receive = receive
+        return tuple(output.view_as(output) for output in outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.receive(gradients)
+        return None, None, *(None for _ in gradients)
+
+
+_TENSOR = object()
+
+
+def _gate(*args: Any) -> tuple[Tensor, ...]:
+    outputs: tuple[Tensor, ...] = _Gate.apply(*args)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+def _fill(forward: Callable[..., Any], arguments: Any, tensors: Sequence[Tensor]) -> Any:
+    """Call `forward` with the arguments, whose tensors are replaced by the given ones."""
+    rest = iter(tensors)
+    args, kwargs = pytree.tree_map_only(Tensor, lambda _: next(rest), arguments)
+    return forward(*args, **kwargs)
+
+
+def _kept(leaf: Any) -> Any:
+    """What an outline keeps of an output."""
+    if isinstance(leaf, Tensor):
+        return _TENSOR
+    return leaf if isinstance(leaf, (bool, int, float, str, bytes)) else None
+
+
+def _differentiable(outputs: Sequence[Tensor]) -> Tensors:
+    return [output for output in outputs if output.is_floating_point()]
+
+
+def _dot(
+    outputs: Sequence[Tensor], given: Sequence[Tensor], total: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """⟨o, G⟩; `total` adds up the products of one output."""
+    return torch.stack([total(o * g) for o, g in zip(outputs, given, strict=True)]).sum(0)
+
+
+def _unknown(losses: Tensor) -> Tensor:
+    """NaN for every record: the caller's loss is not known by record."""
+    return torch.full_like(losses.detach(), torch.nan)
+
+
+def _computed_outside(outputs: Any, targets: Any) -> Tensor:
+    raise NotImplementedError("The caller computes the loss.")
+
+
+def _nobody(_: Pass) -> None:
+    """Nobody waits for the pass."""

@@ -1,0 +1,175 @@
+"""The two engines: book-keeping, and per-example gradients that are formed with `torch.func`."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value, vmap
+
+from prudent._torch_private import pytree
+from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
+from prudent.training.gradients.engine import Engine, Loss, count_records
+from prudent.training.gradients.factors.rules import without_fused_attention
+from prudent.training.gradients.factors.tape import (
+    FormTape,
+    NormTape,
+    SumTape,
+    Tape,
+    leaves_behind,
+    refuse_foreign,
+)
+from prudent.training.gradients.kept_records import Leftovers
+from prudent.training.gradients.record_streams import Draws, rows_of
+from prudent.training.gradients.results import Formed, Gradients, Values
+from prudent.training.gradients.watching import Watch
+
+
+class BookKeeping(Engine):
+    """Keeps the factors of the gradients of each layer: its inputs and output gradients.
+
+    One forward and one backward pass per batch. Ordinary parameter gradients are not computed;
+    norms are computed from the factors, and the weighted sum is one product of the same factors per
+    layer.
+
+    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding, attention, recurrent
+    layers and the normalisations are cheap, tied or not. For a parameter used in any other way (a
+    positional table added to the input) the per-example gradients are formed.
+
+    Parts of a model that use `torch.utils.checkpoint` are recomputed in the backward pass, as in
+    ordinary training.
+
+    Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, each the gradient of
+    its own record's loss, up to rounding. A path from a parameter to the loss that the book-keeping
+    did not capture raises an error.
+    """
+
+    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
+        tape = NormTape(trained, keep=True)
+        norms, losses = self._record(tape, fixed, inputs, targets)
+        return _Kept(tape, norms, losses)
+
+    def _norms(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any
+    ) -> tuple[Tensor, Tensor]:
+        return self._record(NormTape(trained, keep=False), fixed, inputs, targets)
+
+    def _sum(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
+    ) -> tuple[Tensor, Values]:
+        tape = SumTape(trained, weights)
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return losses, tape.sums()
+
+    def _record(
+        self, tape: NormTape, fixed: Values, inputs: Any, targets: Any
+    ) -> tuple[Tensor, Tensor]:
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return tape.norms(losses), losses
+
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        tape = FormTape(trained, count_records(inputs, targets))
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return Formed(tape.formed(), losses)
+
+    def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
+        """Fill the tape with one forward and one backward pass; return the losses."""
+        leftovers = Leftovers(self.model)
+        losses = self._go_there_and_back(tape, fixed, inputs, targets, leftovers)
+        leftovers.refuse()  # the pass has freed its own tensors by now
+        return losses
+
+    def _go_there_and_back(
+        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+    ) -> Tensor:
+        def record_loss(inputs: Any, targets: Any, row: Tensor) -> Tensor:
+            leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
+            leftovers.note((inputs, targets))
+            hold = partial(self._holding, values)
+            with Capture(tape, leaf, hold, leftovers, Draws(row)):
+                return self._record_loss(values, inputs, targets)
+
+        values = tape.parameters | fixed
+        with torch.enable_grad():
+            rows = rows_of((inputs, targets))
+            losses = torch.vmap(record_loss, randomness="different")(inputs, targets, rows)
+            # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
+            # it.
+            with torch.autocast(losses.device.type, enabled=False):
+                tape.collect(losses)
+        return losses.detach()
+
+
+class _Kept(Gradients):
+    def __init__(self, tape: NormTape, norms: Tensor, losses: Tensor) -> None:
+        self._tape: NormTape | None = tape
+        self.norms, self.losses = norms, losses
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        weights = self._checked(weights)
+        if self._tape is None:
+            raise RuntimeError(
+                "weighted_sum was already called and freed what it needs; run the engine again."
+            )
+        tape, self._tape = self._tape, None
+        with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
+            return tape.weighted_sum(weights)
+
+
+class Materialised(Engine):
+    """Forms every record's gradient with `torch.func`.
+
+    Args:
+        model: As for every engine.
+        loss: As for every engine.
+        recompute: As for every engine.
+        autocast: As for every engine.
+        chunk_size: Number of records differentiated at a time; all unless given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        recompute: bool = False,
+        autocast: torch.dtype | None = None,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__(model, loss, recompute=recompute, autocast=autocast)
+        self.chunk_size = chunk_size
+
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        leftovers = Leftovers(self.model)
+        formed = self._differentiate(trained, fixed, inputs, targets, leftovers)
+        leftovers.refuse()
+        return formed
+
+    def _differentiate(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+    ) -> Formed:
+        def record_loss(values: Values, inputs: Any, targets: Any, row: Tensor) -> Tensor:
+            leftovers.note((inputs, targets))
+            with Watch(leftovers, Draws(row)):
+                return self._record_loss(values | fixed, inputs, targets)
+
+        differentiate = vmap(
+            grad_and_value(record_loss),
+            in_dims=(None, 0, 0, 0),
+            randomness="different",
+            chunk_size=self.chunk_size,
+        )
+        values = {name: value.detach() for name, value in trained.items()}
+        with (
+            without_fused_attention(),
+            checkpoints_become(without_checkpoint),
+            torch.enable_grad(),  # so that leaves outside the model are detected
+        ):
+            rows = rows_of((inputs, targets))
+            per_example, losses = differentiate(values, inputs, targets, rows)
+        refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return Formed(per_example, losses)

@@ -1,0 +1,1 @@
+"""The factors of per-example gradients: what each layer keeps, their norms and sums."""

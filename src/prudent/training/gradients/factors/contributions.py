@@ -1,0 +1,410 @@
+"""What one use of a parameter contributes to the per-example gradients, without forming them.
+
+For a layer that multiplies by a matrix, the gradient of a record is Σₜ rowₜ ⊗ columnₜ over
+positions; an embedding adds a row per token; everything else is small enough to be formed. Each
+kind of contribution provides its inner product with another use of the same parameter (so that
+norms of tied parameters include the cross terms), its weighted sum over the records, and, if
+needed, the per-example gradients themselves.
+
+Under autocast the factors are bfloat16 numbers and are kept as such; if the layers may use TF32,
+they are truncated to it as they are read. The norm and the weighted sum are both computed from
+these same numbers, whose products are exact; see `products`. So the contribution of a record to the
+sum has at most weight times the reported norm, up to rounding, whatever the layer itself rounded.
+Sums over records are in double precision; see `rounding` of `prudent.training`.
+
+On a GPU norm and weighted sum of kept factors are single operations. An operation of its own is
+what a traced program keeps as it is: a compiler would compute what the sum needs of a factor
+together with the factor itself, in the forward pass, and keep both. What a record adds to the
+weighted sum is computed from its own factors alone, in the same order whatever stands beside it.
+
+Several uses of one parameter are merged to few contributions. A cell that is called at every time
+step uses its weights at one position each time. The norm of the sum takes the inner product of
+every pair of uses; as one contribution with many positions it takes one matrix product.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import attrs
+import torch
+from torch import Tensor
+
+from prudent._torch_private import is_intercepted
+from prudent.training.gradients.factors import kernels
+from prudent.training.gradients.factors.kernels import fuses, weighted_rows
+from prudent.training.gradients.factors.products import (
+    Product,
+    aligned,
+    at_least_single,
+    cut_product,
+    finite,
+    multiplies_short,
+    precise_product,
+    short_product,
+    shortened,
+    summed_in_single,
+    whole_product,
+    whole_products,
+)
+
+PIECE = 1 << 26
+"""Numbers of a factor that are copied at a time; bounds the extra memory of a product."""
+_LARGE = 1 << 13
+"""Sizes from which inner products are faster by a library's product, after a copy."""
+
+
+def taken(rows: Tensor, columns: Tensor) -> bool:
+    """Whether the operations here take these factors: on a GPU, in single precision or bfloat16."""
+    return (
+        rows.dtype == columns.dtype
+        and rows.dtype in (torch.float32, torch.bfloat16)
+        and rows.shape[2] > 1
+        and kernels.fuses(rows, columns, even_traced=True)
+    )
+
+
+@torch.library.custom_op("prudent::factor_sums", mutates_args=())
+def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
+    """The sums of `norms.gram_terms`.
+
+    Args:
+        rows: Shape (groups, records, positions, size).
+        columns: The same, with a size of its own.
+        scales: Factors of the last three sums.
+
+    Returns:
+        Shape (groups, records, partial sums, 4), to be summed over the third axis.
+    """
+    left, right = (factor.contiguous().flatten(0, 1) for factor in (rows, columns))
+    if _is_large(rows, columns):
+        sums = kernels.gram_sums(_inner_products(left), _inner_products(right), scales)
+    else:
+        sums = kernels.factor_sums(left, right, scales)
+    return sums.view(*rows.shape[:2], *sums.shape[1:])
+
+
+@torch.library.custom_op("prudent::weighted_product", mutates_args=())
+def weighted_product(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records; see `kernels.record_sums`."""
+    return kernels.record_sums(rows, columns, weights)
+
+
+@factor_sums.register_fake
+def _(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
+    large = _is_large(rows, columns)
+    count = kernels.PARTIAL_SUMS if large else kernels.tile_pairs(rows.shape[2])
+    return rows.new_empty(*rows.shape[:2], count, 4, dtype=torch.float32)
+
+
+@weighted_product.register_fake
+def _(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    return weights.new_empty(rows.shape[0], rows.shape[3], columns.shape[3])
+
+
+def _is_large(rows: Tensor, columns: Tensor) -> bool:
+    return max(rows.shape[3], columns.shape[3]) > _LARGE
+
+
+def _inner_products(factor: Tensor) -> Tensor:
+    """Inner products of all pairs of positions; added positions are zero and change no sum."""
+    if factor.dtype == torch.bfloat16:
+        factor = aligned(factor, -2)
+        return summed_in_single(factor, factor.mT)
+    products = []
+    for piece in torch.split(factor, max(1, len(factor) * PIECE // factor.numel())):
+        short = aligned(shortened(piece), -2)
+        products.append(short_product(short, short.mT))
+    return torch.cat(products)
+
+
+Form = Callable[[Tensor], Tensor]
+_SMALL_MATRIX = 1 << 16
+_CONVERTED = {"cpu": 1 << 20}  # numbers converted to a wider type, or unfolded, at a time
+_CONVERTED_ELSEWHERE = 1 << 24
+
+
+def as_it_is(gradient: Tensor) -> Tensor:
+    """The identity, for a gradient that already has the shape of its parameter."""
+    return gradient
+
+
+@attrs.frozen
+class Dense:
+    """Per-example gradients that are held in memory.
+
+    Attributes:
+        values: The gradients, with records along the first axis.
+        form: Maps (..., *shape of one value) to (..., *parameter shape).
+    """
+
+    values: Tensor
+    form: Form = as_it_is
+
+    def per_example(self) -> Tensor:
+        """The gradients, one per record."""
+        return self.form(self.values)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ; a record of weight zero contributes zero even where it is not finite."""
+        (total,) = weighted_sums([self], weights)
+        return total
+
+
+@whole_products()
+def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
+    """The weighted sum of each, in double precision, computed as one product over all of them."""
+    flat, weights = joined(gradients), weights.double()
+    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights, even_traced=True):
+        total = weighted_rows(flat, weights)
+    else:
+        whole = flat.dtype == weights.dtype or is_intercepted()
+        size = flat.shape[1] if whole else _converted(flat) // max(1, len(flat))
+        total = torch.cat(
+            [
+                _finite_product(weights[None], part.to(weights.dtype))[0]
+                for part in torch.split(flat, max(1, size), 1)
+            ]
+        )
+    sums = torch.split(total, [each.values.shape[1:].numel() for each in gradients])
+    return [
+        each.form(part.view(each.values.shape[1:]))
+        for each, part in zip(gradients, sums, strict=True)
+    ]
+
+
+def joined(gradients: Sequence[Dense]) -> Tensor:
+    """All gradients of a record as one vector, of shape (records, size)."""
+    flat = [by_record(each.values) for each in gradients]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+@attrs.frozen
+class Outer:
+    """Gradients Σₜ rowsₜ ⊗ columnsₜ, kept as factors of shape (groups, records, positions, size).
+
+    Attributes:
+        rows: The factor along the first axis of the gradient matrix.
+        columns: The factor along its second axis.
+        form: Maps (..., groups, rows, columns) to (..., *parameter shape).
+        product: The matrix product, in the precision of the layer. `cut_product` truncates the
+            factors, which are then kept as the layer has them; see `cut`.
+        unfold: Computes the second factor from `columns` if that holds something smaller, with
+            records along the first axis.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    form: Form
+    product: Product = precise_product
+    unfold: Form | None = None
+
+    def unfolded(self, records: slice = slice(None), before: Form = as_it_is) -> Tensor:
+        """The second factor of some records; `before` is applied first, while the data is small."""
+        if self.unfold is None:
+            return before(self.columns[:, records])
+        return self.unfold(before(self.columns[records]))
+
+    def cut(self, factor: Tensor) -> Tensor:
+        """A factor, or a part of it, as it is multiplied."""
+        return shortened(factor) if self.product is cut_product else factor
+
+    @property
+    def multiplied(self) -> Product:
+        """The product of factors that `cut` returned."""
+        return short_product if self.product is cut_product else self.product
+
+    def per_example(self) -> Tensor:
+        """The gradients, one per record; needs records × rows × columns of memory."""
+        return self.formed().per_example()
+
+    def formed(self) -> Dense:
+        """The same gradients with the factors multiplied."""
+        return Dense(self.product(self.rows.mT, self.unfolded()).movedim(0, 1), self.form)
+
+    @property
+    def short(self) -> torch.dtype | None:
+        """The type in which products of the factors are exact and fast; None if there is none."""
+        if self.product is not precise_product:
+            return torch.float32
+        same = self.rows.dtype == self.columns.dtype
+        return self.rows.dtype if same and multiplies_short(self.rows) else None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether norm and sum are operations of `factors`."""
+        return self.short is not None and self.unfold is None and taken(self.rows, self.columns)
+
+    @whole_products()
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ, added up in double precision, in pieces if the factors must be converted."""
+        weights = weights.double()
+        if self.is_taken:
+            return self.form(weighted_product(self.rows, self.columns, weights))
+        records, size = self.rows.shape[1], max(1, self.rows.numel(), self.columns.numel())
+        step = max(1, records * _converted(self.rows) // size)
+        total: Tensor | None = None
+        for start in range(0, records, step):
+            some = slice(start, start + step)
+            added = self._sum(some, weights[some])
+            total = added if total is None else total.add_(added)
+        assert total is not None, "an engine is never run on no records"
+        return self.form(total)
+
+    def _sum(self, piece: slice, weights: Tensor) -> Tensor:
+        """The weighted sum of some records."""
+        rows, columns = self.rows[:, piece], self.unfolded(piece)
+        if self.short is not None:
+            short = rows.contiguous(), columns.to(rows.dtype).contiguous()
+            if taken(*short):
+                total: Tensor = weighted_product(*short, weights)
+                return total
+        left, right = self.cut(rows).double(), self.cut(columns).double()
+        by_columns = right.numel() < left.numel()  # the smaller factor is scaled
+        left, right = (
+            (left, _weighted(right, weights)) if by_columns else (_weighted(left, weights), right)
+        )
+        return _finite_product(left.flatten(1, 2).mT, right.flatten(1, 2))
+
+
+@attrs.frozen
+class Rows:
+    """Gradients of a table: position t of a record adds `values[t]` to row `indices[t]`.
+
+    Attributes:
+        indices: Row indices, shape (records, positions).
+        values: The added values, shape (records, positions, size).
+        count: The number of rows of the table.
+    """
+
+    indices: Tensor
+    values: Tensor
+    count: int
+
+    def per_example(self) -> Tensor:
+        """The gradients, one table per record."""
+        records, _, size = self.values.shape
+        table = self.values.new_zeros(records, self.count, size)
+        return table.scatter_add(1, self.indices[..., None].expand_as(self.values), self.values)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ, added into one table."""
+        values = finite(_weighted(self.values[None], weights.double())[0])
+        table = values.new_zeros(self.count, values.shape[-1])
+        return table.index_add(0, self.indices.flatten(), values.flatten(0, 1))
+
+
+Contribution = Dense | Outer | Rows
+Use = Callable[[Contribution], None]
+
+
+def outer(
+    rows: Tensor, columns: Tensor, form: Form, product: Product = precise_product
+) -> Dense | Outer:
+    """The gradients as factors, or formed if `forms` says so."""
+    kept = Outer(rows, columns, form, product)
+    return kept.formed() if forms(rows.shape[2], rows.shape[3], columns.shape[3]) else kept
+
+
+def forms(positions: int, row_size: int, column_size: int) -> bool:
+    """Whether to form the gradients, because they are not much larger than their factors.
+
+    With T positions and an r × c matrix the factors hold T(r + c) numbers per record, their norm
+    costs T²(r + c) products and their weighted sum T·r·c more; the formed gradient holds r·c, costs
+    T·r·c, and its norm and sum are almost free. So both time and memory depend on the ratio of r·c
+    to T(r + c). Measured on linear and convolutional layers, forming is faster up to a ratio of
+    three or four. Small matrices are formed up to a ratio of two, large ones only if they take no
+    more memory than their factors. With a single position the factors are always kept, because the
+    norm is the product of their norms.
+    """
+    formed, kept = row_size * column_size, positions * (row_size + column_size)
+    return positions > 1 and formed <= (2 if formed <= _SMALL_MATRIX else 1) * kept
+
+
+def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
+    """The gradients as added rows, or formed if the table is no longer than the record."""
+    kept = Rows(indices, at_least_single(values), count)
+    return Dense(kept.per_example()) if count <= indices.shape[1] else kept
+
+
+def _converted(values: Tensor) -> int:
+    """Numbers to convert at a time."""
+    return _CONVERTED.get(values.device.type, _CONVERTED_ELSEWHERE)
+
+
+def by_record(gradients: Tensor) -> Tensor:
+    """Gradients of any parameter, including a scalar, as one vector per record."""
+    return gradients.flatten(1) if gradients.ndim > 1 else gradients[:, None]
+
+
+def _weighted(factor: Tensor, weights: Tensor) -> Tensor:
+    """A factor of shape (groups, records, ...) times the weight of each record."""
+    return factor * weights[:, None, None]
+
+
+def _finite_product(left: Tensor, right: Tensor) -> Tensor:
+    """Left @ right with non-finite values replaced by zero, since 0 · ∞ must be 0.
+
+    In eager mode on the CPU, where reading a result is free, the operands are copied only if the
+    product is not finite; elsewhere they are always copied, so that nothing waits for the device.
+    """
+    if left.device.type == "cpu" and not is_intercepted():
+        product = left @ right
+        if torch.isfinite(product).all():
+            return product
+    return whole_product(finite(left), finite(right))
+
+
+def merged(contributions: Iterable[Contribution]) -> list[Contribution]:
+    """The same sum in no more contributions than given."""
+    groups: dict[tuple[object, ...], list[Contribution]] = {}  # in order, so that rounding repeats
+    for contribution in contributions:
+        groups.setdefault(_kind(contribution), []).append(contribution)
+    return [part for group in groups.values() for part in _joined(group)]
+
+
+def _kind(contribution: Contribution) -> tuple[object, ...]:
+    """Equal for contributions that can be joined."""
+    match contribution:
+        case Dense():
+            return Dense, _name(contribution.form), contribution.values.dtype
+        case Outer() if contribution.unfold is None:
+            rows, columns = contribution.rows, contribution.columns
+            sizes = rows.shape[0], rows.shape[3], columns.shape[3]
+            types = rows.dtype, columns.dtype
+            return Outer, _name(contribution.form), contribution.product, *sizes, *types
+        case _:
+            return (id(contribution),)
+
+
+def _name(form: Form) -> tuple[object, ...]:
+    """Equal for forms that do the same."""
+    return (form.func, *form.args) if isinstance(form, partial) else (form,)
+
+
+def _joined(group: list[Contribution]) -> Iterator[Contribution]:
+    first = group[0]
+    if len(group) == 1:
+        yield first
+    elif isinstance(first, Dense):
+        total = first.values
+        for other in group[1:]:
+            assert isinstance(other, Dense)
+            total = total + other.values
+        yield Dense(total, first.form)
+    else:
+        yield from _joined_factors([each for each in group if isinstance(each, Outer)])
+
+
+def _joined_factors(group: list[Outer]) -> Iterator[Contribution]:
+    """One after another along the positions, unless inner products would take more memory."""
+    first = group[0]
+    positions = sum(each.rows.shape[2] for each in group)
+    sizes = first.rows.shape[3], first.columns.shape[3]
+    if positions > sum(sizes):
+        yield from group
+        return
+    rows, columns = (
+        torch.cat([getattr(each, side) for each in group], 2) for side in ("rows", "columns")
+    )
+    joined = Outer(rows, columns, first.form, first.product)
+    yield joined.formed() if forms(positions, *sizes) else joined

@@ -1,0 +1,460 @@
+"""Triton kernels for what a step does to every layer, each in one pass over memory.
+
+Without them the same is done by torch's operations, each a launch and a pass of its own; a compiled
+step fuses those by itself. See `fuses`.
+
+torch normalises images on a GPU only with channels first, while its convolutions are faster with
+channels last; copies between the two took a third of a step. So images are kept with their channels
+last, and `Geometry` says where the patches of a convolution lie in them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from prudent._torch_private import is_intercepted, is_traced
+
+
+class Geometry:
+    """The geometry of a convolution: the positions of its patches and their matrix layouts."""
+
+    def __init__(
+        self,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> None:
+        self.kernel, self.stride, self.padding = list(kernel), list(stride), list(padding)
+        self.dilation, self.groups, self.dimensions = list(dilation), groups, len(kernel)
+
+    def output_size(self, size: Sequence[int]) -> list[int]:
+        """The number of output positions along each axis."""
+        axes = zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in axes]
+
+    def windows(self, values: Tensor) -> Tensor:
+        """Unfold (images, channels, *size) to a view (groups, images, channels, *size, *kernel)."""
+        images, channels = values.shape[:2]
+        if any(self.padding):
+            values = functional.pad(values, [p for p in reversed(self.padding) for _ in (0, 1)])
+        for axis, (k, t, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
+            values = values.unfold(2 + axis, d * (k - 1) + 1, t)[..., ::d]
+        grouped = images, self.groups, channels // self.groups
+        return values.reshape(*grouped, *values.shape[2:]).transpose(0, 1)
+
+    def strips(self, values: Tensor) -> tuple[Tensor, list[int]]:
+        """Unfold all axes but the first: (images, channels · rest of kernel, rows · rest of size).
+
+        The patches that start `offset` rows further down are a slice, so offsets along the first
+        axis of the kernel need no copies. Rows that belong to different residues modulo the stride
+        are stored separately. Also returns where the slice of each offset begins. One group only.
+        """
+        kernel, stride, dilation = self.kernel[0], self.stride[0], self.dilation[0]
+        rest = Geometry(
+            [1, *self.kernel[1:]], [1, *self.stride[1:]], [0] * self.dimensions, self.dilation, 1
+        )
+        below = -(values.shape[2] + 2 * self.padding[0]) % stride
+        sides = [(p, p) for p in self.padding]
+        sides[0] = self.padding[0], self.padding[0] + below
+        values = functional.pad(values, [side for pair in reversed(sides) for side in pair])
+        windows = rest.windows(values)[0].squeeze(2 + self.dimensions)
+        kernels = range(2 + self.dimensions, windows.ndim)
+        windows = windows.movedim(list(kernels), list(range(2, 2 + len(kernels))))
+        split = windows.unflatten(2 + len(kernels), (-1, stride))  # type: ignore[no-untyped-call]
+        apart = split.movedim(3 + len(kernels), 2 + len(kernels))
+        rows, positions = apart.shape[3 + len(kernels)], math.prod(apart.shape[4 + len(kernels) :])
+        begins = [
+            (residue * rows + start) * positions
+            for start, residue in (divmod(offset * dilation, stride) for offset in range(kernel))
+        ]
+        return apart.flatten(2 + len(kernels)).flatten(1, -2), begins
+
+    def patches(self, values: Tensor) -> Tensor:
+        """Patches of shape (groups, images · positions, kernel · channels of a group)."""
+        return self.copied(self.overlapping(values))
+
+    def overlapping(self, values: Tensor) -> Tensor:
+        """A view of the patches: (groups, images, *size, *kernel, channels of a group).
+
+        The channels come last, so that copying patches copies contiguous memory.
+        """
+        return self.windows(values.movedim(1, -1).contiguous().movedim(-1, 1)).movedim(2, -1)
+
+    def copied(self, windows: Tensor) -> Tensor:
+        """Copy `overlapping` patches to matrices: one product covers all of their images."""
+        positions = windows.shape[1 : 2 + self.dimensions].numel()
+        return windows.reshape(self.groups, positions, -1)
+
+    def fold(self, patches: Tensor, shape: Sequence[int]) -> Tensor:
+        """Sum patches into (images, channels, *size): the adjoint of `patches`."""
+        images, channels, *size = shape
+        per_group = channels // self.groups
+        output = self.output_size(size)
+        windows = patches.view(self.groups, images, *output, *self.kernel, per_group)
+        windows = windows.movedim(0, -2)
+        padded = [s + 2 * p for s, p in zip(size, self.padding, strict=True)]
+        total = patches.new_zeros(images, *padded, self.groups, per_group)
+        for offset in product(*map(range, self.kernel)):
+            starts = [o * d for o, d in zip(offset, self.dilation, strict=True)]
+            spans = zip(starts, output, self.stride, strict=True)
+            inside = [slice(s, s + t * (n - 1) + 1, t) for s, n, t in spans]
+            window: tuple[Any, ...] = (..., *offset, slice(None), slice(None))
+            total[(slice(None), *inside)] += windows[window]
+        inside = [slice(p, p + s) for s, p in zip(size, self.padding, strict=True)]
+        return total[(slice(None), *inside)].flatten(-2).movedim(-1, 1)
+
+    def matrix(self, weight: Tensor) -> Tensor:
+        """The weight as (groups, outputs of a group, kernel · channels of a group)."""
+        grouped = weight.reshape(self.groups, -1, *weight.shape[1:])
+        return grouped.movedim(2, -1).flatten(2)
+
+    def form(self, weight_shape: Sequence[int]) -> Callable[[Tensor], Tensor]:
+        """Undo `matrix` on the last three axes."""
+        channels = weight_shape[1]
+        kernel = tuple(self.kernel)
+
+        def shaped(matrix: Tensor) -> Tensor:
+            split = matrix.reshape(*matrix.shape[:-1], *kernel, channels)
+            back = split.movedim(-1, -1 - len(kernel))
+            return back.flatten(-3 - len(kernel), -2 - len(kernel))
+
+        return shaped
+
+    def by_image(self, result: Tensor, shape: Sequence[int]) -> Tensor:
+        """A product over patches as (images, channels, *size); channels stay last in memory."""
+        output = self.output_size(shape[2:])
+        images = result.view(self.groups, shape[0], *output, result.shape[-1])
+        return images.movedim(0, -2).flatten(-2).movedim(-1, 1)
+
+
+TILE = 64
+"""Positions of a block of `factor_sums`."""
+ADDED = 1 << 10
+"""Products that `record_sums` adds in a row in single precision; `norms` allows for rounding."""
+PARTIAL_SUMS = 16
+"""Number of partial sums that `gram_sums` leaves to be added, so that many programs can work."""
+_LARGE_MATRIX = 1 << 24
+_AT_ONCE = 64  # positions of a record that `record_sums` reads in one step
+
+
+def fuses(*values: Tensor, even_traced: bool = False) -> bool:
+    """Whether the kernels take these tensors: on a GPU, contiguous, and not being traced.
+
+    Args:
+        values: The tensors.
+        even_traced: Whether the kernel is an operation of its own, which a traced program keeps.
+    """
+    return (
+        all(each.is_cuda and each.is_contiguous() for each in values)
+        and (not is_intercepted() or (even_traced and is_traced()))
+        and work_on(values[0].device)
+    )
+
+
+@cache
+def work_on(device: torch.device) -> bool:
+    """Whether Triton is there and its kernels run on a device."""
+    try:
+        ones = torch.ones(1, 2, 2, device=device)
+        right = bool(gram_sums(ones, ones, (1.0, 1.0, 1.0)).sum() == 10)
+        # Rows longer than what is added up at once: their inner products are 2304, and 2.
+        sums = factor_sums(torch.ones(1, 2, 2304, device=device), ones, (1.0, 1.0, 1.0)).sum(1)
+        inner = gram_sums(2304 * ones, 2 * ones, (1.0, 1.0, 1.0)).sum(1)
+        return right and torch.allclose(sums, inner)
+    except Exception:  # no Triton, no compiler for it, an unsupported device
+        return False
+
+
+def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
+    """Sums over two batches of matrices of inner products; see `norms.gram_terms`.
+
+    Args:
+        left: Single precision, of shape (batch, positions, positions).
+        right: The same.
+        scales: Factors of the last three sums.
+
+    Returns:
+        Shape (batch, PARTIAL_SUMS, 4), to be summed over the second axis.
+    """
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    batch, positions, _ = left.shape
+    sums = left.new_empty(batch, PARTIAL_SUMS, 4)
+    with torch.cuda.device(left.device):
+        triton.gram_sums[(batch, PARTIAL_SUMS)](left, right, sums, positions, *scales)
+    return sums
+
+
+def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
+    """The same sums of the inner products of all rows and of all columns, which are not stored.
+
+    Single-precision factors are truncated to TF32 as they are read.
+
+    Args:
+        rows: Shape (batch, positions, size), contiguous, in single precision or bfloat16.
+        columns: The same type, with a size of its own.
+        scales: Factors of the last three sums.
+
+    Returns:
+        Shape (batch, `tile_pairs`, 4), to be summed over the second axis.
+    """
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    batch, positions, height = rows.shape
+    pairs = tile_pairs(positions)
+    sums = torch.empty(batch, pairs, 4, device=rows.device)
+    cuts = rows.dtype == torch.float32
+    with torch.cuda.device(rows.device):
+        triton.factor_sums[(pairs * batch,)](
+            rows,
+            columns,
+            sums,
+            positions,
+            height,
+            columns.shape[2],
+            *scales,
+            pairs,
+            cuts,
+            TILE,
+            **(triton.LONG_NUMBERS if cuts else triton.SHORT_NUMBERS),
+        )
+    return sums
+
+
+def tile_pairs(positions: int) -> int:
+    """Partial sums that `factor_sums` leaves to be added, one per pair of blocks of positions."""
+    blocks = -(-positions // TILE)
+    return blocks * (blocks + 1) // 2
+
+
+def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records, which are added up in double precision.
+
+    Single-precision factors are truncated to TF32 as they are read. What is not finite is zero.
+
+    Args:
+        rows: Shape (groups, records, positions, size), contiguous, in single precision or bfloat16.
+        columns: The same type, with a size of its own.
+        weights: One per record, in double precision.
+
+    Returns:
+        Shape (groups, size of rows, size of columns).
+    """
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    groups, records, positions, height = rows.shape
+    width = columns.shape[3]
+    parts = 2 if rows.dtype == torch.float32 else 1
+    if parts == 2:
+        rows, columns = _short_parts(rows), _short_parts(columns)
+    at_once = positions <= _AT_ONCE
+    if at_once:
+        tall, wide, depth, programs = 64, 64, max(16, 1 << (positions - 1).bit_length()), 1056
+    elif height * width < _LARGE_MATRIX:
+        tall, wide, depth, programs = 64, 64, 64, 528
+    else:
+        tall, wide, depth, programs = 64, 128, 64, 264
+    tiles = groups * -(-height // tall) * -(-width // wide)
+    share = -(-records // max(1, min(records, programs // tiles)))
+    shares = -(-records // share)
+    sums = weights.new_empty(shares, groups, height, width)
+    with torch.cuda.device(rows.device):
+        triton.record_sums[tiles, shares](
+            rows, columns, weights, sums, records, share, positions, height, width,
+            parts, at_once, tall, wide, depth, ADDED // (2 * parts - 1) // depth * depth,
+            num_warps=4, num_stages=4 if at_once else 3,
+        )  # fmt: skip
+    return sums[0] if shares == 1 else sums.sum(0)
+
+
+def _short_parts(factor: Tensor) -> Tensor:
+    """The two bfloat16 parts of every record of a factor truncated to TF32, one after the other."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    groups, records, positions, width = factor.shape
+    parts = factor.new_empty(groups, records, 2 * positions, width, dtype=torch.bfloat16)
+    size = positions * width
+    with torch.cuda.device(factor.device):
+        triton.short_parts[groups * records, triton.pieces(size)](factor, parts, size)
+    return parts
+
+
+def norm_gradients(
+    gradient: Tensor, values: Tensor, mean: Tensor, scale: Tensor, shape: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Sums over the positions of a record: of gradient · normalised value, and of the gradient.
+
+    Args:
+        gradient: Of the scaled values, by record, then by position.
+        values: The same; normalised by (value − mean) · scale.
+        mean: One per position.
+        scale: The same.
+        shape: Number of records, and of values per position.
+
+    Returns:
+        Both of the given shape, in single precision.
+    """
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    records, size = shape
+    positions = values.numel() // (records * size)
+    slopes = torch.empty(shape, device=values.device)
+    shifts = torch.empty_like(slopes)
+    with torch.cuda.device(values.device):
+        triton.norm_gradients[records, triton.columns(size)](
+            gradient, values, mean, scale, slopes, shifts, positions, size
+        )
+    return slopes, shifts
+
+
+_TILE = 1 << 12
+_WIDTH = 32
+_LARGEST_GROUP = 64
+_SHARES = 8
+"""Parts of the records that `weighted_rows` adds up separately, so that many programs can work."""
+_COLUMNS, _RECORDS = 256, 8
+_COPIED = 1 << 11
+
+
+def normalises(values: Tensor, groups: int) -> bool:
+    """Whether the kernels normalise these images: channels last, in groups of a power of two."""
+    channels = values.shape[1]
+    group = channels // groups
+    return (
+        values.ndim == 4
+        and group * groups == channels
+        and group & (group - 1) == 0
+        and group <= _LARGEST_GROUP
+        and values.dtype != torch.float64
+        and not values.is_contiguous()
+        and fuses(values.movedim(1, -1))
+    )
+
+
+def group_norm(
+    values: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The normalised images, the means and the scales, as torch's `native_group_norm` has them."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    images, channels, *size = values.shape
+    result = torch.empty_like(values, dtype=torch.float32)
+    means = values.new_empty(images, groups, dtype=torch.float32)
+    scales = torch.empty_like(means)
+    count, group = torch.Size(size).numel(), channels // groups
+    weight, bias, affine = _both(weight, bias, channels)
+    rows, width, blocks = _blocks(count, channels, group)
+    with torch.cuda.device(values.device):
+        triton.normalise[images, blocks](
+            values, weight, bias, result, means, scales, count, channels, eps,
+            rows, width, group, affine,
+        )  # fmt: skip
+    return result, means, scales
+
+
+def group_norm_backward(
+    gradient: Tensor, values: Tensor, weight: Tensor | None, means: Tensor, scales: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of the images, and those of weight and bias by image: (images, channels)."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    images, channels, *size = values.shape
+    passed = torch.empty_like(values)
+    slopes = torch.empty(images, channels, device=values.device)
+    shifts = torch.empty_like(slopes)
+    count, group = torch.Size(size).numel(), channels // means.shape[1]
+    rows, width, blocks = _blocks(count, channels, group)
+    with torch.cuda.device(values.device):
+        triton.normalise_backward[images, blocks](
+            gradient, values, means if weight is None else weight, means, scales, passed, slopes,
+            shifts, count, channels, rows, width, group, weight is not None,
+        )  # fmt: skip
+    return passed, slopes, shifts
+
+
+def _both(
+    weight: Tensor | None, bias: Tensor | None, channels: int
+) -> tuple[Tensor | None, Tensor | None, bool]:
+    """Weight and bias, or neither."""
+    if weight is None and bias is None:
+        return None, None, False
+    given = weight if weight is not None else bias
+    assert given is not None
+    ones = given.new_ones(channels) if weight is None else weight
+    return ones, given.new_zeros(channels) if bias is None else bias, True
+
+
+def _blocks(count: int, channels: int, group: int) -> tuple[int, int, int]:
+    """Positions and channels that a program reads at a time, and programs per image."""
+    width = max(group, min(_WIDTH, _power(channels)))
+    return min(_power(count), max(1, _TILE // width)), width, -(-channels // width)
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
+    """As `Geometry.strips`, with channels last: (images, rows · positions, kernel · channels)."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    images, channels, height, breadth = values.shape
+    (kernel, across), (stride, step) = geometry.kernel, geometry.stride
+    positions = geometry.output_size([height, breadth])[1]
+    rows = -(-(height + 2 * geometry.padding[0]) // stride)
+    result = values.new_empty(images, stride * rows * positions, across * channels)
+    count = positions * across * channels
+    with torch.cuda.device(values.device):
+        triton.strips[images * stride * rows, -(-count // _COPIED)](
+            values, result, height, breadth, channels, rows, positions,
+            *geometry.padding, stride, step, geometry.dilation[1], across, _COPIED,
+        )  # fmt: skip
+    offsets = (divmod(place * geometry.dilation[0], stride) for place in range(kernel))
+    return result, [(residue * rows + start) * positions for start, residue in offsets]
+
+
+def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
+    """As `Geometry.patches`, for one group and channels last; truncated to TF32 if `cut`."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    images, channels, height, breadth = values.shape
+    out_height, out_breadth = geometry.output_size([height, breadth])
+    down, across = geometry.kernel
+    result = values.new_empty(
+        1, images * out_height * out_breadth, down * across * channels, dtype=torch.float32
+    )
+    blocks = -(-out_breadth * across * channels // _COPIED)
+    with torch.cuda.device(values.device):
+        triton.patches[images * out_height, blocks, down](
+            values, result, height, breadth, channels, out_height, out_breadth,
+            *geometry.padding, *geometry.stride, *geometry.dilation, across, cut, _COPIED,
+        )  # fmt: skip
+    return result
+
+
+@torch.library.custom_op("prudent::weighted_rows", mutates_args=())
+def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
+    """Σᵢ wᵢ valuesᵢ of (records, size) in double precision; what is not finite counts as zero."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    records, size = values.shape
+    sums = weights.new_empty(_SHARES, size)
+    with torch.cuda.device(values.device):
+        triton.weighted_rows[-(-size // _COLUMNS), _SHARES](
+            values, weights, sums, records, size, -(-records // _SHARES), _COLUMNS, _RECORDS
+        )
+    return sums.sum(0)
+
+
+@weighted_rows.register_fake
+def _(values: Tensor, weights: Tensor) -> Tensor:
+    return weights.new_empty(values.shape[1])

@@ -1,0 +1,258 @@
+"""Upper bounds on the norms of per-example gradients, computed from their factors."""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from prudent.training.gradients.factors.contributions import (
+    Contribution,
+    Dense,
+    Outer,
+    Rows,
+    by_record,
+    factor_sums,
+    joined,
+)
+from prudent.training.gradients.factors.kernels import ADDED, fuses, gram_sums
+from prudent.training.gradients.factors.products import (
+    Product,
+    aligned,
+    at_least_single,
+    precise_product,
+    whole_products,
+)
+
+_RUN = 1 << 10
+STRETCH = 1e-3
+"""θ²: what a kernel adds up in single precision is at most √(1 + θ²) times the norm."""
+
+
+class SquaredNorms:
+    """Adds up the squared norms of parameters, with few operations for all of them together.
+
+    Small gradients and the terms of factors are kept and reduced together at the end.
+    """
+
+    def __init__(self) -> None:
+        self._squares: list[Tensor] = []
+        self._small: dict[torch.dtype, list[Dense]] = {}
+        self._terms: dict[torch.Size, list[Tensor]] = {}
+
+    @whole_products()
+    def add(self, contributions: Sequence[Contribution]) -> None:
+        """Add the squared norm of the sum of all contributions to one parameter."""
+        match contributions:
+            case [Dense() as gradient] if is_small(gradient):
+                self._small.setdefault(gradient.values.dtype, []).append(gradient)
+            case [Outer() as factors] if _cancels(factors):
+                terms = gram_terms(factors)
+                self._terms.setdefault(terms.shape[1:], []).append(terms)
+            case _:
+                self._squares.append(squared_norms(contributions))
+
+    def total(self, losses: Tensor) -> Tensor:
+        """The sum of all that were added, one number per loss."""
+        squares = [at_least_single(torch.zeros_like(losses)), *self._squares]
+        squares += [lengths(joined(small)).square() for small in self._small.values()]
+        squares += [torch.add(*_of_terms(torch.cat(terms))) for terms in self._terms.values()]
+        return torch.stack(squares).sum(0)
+
+
+def is_small(gradient: Dense) -> bool:
+    """Whether to copy a gradient next to others to save operations: on a GPU those cost more."""
+    size = gradient.values.numel() // max(1, len(gradient.values))
+    return size <= (1 << 14 if gradient.values.is_cuda else 1 << 8)
+
+
+@whole_products()
+def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
+    """An upper bound on ‖Σ contributions‖² per record, including cross terms of tied parameters.
+
+    A gradient may be short because large products cancel. The computed sum is then dominated by
+    rounding and may be far below the true value, or negative; and a record with a norm that is too
+    small would get a weight that is too large. So an allowance for the rounding error is added: a
+    small fraction of the value that the sum would have without cancellation.
+    """
+    squares, doubts = zip(*map(_square, contributions), strict=True)
+    total = torch.stack(squares).sum(0)
+    for index, first in enumerate(contributions):
+        for second in contributions[:index]:
+            total = total + 2 * inner(first, second)
+    if len(contributions) == 1 and not _cancels(contributions[0]):
+        return total
+    return total.clamp_min(0) + torch.stack([doubt.sqrt() for doubt in doubts]).sum(0).square()
+
+
+def inner(first: Contribution, second: Contribution) -> Tensor:
+    """Inner products ⟨first, second⟩ of the gradients of each record, shape (records,)."""
+    match first, second:
+        case Dense(), _ if first is second:
+            return lengths(by_record(first.values)).square()
+        case Outer(), Outer() if first.rows.shape[0] == second.rows.shape[0]:
+            # A short product would cut the factors of a use that keeps them whole.
+            product = first.multiplied if first.product is second.product else precise_product
+            rows = _products(first.cut(first.rows), second.cut(second.rows), product)
+            columns = first.cut(first.unfolded())
+            others = columns if first is second else second.cut(second.unfolded())
+            return (rows * _products(columns, others, product)).sum((0, 2, 3))
+        case Rows(), Rows():
+            same = first.indices[:, :, None] == second.indices[:, None, :]
+            return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))
+        case Rows(), Outer() if second.rows.shape[0] == 1:
+            columns = _products(first.values, second.cut(second.unfolded()[0]))
+            indices = first.indices[:, :, None].expand(columns.shape)
+            found = second.rows[0].transpose(1, 2).gather(1, indices)
+            rows = at_least_single(second.cut(found))
+            return (rows * columns).sum((1, 2))
+        case Outer(), Rows():
+            return inner(second, first)
+        case _:
+            return by_record(first.per_example() * second.per_example()).sum(1)
+
+
+def _cancels(contribution: Contribution) -> bool:
+    """Whether the norm is computed as a sum of products that may cancel."""
+    match contribution:
+        case Outer():
+            return contribution.rows.shape[2] > 1
+        case Rows():
+            return contribution.indices.shape[1] > 1
+        case Dense():
+            return False
+
+
+def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
+    """‖g‖² per record, and an allowance for the rounding error in it."""
+    match contribution:
+        case Outer() if _cancels(contribution):
+            return _of_terms(gram_terms(contribution))
+        case Outer():
+            factors = [contribution.cut(x) for x in (contribution.rows, contribution.unfolded())]
+            sides = [lengths(at_least_single(factor)) for factor in factors]
+            square = (sides[0] * sides[1]).square().sum((0, 2))
+            return square, _doubt(square, 1) + _lost(sides, [x.shape[-1] for x in factors])
+        case Rows() if _cancels(contribution):
+            each = lengths(contribution.values)
+            same = contribution.indices[:, :, None] == contribution.indices[:, None, :]
+            reach = torch.where(same, each[:, :, None] * each[:, None, :], 0).sum((1, 2))
+            terms = contribution.values.shape[-1]
+            return inner(contribution, contribution), _doubt(reach, terms)
+        case _:
+            square = inner(contribution, contribution)
+            return square, _doubt(square, 1)
+
+
+def gram_terms(factors: Outer) -> Tensor:
+    """Four sums per record that give ‖g‖² of factors and the allowance for its rounding.
+
+    ‖Σₜ rowₜ ⊗ columnₜ‖² is the sum of the entrywise product of two matrices, of the inner products
+    of all rows and of all columns. The other three are over positions: of ‖rowₜ‖·‖columnₜ‖ times
+    the square root of the allowance, and of either length times the root of what may underflow.
+
+    Returns:
+        Shape (groups, records, partial sums, 4), to be summed over the third axis.
+    """
+    if factors.is_taken:
+        sizes = factors.rows.shape[-1], factors.columns.shape[-1]
+        scales = _scales(factors, torch.float32, sizes)
+        return cast(Tensor, factor_sums(factors.rows, factors.columns, scales))
+    rows, columns = factors.cut(factors.rows), factors.cut(factors.unfolded())
+    left, right = (_gram(x, factors.multiplied) for x in (rows, columns))
+    scales = _scales(factors, left.dtype, (rows.shape[-1], columns.shape[-1]))
+    if left.dtype == torch.float32 and fuses(left, right):
+        flat = gram_sums(left.flatten(0, 1), right.flatten(0, 1), scales)
+        return flat.view(*left.shape[:2], *flat.shape[1:])
+    sides = [x.diagonal(dim1=-2, dim2=-1).sqrt() for x in (left, right)]
+    sums = [(left * right).sum((2, 3)), (sides[0] * sides[1]).sum(-1), *(x.sum(-1) for x in sides)]
+    scaled = [sums[0], *(x * scale for x, scale in zip(sums[1:], scales, strict=True))]
+    return torch.stack(scaled, -1)[:, :, None]
+
+
+def _scales(factors: Outer, dtype: torch.dtype, sizes: tuple[int, int]) -> list[float]:
+    """Factors of the last three sums of `gram_terms`, for numbers of each factor per position.
+
+    A kernel that sums short factors adds `ADDED` products in a row, with an error of at most that
+    many times 2⁻²³ of the sum of their lengths, L, and leaves out products of parts that are at
+    most 2⁻⁹ of their numbers: together e. With a share of e²/(θ²L²) of L² in a squared norm, and
+    θ² = `STRETCH`, the norm plus e is at most √(1 + θ²) times what is reported.
+    """
+    summed = (ADDED * 2.0**-23 + 2.0**-18) ** 2 / STRETCH if factors.short else 0.0
+    allowed = _share(dtype, sum(sizes)) + summed
+    tiny = torch.finfo(dtype).tiny
+    return [math.sqrt(allowed), math.sqrt(tiny * sizes[1]), math.sqrt(tiny * sizes[0])]
+
+
+def _gram(factor: Tensor, product: Product) -> Tensor:
+    """Inner products of all pairs of positions; added positions are zero and change no sum."""
+    factor = aligned(factor, -2)
+    return _products(factor, factor, product)
+
+
+def _of_terms(terms: Tensor) -> tuple[Tensor, Tensor]:
+    """‖g‖² per record, and the allowance, from the terms of all groups."""
+    terms = terms.sum(2)
+    return terms[..., 0].clamp_min(0).sum(0), terms[..., 1:].square().sum((0, 2))
+
+
+def _doubt(reach: Tensor, terms: int) -> Tensor:
+    """An allowance for the rounding error of sums of `terms` products of total size `reach`."""
+    return _share(reach.dtype, terms) * reach
+
+
+def _share(dtype: torch.dtype, terms: int) -> float:
+    """The allowance as a share of the sum of absolute values.
+
+    Rounding errors of n additions grow like √n. The factor leaves room for errors that are biased
+    to one side, as with equal numbers, and for the sums of sums, which are added pairwise.
+    """
+    return 8 * torch.finfo(dtype).eps * math.sqrt(terms)
+
+
+def _lost(sides: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """An allowance for products that are too small for their type and underflow to zero.
+
+    Such products arise in one factor of a gradient, while the other factor may be large.
+
+    Args:
+        sides: Lengths of both factors at each position, (groups, records, positions).
+        sizes: Number of entries that each factor has per position.
+    """
+    tiny = torch.finfo(sides[0].dtype).tiny
+    sums = [
+        (x * math.sqrt(tiny * n)).sum(-1).square() for x, n in zip(sides, sizes[::-1], strict=True)
+    ]
+    return (sums[0] + sums[1]).sum(0)
+
+
+def lengths(vectors: Tensor) -> Tensor:
+    """An upper bound on the L2 norms over the last axis, computed piecewise.
+
+    The norm is that of the norms of short pieces. On the CPU, torch's norm adds squares
+    sequentially, which loses a thousandth for ten million values, and far more for equal ones; a
+    bound must not. Squares that underflow are zero; as much as they may have been is added.
+    """
+    lost = math.sqrt(vectors.shape[-1] * torch.finfo(vectors.dtype).tiny)
+    return _lengths(vectors) + lost
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm
+    count = vectors.shape[-1] // _RUN
+    if count < 2:
+        return cast(Tensor, norm(vectors, dim=-1))
+    pieces, rest = vectors[..., : count * _RUN], vectors[..., count * _RUN :]
+    pieces = pieces.reshape(*pieces.shape[:-1], count, _RUN)
+    norms = torch.cat([norm(pieces, dim=-1), norm(rest, dim=-1, keepdim=True)], -1)
+    return cast(Tensor, norm(norms, dim=-1))
+
+
+def _products(first: Tensor, second: Tensor, product: Product = precise_product) -> Tensor:
+    """Inner products of all pairs of positions: (..., T, size), (..., S, size) to (..., T, S)."""
+    if first.shape[-2] == second.shape[-2] == 1:
+        return (at_least_single(first) * second).sum(-1, keepdim=True)
+    other = second.transpose(-1, -2)
+    # On the CPU a batched product with a transposed right side can cost several copies.
+    return product(first, other.contiguous() if other.device.type == "cpu" else other)

@@ -1,0 +1,251 @@
+"""Recurrent layers on records: `torch.nn.LSTM`, `GRU`, `RNN` and their cells.
+
+torch's recurrent kernels cannot run under vmap. Here every layer and direction is decomposed into
+the product of its input at all times, an ordinary linear layer, and a recurrence over time. In
+book-keeping the recurrence is one autograd function, whose hidden weight is used at all times at
+once: the gradient of a record is Σₜ productₜ ⊗ outputₜ₋₁, kept as two factors with one position per
+time step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+from prudent._torch_private import is_record, pack_padded_sequence
+from prudent.training.gradients.factors.contributions import Dense, Use, outer
+from prudent.training.gradients.factors.layers import total
+from prudent.training.gradients.factors.recurrent_cells import Cell, Elman, Gru, Lstm, Matrices
+from prudent.training.gradients.factors.rules import on_records
+from prudent.training.gradients.factors.tape import Tape, tensors
+
+Call = Callable[..., Any]
+"""Calls a torch function on records, as `Watch` and `Capture` do."""
+
+Scan = Callable[[Call, Cell, Tensor, Matrices, Sequence[Tensor]], tuple[Tensor, ...]]
+"""Runs a recurrence on a record; returns the outputs, (batch, time, size), and the last states."""
+
+
+def step_by_step(
+    call: Call, cell: Cell, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Run a recurrence in ordinary operations, one time step after another."""
+    outputs = []
+    for step in projected.unbind(1):
+        states = cell.step(
+            step, lambda h: call(functional.linear, h, matrices.hidden, matrices.bias), states
+        )
+        if matrices.projection is not None:
+            states = call(functional.linear, states[0], matrices.projection), *states[1:]
+        outputs.append(states[0])
+    return torch.stack(outputs, 1), *states
+
+
+def scan_on(tape: Tape) -> Scan:
+    """The recurrence as one autograd function that sends its contributions to a tape."""
+
+    def scan(
+        call: Call, cell: Cell, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        every = matrices.hidden, matrices.bias, matrices.projection
+        if any(matrix is not None and is_record(matrix) for matrix in every):
+            return step_by_step(call, cell, projected, matrices, states)
+        uses = [tape.use(matrix) if torch.is_grad_enabled() else None for matrix in every]
+        anchor = tape.anchor if any(uses) else None
+        values = matrices.mapped(Tensor.detach)
+
+        def run(records: int, projected: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+            flat = (value.flatten(0, 1) for value in (projected, *states))
+            results: tuple[Tensor, ...] = _Recurrence.apply(  # type: ignore[no-untyped-call]
+                anchor, cell, values, records, uses, *flat
+            )
+            return tuple(result.view(records, -1, *result.shape[1:]) for result in results)
+
+        outputs, *others = on_records(run, projected, *states)
+        return outputs, outputs[:, -1], *others
+
+    return scan
+
+
+class _Recurrence(Function):
+    """The recurrence of one layer in one direction, on (records · batch, time, size)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor | None,
+        cell: Cell,
+        matrices: Matrices,
+        records: int,
+        uses: Sequence[Use | None],
+        projected: Tensor,
+        *states: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Run all steps; products use the type of the projected input."""
+        ctx.cell, ctx.matrices, ctx.records, ctx.uses = cell, matrices, records, uses
+        ctx.types = [state.dtype for state in states]
+        results, saved = cell.forward(projected, matrices.to(projected.dtype), states)
+        first = states[0].to(projected.dtype)
+        ctx.save_for_backward(first, results[0], *saved)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Pass the gradients to the input and the states, and factors to the parameters."""
+        first, outputs, *saved = ctx.saved_tensors
+        before = torch.cat([first[:, None], outputs[:, :-1]], 1)
+        matrices = ctx.matrices.to(outputs.dtype)
+        found = ctx.cell.backward((outputs, *saved), matrices, before, gradients)
+
+        def by_record(values: Tensor) -> Tensor:
+            return values.reshape(ctx.records, -1, values.shape[-1])
+
+        hidden_use, bias_use, projection_use = ctx.uses
+        products = by_record(found.products)
+        if hidden_use:
+            hidden_use(outer(products[None], by_record(before)[None], _matrix))
+        if bias_use:
+            bias_use(Dense(total(products, [1])))
+        if projection_use:
+            factors = by_record(found.outputs), by_record(found.unprojected)
+            projection_use(outer(factors[0][None], factors[1][None], _matrix))
+        states = [state.to(dtype) for state, dtype in zip(found.states, ctx.types, strict=True)]
+        return *[None] * 5, found.projected, *states
+
+
+def _matrix(gradient: Tensor) -> Tensor:
+    return gradient.squeeze(-3)
+
+
+def _layers(cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition of torch's function for several layers of one kind."""
+
+    def run(
+        call: Call,
+        scan: Scan,
+        input: Tensor,
+        states: Tensor | Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool = False,
+    ) -> Any:
+        initial = [states] if isinstance(states, Tensor) else list(states)
+        record = next(filter(is_record, tensors((input, initial, params))), None)
+        if record is None:
+            return call(
+                function,
+                *(input, states, params, has_biases, num_layers),
+                *(dropout, train, bidirectional, batch_first),
+            )
+        hidden = _on_record(call, input if batch_first else input.transpose(0, 1), record)
+        weights = _weights(params, has_biases, bidirectional, num_layers)
+        last: list[tuple[Tensor, ...]] = []
+        for layer in range(num_layers):
+            directions = []
+            for backwards in (False, True)[: 1 + bidirectional]:
+                weight, bias, matrices = next(weights)
+                begin = [_on_record(call, state[len(last)], record) for state in initial]
+                projected = call(functional.linear, hidden, weight, bias)
+                outputs, *ends = scan(
+                    call, cell, projected.flip(1) if backwards else projected, matrices, begin
+                )
+                directions.append(outputs.flip(1) if backwards else outputs)
+                last.append(tuple(ends))
+            hidden = torch.cat(directions, -1) if bidirectional else directions[0]
+            if dropout and train and layer + 1 < num_layers:
+                hidden = call(functional.dropout, hidden, dropout, True)
+        ends = [torch.stack(each) for each in zip(*last, strict=True)]
+        return hidden if batch_first else hidden.transpose(0, 1), *ends
+
+    def refusing_packed(call: Call, scan: Scan, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > 3 and isinstance(args[3], (tuple, list)):
+            if any(map(is_record, tensors(args))):
+                refuse_packed()
+            return call(function, *args, **kwargs)
+        return run(call, scan, *args, **kwargs)
+
+    return refusing_packed
+
+
+def _cell(cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition of torch's function for a single step."""
+
+    def run(
+        call: Call,
+        scan: Scan,
+        input: Tensor,
+        states: Tensor | Sequence[Tensor],
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+    ) -> Any:
+        initial = [states] if isinstance(states, Tensor) else list(states)
+        weights = w_ih, w_hh, b_ih, b_hh
+        record = next(filter(is_record, tensors((input, initial, weights))), None)
+        if record is None:
+            return call(function, input, states, *weights)
+        projected = call(functional.linear, _on_record(call, input, record), w_ih, b_ih)
+        begin = [_on_record(call, state, record) for state in initial]
+        _, *ends = step_by_step(call, cell, projected[:, None], Matrices(w_hh, b_hh, None), begin)
+        return ends[0] if isinstance(states, Tensor) else tuple(ends)
+
+    return run
+
+
+def _on_record(call: Call, value: Tensor, record: Tensor) -> Tensor:
+    """The value as one that belongs to the record, such as the initial state of every record."""
+    if is_record(value):
+        return value
+    result: Tensor = call(torch.add, value, record.new_zeros((), dtype=value.dtype))
+    return result
+
+
+def _weights(
+    params: Sequence[Tensor], has_biases: bool, bidirectional: bool, layers: int
+) -> Iterator[tuple[Tensor, Tensor | None, Matrices]]:
+    """Weight and bias of the input, and what multiplies the state, per layer and direction."""
+    count = len(params) // (layers * (1 + bidirectional))
+    for start in range(0, len(params), count):
+        weight, hidden, *rest = params[start : start + count]
+        biases = rest[:2] if has_biases else [None, None]
+        projection = rest[-1] if count % 2 else None
+        yield weight, biases[0], Matrices(hidden, biases[1], projection)
+
+
+def refuse_packed() -> NoReturn:
+    """Raise an error for a packed sequence, whose layout depends on the lengths of all records."""
+    raise ValueError(
+        "Expected padded sequences, got a packed one: it mixes the time steps of all records, in "
+        "an order that depends on their lengths. Leave out pack_padded_sequence, give the layer "
+        "the padded tensor, and mask its padded outputs, or gather the output at position "
+        "length - 1. For a bidirectional layer, use one layer per direction and reverse each "
+        "sequence by indexing, so that its padding stays at the end."
+    )
+
+
+def _pack(call: Call, scan: Scan, *args: Any, **kwargs: Any) -> Any:
+    if any(map(is_record, tensors(args))):
+        refuse_packed()
+    return call(pack_padded_sequence, *args, **kwargs)
+
+
+RECURRENT: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.lstm: _layers(Lstm(), torch.lstm),
+    torch.gru: _layers(Gru(), torch.gru),
+    torch.rnn_tanh: _layers(Elman(rectified=False), torch.rnn_tanh),
+    torch.rnn_relu: _layers(Elman(rectified=True), torch.rnn_relu),
+    torch.lstm_cell: _cell(Lstm(), torch.lstm_cell),
+    torch.gru_cell: _cell(Gru(), torch.gru_cell),
+    torch.rnn_tanh_cell: _cell(Elman(rectified=False), torch.rnn_tanh_cell),
+    torch.rnn_relu_cell: _cell(Elman(rectified=True), torch.rnn_relu_cell),
+    pack_padded_sequence: _pack,
+}
+"""Maps each of torch's recurrent functions to its decomposition, which takes `call` and `scan`."""

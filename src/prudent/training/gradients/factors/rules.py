@@ -1,0 +1,384 @@
+"""Book-keeping rules: how to call each torch function with cheap book-keeping on records.
+
+A rule takes the tape and the one record among the arguments, followed by the arguments of its torch
+function. It returns NotImplemented if the arguments are not the usual ones: the record in another
+position, a weight of another shape.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from prudent._torch_private import (
+    VmapInterpreter,
+    add_batch_dim,
+    maybe_get_level,
+    retrieve_current_functorch_interpreter,
+    unwrap_batched,
+)
+from prudent.training.gradients.factors.contributions import as_it_is
+from prudent.training.gradients.factors.convolution import Convolution, NativeConvolution
+from prudent.training.gradients.factors.kernels import Geometry
+from prudent.training.gradients.factors.layers import (
+    Affine,
+    Embedding,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+    autocast_type,
+    autocasted,
+)
+from prudent.training.gradients.factors.products import ALIGNED, aligned, cuts_products
+from prudent.training.gradients.factors.tape import Tape
+
+Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
+_MANY_OUTPUTS = 1 << 10
+
+
+def without_fused_attention() -> AbstractContextManager[None]:
+    """Use unfused attention: under vmap the fused kernels would run record by record."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
+def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
+    """Leave vmap: call `function(records, *plain)` on plain tensors, records on the first axis.
+
+    The function returns a tensor or a tuple of tensors, with records on the first axis. It is
+    called below vmap by hand: torch's way, a function with a rule for vmap, takes as long as the
+    layers of a small model.
+    """
+    interpreter = retrieve_current_functorch_interpreter()
+    assert isinstance(interpreter, VmapInterpreter), "the engine has put the model under vmap"
+    level, records = interpreter.level(), interpreter.batch_size()
+    found = [unwrap_batched(value, level) for value in values]
+    with interpreter.lower():
+        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in found]
+        result = function(records, *plain)
+    if isinstance(result, tuple):
+        return tuple(add_batch_dim(each, 0, level) for each in result)
+    return add_batch_dim(result, 0, level)
+
+
+def call(function: type[Function], *args: Any) -> Tensor:
+    """Apply a differentiable function."""
+    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _linear(
+    tape: Tape, record: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    return _product(tape, input, weight, bias, transposed=False)
+
+
+def _matmul(tape: Tape, record: Tensor, input: Tensor, other: Tensor) -> Any:
+    if input is not record or other.ndim != 2:
+        return NotImplemented
+    return _product(tape, input, other, None, transposed=True)
+
+
+def _addmm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Any:
+    if mat1 is not record or beta != 1 or alpha != 1 or input.ndim != 1:
+        return NotImplemented
+    return _product(tape, mat1, mat2, input, transposed=True)
+
+
+def _product(
+    tape: Tape, record: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
+) -> Tensor:
+    matrix = weight.detach().T if transposed else weight.detach()
+    uses = tape.use(weight), tape.use(bias)
+
+    def multiply(records: int, values: Tensor) -> Tensor:
+        flat = values.reshape(-1, values.shape[-1])
+        converted = flat.detach()
+        if autocast_type(values) != values.dtype:
+            converted = tape.converted(record, values).view(flat.shape)
+        width = len(matrix)
+        shape = _padded if _pads_outputs(flat, width) else as_it_is
+        parameters = shape(matrix), None if bias is None else shape(bias.detach())
+        settings = records, *uses, transposed, width
+        result = call(Linear, tape.anchor, flat, converted, *parameters, *settings)
+        return result.view(*values.shape[:-1], -1)[..., :width]
+
+    return on_records(multiply, record)
+
+
+def _pads_outputs(values: Tensor, width: int) -> bool:
+    """Whether a layer has so many outputs, and so odd a number, that padding them saves time.
+
+    Kernels for short numbers read several at a time; a vocabulary of an odd size makes them read
+    one by one, in the forward pass, in the backward pass and in the sum.
+    """
+    short = autocast_type(values) == torch.bfloat16 or cuts_products(values)
+    return values.is_cuda and short and width > _MANY_OUTPUTS and width % ALIGNED != 0
+
+
+def _padded(parameter: Tensor) -> Tensor:
+    """A matrix or a bias with zeros for outputs that do not exist."""
+    return aligned(autocasted(parameter), -parameter.ndim)
+
+
+def _convolution(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    if input is not record or input.ndim != weight.ndim:
+        return NotImplemented
+    kernel, axes = weight.shape[2:], weight.ndim - 2
+    stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
+    if padding == "same":
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        sides = [(total // 2, total - total // 2) for total in totals]
+        input = functional.pad(input, [side for pair in reversed(sides) for side in pair])
+    padding = _per_axis(0 if isinstance(padding, str) else padding, axes)
+    geometry = Geometry(kernel, stride, padding, dilation, groups)
+    parameters = weight.detach(), _detached(bias)
+    uses = tape.use(weight), tape.use(bias)
+
+    def convolve(records: int, values: Tensor) -> Tensor:
+        images = values.flatten(0, 1)
+        arguments = tape.anchor, images, *parameters, geometry, records, *uses
+        if _multiplies_patches(images):
+            result = call(Convolution, *arguments)
+            if result.ndim < 4:  # a matrix, or one for each group
+                result = geometry.by_image(result, images.shape)
+        else:
+            result = call(NativeConvolution, *arguments)
+        return result.view(*values.shape[:2], *result.shape[1:])
+
+    return on_records(convolve, input)
+
+
+def _multiplies_patches(images: Tensor) -> bool:
+    """Whether a product over patches is faster than torch's convolution."""
+    return images.device.type == "cpu"
+
+
+def _embedding(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if max_norm is not None or scale_grad_by_freq:
+        raise ValueError(
+            f"Expected an embedding that keeps records apart, got max_norm={max_norm} and "
+            f"scale_grad_by_freq={scale_grad_by_freq} at {tape.name(weight)}. Leave both unset."
+        )
+    if weight is record:
+        return NotImplemented
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += weight.shape[0]
+    use = tape.use(weight)
+
+    def look_up(records: int, indices: Tensor) -> Tensor:
+        flat = indices.reshape(records, -1)
+        result = call(Embedding, tape.anchor, flat, weight.detach(), padding_idx, use)
+        return result.view(*indices.shape, -1)
+
+    if input is record:
+        return on_records(look_up, input)
+    # Every record uses the same rows, as with position ids. One copy per record lets the cheap rule
+    # for embeddings apply.
+    return on_records(
+        lambda records, _: look_up(records, input.expand(records, *input.shape)), record
+    )
+
+
+def _layer_norm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    parameters = _detached(weight), _detached(bias)
+    settings = list(normalized_shape), eps, tape.use(weight), tape.use(bias)
+    return on_records(
+        lambda records, values: call(LayerNorm, tape.anchor, values, *parameters, *settings), input
+    )
+
+
+def _rms_norm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    normal = functional.rms_norm(input, list(normalized_shape), None, eps)
+    return _affine(tape, normal, weight, None, range(-len(normalized_shape), 0))
+
+
+def _group_norm(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if input is not record:
+        return NotImplemented
+    parameters = _detached(weight), _detached(bias)
+    uses = tape.use(weight), tape.use(bias)
+
+    def normalise(records: int, values: Tensor) -> Tensor:
+        images = values.flatten(0, 1)
+        settings = num_groups, eps, records, *uses
+        return call(GroupNorm, tape.anchor, images, *parameters, *settings).view_as(values)
+
+    return on_records(normalise, input)
+
+
+def _statistics_norm(norm: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The rule for a normalisation with given statistics or those of the record itself."""
+
+    def rule(
+        tape: Tape,
+        record: Tensor,
+        input: Tensor,
+        running_mean: Tensor | None = None,
+        running_var: Tensor | None = None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        if input is not record:
+            return NotImplemented
+        normal = norm(input, running_mean, running_var, None, None, *rest, **options)
+        return _affine(tape, normal, weight, bias, [1])
+
+    return rule
+
+
+def _affine(
+    tape: Tape, values: Tensor, weight: Tensor | None, bias: Tensor | None, axes: Sequence[int]
+) -> Tensor:
+    # Outside vmap the record is an additional first axis.
+    own_axes = [axis % values.ndim + 1 for axis in axes]
+    parameters = _detached(weight), _detached(bias)
+    uses = tape.use(weight), tape.use(bias)
+    return on_records(
+        lambda records, values: call(Affine, tape.anchor, values, *parameters, own_axes, *uses),
+        values,
+    )
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *rest: Any,
+    **options: Any,
+) -> Tensor:
+    """Call the fused kernels outside vmap, which would call them record by record."""
+    every = query, key, value
+    if any(maybe_get_level(t) < 0 or t.ndim != 4 for t in every):
+        with without_fused_attention():
+            return functional.scaled_dot_product_attention(*every, attn_mask, *rest, **options)
+
+    def attend(records: int, *every: Tensor) -> Tensor:
+        query, key, value, *masks = (tensor.flatten(0, 1) for tensor in every)
+        mask = masks[0] if masks else shared
+        if mask is not None and mask.ndim == 4 and len(mask) > 1 and not masks:
+            mask = mask.repeat(records, 1, 1, 1)
+        result = functional.scaled_dot_product_attention(query, key, value, mask, *rest, **options)
+        return result.view(records, -1, *result.shape[1:])
+
+    if attn_mask is None or maybe_get_level(attn_mask) < 0:
+        shared = attn_mask
+        return on_records(attend, *every)
+    missing = [1] * (4 - attn_mask.ndim)
+    own = attn_mask.reshape(*missing, *attn_mask.shape)
+    return on_records(attend, *every, own.expand(len(query), *own.shape[1:]))
+
+
+def _view(tensor: Tensor, *shape: Any, **options: Any) -> Tensor:
+    """A view, or a copy if a convolution left its channels last in memory."""
+    try:
+        return tensor.view(*shape, **options)
+    except RuntimeError:
+        return tensor.reshape(*shape, **options)
+
+
+def _pooled(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Pool a contiguous copy: torch would pool channels that come last record by record."""
+    return lambda tensor, *args, **options: pool(tensor.contiguous(), *args, **options)
+
+
+RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.adaptive_avg_pool1d: _pooled(functional.adaptive_avg_pool1d),
+    functional.adaptive_avg_pool2d: _pooled(functional.adaptive_avg_pool2d),
+    functional.scaled_dot_product_attention: _attention,
+    Tensor.view: _view,
+    Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
+}
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.linear: _linear,
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    torch.mm: _matmul,
+    Tensor.mm: _matmul,
+    torch.addmm: _addmm,
+    torch.conv1d: _convolution,
+    torch.conv2d: _convolution,
+    torch.conv3d: _convolution,
+    functional.embedding: _embedding,
+    functional.layer_norm: _layer_norm,
+    functional.rms_norm: _rms_norm,
+    functional.group_norm: _group_norm,
+    functional.batch_norm: _statistics_norm(functional.batch_norm),
+    functional.instance_norm: _statistics_norm(functional.instance_norm),
+}
+
+
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+def _per_axis(setting: int | Sequence[int], axes: int) -> list[int]:
+    values = [setting] if isinstance(setting, int) else list(setting)
+    return values * axes if len(values) == 1 else values

@@ -1,0 +1,309 @@
+"""Tapes: the contributions to every per-example gradient, collected in the backward pass."""
+
+import copy
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from prudent.training.gradients.factors.contributions import (
+    Contribution,
+    Dense,
+    Use,
+    merged,
+    weighted_sums,
+)
+from prudent.training.gradients.factors.layers import autocast_type
+from prudent.training.gradients.factors.norms import SquaredNorms, is_small
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """The tensors in a tree of tuples, lists and dictionaries."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list, set, frozenset)):
+        for item in tree:
+            yield from tensors(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors(item)
+
+
+def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Every leaf tensor that the results depend on through autograd, once each."""
+    seen, waiting = set(), []
+    for result in results:
+        if result.grad_fn is None and result.requires_grad:
+            yield result
+        waiting.append(result.grad_fn)
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        waiting += [before for before, _ in node.next_functions]
+
+
+def refuse_foreign(
+    leaves: Iterable[Tensor], allowed: Iterable[Tensor], parameters: Mapping[str, Tensor]
+) -> None:
+    """Raise an error if there is a leaf whose gradient would be silently left out.
+
+    Args:
+        leaves: The leaves of the losses.
+        allowed: The leaves whose gradients are computed.
+        parameters: Trained values by name, which share memory with their parameters; used for the
+            message.
+    """
+    known = {id(tensor) for tensor in allowed}
+    for leaf in leaves:
+        if id(leaf) not in known:
+            names = [n for n, p in parameters.items() if p.data_ptr() == leaf.data_ptr()]
+            what = f"parameter {names[0]!r}" if names else f"a tensor of shape {tuple(leaf.shape)}"
+            raise RuntimeError(
+                f"Expected every trained tensor behind the loss to be a parameter that the model "
+                f"looks up while it runs, got {what} by another reference, such as a closure, a "
+                "partial, or the model itself inside the loss: its gradient would be left out. Use "
+                "self.weight within forward (a penalty may be one of the outputs), or detach() it."
+            )
+
+
+class Tape(ABC):
+    """Receives, in the backward pass, the contributions announced in the forward pass.
+
+    Args:
+        parameters: The trained parameters by name: leaves that require a gradient.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self.parameters = dict(parameters)
+        self.anchor = next(iter(self.parameters.values())).new_zeros(()).requires_grad_()
+        self._names = {id(parameter): name for name, parameter in self.parameters.items()}
+        self._announces = True
+        self._converted: tuple[weakref.ref[Tensor], int, Tensor] | None = None
+        self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
+        self._behind: set[str] = set()
+
+    def again(self) -> Self:
+        """A view of this tape for a part that is recomputed, whose uses are already announced."""
+        same = copy.copy(self)
+        same._announces = False
+        return same
+
+    def use(self, shared: Tensor | None) -> Use | None:
+        """Announce a use of a shared tensor; None if it is not trained."""
+        if shared is None or not shared.requires_grad:
+            return None
+        name = self._names.get(id(shared))
+        if name is None:
+            if id(shared) not in self._derived:
+                # Keep the tensor alive so that its id is not reused.
+                self._derived[id(shared)] = shared, []
+                self._behind |= self._parameters_behind(shared)
+            return self._derived[id(shared)][1].append
+        if self._announces:
+            self._announce(name)
+        return lambda contribution: self._receive(name, contribution)
+
+    def converted(self, record: Tensor, values: Tensor) -> Tensor:
+        """The values of a record as autocast converts them, contiguous.
+
+        Query, key and value layers are given the same tensor one after another and then share what
+        they keep of it.
+        """
+        wanted = autocast_type(values)
+        if self._converted is not None:
+            same, version, found = self._converted
+            if same() is record and version == values._version and found.dtype == wanted:
+                return found
+        found = values.detach().to(wanted, memory_format=torch.contiguous_format)
+        self._converted = weakref.ref(record), values._version, found
+        return found
+
+    def name(self, shared: Tensor) -> str:
+        """A name for a shared tensor, for messages."""
+        name = self._names.get(id(shared))
+        return f"parameter {name!r}" if name else "a tensor derived from parameters"
+
+    def collect(self, losses: Tensor) -> None:
+        """Run backward from the losses; every path to a parameter must go through the tape."""
+        if not losses.requires_grad:
+            return
+        self.refuse_foreign([losses])
+        self._converted = None
+        leaves = [self.anchor, *self.parameters.values()]
+        _, *missed = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+        self.refuse_missed(missed)
+        self._carry_back_derived()
+
+    def refuse_missed(self, gradients: Sequence[Tensor | None]) -> None:
+        """Raise an error if autograd found a path to a parameter that bypasses the tape."""
+        names = [n for n, g in zip(self.parameters, gradients, strict=True) if g is not None]
+        if names:
+            raise RuntimeError(
+                f"Parameters {names} reach the loss on a way that book-keeping cannot follow. "
+                "Use the Materialised engine."
+            )
+
+    def refuse_foreign(self, results: Iterable[Tensor], *others: Tensor) -> None:
+        """Raise an error if the results have gradients for anything but the tape's and `others`."""
+        allowed = self.anchor, *self.parameters.values(), *others
+        refuse_foreign(leaves_behind(results), allowed, self.parameters)
+
+    def _parameters_behind(self, shared: Tensor) -> set[str]:
+        """The names of the parameters that a tensor was derived from."""
+        self.refuse_foreign([shared])
+        return {
+            self._names[id(leaf)] for leaf in leaves_behind([shared]) if id(leaf) in self._names
+        }
+
+    @abstractmethod
+    def _announce(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _receive(self, name: str, contribution: Contribution) -> None: ...
+
+    def _carry_back_derived(self) -> None:
+        """Turn gradients of derived tensors into gradients of the parameters behind them."""
+        for shared, found in self._derived.values():
+            if not found:
+                continue
+            total = torch.stack([contribution.per_example() for contribution in found]).sum(0)
+            gradients = torch.autograd.grad(
+                shared,
+                list(self.parameters.values()),
+                total,
+                is_grads_batched=True,
+                allow_unused=True,
+                retain_graph=True,
+            )
+            for name, gradient in zip(self.parameters, gradients, strict=True):
+                if gradient is not None:
+                    self._receive(name, Dense(gradient))
+
+
+class NormTape(Tape):
+    """Accumulates squared norms and optionally keeps the contributions for a weighted sum.
+
+    Args:
+        parameters: As for every tape.
+        keep: Whether to keep what a weighted sum needs.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool) -> None:
+        super().__init__(parameters)
+        self._keep = keep
+        self._uses = dict.fromkeys(self.parameters, 0)
+        self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
+        self._squares = SquaredNorms()
+
+    def norms(self, losses: Tensor) -> Tensor:
+        """Norms over all parameters, one per loss; zero if no parameter was reached."""
+        for name, found in self._contributions.items():
+            if found and not self._is_alone(name):
+                found[:] = merged(found)
+                self._squares.add(found)
+                self._forget(name)
+        return self._squares.total(losses).clamp_min_(0).sqrt_()
+
+    def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
+        """Σᵢ wᵢ gᵢ for every parameter, zero for those not reached; frees all contributions."""
+        tape = SumTape(self.parameters, weights)
+        for name, found in self._contributions.items():
+            while found:
+                tape._receive(name, found.pop())
+        return tape.sums()
+
+    def _announce(self, name: str) -> None:
+        self._uses[name] += 1
+
+    def _receive(self, name: str, contribution: Contribution) -> None:
+        self._contributions[name].append(contribution)
+        if self._is_alone(name):
+            self._squares.add([contribution])
+            self._forget(name)
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether the parameter has a single use; in the backward pass all uses are announced."""
+        return self._uses[name] == 1 and name not in self._behind
+
+    def _forget(self, name: str) -> None:
+        if not self._keep:
+            self._contributions[name].clear()
+
+
+class SumTape(Tape):
+    """Accumulates the weighted sum as contributions arrive and stores nothing else.
+
+    Args:
+        parameters: As for every tape.
+        weights: One per record.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], weights: Tensor) -> None:
+        super().__init__(parameters)
+        self._weights = weights
+        self._sums: dict[str, Tensor] = {}
+        self._small: dict[torch.dtype, list[tuple[str, Dense]]] = {}
+
+    def sums(self) -> dict[str, Tensor]:
+        """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
+        for small in self._small.values():
+            names, gradients = zip(*small, strict=True)
+            for name, added in zip(names, weighted_sums(gradients, self._weights), strict=True):
+                self._add(name, added)
+        self._small.clear()
+        return {
+            name: self._sums.pop(name) if name in self._sums else torch.zeros_like(p.detach())
+            for name, p in self.parameters.items()
+        }
+
+    def _announce(self, name: str) -> None:
+        pass
+
+    def _receive(self, name: str, contribution: Contribution) -> None:
+        if isinstance(contribution, Dense) and is_small(contribution):
+            self._small.setdefault(contribution.values.dtype, []).append((name, contribution))
+        else:
+            self._add(name, contribution.weighted_sum(self._weights))
+
+    def _add(self, name: str, added: Tensor) -> None:
+        kind = torch.promote_types(added.dtype, self.parameters[name].dtype)
+        added = added.to(kind)
+        self._sums[name] = self._sums[name] + added if name in self._sums else added
+
+
+class FormTape(Tape):
+    """Forms every record's gradient by accumulating contributions as they arrive.
+
+    Args:
+        parameters: As for every tape.
+        records: Number of records.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], records: int) -> None:
+        super().__init__(parameters)
+        self._records = records
+        self._formed: dict[str, Tensor] = {}
+
+    def formed(self) -> dict[str, Tensor]:
+        """Gradients of shape (records, *shape), zero for parameters that were not reached."""
+        return {
+            name: self._formed.pop(name)
+            if name in self._formed
+            else torch.zeros_like(p.detach()).expand(self._records, *p.shape)
+            for name, p in self.parameters.items()
+        }
+
+    def _announce(self, name: str) -> None:
+        pass
+
+    def _receive(self, name: str, contribution: Contribution) -> None:
+        added = contribution.per_example().to(self.parameters[name].dtype)
+        self._formed[name] = self._formed[name] + added if name in self._formed else added

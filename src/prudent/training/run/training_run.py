@@ -1,0 +1,409 @@
+"""A training run in progress: the state that changes between steps and its checkpoints."""
+
+import functools
+import itertools
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self, cast
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from prudent import _validate
+from prudent._fingerprint import fingerprint
+from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.serialisation import to_json
+from prudent.records.reader import Collate
+from prudent.training.aggregation import Mean, ProposeTestRelease
+from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
+from prudent.training.gradients.engine import Loss
+from prudent.training.keystream import Key, Purpose
+from prudent.training.parallel.processes import Processes, unwrapped
+from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
+from prudent.training.plan import Plan
+from prudent.training.run.checkpoint import Identity, Paid, machine, warn_of_lost_steps
+from prudent.training.run.execution import Execution
+from prudent.training.run.metrics import Metrics
+from prudent.training.run.reading import RunRecords
+from prudent.training.run.updates import (
+    Average,
+    Counters,
+    Scheduler,
+    Updates,
+    optimizer_of,
+    restore_schedule,
+    schedule_state,
+    scheduler_of,
+)
+from prudent.training.sampling import Batch, PoissonSampler
+from prudent.training.step import Step, StepOutcome
+
+
+@attrs.define(kw_only=True)
+class TrainingRun:
+    """The state of a training run.
+
+    Attributes:
+        execution: Device, engine and similar settings of this process.
+        records: The records, read by id.
+        step: Releases a batch; it holds the plan, the model and the processes.
+        sampler: Draws the batches; it holds the key of noise, tests and sampling. Secret.
+        updates: Performs an update per batch; it holds the optimizer and the counters.
+        average: Running average of the trained parameters, if requested.
+        last: The outcome of the last step.
+        name: A random public name, by which a ledger knows what it was charged for.
+        identity: Returns what a resumed run must prove to be the same; computed once.
+        lost: Steps of the plan that were paid for but not repeated after a kill.
+        renewals: How often a new key was drawn instead.
+    """
+
+    execution: Execution
+    records: RunRecords
+    step: Step
+    sampler: PoissonSampler
+    updates: Updates
+    average: Average | None = None
+    last: StepOutcome | None = None
+    identity: Callable[[], Identity]
+    lost: int = 0
+    renewals: int = 0
+    name: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    _coming: "_Coming | None" = attrs.field(default=None, init=False)
+
+    @classmethod
+    def prepare(
+        cls,
+        plan: Plan,
+        model: nn.Module,
+        loss: Loss,
+        train_set: Any,
+        *,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+        options: dict[str, Any],
+        execution: Execution | None = None,
+        corrupt: Corrupt | Corruption | None = None,
+        average: float | None = None,
+        collate_fn: Collate | None = None,
+        example: Any = None,
+        scheduler: Scheduler | None = None,
+    ) -> Self:
+        """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
+        _check_parts(plan, model, loss, corrupt, execution)
+        execution, processes = (Execution() if execution is None else execution).joined()
+        device = execution.device
+        model = unwrapped(model, processes)
+        if not has_shards(model):
+            model.to(device)
+        records = RunRecords.of(train_set, execution, processes, collate_fn, example)
+        processes.check_same(plan=repr(plan))
+        records.check_same(processes)
+        key = _shared(execution.key, processes)
+        step = Step(
+            plan,
+            model,
+            loss,
+            expected_batch=plan.sampling_rate * records.count,
+            engine=execution.engine_of(model, loss),
+            corrupt=hook_of(corrupt, records.count, device),
+            key=key,
+            # Records on the device let the whole update be captured; see Updates.
+            cuda_graph=execution.captures and records.loader is not None,
+            compile=execution.compile,
+            processes=processes,
+        )
+        trainer = optimizer_of(model, optimizer, options)
+        updates = Updates(
+            step=step,
+            optimizer=trainer,
+            counters=Counters.start(device),
+            gather=records.gather,
+            scheduler=scheduler_of(scheduler, trainer),
+            captures=execution.captures,
+        )
+        sampler = PoissonSampler(
+            records.count,
+            plan.sampling_rate,
+            physical_batch=execution.physical_batch,
+            key=key,
+            device=device if records.loader is None else "cpu",  # items are read on the host
+            processes=processes,
+        )
+
+        @functools.cache
+        def identity() -> Identity:
+            known = functools.partial(fingerprint, restored=model)
+            return Identity(
+                records=records.fingerprint(),
+                loss=known(loss, collate_fn, corrupt),
+                model=known(model),
+                optimizer=known(optimizer, options, scheduler),
+                execution=repr((execution.computation, sampler.physical_batch)),
+                processes=str(processes.count),
+                machine=machine(device),
+            )
+
+        return cls(
+            execution=execution,
+            records=records,
+            step=step,
+            sampler=sampler,
+            updates=updates,
+            average=None if average is None else Average(model, average),
+            identity=identity,
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as it was given, before a budget shortens it."""
+        return self.step.plan
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, trained in place."""
+        return self.step.model
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that execute the plan together."""
+        return self.step.processes
+
+    @property
+    def key(self) -> Key:
+        """The key of noise, tests and sampling. Secret."""
+        return self.sampler.key
+
+    def steps(self, first: int, stop: int) -> Iterator[int]:
+        """Take the steps from `first` up to `stop`, yielding after each one."""
+        batches = self._batches(first)
+        for number in range(first, stop):
+            self.last = within_memory(
+                lambda: self.updates(next(batches)), "physical_batch", self.sampler.physical_batch
+            )
+            if self.average is not None:
+                self.average.follow(number - self.lost)
+            yield number
+
+    def _batches(self, first: int) -> Iterator[Batch | Sequence[Chunk]]:
+        """The batches from step `first` on; items that were read ahead are used."""
+        if self.records.loader is None:
+            return map(self.sampler.batch, itertools.count(first))
+        if self._coming is None or self._coming.step != first:
+            self.close()
+            self._coming = _Coming(
+                self.records.loader.batches(
+                    self.sampler,
+                    range(first, self.plan.steps),
+                    recompute=self.step.engine.recompute,
+                ),
+                first,
+            )
+        return self._coming
+
+    def close(self) -> None:
+        """Stop the processes that read items ahead."""
+        if self._coming is not None:
+            self._coming.batches.close()
+            self._coming = None
+
+    @contextmanager
+    def shown(self) -> Iterator[nn.Module]:
+        """A context with the model to evaluate: with averaged parameters if they are kept."""
+        with nullcontext() if self.average is None else self.average.shown():
+            yield self.model
+
+    @property
+    def passes(self) -> float:
+        """Number of passed tests so far."""
+        return float(self.updates.counters.passes)
+
+    @property
+    def tested(self) -> bool:
+        """Whether a step has a test that can pass."""
+        return isinstance(self.plan.aggregation, ProposeTestRelease)
+
+    def pass_rate(self, steps: int) -> float | None:
+        """Fraction of passed tests so far; None without a test."""
+        if not self.tested:
+            return None
+        return self.passes / (steps - self.lost) if steps > self.lost else 0.0
+
+    def metrics(
+        self,
+        step: int,
+        shown: dict[str, float],
+        delta: float | None,
+        *,
+        private: bool,
+        ends: bool = False,
+    ) -> Metrics:
+        """The metrics since the last call. Only this call reads values from the device."""
+        assert self.last is not None
+        averages = self.updates.counters.read(step)
+        epsilon = self._epsilon(step, delta, exact=ends)
+        return Metrics(
+            step=step,
+            epsilon=epsilon,
+            delta=delta,
+            relation=None if epsilon is None else str(self.plan.relation),
+            pass_rate=averages.pass_rate if self.tested else None,
+            trim=int(self.last.trim),
+            noise=float(self.last.noise),
+            evaluation=shown,
+            private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
+        )
+
+    def _epsilon(self, step: int, delta: float | None, *, exact: bool) -> float | None:
+        if delta is None or isinstance(self.plan.aggregation, Mean):
+            return None
+        # Before the last step, use a coarser grid: it is faster and also gives an upper bound.
+        interval = 1e-4 if exact else 1e-3
+        accountant = functools.partial(PldAccountant, value_discretization_interval=interval)
+        return epsilon_of(self.plan.event_after(step), delta, self.plan.relation, accountant)
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Everything needed to resume, as tensors and plain values.
+
+        Complete only in the first process.
+        """
+        processes = self.processes
+        keep = processes.rank == 0
+        with processes.watched():
+            model = whole_state(self.model.state_dict(), keep=keep)
+            optimizer = whole_state(self.updates.optimizer.state_dict(), keep=keep)
+        return {
+            "step": step,
+            "plan": repr(self.plan),
+            "event": to_json(self.plan.event_after(step)),
+            "key": self.key.secret.hex(),
+            "predictable": self.key.predictable,
+            "records": self.records.count,
+            "data": self.records.fingerprint(),
+            "identity": self.identity().plain(),
+            "lost": self.lost,
+            "renewals": self.renewals,
+            "model": model,
+            "optimizer": optimizer,
+            "release": self.step.state.state_dict(),
+            "corruption": processes.gathered(self.step.generator.get_state()),
+            "reading": processes.gathered(torch.get_rng_state()),  # data sets may draw
+            "passes": self.updates.counters.passes,
+            "averages": None if self.average is None else self.average.values,
+            "schedule": schedule_state(self.updates.scheduler),
+            "name": self.name,
+        }
+
+    def restore(self, state: dict[str, Any], paid: Paid | None) -> int:
+        """Restore a saved state and return the step to go on from.
+
+        Args:
+            state: The saved state.
+            paid: What was paid for, so that it may have been taken.
+        """
+        restore_schedule(self.updates.scheduler, state["schedule"])
+        load_model(self.model, state["model"])
+        load_optimizer(self.updates.optimizer, state["optimizer"])
+        self._use(Key(bytes.fromhex(state["key"]), bool(state["predictable"])))
+        self.step.state.load_state_dict(state["release"])
+        device, host = self.execution.device, torch.device("cpu")
+        self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
+        torch.set_rng_state(self._random_state(state, Purpose.READING, host))
+        if self.average is not None:
+            self.average.restore(state["averages"])
+        self.name, self.lost, self.renewals = state["name"], state["lost"], state["renewals"]
+        step = int(state["step"])
+        if paid is not None and paid.steps > step:
+            same = self.renewals == paid.renewals
+            self.renewals = max(self.renewals, paid.renewals)
+            step = self._past_lost_steps(state["identity"], step, paid.steps, same_key=same)
+        self.updates.counters.restore(step, state["passes"])
+        return step
+
+    def _past_lost_steps(
+        self, identity: dict[str, str], step: int, paid: int, *, same_key: bool
+    ) -> int:
+        """The step to go on from: that of the checkpoint if lost steps may be repeated."""
+        own = self.identity().unproved(identity, same_key=same_key)
+        unproved = self.processes.gathered(own)
+        if not any(unproved):
+            return step
+        if self.processes.rank == 0:
+            words = list(dict.fromkeys(itertools.chain(*unproved)))
+            warn_of_lost_steps(step + 1, paid, words)
+        self._use(_shared(self.key.renewed, self.processes))
+        self.step.state.move_to(paid)
+        self.lost += paid - step
+        self.renewals += 1
+        return paid
+
+    def _use(self, key: Key) -> None:
+        self.step.use(key)
+        self.sampler = self.sampler.with_key(key)
+
+    def check_own(self, state: dict[str, Any]) -> None:
+        """Raise an error unless the state is of this plan and these records."""
+        if state["plan"] != repr(self.plan):
+            raise ValueError(
+                "Expected the plan with which this run was started, got a different one. Start "
+                f"again in an empty folder, or use the original plan: {state['plan']}"
+            )
+        if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
+            raise ValueError(
+                "Expected the train_set with which this run was started, got different records. "
+                "Start again in an empty folder."
+            )
+
+    def _random_state(
+        self, state: dict[str, Any], purpose: Purpose, device: torch.device
+    ) -> Tensor:
+        """The state of this process's generator.
+
+        If the number of processes changed, all but the first get a new one from the key.
+        """
+        rank, kept = self.processes.rank, state[purpose.value]
+        if rank == 0 or len(kept) == self.processes.count:
+            return cast(Tensor, kept[rank]).cpu()
+        return self.key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
+
+
+@attrs.define
+class _Coming:
+    """Batches that are being read ahead.
+
+    Attributes:
+        batches: The batches.
+        step: The step of the next one.
+    """
+
+    batches: Generator[list[Chunk], None, None]
+    step: int
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[Chunk]:
+        self.step += 1
+        return next(self.batches)
+
+
+def _shared(make: Callable[[], Key], processes: Processes) -> Key:
+    """A key that the first process makes; the others get its secret."""
+
+    def made() -> tuple[bytes, bool]:
+        key = make()
+        return key.secret, key.predictable
+
+    return Key(*processes.first(made))
+
+
+def _check_parts(plan: Any, model: Any, loss: Any, corrupt: Any, execution: Any) -> None:
+    """Raise an error for arguments of another kind, before any of them is used."""
+    _validate.instance(Plan, "a Plan", plan=plan)
+    _validate.instance(nn.Module, "a torch module", model=model)
+    _validate.function(loss=loss)
+    if corrupt is not None and not isinstance(corrupt, Corruption):
+        _validate.function(corrupt=corrupt)
+    if execution is not None:
+        _validate.instance(Execution, "an Execution", execution=execution)
