@@ -22,8 +22,8 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
     Reveals,
     calibration,
-    conversion,
 )
+from prudent.accounting.losses import conversion
 from prudent.accounting.losses.conversion import gaussian_delta
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter, Room, sum_up
 from prudent.budget.prices import GAUSSIAN, RENYI, SET_ASIDE, price
