@@ -13,7 +13,7 @@ from prudent.cli.display import echo, echo_json, neutral, remark
 
 if TYPE_CHECKING:
     from prudent.accounting import Certificate, Relation
-    from prudent.training.run.checkpoint import Charge
+    from prudent.training.run.checkpoint import Paid
 
 Price = tuple[float | None, float | None]
 """ε and δ of a run; None where it has no δ."""
@@ -114,7 +114,7 @@ def run(
         _show(found, metric, max(prices, key=str), ran_under, above, most)
 
 
-def _one_plan(folders: list[Path]) -> "list[Charge]":
+def _one_plan(folders: list[Path]) -> "list[Paid]":
     """What each run paid for, which must be the same for all."""
     from prudent.training.run.checkpoint import charged
 
@@ -138,7 +138,7 @@ def _one_plan(folders: list[Path]) -> "list[Charge]":
     return charges
 
 
-def _price(folder: Path, paid: "Charge", entry: dict[str, Any]) -> Price:
+def _price(folder: Path, paid: "Paid", entry: dict[str, Any]) -> Price:
     """The δ in the metrics of a run and its ε by what was paid, checked by another of its files.
 
     Raises:
