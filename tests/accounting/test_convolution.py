@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import fft
 
 from prudent.accounting.losses.convolution import (
-    LatticeLaw,
+    LatticeDistribution,
     WindowError,
     _integer_power,
     chords_of,
@@ -22,7 +22,7 @@ from tests.tiers import examples
 
 def law(masses, first, times, infinite=0.0, interval=0.25):
     masses = np.asarray(masses, dtype=float)
-    return LatticeLaw(interval, first, masses, infinite, np.zeros_like(masses), times)
+    return LatticeDistribution(interval, first, masses, infinite, np.zeros_like(masses), times)
 
 
 def exact_delta(laws, epsilon):
@@ -134,7 +134,7 @@ def test_a_law_longer_than_its_window_is_folded():
     """Most of a million points are empty; the sum is narrow."""
     masses = np.zeros(300_000)
     masses[100_000], masses[100_001], masses[-1] = 0.5, 0.5 - 1e-18, 1e-18
-    one = LatticeLaw(1e-3, -100_000, masses, 0.0, np.zeros_like(masses), 40)
+    one = LatticeDistribution(1e-3, -100_000, masses, 0.0, np.zeros_like(masses), 40)
     table = convolved([one], 0.0, upper=True)
     assert len(table.losses) < 300_000
     brute = convolved([law([0.5, 0.5], 0, 40, interval=1e-3)], 0.0, upper=True)
@@ -157,7 +157,7 @@ def test_many_gaussians_are_one_and_never_less(times, sigma):
     interval = 5e-3 / (sigma * math.sqrt(times))
     ends = np.arange(1, math.ceil(worst.reach(1e-25) / interval)) * interval
     chords = chords_of(worst, ends, ends, adding=False, upper=True)
-    laws = [LatticeLaw.of(chords, interval, -len(ends), times)]
+    laws = [LatticeDistribution.of(chords, interval, -len(ends), times)]
     for tilt in (0.0, 2 * sigma, 7 * sigma):
         table = convolved(laws, tilt, upper=True)
         epsilon = np.linspace(max(0.0, table.losses[0]), 8 / sigma, 50)

@@ -1,9 +1,9 @@
 """What an attacker can achieve: bounds on error rates and on membership inference, from profiles.
 
 The attacker knows every record but one, and everything public, and decides from all that was
-released whether that one record is in the data. Write P for the law of the output with the record
-and Q for the law without it; δ₋(ε) = sup P(A) - e^ε Q(A) is the profile of removing the record, and
-δ₊(ε) = sup Q(A) - e^ε P(A) that of adding it.
+released whether that one record is in the data. Write P for the distribution of the output with the
+record and Q for the distribution without it; δ₋(ε) = sup P(A) - e^ε Q(A) is the profile of removing
+the record, and δ₊(ε) = sup Q(A) - e^ε P(A) that of adding it.
 
 *Trade-off.* A test that says "present" on A has the false-positive rate α = Q(A) and misses with
 probability β = 1 - P(A), which `TradeOff` bounds from below by δ₊, δ₋ and u = 1 - α. The largest of

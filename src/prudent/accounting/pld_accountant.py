@@ -219,9 +219,9 @@ class PldAccountant(dp.PrivacyAccountant):
             return np.ones(len(epsilons)), np.ones(len(epsilons))
         return composition.directed_profiles(np.asarray(epsilons, np.float64), quick=True)
 
-    def laws(self) -> tuple[LossTable, LossTable]:
-        """Dominating laws of the privacy loss, for removing a record and for adding one."""
-        return self._composition(upper=True).plain_laws()
+    def distributions(self) -> tuple[LossTable, LossTable]:
+        """Dominating distributions of the loss, for removing a record and for adding one."""
+        return self._composition(upper=True).plain_distributions()
 
     def _others(self) -> "list[RdpAccountant | PldAccountant]":
         """Accountants of the same events whose ε may be lower, if there are selections among them.
@@ -297,7 +297,7 @@ class PldAccountant(dp.PrivacyAccountant):
         from dp_accounting.pld import pld_pmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-        tables = self.laws()
+        tables = self.distributions()
         reach = max(np.ptp(table.losses) for table in tables)
         interval = max(self._value_discretization_interval, float(reach) / _MOST_LOSSES)
 

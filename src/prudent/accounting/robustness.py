@@ -4,10 +4,10 @@ A private run cannot depend much on few records. So if the expected accuracy of 
 for one data set, it is bounded from below for every data set that differs in k records, whatever
 these records are.
 
-**From a profile to a bound.** Let P be the law of the output on the data at hand, Q that on the
-changed data, and g any function of the output with values in [0, 1]: the accuracy of a model on a
-fixed test set, or 1 if it labels one input correctly and 0 otherwise (its expectation is the *vote
-share*). Then E_Q g is at least what `TradeOff` says of u = E_P g.
+**From a profile to a bound.** Let P be the distribution of the output on the data at hand, Q that
+on the changed data, and g any function of the output with values in [0, 1]: the accuracy of a model
+on a fixed test set, or 1 if it labels one input correctly and 0 otherwise (its expectation is the
+*vote share*). Then E_Q g is at least what `TradeOff` says of u = E_P g.
 
 *Proof.* E_P g is the integral of P(g > t) over t from 0 to 1, and P(g > t) ≤ e^ε Q(g > t) + δ(ε)
 for every t. Integrating, u ≤ e^ε E_Q g + δ(ε), which is the first bound. The same for 1 - g with P
@@ -17,8 +17,9 @@ The best bound is used, over a fine selection of the losses of a discrete privac
 Over all losses it is the Neyman-Pearson bound: nothing better follows from that distribution. It
 dominates the mechanism at every ε, so nothing is extrapolated.
 
-**Which direction is which.** If records are added, P is the law without them and Q the law with
-them; if records are removed, it is the other way round. A certificate is the lesser of both bounds.
+**Which direction is which.** If records are added, P is the distribution without them and Q the
+distribution with them; if records are removed, it is the other way round. A certificate is the
+lesser of both bounds.
 
 **Several records.** Two ways to a bound for k records:
 
@@ -28,9 +29,9 @@ them; if records are removed, it is the other way round. A certificate is the le
   covered by replace-one.
 * *Group privacy*: a chain of data sets leads from the data to the changed data, each one record
   from the next. A lower bound at one link is the starting point of the next, because both bounds
-  above increase with u. So k records cost k applications of the bound for one record, whose laws
-  are those of the accountant. Here any mix of additions and removals is covered. This is used for
-  Propose-Test-Release, of which no exact pair for k records is known.
+  above increase with u. So k records cost k applications of the bound for one record, whose
+  distributions are those of the accountant. Here any mix of additions and removals is covered. This
+  is used for Propose-Test-Release, of which no exact pair for k records is known.
 """
 
 import enum
@@ -126,11 +127,11 @@ class AccuracyCertificate:
 
 @attrs.frozen(slots=False)
 class ChangedData:
-    """Lower bounds on expectations after a change of the data, from laws of the privacy loss.
+    """Lower bounds on expectations after a change of the data, from distributions of the loss.
 
     Attributes:
-        removing: The law of the loss of the output with the records against that without.
-        adding: The law of the loss of the output without them against that with them.
+        removing: The distribution of the loss of the output with the records against that without.
+        adding: The distribution of the loss of the output without them against that with them.
     """
 
     removing: LossTable
@@ -140,12 +141,12 @@ class ChangedData:
     def of(cls, event: dp.DpEvent) -> "ChangedData":
         """The bounds of an event for one added or removed record."""
         accountant = PldAccountant(value_discretization_interval=_INTERVAL)
-        return cls(*accountant.compose(event).laws())
+        return cls(*accountant.compose(event).distributions())
 
     def after(self, value: float) -> float:
         """The least expectation after the change, of a function in [0, 1] with this one before."""
         curve = self.added
-        if curve.forward[1][0] == curve.backward[1][0] == 0:  # both laws are the same
+        if curve.forward[1][0] == curve.backward[1][0] == 0:  # both distributions are the same
             return value
         fallen = min(float(way.least(value)) for way in (curve, curve.reversed))
         return min(value, max(0.0, fallen - _ROUNDING))

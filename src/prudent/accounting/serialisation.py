@@ -144,8 +144,8 @@ def _count_words(event: dp.DpEvent) -> str:
             f"up to {event.draws:,} runs, each with probability {rounded_up(event.probability, 6)},"
         )
     names = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
-    law = names.get(float(event.shape), f"negative binomial (shape {event.shape:g})")
-    return f"about {event.mean:g} runs, their number {law},"
+    kind = names.get(float(event.shape), f"negative binomial (shape {event.shape:g})")
+    return f"about {event.mean:g} runs, their number {kind},"
 
 
 def _words(event: dp.DpEvent) -> str:

@@ -7,8 +7,8 @@ release("median", epsilon=1.0, delta=1e-6)  # one of the releases of this packag
 """
 
 from prudent.audit.auditing import audit
+from prudent.audit.releases import CASES, release
 from prudent.audit.releases.case import Case
-from prudent.audit.releases.registry import CASES, release
 from prudent.audit.result import AuditResult
 
 __all__ = ["CASES", "AuditResult", "Case", "audit", "release"]

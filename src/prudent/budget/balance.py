@@ -151,8 +151,8 @@ class Offer:
 def offers(filter_: Filter[Any], state: Any) -> list[Offer]:
     """What still fits: one large release, or some of a middle ε, or many of a small one.
 
-    Each is counted by charging a copy of the state with the law of a randomised response. That is
-    the most that an ε-DP release can reveal, so every pure release of that ε fits as often.
+    Each is counted by charging a copy of the state with the distribution of a randomised response.
+    That is the most that an ε-DP release can reveal, so every pure release of that ε fits as often.
     """
     by_list = isinstance(filter_, ExactFilter)
     largest = _largest(filter_, state)

@@ -1,8 +1,8 @@
 """What an event costs in Gaussian noise, in simple addition and in Rényi divergence.
 
-An event enters as a symmetric pair of laws (P, Q): its exact privacy profile at finitely many
-losses, joined by chords. Some δ is set aside first: of P remains P̃ = min(P, e^L Q), where L is the
-ε at that δ. Every price below is a price of (P̃, Q), so one set-aside δ serves all accounts.
+An event enters as a symmetric pair of distributions (P, Q): its exact privacy profile at finitely
+many losses, joined by chords. Some δ is set aside first: of P remains P̃ = min(P, e^L Q), where L
+is the ε at that δ. Every price below is a price of (P̃, Q), so one set-aside δ serves all accounts.
 """
 
 import functools
@@ -44,7 +44,7 @@ _ROUNDING = 1e-13  # of sums of up to 10⁵ masses that add up to 1
 
 @attrs.frozen(eq=False)
 class BoundedPair:
-    """A symmetric pair of laws on finitely many losses, after some δ was set aside.
+    """A symmetric pair of distributions on finitely many losses, after some δ was set aside.
 
     Attributes:
         losses: log(dP̃/dQ), increasing.
@@ -260,9 +260,9 @@ def _product_profile(parts: list[BoundedPair], epsilons: Array) -> Array:
 def _symmetric(points: Array, excess: Array, set_aside: float) -> BoundedPair:
     """The pair whose profile joins the given values, for losses above zero, by chords in e^ε.
 
-    Q has the second derivative of the profile as its law of dP/dQ; P has the loss x as often as Q
-    has -x. Masses may be negative by rounding. That does no harm: every price is an integral of
-    the profile itself against a positive weight.
+    Q has the second derivative of the profile as its distribution of dP/dQ; P has the loss x as
+    often as Q has -x. Masses may be negative by rounding. That does no harm: every price is an
+    integral of the profile itself against a positive weight.
     """
     slopes = np.diff(excess) / np.exp(points[:-1]) / np.expm1(np.diff(points))
     bends = np.diff(slopes, prepend=0.0, append=0.0)

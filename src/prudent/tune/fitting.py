@@ -146,7 +146,7 @@ def calibrate_plan(
 
     Args:
         plan: The training plan of all candidates.
-        trials: The law of their number.
+        trials: The distribution of their number.
         score: Their score, which is part of the price.
         epsilon: The ε of the whole search.
         delta: The δ of the whole search.

@@ -15,7 +15,7 @@ from prudent.accounting.losses.trial_counts import Binomial, NegativeBinomial, P
 Setting: TypeAlias = Mapping[str, Any]
 """The values of one candidate, by name."""
 
-_DIGITS = 100  # of probabilities; the drawn law differs from the exact one by less than 1e-70
+_DIGITS = 100  # of probabilities; what is drawn differs from the exact ones by less than 1e-70
 _BITS = 256  # of the uniform number that decides
 _NOTHING_LEFT = Decimal(10) ** -90
 
@@ -136,7 +136,7 @@ def probabilities(count: TrialCount) -> Iterator[Decimal]:
                 yield mass
                 mass = mass * (draws - number) / (number + 1) * chance / (1 - chance)
         case _:
-            raise ArgumentError("trials", "a law of prudent.tune", got=count)
+            raise ArgumentError("trials", "a distribution of prudent.tune", got=count)
 
 
 def _negative_binomial(gamma: Decimal, shape: Decimal) -> Iterator[Decimal]:

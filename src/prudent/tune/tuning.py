@@ -36,7 +36,7 @@ class Tuned:
         failed: Whether the best candidate failed, that is, whether all did. Why is not kept, since
             errors may quote records: run `candidate.run` yourself with this setting.
         folder: The files of the best candidate; None without `out`.
-        trials: The law of the number of candidates. The number itself is not released.
+        trials: The distribution of the number of candidates. The number itself is not released.
         event: The privacy event of the whole search.
         epsilon: Its ε at `delta`, for `relation`.
         candidate_epsilon: The ε of a single candidate at `delta`, for comparison.
@@ -86,7 +86,7 @@ def tune(
         candidate: The mechanism with its event.
         space: The search space: a function that calls the methods of a `Trial`. It must not depend
             on the data.
-        trials: The law of the number of candidates, such as `Geometric(30)`.
+        trials: The distribution of the number of candidates, such as `Geometric(30)`.
         delta: The δ at which the search is priced.
         epsilon: The largest ε allowed; a search that costs more is not begun. None: no limit.
         ledger: A `prudent.Ledger` that is charged for the whole search before the first candidate.
@@ -113,7 +113,7 @@ def tune(
     """
     _validate.instance(Candidate, "a prudent.tune.Candidate", candidate=candidate)
     _validate.function(space=space)
-    _validate.instance(TrialCount, "a law such as Geometric(30)", trials=trials)
+    _validate.instance(TrialCount, "a distribution such as Geometric(30)", trials=trials)
     delta = _validate.between(0, 1, ends="[)", delta=delta)
     workers = _validate.count(1, workers=workers)
     resume = _validate.flag(resume=resume)
@@ -241,11 +241,11 @@ def price(
 
     Args:
         candidate: The event of one candidate, its score included.
-        trials: The law of the number of candidates.
+        trials: The distribution of the number of candidates.
         delta: δ.
         relation: The neighbouring relation.
     """
-    _validate.instance(TrialCount, "a law such as Geometric(30)", trials=trials)
+    _validate.instance(TrialCount, "a distribution such as Geometric(30)", trials=trials)
     return epsilon_of_json(to_json(trials.event(candidate)), delta, relation)
 
 
@@ -270,7 +270,7 @@ def calibrate(
     Args:
         candidate_of: The event of one candidate, its score included, as a function of its noise;
             more noise must not cost more.
-        trials: The law of the number of candidates.
+        trials: The distribution of the number of candidates.
         epsilon: The ε of the whole search.
         delta: The δ of the whole search.
         relation: The neighbouring relation.
@@ -280,7 +280,7 @@ def calibrate(
     Raises:
         UnreachableTargetError: If no allowed noise meets the target.
     """
-    _validate.instance(TrialCount, "a law such as Geometric(30)", trials=trials)
+    _validate.instance(TrialCount, "a distribution such as Geometric(30)", trials=trials)
     return solve(
         lambda noise: trials.event(candidate_of(noise)),
         Search(safe=most, unsafe=least, guess=min(max(1.0, least), most)),

@@ -1,6 +1,6 @@
 """Compositions of dominating pairs: ε at a given δ and δ at a given ε, as upper or lower bounds.
 
-Every query builds suitable laws of the privacy loss: with a cap and a tilt near the answer
+Every query builds suitable distributions of the privacy loss: with a cap and a tilt near the answer
 (`Scan`), a grid fine enough for the number of runs, and one tilted convolution per direction
 (`convolution`).
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from prudent.accounting.losses.convolution import (
     LARGEST_SIZE,
-    LatticeLaw,
+    LatticeDistribution,
     LossWindow,
     Scan,
     WindowError,
@@ -33,16 +33,16 @@ _TOLERANCE = 2e-5  # ε that chords may add at the default interval
 _TAIL_SHARE = 1e-8  # fraction of δ that the tails of all single runs may cost
 _LEFT_SHARE = 1e-10  # mass that all runs together may move up to their least loss
 _LEAST_TAIL, _WHOLE_TAIL = 1e-280, 1e-40
-_FEWEST_POINTS, _MOST_POINTS = 2**12, 2**20  # of a single run's law
+_FEWEST_POINTS, _MOST_POINTS = 2**12, 2**20  # of a single run's distribution
 _WINDOW_SPREADS = 24.0  # width of a window in standard deviations, roughly
-_WORTH_TILTING = -3.0  # logarithm of δ above which the plain law is as good
+_WORTH_TILTING = -3.0  # logarithm of δ above which the plain distribution is as good
 _WIDE = 2**18  # points of a window that another tilt should make narrower
 _WASTE = 8.0  # that the logarithm of δ's scale may be worse than at the best tilt
-_WHOLE_FINENESS = 1e-3  # of the spread of a single loss: the grid of laws for every ε
+_WHOLE_FINENESS = 1e-3  # of the spread of a single loss: the grid of distributions for every ε
 _WHOLE_TILTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 _QUICK_FINENESS, _QUICK_TILTS = 1e-2, (0.0, 1.0)
-_MANY_QUERIES = 64  # beyond which one set of laws for all is quicker than laws for each
-_FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; whose laws are tabulated finely
+_MANY_QUERIES = 64  # beyond which one set of distributions for all is quicker
+_FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; that are tabulated finely
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_SPACING = 2e-3  # of its losses, relative to them
 _FARTHEST = 1e18  # of an ε at which a profile is evaluated
@@ -79,7 +79,7 @@ class Composition:
         return max((way.delta(epsilon) for way in self._ways), default=0.0)
 
     def profile(self, epsilon: Array) -> Array:
-        """Bounds on δ at many ε at once, from one set of laws: quicker than `delta` for each."""
+        """Bounds on δ at many ε at once, from one set of distributions; quicker than one by one."""
         return np.maximum(*self.directed_profiles(epsilon))
 
     def directed_profiles(self, epsilon: Array, *, quick: bool = False) -> tuple[Array, Array]:
@@ -87,7 +87,7 @@ class Composition:
 
         Args:
             epsilon: The ε.
-            quick: Use fewer laws: several times as fast, and as tight unless δ is tiny.
+            quick: Use fewer distributions: several times as fast, and as tight unless δ is tiny.
         """
         if not self.parts:
             return np.zeros(len(epsilon)), np.zeros(len(epsilon))
@@ -95,13 +95,13 @@ class Composition:
         return removing, adding
 
     def deltas(self, epsilons: Array) -> Array:
-        """`delta` of each; of many, from one set of laws."""
+        """`delta` of each; of many, from one set of distributions."""
         if self._is_single or len(epsilons) > _MANY_QUERIES:
             return self.profile(epsilons)
         return np.array([self.delta(float(epsilon)) for epsilon in epsilons])
 
     def epsilons(self, deltas: Array) -> Array:
-        """`epsilon` of each; of many, from one set of laws."""
+        """`epsilon` of each; of many, from one set of distributions."""
         if self._is_single or len(deltas) <= _MANY_QUERIES or not self.parts:
             return np.array([self.epsilon(float(delta)) for delta in deltas])
         return np.asarray(np.max([way.epsilons(deltas) for way in self._sums], axis=0))
@@ -118,8 +118,8 @@ class Composition:
             for adding in _DIRECTIONS
         )
 
-    def plain_laws(self) -> tuple[LossTable, LossTable]:
-        """Untilted laws of the sum of all losses, for removing a record and for adding one."""
+    def plain_distributions(self) -> tuple[LossTable, LossTable]:
+        """Untilted distributions of the sum, for removing a record and for adding one."""
         if not self.parts or self.limit >= 1:
             nothing = LossTable(np.zeros(1), np.full(1, 1 - self.limit), self.limit)
             return nothing, nothing
@@ -145,7 +145,7 @@ class Composition:
 
         Args:
             rate: The sampling rate; 1 is the composition itself.
-            quick: Use fewer laws, as in `directed_profiles`.
+            quick: Use fewer distributions, as in `directed_profiles`.
         """
         match self.parts:
             case ((Dominating() as worst, 1),) if rate == 1:
@@ -284,8 +284,8 @@ class LossSum:
     def _shared(self, delta: float) -> float:
         """The sum of the ε of single runs that share δ, for a few; else infinite.
 
-        What has a largest loss needs no share of δ. Next to the edge of a bounded law this is
-        exact, where a grid is not.
+        What has a largest loss needs no share of δ. Next to the edge of a bounded distribution this
+        is exact, where a grid is not.
         """
         singles = [(Single(worst, self.adding, True), times) for worst, times in self.parts]
         bounded = [(one.worst.largest_loss(adding=self.adding), times) for one, times in singles]
@@ -312,14 +312,14 @@ class LossSum:
         return best
 
     def profile(self, epsilon: Array, *, quick: bool = False) -> Array:
-        """The best bounds on δ(ε) that laws at several tilts give; at few of them if `quick`."""
+        """The best bounds on δ(ε) at several tilts; at few of them if `quick`."""
         best = np.min if self.upper else np.max
         tables = self.everywhere(quick=quick)
         found = best([table.profile(epsilon) for table in tables], axis=0)
         return np.where(self.upper & (epsilon >= self.largest_loss), 0.0, found)
 
     def epsilons(self, deltas: Array) -> Array:
-        """The best bounds on the least ε >= 0 of each δ that laws at several tilts give."""
+        """The best bounds on the least ε >= 0 of each δ, at several tilts."""
         best = np.minimum if self.upper else np.maximum
         found = np.full(len(deltas), self.largest_loss if self.upper else 0.0)
         for table in self.everywhere():
@@ -331,7 +331,7 @@ class LossSum:
         return table.epsilon(delta) if delta > 0 or self.upper else 0.0
 
     def everywhere(self, *, quick: bool = False) -> Iterator[LossTable]:
-        """Yield laws at several tilts, so that one of them is accurate at each ε.
+        """Yield distributions at several tilts, so that one of them is accurate at each ε.
 
         With `quick` there are fewer tilts and a coarser grid, accurate unless δ is tiny.
         """
@@ -340,18 +340,18 @@ class LossSum:
         fineness = _QUICK_FINENESS if quick else _WHOLE_FINENESS
         wanted = fineness * scan.spread() / math.sqrt(self.runs)
         interval = self.grid.interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
-        laws = self._laws(interval, reach, _WHOLE_TAIL)
+        terms = self._terms(interval, reach, _WHOLE_TAIL)
         for tilt in _QUICK_TILTS if quick else _WHOLE_TILTS:
-            while (table := _within_size(laws, tilt, upper=self.upper)) is None:
+            while (table := _within_size(terms, tilt, upper=self.upper)) is None:
                 interval *= 2
-                laws = self._laws(interval, reach, _WHOLE_TAIL)
+                terms = self._terms(interval, reach, _WHOLE_TAIL)
             yield table
 
     def _scan(self, tail: float) -> Scan:
         return Scan.of(self.parts, adding=self.adding, tail=tail)
 
     def _tables(self, scan: Scan, epsilon: float, delta: float) -> Iterator[LossTable]:
-        """Yield laws of the sum around `epsilon`, with decreasing tilt and finally without tilt."""
+        """Yield distributions of the sum around `epsilon`, of decreasing tilt, the last without."""
         cap = scan.cap(epsilon, delta)
         reach, left_tail = float(scan.caps[cap]), _LEFT_SHARE / self.runs
         tilt, spread = scan.saddle(epsilon, cap)
@@ -362,10 +362,10 @@ class LossSum:
             wanted = min(wanted, span / _FEWEST_POINTS)
         interval = self.grid.interval(wanted, least)
         while True:
-            laws = self._laws(interval, reach, left_tail)
+            terms = self._terms(interval, reach, left_tail)
             try:
-                for one in _tilts(laws, tilt, epsilon):
-                    yield convolved(laws, one, upper=self.upper)
+                for one in _tilts(terms, tilt, epsilon):
+                    yield convolved(terms, one, upper=self.upper)
                 return
             except WindowError as error:
                 interval *= error.factor
@@ -385,52 +385,54 @@ class LossSum:
         lefts = (w.reach(left_tail, adding=not self.adding, damped=True) for w, _ in self.parts)
         return reach + max(lefts)
 
-    def _laws(self, interval: float, cap: float, left_tail: float) -> list[LatticeLaw]:
+    def _terms(self, interval: float, cap: float, left_tail: float) -> list[LatticeDistribution]:
         return [
-            lattice_law(w, times, interval, cap, left_tail, adding=self.adding, upper=self.upper)
+            lattice_distribution(
+                w, times, interval, cap, left_tail, adding=self.adding, upper=self.upper
+            )
             for w, times in self.parts
         ]
 
 
-def _tilts(laws: list[LatticeLaw], guess: float, epsilon: float) -> Iterator[float]:
+def _tilts(terms: list[LatticeDistribution], guess: float, epsilon: float) -> Iterator[float]:
     """Yield tilts for `epsilon`: the best first, then decreasing ones, finally zero.
 
     Where a few losses are very large, the best tilt makes the window very wide. Rounding errors are
     small enough that a tilt which is worse by a few powers of e may be used instead.
     """
     tilts = guess * 2.0 ** np.arange(1, -9, -0.5)
-    moments = total_log_moments(laws, tilts)
+    moments = total_log_moments(terms, tilts)
     exponents = moments - tilts * epsilon
     best = chosen = int(np.argmin(exponents))
     if exponents[best] < _WORTH_TILTING:
-        size = _window_size(laws, tilts[best], moments[best])
+        size = _window_size(terms, tilts[best], moments[best])
         for other in range(best + 1, len(tilts)):
             if size <= _WIDE or exponents[other] > exponents[best] + _WASTE:
                 break
-            narrower = _window_size(laws, tilts[other], moments[other])
+            narrower = _window_size(terms, tilts[other], moments[other])
             if narrower < size:
                 chosen, size = other, narrower
         yield from (float(tilt) for tilt in tilts[chosen::2])
     yield 0.0
 
 
-def _within_size(laws: list[LatticeLaw], tilt: float, *, upper: bool) -> LossTable | None:
-    """The law of the sum; None if its window has too many points."""
+def _within_size(terms: list[LatticeDistribution], tilt: float, *, upper: bool) -> LossTable | None:
+    """The distribution of the sum; None if its window has too many points."""
     try:
-        return convolved(laws, tilt, upper=upper)
+        return convolved(terms, tilt, upper=upper)
     except WindowError:
         return None
 
 
-def _window_size(laws: list[LatticeLaw], tilt: float, log_scale: float) -> int:
-    return LossWindow.of(laws, float(tilt), float(log_scale)).size
+def _window_size(terms: list[LatticeDistribution], tilt: float, log_scale: float) -> int:
+    return LossWindow.of(terms, float(tilt), float(log_scale)).size
 
 
-def lattice_law(
+def lattice_distribution(
     worst: Dominating, times: int, interval: float, cap: float, left_tail: float,
     *, adding: bool, upper: bool,
-) -> LatticeLaw:  # fmt: skip
-    """Return the law of the losses of one direction on multiples of `interval`.
+) -> LatticeDistribution:  # fmt: skip
+    """Return the distribution of the losses of one direction on multiples of `interval`.
 
     Args:
         worst: The dominating pairs.
@@ -439,7 +441,7 @@ def lattice_law(
         cap: Losses beyond it are treated as infinite.
         left_tail: Mass that may be moved up to the least loss.
         adding: Whether a record is added; otherwise one is removed.
-        upper: Whether the law dominates the exact one; otherwise it is dominated by it.
+        upper: Whether the distribution dominates the exact one; otherwise it is dominated by it.
     """
     left = worst.reach(left_tail, adding=not adding, damped=True)
     # One more point at the end: the profile must not fall over the last interval, or the error of
@@ -449,7 +451,7 @@ def lattice_law(
         for end in (cap, left)
     )
     chords = chords_of(worst, above, below, adding=adding, upper=upper)
-    return LatticeLaw.of(chords, interval, -len(below), times)
+    return LatticeDistribution.of(chords, interval, -len(below), times)
 
 
 def tabulated(worst: Dominating, *, upper: bool) -> Dominating:

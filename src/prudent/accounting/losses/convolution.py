@@ -1,16 +1,17 @@
 """Sums of independent privacy losses on a lattice, by a tilted Fourier transform with error bounds.
 
-A law p on multiples of h is *tilted* to p̃ₖ = pₖ e^(λkh)/S, with S about the sum of pₖ e^(λkh). The
-tilted law of a sum of T losses is the T-fold convolution of p̃, so tilted laws can be convolved and
-the tilt undone at the end. With λ near the saddle point of the requested δ, the losses that make up
-δ carry most of the tilted mass, and rounding errors are small *relative to δ*, however small δ is.
+A distribution p on multiples of h is *tilted* to p̃ₖ = pₖ e^(λkh)/S, with S about the sum of pₖ
+e^(λkh). The tilted distribution of a sum of T losses is the T-fold convolution of p̃, so tilted
+distributions can be convolved and the tilt undone at the end. With λ near the saddle point of the
+requested δ, the losses that make up δ carry most of the tilted mass, and rounding errors are small
+*relative to δ*, however small δ is.
 
 Guarantee:
-    `convolved(parts, tilt, upper=True)` is a law with at least the mass of the exact convolution
-    at each loss of its window, and at infinity at least the mass that lies above the window. With
-    `upper=False` it has at most the exact mass. Let u be the unit roundoff, N a power of two, and
-    L = log₂ N. Every step below is a bound, not a first-order estimate, up to a factor 1 + 1e-3
-    that the constants absorb.
+    `convolved(parts, tilt, upper=True)` has at least the mass of the exact convolution at each loss
+    of its window, and at infinity at least the mass that lies above the window. With `upper=False`
+    it has at most the exact mass. Let u be the unit roundoff, N a power of two, and L = log₂ N.
+    Every step below is a bound, not a first-order estimate, up to a factor 1 + 1e-3 that the
+    constants absorb.
 
     1. *Transform.* The transform of length N is L levels of butterflies. A level multiplies by
        twiddle factors known to 4u in modulus (a complex product adds 2√2 u) and adds (u); an
@@ -53,7 +54,7 @@ LARGEST_SIZE = 2**22
 """Largest number of points of a window."""
 
 _OUTSIDE = 1e-14  # tilted mass that may lie outside a window on each side
-_BINS = 2048  # number of bins to which laws are thinned for Chernoff bounds
+_BINS = 2048  # number of bins to which distributions are thinned for Chernoff bounds
 _NEGLIGIBLE = -90.0  # powers with a smaller logarithm are replaced by zero
 _TILTS = np.geomspace(1e-5, 1e9, 180)
 _CONVERSION = _TILTS * np.log(_TILTS) - (1 + _TILTS) * np.log1p(_TILTS)
@@ -72,15 +73,15 @@ class WindowError(ValueError):
 
 
 @attrs.frozen
-class LatticeLaw:
-    """A law of losses on multiples of an interval, run `times` times.
+class LatticeDistribution:
+    """A distribution of losses on multiples of an interval, run `times` times.
 
     Attributes:
         interval: Distance between neighbouring losses.
         first: The least loss, in intervals.
         masses: The mass at each loss from `first` on.
         infinite: Mass at infinite loss.
-        doubt: Bound on the error of each mass; zeros for a law that was rounded up.
+        doubt: Bound on the error of each mass; zeros for a distribution that was rounded up.
         times: The number of runs.
     """
 
@@ -92,8 +93,8 @@ class LatticeLaw:
     times: int = 1
 
     @classmethod
-    def of(cls, chords: Chords, interval: float, first: int, times: int) -> "LatticeLaw":
-        """The law of chords whose losses are the multiples of `interval` from `first` on."""
+    def of(cls, chords: Chords, interval: float, first: int, times: int) -> "LatticeDistribution":
+        """That of chords whose losses are the multiples of `interval` from `first` on."""
         return cls(interval, first, chords.masses, chords.infinite, chords.doubt, times)
 
     @property
@@ -102,7 +103,7 @@ class LatticeLaw:
         return np.arange(self.first, self.first + len(self.masses), dtype=float) * self.interval
 
     def thinned(self) -> tuple[Array, Array]:
-        """Thin the law to at most `_BINS` + 1 points, with no smaller exponential moments.
+        """Thin the distribution to at most `_BINS` + 1 points, with no smaller exponential moments.
 
         Exponentials are convex, so moving the mass of an interval to its ends, with the same mean,
         can only raise their expectation.
@@ -127,35 +128,36 @@ def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
         return np.asarray(safe + np.log(np.exp(exponents - safe[:, None]).sum(axis=1)))
 
 
-def total_log_moments(laws: Sequence[LatticeLaw], rates: Array) -> Array:
+def total_log_moments(terms: Sequence[LatticeDistribution], rates: Array) -> Array:
     """Upper bounds on log E exp(rate total loss), without infinite losses."""
-    return np.asarray(sum(law.times * log_moments(*law.thinned(), rates) for law in laws))
+    return np.asarray(sum(term.times * log_moments(*term.thinned(), rates) for term in terms))
 
 
-def convolved(laws: Sequence[LatticeLaw], tilt: float, *, upper: bool) -> LossTable:
-    """Return the law of the sum of all losses, on a window around the tilted mean.
+def convolved(terms: Sequence[LatticeDistribution], tilt: float, *, upper: bool) -> LossTable:
+    """Return the distribution of the sum of all losses, on a window around the tilted mean.
 
     Args:
-        laws: The laws to compose, each with its number of runs, on one lattice.
+        terms: The distributions to compose, each with its number of runs, on one lattice.
         tilt: λ >= 0. Any value is valid; the saddle point of the target makes the bound tight.
-        upper: Whether the result dominates the exact law; otherwise the exact law dominates it.
+        upper: Whether the result dominates the exact distribution; otherwise the exact distribution
+            dominates it.
 
     Raises:
         WindowError: If the window would have more than `LARGEST_SIZE` points.
     """
-    interval = laws[0].interval
-    infinite = any_infinite([(law.infinite, law.times) for law in laws])
-    if not all(law.masses.any() for law in laws):  # all mass is at infinity
+    interval = terms[0].interval
+    infinite = any_infinite([(term.infinite, term.times) for term in terms])
+    if not all(term.masses.any() for term in terms):  # all mass is at infinity
         return LossTable(np.zeros(1), np.zeros(1), infinite, upper=upper)
-    tilted = [_tilted(law, tilt, upper=upper) for law in laws]
-    log_scale = sum(law.times * scale for law, (_, _, scale) in zip(laws, tilted, strict=True))
-    window = LossWindow.of(laws, tilt, log_scale)
+    tilted = [_tilted(term, tilt, upper=upper) for term in terms]
+    log_scale = sum(term.times * scale for term, (_, _, scale) in zip(terms, tilted, strict=True))
+    window = LossWindow.of(terms, tilt, log_scale)
     size = window.size
     if size > LARGEST_SIZE:
         raise WindowError(2 * size / LARGEST_SIZE)
-    power, error = _power(laws, [(m, d) for m, d, _ in tilted], size)
+    power, error = _power(terms, [(m, d) for m, d, _ in tilted], size)
     # Element i of the transform belongs to the loss times·first + i, modulo the period.
-    offset = sum(law.times * law.first for law in laws)
+    offset = sum(term.times * term.first for term in terms)
     masses = np.roll(power, (offset - window.least) % size)
     losses = np.arange(window.least, window.least + size, dtype=float) * interval
     if upper:
@@ -173,7 +175,8 @@ def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
     """The probability that some of several independent losses is infinite.
 
     Args:
-        masses: The probability that a loss is infinite and its number of runs, for each law.
+        masses: The probability that a loss is infinite and its number of runs, for each
+            distribution.
     """
     if any(mass >= 1 for mass, _ in masses):
         return 1.0
@@ -197,14 +200,16 @@ class LossWindow:
     outside: float
 
     @classmethod
-    def of(cls, laws: Sequence[LatticeLaw], tilt: float, log_scale: float) -> "LossWindow":
+    def of(
+        cls, terms: Sequence[LatticeDistribution], tilt: float, log_scale: float
+    ) -> "LossWindow":
         """The window with at most `_OUTSIDE` tilted mass beyond each end, by Chernoff bounds."""
-        interval = laws[0].interval
-        thin = [(law.times, *law.thinned()) for law in laws]
-        first = sum(law.times * law.first for law in laws)
-        last = sum(law.times * (law.first + len(law.masses) - 1) for law in laws)
+        interval = terms[0].interval
+        thin = [(term.times, *term.thinned()) for term in terms]
+        first = sum(term.times * term.first for term in terms)
+        last = sum(term.times * (term.first + len(term.masses) - 1) for term in terms)
         widest = max(float(x[-1] - x[0]) for _, x, _ in thin) or interval
-        runs = sum(law.times for law in laws)
+        runs = sum(term.times for term in terms)
         # Rates for all widths, from the widest possible sum to one within a point of the lattice.
         rates = np.geomspace(1 / (widest * math.sqrt(runs)), 40 / interval, 64)
 
@@ -225,40 +230,40 @@ class LossWindow:
         return cls(least, size, log_above, 2 * _OUTSIDE)
 
 
-def _tilted(law: LatticeLaw, tilt: float, *, upper: bool) -> tuple[Array, float, float]:
+def _tilted(term: LatticeDistribution, tilt: float, *, upper: bool) -> tuple[Array, float, float]:
     """Tilted masses, the sum of their doubts, and log S. S is only a unit: any value is exact."""
-    exponents = tilt * law.losses
+    exponents = tilt * term.losses
     with np.errstate(divide="ignore"):
-        logs = np.log(law.masses) + exponents
+        logs = np.log(term.masses) + exponents
     peak = float(logs.max())
     if not math.isfinite(peak):
-        return np.zeros_like(law.masses), 0.0, 0.0
+        return np.zeros_like(term.masses), 0.0, 0.0
     log_scale = peak + math.log(float(np.exp(logs - peak).sum()))
-    masses = law.masses * np.exp(np.minimum(exponents - log_scale, 700.0))
+    masses = term.masses * np.exp(np.minimum(exponents - log_scale, 700.0))
     # The error of the argument, 2u times its terms, is the relative error of the exponential.
     relative = UNIT * (2 * np.abs(exponents) + 2 * abs(log_scale) + 8)
     if upper:
         return masses * (1 + relative), 0.0, log_scale
     with np.errstate(over="ignore"):
-        doubts = law.doubt * np.exp(np.minimum(exponents - log_scale, 700.0))
+        doubts = term.doubt * np.exp(np.minimum(exponents - log_scale, 700.0))
     return masses, float(np.sum(doubts + masses * relative)), log_scale
 
 
 def _power(
-    laws: Sequence[LatticeLaw], tilted: Sequence[tuple[Array, float]], size: int
+    terms: Sequence[LatticeDistribution], tilted: Sequence[tuple[Array, float]], size: int
 ) -> tuple[Array, float]:
-    """Return the cyclic convolution of all tilted laws and a bound on the error of each element."""
+    """Return the cyclic convolution of all tilted masses, and a bound on each element's error."""
     from scipy import fft
 
     eta = 10 * math.log2(size) * UNIT
     spectra, radii, log_total = [], [], np.zeros(size // 2 + 1)
-    for law, (masses, doubt) in zip(laws, tilted, strict=True):
+    for term, (masses, doubt) in zip(terms, tilted, strict=True):
         spectrum = fft.rfft(_folded(masses, size), size)
         radius = (eta + _rows(masses, size) * UNIT) * float(masses.sum()) * 1.001 + doubt
         modulus = np.abs(spectrum) * (1 + 4 * UNIT) + radius
-        log_total += law.times * np.log(modulus)
+        log_total += term.times * np.log(modulus)
         spectra.append(spectrum)
-        radii.append((law.times, radius, modulus))
+        radii.append((term.times, radius, modulus))
     kept = log_total > _NEGLIGIBLE
     weights = np.full(size // 2 + 1, 2.0)
     weights[[0, -1]] = 1.0
@@ -270,7 +275,7 @@ def _power(
         errors += times * (radius / modulus[kept] + 3 * UNIT) + 3 * UNIT
     # T times a logarithm has an error of a few u T times its size; the factor covers the resulting
     # relative error of the exponential.
-    runs = sum(law.times for law in laws)
+    runs = sum(term.times for term in terms)
     bounds = np.exp(log_total[kept]) * (1 + 1e-3 + 8 * UNIT * runs)
     dropped = float(np.count_nonzero(~kept)) * 2 * math.exp(_NEGLIGIBLE) * 1.01
     error = float(weights[kept] @ (bounds * np.minimum(errors, 2.0))) + dropped
@@ -279,7 +284,7 @@ def _power(
 
 
 def _folded(masses: Array, size: int) -> Array:
-    """Masses folded modulo `size`, which gives the transform of a longer law at `size` points."""
+    """Masses folded modulo `size`, whose transform is that of all masses at `size` points."""
     if len(masses) <= size:
         return masses
     rows = _rows(masses, size)
@@ -305,7 +310,7 @@ def _integer_power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.co
 
 
 def chords_of(worst: Dominating, right: Array, left: Array, *, adding: bool, upper: bool) -> Chords:
-    """The law of losses of one direction at -`left` (decreasing), 0 and `right` (increasing)."""
+    """The losses of one direction at -`left` (decreasing), 0 and `right` (increasing)."""
     losses = np.concatenate([-left[::-1], [0.0], right])
     zero = len(left)
     above = worst.profile(losses[zero:], adding=adding)
@@ -400,7 +405,7 @@ class Scan:
         return int(np.argmax(cost <= _CAP_COST * delta)) if delta > 0 else len(self.caps) - 1
 
     def saddle(self, epsilon: float, cap: int) -> tuple[float, float]:
-        """The best tilt for `epsilon` under a cap, and the standard deviation of the tilted law."""
+        """The best tilt for `epsilon` under a cap, and the standard deviation of the tilted sum."""
         column = self.log_moments[:, cap]
         best = int(np.argmin(np.nan_to_num(column - _TILTS * epsilon, nan=np.inf)))
         variances, _ = _curvature(column)

@@ -1,8 +1,9 @@
-"""Discrete distributions (laws) of privacy losses: built from a profile, read as δ and ε.
+"""Discrete distributions of privacy losses: built from a profile, read as δ and ε.
 
-A law is built by joining the values of a profile at finitely many losses by chords ("connect the
-dots", Doroshenko et al. 2022, arXiv:2207.04380), which can only overstate the profile, or from
-lowered values, which can only understate it. The bounds include rounding errors: see `joined`.
+A distribution is built by joining the values of a profile at finitely many losses by chords
+("connect the dots", Doroshenko et al. 2022, arXiv:2207.04380), which can only overstate the
+profile, or from lowered values, which can only understate it. The bounds include rounding errors:
+see `joined`.
 """
 
 import math
@@ -31,7 +32,7 @@ Profile: TypeAlias = tuple[Array, Array]
 
 @attrs.frozen(slots=False)
 class LossTable:
-    """A law of privacy losses at finitely many points, with its profile.
+    """A distribution of privacy losses at finitely many points, with its profile.
 
     Masses may be stored tilted: the actual mass is the stored one times exp(log_scale - tilt loss).
     Masses far in the tail then keep their relative precision.
@@ -132,14 +133,14 @@ class LossTable:
 
 @attrs.frozen(slots=False)
 class Chords:
-    """The masses of a law whose profile is piecewise linear in e^ε, with their rounding errors.
+    """Masses whose profile is piecewise linear in e^ε, with their rounding errors.
 
     Attributes:
         losses: The losses at which the slope of the profile changes, increasing.
         masses: The non-negative masses at these losses.
         infinite: Mass at infinite loss.
-        doubt: Bound on the difference between each mass and that of the exact law; zero where the
-            masses have already been rounded up.
+        doubt: Bound on the difference between each mass and that of the exact distribution; zero
+            where the masses have already been rounded up.
     """
 
     losses: Array
@@ -149,7 +150,7 @@ class Chords:
 
     @property
     def table(self) -> LossTable:
-        """The law as a table, rounded up if all doubts are zero and down otherwise.
+        """The distribution as a table, rounded up if all doubts are zero and down otherwise.
 
         Rounding down subtracts the doubts from the mass at infinity, which counts in full at every
         ε. If that mass is too small, all masses are scaled down by the largest fraction of the
@@ -169,7 +170,7 @@ class Chords:
 
 
 def joined(excess: Array, zero: int, losses: Array, *, upper: bool = True) -> Chords:
-    """Return the law whose profile joins its values at `losses` by chords in e^ε.
+    """Return the distribution whose profile joins its values at `losses` by chords in e^ε.
 
     Args:
         excess: The excess of the profile over the least possible one, which is 1 - e^ε left of zero
@@ -177,7 +178,8 @@ def joined(excess: Array, zero: int, losses: Array, *, upper: bool = True) -> Ch
             keeps its rounding errors out of all other masses.
         zero: The index of ε = 0 in the grid.
         losses: The grid, increasing.
-        upper: Whether masses are rounded up to a dominating law; otherwise their doubts are kept.
+        upper: Whether masses are rounded up to a dominating distribution; otherwise their doubts
+            are kept.
 
     Guarantee:
         With `upper`, the measure returned has at least the mass of the exact chords at each loss.

@@ -1,9 +1,9 @@
 """The price of private selection: many candidates are run, and only the best one is released.
 
 A *candidate* draws a setting (independently of the data), runs a mechanism with it, and scores what
-came out. K candidates are run, K drawn from a public law and never revealed; the output of the best
-one is released, with its setting and its score. Write Q and Q' for the laws of one candidate on two
-neighbouring data sets, A and A' for those of the selection, f(u) = E u^K, and
+came out. K candidates are run, K drawn from a public distribution and never revealed; the output of
+the best one is released, with its setting and its score. Write Q and Q' for the distributions of
+one candidate on two neighbouring data sets, A and A' for those of the selection, f(u) = E u^K, and
 h(t) = sup over events of Q - e^t Q' for the profile of a candidate, at every real t.
 
 **Theorem.** Let T(u) = sup over t of e^-t (u - h(t)), and 0 where that is negative, and let
@@ -203,7 +203,7 @@ def selected(
 
     Args:
         candidate: The dominating pairs of one candidate; of candidates that differ, those of all.
-        count: The law of their number.
+        count: The distribution of their number.
         known: Another upper bound on the profile of the selection, in both directions. At each
             node the smallest one is used.
         all_released: The profile of releasing as many candidates as there may be, of which a
@@ -246,7 +246,7 @@ def selected_divergences(count: TrialCount, orders: Array, base: Array) -> Array
     """Rényi divergences of the best of several candidates, from those of one candidate.
 
     Args:
-        count: The law of their number.
+        count: The distribution of their number.
         orders: Rényi orders, at least 1; 1 gets the divergence of the next larger order.
         base: The divergences of a candidate at these orders, the same in both directions.
     """

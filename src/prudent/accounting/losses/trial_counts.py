@@ -1,8 +1,9 @@
-"""Laws of the number of candidates in a private selection, and their generating functions.
+"""Distributions of the number of candidates in a private selection, and their generating functions.
 
-A selection runs K independent candidates and releases the best. Its price depends on the law of K
-only through the generating function f(u) = E u^K: the best of K candidates has rank at most u with
-probability f(u), so a candidate of rank u has f'(u) times the density it has on its own.
+A selection runs K independent candidates and releases the best. Its price depends on the
+distribution of K only through the generating function f(u) = E u^K: the best of K candidates has
+rank at most u with probability f(u), so a candidate of rank u has f'(u) times the density it has on
+its own.
 """
 
 import abc
@@ -27,7 +28,7 @@ _DEEPEST = 200.0  # log f' is resolved down to this far below its maximum
 
 
 class TrialCount(abc.ABC):
-    """A law of the number of candidates."""
+    """A distribution of the number of candidates."""
 
     @property
     @abc.abstractmethod
@@ -85,8 +86,8 @@ class NegativeBinomial(TrialCount):
     """A negative binomial number of candidates, truncated to be at least one.
 
     Pr[K = k] is proportional to (1 - γ)^k Γ(k + shape)/k!, with γ determined by the mean. The
-    smaller the shape, the longer the tail of K and the lower the price; 1 is the geometric law, and
-    0 the logarithmic one.
+    smaller the shape, the longer the tail of K and the lower the price; 1 is the geometric
+    distribution, and 0 the logarithmic one.
 
     Attributes:
         mean: E K, at least 1.
@@ -102,7 +103,7 @@ class NegativeBinomial(TrialCount):
 
     @cached_property
     def halting(self) -> float:
-        """γ, the parameter with which the law has its mean."""
+        """γ, the parameter with which the distribution has its mean."""
         from scipy import optimize
 
         if self.mean == 1 or self.shape == 1:
@@ -162,7 +163,7 @@ class NegativeBinomial(TrialCount):
 
 
 def _mean_of(log_gamma: float, shape: float) -> float:
-    """The mean of the truncated negative binomial law, η (1/γ - 1)/(1 - γ^η)."""
+    """The mean of the truncated negative binomial distribution, η (1/γ - 1)/(1 - γ^η)."""
     if shape == 0:
         return math.expm1(-log_gamma) / -log_gamma
     return shape * math.expm1(-log_gamma) / -math.expm1(shape * log_gamma)
@@ -183,7 +184,7 @@ class Geometric(NegativeBinomial):
 class Poisson(TrialCount):
     """A Poisson number of candidates; with probability e^-mean there is none.
 
-    It is concentrated around its mean, and costs more than the geometric law.
+    It is concentrated around its mean, and costs more than the geometric distribution.
 
     Attributes:
         mean: E K, at least 1.
@@ -296,7 +297,7 @@ class Binomial(TrialCount):
 
 
 def trial_count(event: dp.DpEvent) -> TrialCount | None:
-    """The law of the number of candidates of a selection; None for any other event.
+    """The distribution of the number of candidates of a selection; None for any other event.
 
     None also for more than `MOST` expected candidates, where ranks next to 1 cannot be told apart:
     those have dp_accounting's bound alone.

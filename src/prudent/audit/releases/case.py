@@ -70,8 +70,8 @@ class Case:
     ) -> AuditResult:
         """Run the release on both data sets and return what the runs refute.
 
-        The exact score competes with learned ones, so that a fault which the law does not foresee
-        is found as well.
+        The exact score competes with learned ones, so that a fault which the distribution does not
+        foresee is found as well.
 
         Args:
             runs: The number of runs on each of the two data sets, on average.
@@ -115,7 +115,7 @@ def _call(run: Run) -> Any:
 
 
 def exact_epsilon(laws: Sequence[npt.ArrayLike], delta: float) -> float:
-    """Return the least ε for which two discrete laws on the same outcomes are (ε, δ)-close.
+    """Return the least ε for which two distributions on the same outcomes are (ε, δ)-close.
 
     Args:
         laws: The probabilities of all outcomes with the record, and without it.

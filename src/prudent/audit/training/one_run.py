@@ -11,7 +11,7 @@ the coins; T guesses are right. The coins are independent, the guesses are not.
 **Point** (Steinke, Nasr and Jagielski 2023). Under pure ε-DP each guess, given the coins and the
 guesses before it, is right with a probability of at most p = e^ε/(1 + e^ε), so T is at most
 B ~ Bin(r, p) in distribution. Under (ε, δ)-DP it is at most B + N, where N >= 0 is independent of B
-with mean at most 2mδ. As Pr[B + N >= v] is linear in the law of N, its largest value is
+with mean at most 2mδ. As Pr[B + N >= v] is linear in the distribution of N, its largest value is
 
     Pr[B >= v] + 2mδ max over i of (Pr[B >= v - i] - Pr[B >= v]) / i.
 
@@ -29,8 +29,8 @@ and y is E[r - T; T >= j - 1]/m = ((r - j + 1) P_(j-1) - P_j - ... - P_r)/m. The
     P_(j-1) >= (m g(R_j) + P_j + ... + P_r) / (r - j + 1),        P_(j-1) >= P_j.
 
 The right sides grow with every P on them. So from P_c = β, and 0 above, the recursion down to 0
-gives the least P_0 of all laws with Pr[T >= c] >= β. If it exceeds 1 there is none: c right guesses
-refute f, with a probability of a false alarm below β.
+gives the least P_0 of all distributions with Pr[T >= c] >= β. If it exceeds 1 there is none: c
+right guesses refute f, with a probability of a false alarm below β.
 """
 
 import math

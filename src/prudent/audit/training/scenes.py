@@ -285,7 +285,7 @@ class StepBranch:
 
 @attrs.frozen(eq=False)
 class Likelihood:
-    """The law of what an honest step shows in a scene.
+    """The distribution of what an honest step shows in a scene.
 
     Attributes:
         plan: The plan.
