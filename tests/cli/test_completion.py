@@ -26,7 +26,7 @@ IN_BASH = ["prudent calibrate --solve s", "prudent release median private.parque
 def test_the_lists_are_those_of_the_library() -> None:
     pytest.importorskip("torch")
     from prudent.certify.features import NAMES
-    from prudent.lab.corruption.parsing import _NAMES
+    from prudent.lab.corruption import _NAMES
     from prudent.lab.named_datasets import NAMED_DATASETS
     from prudent.lab.recipes import RECIPES
     from prudent.release.comparison import SHAPES

@@ -16,14 +16,19 @@ from rich.console import Console
 from prudent._validate import ArgumentError
 from prudent.accounting import RdpAccountant
 from prudent.certify.report import Result
-from prudent.lab import certifying_demo as certificates
-from prudent.lab import picture
-from prudent.lab import training_demo as training
-from prudent.lab.certifying_demo import CLASSIFIERS, Classifier
+from prudent.lab import demo as pictures
 from prudent.lab.commands.demo import _median, show_certified, show_median, show_runs
-from prudent.lab.demo import FULL, SHORT, Size, run_demo
+from prudent.lab.demo import (
+    CLASSIFIERS,
+    FULL,
+    SHORT,
+    Classifier,
+    Size,
+    entries,
+    linear_entries,
+    run_demo,
+)
 from prudent.lab.settings import Experiment
-from prudent.lab.training_demo import entries, linear_entries
 
 COMMON = Experiment(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
 CERTIFIED = Result(
@@ -64,15 +69,15 @@ def words(path: Path) -> str:
 
 
 def test_the_pictures_show_both(tmp_path):
-    with picture.panels(1, tmp_path / "a.svg") as (axes,):
-        certificates.draw(FOUND, axes)
+    with pictures.panels(1, tmp_path / "a.svg") as (axes,):
+        pictures.draw_certified(FOUND, axes)
     told = words(tmp_path / "a.svg")
     assert "public letters, ε = 0.3: 96.1%" in told
     assert "no public data, ε = 1: 95.1%" in told
     assert told.count("after the worst attack tried") == 2
     assert "bad records inserted or removed" in told
-    with picture.panels(1, tmp_path / "b.svg") as (axes,):
-        training.draw(ROWS, COMMON, axes)
+    with pictures.panels(1, tmp_path / "b.svg") as (axes,):
+        pictures.draw_training(ROWS, COMMON, axes)
     assert "DP-SGD: 90.0%" in words(tmp_path / "b.svg")
 
 
@@ -84,8 +89,8 @@ def test_a_classifier_that_was_not_attacked_has_no_column_for_it(tmp_path):
     assert "after the worst" not in told
     # Read off the curve at the next point: never too high.
     assert [each in told for each in ("96.10%", "95.00%", "60.00%")] == [True] * 3
-    with picture.panels(1, tmp_path / "a.svg") as (axes,):
-        certificates.draw([(CLASSIFIERS[1], alone)], axes)
+    with pictures.panels(1, tmp_path / "a.svg") as (axes,):
+        pictures.draw_certified([(CLASSIFIERS[1], alone)], axes)
     assert "attack" not in words(tmp_path / "a.svg")
 
 

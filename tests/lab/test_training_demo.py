@@ -3,8 +3,8 @@
 import attrs
 
 from prudent.accounting import LaplaceTest, Reveals
+from prudent.lab.demo import entries
 from prudent.lab.settings import Experiment, Method
-from prudent.lab.training_demo import entries
 
 COMMON = Experiment(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
 

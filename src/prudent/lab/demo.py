@@ -1,29 +1,266 @@
-"""The demo: a table answered with a proof, certified classifiers, and private training methods.
+"""What `prudent demo` runs: certified classifiers, and private training methods side by side.
 
-`SHORT` is what `prudent demo` does, within two minutes on two cores; `FULL` is `--full`.
+`SHORT` is what `prudent demo` does, within two minutes on two cores; `FULL` is `--full`. Pictures
+are SVG that is readable on light and on dark pages.
 """
 
+import contextlib
+import csv
+import io
 import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import torch
 
 from prudent import _progress
 from prudent._validate import ArgumentError
+from prudent._warning import PredictableNoiseWarning
+from prudent.accounting import LaplaceTest
+from prudent.certify import report
 from prudent.certify.classifier import RECORDS
 from prudent.certify.report import Result
-from prudent.lab import certifying_demo as certificates
-from prudent.lab import picture
-from prudent.lab import training_demo as training
-from prudent.lab.certifying_demo import CLASSIFIERS, Classifier
+from prudent.lab import certifying
+from prudent.lab.certifying import Part
+from prudent.lab.datasets import load
+from prudent.lab.experiment import Setup, run
+from prudent.lab.models import logistic_regression
+from prudent.lab.recipes import recipe_named
 from prudent.lab.settings import Experiment
-from prudent.lab.training_demo import EVALUATIONS, Entry
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_INK = "#0f1e2d"  # no line has this colour; the saved file replaces it by that of the reader
+_SCHEME = (
+    "<style>svg { color: #1f2328 } "
+    "@media (prefers-color-scheme: dark) { svg { color: #e6edf3 } }</style>"
+)
+_STYLE: Any = {
+    "axes.edgecolor": _INK,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": _INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 10.5,
+    "figure.facecolor": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "grid.alpha": 0.2,
+    "grid.color": _INK,
+    "legend.frameon": False,
+    "legend.labelcolor": _INK,
+    "svg.hashsalt": "prudent",  # the same picture is the same file
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+
+
+@contextlib.contextmanager
+def panels(count: int, path: Path) -> "Iterator[list[Axes]]":
+    """Panels side by side to draw on; at the end they are written to an SVG file.
+
+    Text and axes take the colour of the reader's scheme, lines keep their own.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    drawn = io.StringIO()
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(5.2 * count, 4.2), layout="constrained")
+        yield list(figure.subplots(1, count, squeeze=False)[0])
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    head, opening, rest = drawn.getvalue().partition("<svg ")
+    tag, closing, body = rest.partition(">")
+    text = head + opening + tag + closing + _SCHEME + body
+    path.write_text(text.replace(_INK, "currentColor"), "utf-8")
+
+
+@attrs.frozen
+class Classifier:
+    """A certified classifier of the demo.
+
+    Attributes:
+        features: Name of the public feature map.
+        epsilon: ε of its release.
+        title: What the map was made from.
+    """
+
+    features: str
+    epsilon: float
+    title: str
+
+
+CLASSIFIERS = (
+    Classifier("letters", 0.3, "public letters"),
+    Classifier("glyphs", 1.0, "no public data"),
+)
+"""The classifiers of the demo, the better one first."""
+
+
+def certify(dataset: str, classifier: Classifier, records: Sequence[int] = RECORDS) -> Result:
+    """What a classifier on a data set, without corruption, certifies and attacks achieve.
+
+    Args:
+        dataset: As for `load`.
+        classifier: The classifier.
+        records: Numbers of bad records with which it is attacked; 0 is no attack.
+    """
+    torch.set_num_threads(1)  # training runs have the other cores
+    found = load(dataset)
+    parts: tuple[Part, Part] = (
+        (found.train_features.numpy(), found.train_labels.numpy()),
+        (found.test_features.numpy(), found.test_labels.numpy()),
+    )
+    _, result = certifying.run(
+        lambda: parts,
+        features=classifier.features,
+        classes=found.classes,
+        epsilon=classifier.epsilon,
+        records=records,
+    )
+    return result
+
+
+def draw_certified(found: Sequence[tuple[Classifier, Result]], axes: "Axes") -> None:
+    """Draw what each classifier certifies, and beside it what the worst attack tried achieved."""
+    report.draw([(each.title, result) for each, result in found], axes)
+    axes.set_title("MNIST, private classifiers: proved for any bad records")
+
+
+EVALUATIONS = 12
+"""How often each run is evaluated."""
+
+
+@attrs.frozen
+class Entry:
+    """One training run of the demo.
+
+    Attributes:
+        key: Name of the run and its folder.
+        title: Name for display.
+        experiment: The experiment to run.
+        model: What is trained: "network", the usual one; "linear", a linear model of the pixels;
+            or the name of a recipe.
+    """
+
+    key: str
+    title: str
+    experiment: Experiment
+    model: str = "network"
+
+    def setup(self) -> Setup | None:
+        """What is trained, and on what; None: the usual network."""
+        if self.model == "network":
+            return None
+        if self.model == "linear":
+            return Setup(
+                build=lambda data, seed: logistic_regression(
+                    tuple(data.train_features.shape[1:]), data.classes
+                )
+            )
+        return recipe_named(self.model).setup
+
+
+def entries(common: Experiment) -> list[Entry]:
+    """The runs of the full demo: methods with the same (ε, δ) and steps, and on MNIST a recipe."""
+    return [
+        Entry("ptr", "TSGD+PTR (Gaussian test, branch revealed)", common),
+        Entry(
+            "ptr-paper",
+            "TSGD+PTR (the paper's Laplace test, margin revealed)",
+            attrs.evolve(common, test=LaplaceTest(1.0), reveals="margin"),
+        ),
+        Entry("trimmed", "TSGD+Gaussian", attrs.evolve(common, method="trimmed")),
+        Entry("dpsgd", "DP-SGD", attrs.evolve(common, method="dpsgd")),
+        *([_recipe(common)] if common.dataset == "mnist" else []),
+    ]
+
+
+def linear_entries(common: Experiment) -> list[Entry]:
+    """The runs of the short demo: a linear model of the pixels by each method.
+
+    Its gradients are longer than those of the network, so it has a clip and a rate of its own.
+    """
+    own = attrs.evolve(common, clip=4.0, lr=0.5)
+    return [
+        Entry("ptr", "TSGD+PTR", own, "linear"),
+        Entry("trimmed", "TSGD+Gaussian", attrs.evolve(own, method="trimmed"), "linear"),
+        Entry("dpsgd", "DP-SGD", attrs.evolve(own, method="dpsgd"), "linear"),
+    ]
+
+
+def _recipe(common: Experiment) -> Entry:
+    """The recipe that is small enough for a laptop, on data without bad records."""
+    recipe = recipe_named("glyphs-linear")
+    budget = {} if common.epsilon is None else {"epsilon": common.epsilon, "delta": common.delta}
+    title = f"recipe {recipe.name}, no bad records"
+    return Entry("recipe", title, recipe.settings(seed=common.seed, **budget), recipe.name)
+
+
+def train(entry: Entry, folder: Path) -> dict[str, Any]:
+    """Train one entry on one core.
+
+    Returns:
+        accuracy, epsilon, noise_multiplier, pass_rate and more, and the curve of accuracy over ε.
+    """
+    torch.set_num_threads(1)
+    # True of the first steps of these settings, and not of the run; the table shows how many pass.
+    warnings.filterwarnings("ignore", "The test passed in", RuntimeWarning)
+    # The seed is that of a demo on public records.
+    warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
+    result = run(
+        entry.experiment,
+        out=folder,
+        progress=False,
+        evaluations=EVALUATIONS,
+        setup=entry.setup(),
+    )
+    curve = [(entry.epsilon, entry.evaluation["accuracy"]) for entry in result.fitted.history]
+    return result.plain() | {"curve": curve}
+
+
+def save_table(rows: list[dict[str, Any]], path: Path) -> None:
+    """Save the rows as a table, without their curves."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in rows[0] if name != "curve"])
+        writer.writeheader()
+        writer.writerows({k: v for k, v in row.items() if k != "curve"} for row in rows)
+
+
+def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:
+    """Draw accuracy on clean test data against the ε spent so far."""
+    colours = ("#2F8FD0", "#7CC4EE", "#E08A00", "#8C8C8C", "#009E73")  # colour-blind safe
+    for row, colour, marker in zip(rows, colours, "os^Dv", strict=False):
+        epsilons, accuracies = zip(*row["curve"], strict=True)
+        label = f"{row['title']}: {row['accuracy']:.1%}"
+        axes.plot(
+            epsilons,
+            [100 * accuracy for accuracy in accuracies],
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=label,
+        )
+    axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
+    axes.set_ylabel("accuracy on clean test data, %")
+    kind, _, ratio = str(common.corrupt).partition(":")
+    fault = f"{float(ratio):.0%} of the records bad ({kind})" if ratio else "no bad records"
+    axes.set_title(f"{common.dataset.upper()}, private training, {fault}")
+    low, high = axes.get_ylim()
+    axes.set_ylim(bottom=max(0.0, low - 0.5 * (high - low)))  # room for the legend
+    axes.legend(loc="lower right", fontsize=8)
+
 
 Certified = Sequence[tuple[Classifier, Result]]
 
@@ -43,8 +280,8 @@ class Size:
     attacked: tuple[int, ...]
 
 
-SHORT = Size(training.linear_entries, CLASSIFIERS[:1], (0,))
-FULL = Size(training.entries, CLASSIFIERS, tuple(RECORDS))
+SHORT = Size(linear_entries, CLASSIFIERS[:1], (0,))
+FULL = Size(entries, CLASSIFIERS, tuple(RECORDS))
 
 
 @attrs.frozen
@@ -102,11 +339,10 @@ def run_demo(
         _progress.part("certificates and training runs", steps),
     ):
         certifying = [
-            pool.submit(certificates.certified, common.dataset, each, size.attacked)
-            for each in size.classifiers
+            pool.submit(certify, common.dataset, each, size.attacked) for each in size.classifiers
         ]
         runs = {
-            entry.key: pool.submit(training.train, entry, out / entry.key)
+            entry.key: pool.submit(train, entry, out / entry.key)
             for entry in reversed(entries)  # a recipe takes longest, so it goes first
         }
         watch = _Watch([out / entry.key for entry in entries], certifying)
@@ -121,11 +357,11 @@ def run_demo(
     rows = [
         {"key": entry.key, "title": entry.title} | runs[entry.key].result() for entry in entries
     ]
-    training.save(rows, out / "demo.csv")
-    with picture.panels(1, out / "certified.svg") as (axes,):
-        certificates.draw(found, axes)
-    with picture.panels(1, out / "training.svg") as (axes,):
-        training.draw(rows, common, axes)
+    save_table(rows, out / "demo.csv")
+    with panels(1, out / "certified.svg") as (axes,):
+        draw_certified(found, axes)
+    with panels(1, out / "training.svg") as (axes,):
+        draw_training(rows, common, axes)
     return Demo(rows, found)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from prudent.certify.report import Result
-    from prudent.lab.certifying_demo import Classifier
+    from prudent.lab.demo import Classifier
     from prudent.release.outcome import Released
 
 NEEDS = {"demo": (needs.TABLES, needs.LAB)}

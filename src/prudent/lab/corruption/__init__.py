@@ -14,6 +14,14 @@ same record is bad whenever it is sampled. There are two kinds, which act at dif
 No corruption modifies its arguments; changed tensors are returned as new ones.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import attrs
+
+from prudent import _validate
+from prudent._validate import ArgumentError
 from prudent.lab.corruption.gradients import (
     ALittleIsEnough,
     ColludingDirection,
@@ -23,7 +31,6 @@ from prudent.lab.corruption.gradients import (
     InnerProductManipulation,
     Mimic,
 )
-from prudent.lab.corruption.parsing import parse
 from prudent.lab.corruption.records import (
     Backdoor,
     ClassMeanPoison,
@@ -55,3 +62,75 @@ __all__ = [
     "corrupted_records",
     "parse",
 ]
+
+_NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
+    "label": RandomLabelFlip,
+    "label-targeted": TargetedLabelFlip,
+    "feature": FeatureNoise,
+    "class-mean": ClassMeanPoison,
+    "gradient-match": GradientMatchingPoison,
+    "backdoor": Backdoor,
+    "gradient": GradientNoise,
+    "sign-flip": GradientSignFlip,
+    "colluding": ColludingDirection,
+    "inner-product": InnerProductManipulation,
+    "reversed": partial(InnerProductManipulation, scale=None),
+    "loud": partial(InnerProductManipulation, scale=1e4),
+    "little": ALittleIsEnough,
+    "mimic": Mimic,
+}
+
+
+def parse(text: str) -> DataCorruption | GradientCorruption | None:
+    """The corruption named by `name:ratio` or `name:ratio:setting=value,…`; None for `none`.
+
+    Settings are the strengths of the corruption, such as `gradient:0.1:variance=25` or
+    `colluding:0.2:norm=1,direction_seed=3`; those not given have their defaults.
+
+    Raises:
+        ValueError: if the name, the ratio or a setting is not allowed; names the choices.
+    """
+    _validate.instance(str, "a text", corruption=text)
+    if text == "none":
+        return None
+    name, _, rest = text.partition(":")
+    ratio, _, settings = rest.partition(":")
+    choices = ", ".join(f"{choice}:RATIO" for choice in _NAMES)
+    allowed = f"to be none or one of {choices}, with RATIO in [0, 0.5]"
+    if name not in _NAMES:
+        raise ArgumentError("corruption", allowed, got=text)
+    try:
+        plain: Any = _NAMES[name](float(ratio))
+    except ValueError as error:
+        raise ArgumentError("corruption", allowed, got=text) from error
+    if rest.count(":") and not settings:
+        raise ArgumentError("corruption", allowed, got=text)
+    found: DataCorruption | GradientCorruption = plain
+    if settings:
+        found = attrs.evolve(plain, **_settings(settings, plain, text))
+    return found
+
+
+def _settings(settings: str, plain: Any, text: str) -> dict[str, float | int | None]:
+    """The values of the settings of a corruption, by name."""
+    names = [f.name for f in attrs.fields(type(plain)) if f.name not in ("ratio", "seed")]
+    found: dict[str, float | int | None] = {}
+    for part in settings.split(","):
+        name, _, value = part.partition("=")
+        if name not in names:
+            known = f"settings among {', '.join(names)}" if names else "no settings"
+            raise ArgumentError(
+                "corruption", f"with {known} after the ratio, as NAME=VALUE", got=text
+            )
+        try:
+            found[name] = None if value == "none" else _number(value)
+        except ValueError as error:
+            raise ArgumentError("corruption", f"with a number for {name}", got=text) from error
+    return found
+
+
+def _number(text: str) -> float | int:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

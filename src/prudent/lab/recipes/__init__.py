@@ -7,7 +7,23 @@ A recipe maps every record by a public function of that record alone, and trains
 what it returns; `RECIPES` holds them by name.
 """
 
+from types import MappingProxyType
+
+from prudent._validate import ArgumentError
+from prudent.lab.recipes.colour import RANDOM_IMAGES
+from prudent.lab.recipes.digits import DIGITS
 from prudent.lab.recipes.recipe import Recipe
-from prudent.lab.recipes.registry import RECIPES, recipe_named
 
 __all__ = ["RECIPES", "Recipe", "recipe_named"]
+
+_ALL = (*DIGITS, *RANDOM_IMAGES)
+
+RECIPES = MappingProxyType({recipe.name: recipe for recipe in _ALL})
+"""Every recipe, by name."""
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of this name."""
+    if name not in RECIPES:
+        raise ArgumentError("recipe", f"one of {', '.join(RECIPES)}", got=name)
+    return RECIPES[name]
