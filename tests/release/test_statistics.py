@@ -11,7 +11,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import DiscreteLaplaceTest, PldAccountant
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean, trimmed_sum
 
@@ -193,7 +193,7 @@ def test_the_fallback_of_a_mean_has_noise_for_every_step_of_the_lattice() -> Non
 
 def test_gaussian_noise_on_request() -> None:
     test = DiscreteLaplaceTest(2.0)
-    released = median(SAMPLE, propose=0.1, **BUDGET, law=Law.GAUSSIAN, test=test)
+    released = median(SAMPLE, propose=0.1, **BUDGET, distribution=Distribution.GAUSSIAN, test=test)
     assert PldAccountant().compose(released.event).get_epsilon(1e-6) <= 1.0
     assert released.noise_scale > math.sqrt(8) * 0.1
 

@@ -16,7 +16,7 @@ from prudent.release.margins.checking import check_margin as check_margin
 from prudent.release.margins.checking import on_lattice as on_lattice
 from prudent.release.margins.quantile import RobustValue as RobustValue
 from prudent.release.mechanism import ProposeTestReleaseMechanism as ProposeTestReleaseMechanism
-from prudent.release.noise import Law as Law
+from prudent.release.noise import Distribution as Distribution
 from prudent.release.noise import ReproducibleNoise as ReproducibleNoise
 from prudent.release.noise import SecureNoise as SecureNoise
 from prudent.release.outcome import Branch as Branch

@@ -23,7 +23,7 @@ from prudent.accounting import (
     Reveals,
 )
 from prudent.accounting.calibration import Search, solve
-from prudent.release.noise import SLACK, Law
+from prudent.release.noise import SLACK, Distribution
 
 if TYPE_CHECKING:
     from prudent.release.mechanism import ProposeTestReleaseMechanism as Mechanism
@@ -43,7 +43,7 @@ def with_least_noise(
 
     See `ProposeTestReleaseMechanism.calibrate` for the arguments and the guarantee.
     """
-    if test is None and mechanism.law is Law.LAPLACE:
+    if test is None and mechanism.distribution is Distribution.LAPLACE:
         return _purely(mechanism, epsilon)
     target = epsilon * (1 - SLACK), delta * (1 - SLACK)
     tests = _tests(*target) if test is None else (test,)
@@ -152,7 +152,9 @@ def _least_multiplier(mechanism: "Mechanism", epsilon: float, delta: float) -> f
 
         return PldAccountant().compose(_noisier(mechanism, multiplier).event).get_epsilon(delta)
 
-    if mechanism.law is Law.LAPLACE or not isinstance(mechanism.test, DiscreteGaussianTest):
+    if mechanism.distribution is Distribution.LAPLACE or not isinstance(
+        mechanism.test, DiscreteGaussianTest
+    ):
         return solved(lambda multiplier: _noisier(mechanism, multiplier).event)
     test = GaussianTest(mechanism.test.scale)
     value = solved(

@@ -26,7 +26,7 @@ from prudent.release.calibration import checked_target, with_least_noise
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice
 from prudent.release.margins.quantile import RobustValue
-from prudent.release.noise import LARGEST_SCALE, Law, Noise, checked_test, source_of
+from prudent.release.noise import LARGEST_SCALE, Distribution, Noise, checked_test, source_of
 from prudent.release.outcome import Branch, NoiseSpread, Outcome, Refused, Released
 
 Data = TypeVar("Data")
@@ -54,7 +54,7 @@ class ProposeTestReleaseMechanism:
         propose: The proposal τ, in the unit of the data. 0 stands for a category, which is released
             without noise or refused.
         robust_noise_multiplier: Noise scale of f₂, divided by τ.
-        law: Distribution of the noise in both branches; Laplace for a single number only.
+        distribution: Distribution of the noise in both branches; Laplace for a single number only.
         test: A discrete test of the margin.
         failure: δ₀, the largest probability with which a margin of 0 passes.
         bounds: Public bounds on the data; None if there are none.
@@ -70,7 +70,7 @@ class ProposeTestReleaseMechanism:
     robust_noise_multiplier: float
     test: MarginTest
     failure: float
-    law: Law = Law.LAPLACE
+    distribution: Distribution = Distribution.LAPLACE
     bounds: tuple[float, float] | None = None
     fallback_sensitivity: float | None = None
     fallback_noise_multiplier: float = math.inf
@@ -83,7 +83,7 @@ class ProposeTestReleaseMechanism:
         checked_test(self.test)
         if self.fallback_sensitivity is not None:
             _validate.positive(fallback_sensitivity=self.fallback_sensitivity)
-        _validate.one_of(list(Law), law=self.law)
+        _validate.one_of(list(Distribution), distribution=self.distribution)
         _validate.fields(self, _validate.flag, "monotone")
         if self.falls_back:
             self._check_fallback()
@@ -136,7 +136,7 @@ class ProposeTestReleaseMechanism:
         fallback_sensitivity: float | None = None,
         fallback: bool = False,
         monotone: bool = False,
-        law: Law = Law.LAPLACE,
+        distribution: Distribution = Distribution.LAPLACE,
         test: MarginTest | None = None,
         failure: float | None = None,
     ) -> "ProposeTestReleaseMechanism":
@@ -152,7 +152,7 @@ class ProposeTestReleaseMechanism:
                 between the bounds.
             fallback: Whether a failed test releases the statistic with noise for `bounds`.
             monotone: Whether adding a record can only lower the margin.
-            law: Distribution of the noise of the value.
+            distribution: Distribution of the noise of the value.
             test: A discrete test; None selects the one with the smaller error.
             failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
                 delta/2.
@@ -175,7 +175,7 @@ class ProposeTestReleaseMechanism:
             fallback_sensitivity=fallback_sensitivity,
             fallback_noise_multiplier=1.0 if _validate.flag(fallback=fallback) else math.inf,
             monotone=_validate.flag(monotone=monotone),
-            law=law,
+            distribution=distribution,
         )
         return with_least_noise(unscaled, epsilon, delta, test)
 
@@ -220,7 +220,7 @@ class ProposeTestReleaseMechanism:
         value may be charged as a composition: either the noise covers what one record can change,
         or the charge for the accident already covers everything that follows.
         """
-        if self.law is Law.GAUSSIAN and self.propose:
+        if self.distribution is Distribution.GAUSSIAN and self.propose:
             return self._test_event(self.fallback_noise_multiplier, self.robust_noise_multiplier)
         test = self._test_event(math.inf, _STILL)
         if self.propose == 0:  # there is no fallback, so no noisy value is ever released
@@ -256,8 +256,9 @@ class ProposeTestReleaseMechanism:
         """
         noise = source_of(noise)
         measured = withheld(measure, data)
-        if self.law is Law.LAPLACE and len(measured.value) != 1:  # independent of the test
-            raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
+        single = len(measured.value) == 1  # independent of the test
+        if self.distribution is Distribution.LAPLACE and not single:
+            raise ValueError("Expected distribution=Distribution.GAUSSIAN for a vector.")
         noisy_margin = min(measured.margin, self.cap) + noise.of_test(self.test)
         if noisy_margin > self.threshold:
             if self.propose == 0:
@@ -285,13 +286,13 @@ class ProposeTestReleaseMechanism:
     def spread(self, scale: float) -> NoiseSpread:
         """The spread of a value with noise of this scale, in steps."""
         spacing = self.lattice.spacing
-        return NoiseSpread(self.law, scale * spacing, spacing)
+        return NoiseSpread(self.distribution, scale * spacing, spacing)
 
     def _released(
         self, steps: Sequence[int], scale: float, branch: Branch, noise: Noise
     ) -> Released:
         scale = math.nextafter(scale, math.inf)  # the product may have been rounded down
-        added = noise.of_value(self.law, scale, len(steps))
+        added = noise.of_value(self.distribution, scale, len(steps))
         lattice, spread = self.lattice, self.spread(scale)
         values = [lattice.value(one + other) for one, other in zip(steps, added, strict=True)]
         value = values[0] if len(values) == 1 else tuple(values)

@@ -42,7 +42,7 @@ LARGEST_SCALE = 2.0**48
 _FINE_BITS = 33  # bits of the noise scale on the fine lattice
 
 
-class Law(Choice):
+class Distribution(Choice):
     """The distribution of the noise added to a value."""
 
     LAPLACE = "laplace"
@@ -60,7 +60,7 @@ class Noise(Protocol):
         """Draw the noise of a test once."""
         ...
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """Draw `size` integers: discrete Laplace of this scale, or rounded Gaussian of this σ."""
         ...
 
@@ -76,14 +76,14 @@ class SecureNoise:
         """See `Noise`."""
         return int(_sampler(checked_test(test), test.scale)(0))
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """See `Noise`."""
         if not 0 < scale <= LARGEST_SCALE:
             raise ValueError(
                 f"Expected noise of at most 2**48 steps of the lattice, got {nearest(scale)}. "
                 "Propose more, or give narrower bounds."
             )
-        if law is Law.LAPLACE:
+        if distribution is Distribution.LAPLACE:
             return _vector_sampler(DiscreteLaplaceTest, scale)([0] * size)  # type: ignore[no-any-return]
         finer = max(0, _FINE_BITS - math.frexp(scale)[1] + 1)
         drawn = _vector_sampler(DiscreteGaussianTest, math.ldexp(scale, finer))([0] * size)
@@ -117,15 +117,15 @@ class ReproducibleNoise:
     def of_test(self, test: MarginTest) -> int:
         """See `Noise`."""
         if checked_test(test) is DiscreteLaplaceTest:
-            return self.of_value(Law.LAPLACE, test.scale, 1)[0]
+            return self.of_value(Distribution.LAPLACE, test.scale, 1)[0]
         reach = DiscreteGaussianTest(test.scale).reach
         values = np.arange(-reach, reach + 1)
         weights = np.exp(-0.5 * (values / test.scale) ** 2)
         return int(self._generator.choice(values, p=weights / weights.sum()))
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """See `Noise`."""
-        if law is Law.LAPLACE:
+        if distribution is Distribution.LAPLACE:
             one, other = self._generator.geometric(-math.expm1(-1 / scale), (2, size)).tolist()
             return [left - right for left, right in zip(one, other, strict=True)]
         return [round(draw) for draw in self._generator.normal(0.0, scale, size).tolist()]

@@ -12,7 +12,7 @@ from prudent import _validate
 from prudent._rounding import exact, nearest, outward, percent, rounded_up, supported
 from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
-from prudent.release.noise import Law
+from prudent.release.noise import Distribution
 
 TOO_FEW = "too few records for this ε"
 """Why a number has no interval."""
@@ -40,22 +40,24 @@ class Spread(Protocol):
 
 @attrs.frozen
 class NoiseSpread:
-    """The spread of a number with noise of a known law.
+    """The spread of a number with noise of a known distribution.
 
     Attributes:
-        law: The distribution of the noise.
+        distribution: The distribution of the noise.
         scale: Its scale (Laplace) or standard deviation (Gaussian), in the unit of the data.
         spacing: Spacing of the lattice; half of it is added for the rounding of the noise.
     """
 
-    law: Law
+    distribution: Distribution
     scale: float
     spacing: float
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the noise."""
-        return math.sqrt(2) * self.scale if self.law is Law.LAPLACE else self.scale
+        return (
+            math.sqrt(2) * self.scale if self.distribution is Distribution.LAPLACE else self.scale
+        )
 
     def interval(self, value: float, confidence: float) -> tuple[float, float]:
         """See `Spread`. The chance is taken over the noise alone, so it costs nothing."""
@@ -69,7 +71,7 @@ class NoiseSpread:
         is rounded to the nearest step. One step covers both.
         """
         _validate.between(0, 1, ends="()", confidence=confidence)
-        if self.law is Law.LAPLACE:
+        if self.distribution is Distribution.LAPLACE:
             return -self.scale * math.log1p(-confidence) + self.spacing
         return self.scale * NormalDist().inv_cdf((1 + confidence) / 2) + self.spacing
 

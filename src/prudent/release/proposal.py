@@ -263,11 +263,11 @@ def search_quantile(
         p: The probability, in (0, 1]; see `prudent.release.quantile`.
         proposals: A public list of proposals.
         **options: As for `prudent.release.quantile`, but without groups, fallback,
-            `test`, `failure` and `law`.
+            `test`, `failure` and `distribution`.
     """
     check_names(options, Options)
     exact = margin.rational(p)
-    for name in ("by", "groups", "fallback", "test", "failure", "law"):
+    for name in ("by", "groups", "fallback", "test", "failure", "distribution"):
         if options.get(name) not in (None, False):
             raise ValueError(f"Expected no {name} in a search, got {options.get(name)!r}.")
     search = ProposalSearch.calibrate(

@@ -32,7 +32,7 @@ from prudent.release.charging import charge
 from prudent.release.columns.column import ArrayColumn, Column, Kind
 from prudent.release.columns.contributions import PerUnit
 from prudent.release.failures import withheld
-from prudent.release.noise import Law, Noise, source_of
+from prudent.release.noise import Distribution, Noise, source_of
 from prudent.release.outcome import Groups, Outcome, Refused, Released
 from prudent.release.preview import Preview
 from prudent.release.sums.additive import shares_of
@@ -82,7 +82,7 @@ class Testing(TypedDict, total=False):
         bounds: Public bounds (low, high) on the data, or None. Values outside are clipped to them.
         fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`
             instead of refusing.
-        law: Distribution of the noise added to a number: Laplace, or Gaussian when very many
+        distribution: Distribution of the noise added to a number: Laplace, or Gaussian when very many
             releases share a budget.
         test: A discrete test of the margin; None selects the one with the smaller error.
         failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
@@ -91,7 +91,7 @@ class Testing(TypedDict, total=False):
 
     bounds: tuple[float, float] | None
     fallback: bool
-    law: Law
+    distribution: Distribution
     test: MarginTest | None
     failure: float | None
 
@@ -134,7 +134,7 @@ class Options(Budget, Certified, TableOptions, total=False):
 
 
 _DEFAULTS: Mapping[str, object] = types.MappingProxyType(
-    {"fallback": False, "law": Law.LAPLACE, "dry_run": False, "confidence": 0.95}
+    {"fallback": False, "distribution": Distribution.LAPLACE, "dry_run": False, "confidence": 0.95}
 )
 """Defaults of options that are not None, to show in a signature."""
 

@@ -154,7 +154,7 @@ class Silent:
         """See `Noise`."""
         return 0
 
-    def of_value(self, law: Any, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Any, scale: float, size: int) -> list[int]:
         """See `Noise`."""
         return [0] * size
 

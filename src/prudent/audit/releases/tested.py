@@ -31,7 +31,7 @@ from prudent.release.margins import quantile as quantiles
 from prudent.release.margins import trimmed
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Released
 from prudent.release.request import Budget
 from prudent.release.statistics import tested
@@ -202,7 +202,7 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         "epsilon": epsilon,
         "delta": delta,
         "bounds": (-_LONGEST, _LONGEST),
-        "law": Law.GAUSSIAN,
+        "distribution": Distribution.GAUSSIAN,
     }
     mechanism = tested.calibrate(options, _PROPOSE, fallback_sensitivity=_LONGEST, monotone=True)
     trim = mechanism.threshold + _FURTHER + 4
@@ -352,7 +352,7 @@ def _score(
         return lambda output: fails if output is None else passes
     scale = math.nextafter(mechanism.robust_noise_multiplier * mechanism.steps, math.inf)
     here, there = float(more.value[0]), float(fewer.value[0])
-    if mechanism.law is Law.LAPLACE:
+    if mechanism.distribution is Distribution.LAPLACE:
 
         def loss(value: float) -> float:
             return (abs(value - there) - abs(value - here)) / scale

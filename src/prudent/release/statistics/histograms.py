@@ -12,7 +12,7 @@ from prudent import _validate
 from prudent.release import request
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import NoiseSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Prepared, statistic
@@ -54,7 +54,7 @@ def histogram(
         `Histogram`; with `by`, a dictionary with one per group.
     """
     bins = _validate.count(1, _MOST_BINS, bins=bins)
-    law = options.get("law", Law.LAPLACE)
+    distribution = options.get("distribution", Distribution.LAPLACE)
     additive(options)  # checks them
 
     def prepare(records: Column) -> Prepared:
@@ -67,7 +67,7 @@ def histogram(
         parts = [*([] if clipping is None else clipping.events), mechanism.event]
         event = parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
         sensitivity = records.contribution.records
-        spread = NoiseSpread(law, mechanism.scale(sensitivity), 1.0)
+        spread = NoiseSpread(distribution, mechanism.scale(sensitivity), 1.0)
 
         def answer(records: Column, noise: Noise) -> Any:
             found = numbers
@@ -83,15 +83,15 @@ def histogram(
                 above=above,
                 spread=spread,
                 event=event,
-                mechanism=law.value,
+                mechanism=distribution.value,
                 column=column,
             )
 
         preview = Preview(
             statistic="histogram",
-            mechanism=law.value,
+            mechanism=distribution.value,
             epsilon=options["epsilon"],
-            delta=0.0 if law is Law.LAPLACE else options["delta"] or 0.0,
+            delta=0.0 if distribution is Distribution.LAPLACE else options["delta"] or 0.0,
             event=event,
             noise_scale=spread.deviation,
             half_width=spread.half_width(0.95),

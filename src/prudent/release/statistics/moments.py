@@ -16,7 +16,7 @@ from prudent import _validate
 from prudent._rounding import exact
 from prudent.release import request
 from prudent.release.columns.column import Column
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
     Branch,
     CountSpread,
@@ -52,11 +52,11 @@ class CountOptions(Price, TableOptions, total=False):
     """Keyword arguments of `count`; see `Price` and `TableOptions`.
 
     Attributes:
-        law: Distribution of the noise: Laplace, or Gaussian when very many releases share a budget.
+        distribution: Distribution of the noise: Laplace, or Gaussian when very many releases share a budget.
             Gaussian noise needs `delta`.
     """
 
-    law: Law
+    distribution: Distribution
 
 
 class MomentOptions(CountOptions, total=False):
@@ -90,7 +90,7 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
 
     def prepare(records: Column) -> Prepared:
         sensitivity = records.contribution.records
-        spread = NoiseSpread(mechanism.law, mechanism.scale(sensitivity), 1.0)
+        spread = NoiseSpread(mechanism.distribution, mechanism.scale(sensitivity), 1.0)
 
         def answer(records: Column, noise: Noise) -> Released:
             (noisy,) = mechanism.noisy([records.count()], sensitivity, noise)
@@ -100,7 +100,7 @@ def count(data: Any = None, column: str | None = None, **options: Unpack[CountOp
                 spread.deviation,
                 1.0,
                 mechanism.event,
-                mechanism.law.value,
+                mechanism.distribution.value,
                 CountSpread(noisy, spread),
             )
 
@@ -142,7 +142,7 @@ def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOpt
                 spread.deviation,
                 total.lattice.spacing,
                 parts.event,
-                mechanism.law.value,
+                mechanism.distribution.value,
                 ScaledSpread(number, spread, records.scale),
                 about=f"the sum of {clipped_values(ends, records)}",
             )
@@ -204,7 +204,7 @@ def _moment(
                 spread.deviation,
                 moments.spacing,
                 parts.event,
-                mechanism.law.value,
+                mechanism.distribution.value,
                 spread,
                 about=f"the {which} of {clipped_values(ends, records)}",
             )
@@ -231,15 +231,15 @@ def released_moments(
     """Release the sums of one degree of the values clipped to public or released bounds."""
     sums = MomentSums(degree, fine_lattice(ends), records.contribution.records)
     noisy = mechanism.noisy(sums.read(records), sums.sensitivity, noise)
-    return sums.moments(noisy, mechanism.scale(sums.sensitivity), mechanism.law)
+    return sums.moments(noisy, mechanism.scale(sums.sensitivity), mechanism.distribution)
 
 
 def additive(options: CountOptions, epsilon: float | None = None) -> AdditiveMechanism:
     """Return the mechanism of these options, checked; `epsilon` is a part of theirs."""
     whole = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=options["epsilon"])
     part = whole if epsilon is None else epsilon
-    law = options.get("law", Law.LAPLACE)
-    return AdditiveMechanism.calibrate(part, options.get("delta"), law)
+    distribution = options.get("distribution", Distribution.LAPLACE)
+    return AdditiveMechanism.calibrate(part, options.get("delta"), distribution)
 
 
 @attrs.frozen(kw_only=True)
@@ -292,7 +292,7 @@ def _parts(records: Column, options: MomentOptions, *shares: float) -> _Parts:
     if bounds is not None:
         clipping = Clipping.to(bounds, records.scale)
         return _Parts(clipping=clipping, share=None, sums=additive(options))
-    additive(options)  # checks ε, δ and the law
+    additive(options)  # checks ε, δ and the distribution
     centre, radius, share, rest = shares_of(options["epsilon"], *shares, CLIPPED_SHARE)
     return _Parts(
         clipping=Clipping.privately(records, centre, radius),
@@ -317,9 +317,9 @@ def _preview(
 ) -> Preview:
     return Preview(
         statistic=name,
-        mechanism=mechanism.law.value,
+        mechanism=mechanism.distribution.value,
         epsilon=options["epsilon"],
-        delta=0.0 if mechanism.law is Law.LAPLACE else options["delta"],
+        delta=0.0 if mechanism.distribution is Distribution.LAPLACE else options["delta"],
         event=event,
         noise_scale=None if spread is None else spread.deviation,
         half_width=None if spread is None else spread.half_width(0.95),

@@ -14,7 +14,7 @@ from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.description import Description
 from prudent.release.margins.quantile import HALF, rational
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
     Branch,
     Released,
@@ -114,13 +114,13 @@ def describe(
         data: See `median`.
         column: See `median`.
         ps: The probabilities of the quantiles, in ascending order; the median is always released.
-        **options: See `CountOptions`; `epsilon` is at least 0.01, and the law is that of the noise
+        **options: See `CountOptions`; `epsilon` is at least 0.01, and the distribution is that of the noise
             of the sums.
 
     Returns:
         `Description`; with `by`, a dictionary with one per group.
     """
-    law = options.get("law", Law.LAPLACE)
+    distribution = options.get("distribution", Distribution.LAPLACE)
     additive(options)  # checks them
     _validate.between(_SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=options["epsilon"])
 
@@ -132,9 +132,9 @@ def describe(
 
         preview = Preview(
             statistic="description",
-            mechanism=f"exponential, {law.value}",
+            mechanism=f"exponential, {distribution.value}",
             epsilon=options["epsilon"],
-            delta=0.0 if law is Law.LAPLACE else options["delta"] or 0.0,
+            delta=0.0 if distribution is Distribution.LAPLACE else options["delta"] or 0.0,
             event=plan.event,
         )
         return Prepared(preview=preview, answer=answer)
@@ -184,7 +184,7 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
             spread.deviation,
             moments.spacing,
             plan.event,
-            plan.sums.law.value,
+            plan.sums.distribution.value,
             spread if known else UnknownSpread(spread),
             about=None if which == "count" else f"the {which} of {clipped}",
             clipped_share=None if which == "count" else share.interval,
@@ -196,7 +196,7 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
         deviation=moment("deviation"),
         quantiles=_ordered(found, records.scale, plan.event),
         event=plan.event,
-        mechanism=f"exponential, {plan.sums.law.value}",
+        mechanism=f"exponential, {plan.sums.distribution.value}",
         notes=(
             f"The mean, the deviation and their intervals are those of {clipped}.",
             str(share),

@@ -14,7 +14,7 @@ from prudent.release.lattice import Lattice
 from prudent.release.margins import mode as modes
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
 from prudent.release.preview import Preview
 from prudent.release.request import Budget, Certification, Prepared
@@ -50,7 +50,7 @@ def calibrate(
         fallback_sensitivity=fallback_sensitivity,
         fallback=options.get("fallback", False),
         monotone=monotone,
-        law=options.get("law", Law.LAPLACE),
+        distribution=options.get("distribution", Distribution.LAPLACE),
         test=options.get("test"),
         failure=options.get("failure"),
     )

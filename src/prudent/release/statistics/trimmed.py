@@ -15,7 +15,7 @@ from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.margins import trimmed as trimming
 from prudent.release.margins.quantile import RobustValue
 from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Law, source_of
+from prudent.release.noise import Distribution, source_of
 from prudent.release.outcome import Outcome
 from prudent.release.preview import Preview
 from prudent.release.request import Answer, Budget, Options, Prepared, statistic
@@ -140,7 +140,7 @@ def trimmed_sum(
     far = propose * _FAR
     longest = far if bound is None else _validate.between(propose, far, bound=bound)
     rows = _table(vectors)
-    options = {**options, "bounds": (-longest, longest), "law": Law.GAUSSIAN}
+    options = {**options, "bounds": (-longest, longest), "distribution": Distribution.GAUSSIAN}
     mechanism = tested.calibrate(options, propose, fallback_sensitivity=longest, monotone=True)
     preview = tested.preview("trimmed sum", mechanism, options)
     if options.get("dry_run"):

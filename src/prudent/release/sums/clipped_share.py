@@ -41,7 +41,7 @@ class ClippedShare:
         records = column.contribution.records
         noisy = mechanism.noisy(counts, records, noise)
         region = NoiseRegion(
-            tuple(map(float, noisy)), mechanism.law, mechanism.scale(records), rounding=1.0
+            tuple(map(float, noisy)), mechanism.distribution, mechanism.scale(records), rounding=1.0
         )
         corners = list(region.vertices(CONFIDENCE))
         if min(map(sum, corners)) <= 0:
@@ -55,7 +55,9 @@ class ClippedShare:
 
         The noise and what is allowed for it may each take away as much as `CONFIDENCE` says.
         """
-        region = NoiseRegion((0.0, 0.0), mechanism.law, mechanism.scale(records), rounding=1.0)
+        region = NoiseRegion(
+            (0.0, 0.0), mechanism.distribution, mechanism.scale(records), rounding=1.0
+        )
         return math.ceil(2 * max(map(sum, region.vertices(CONFIDENCE))))
 
     def __str__(self) -> str:

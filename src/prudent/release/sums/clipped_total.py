@@ -48,4 +48,6 @@ class ClippedTotal:
     def spread(self, mechanism: AdditiveMechanism) -> NoiseSpread:
         """The spread of the noisy sum."""
         spacing = self.lattice.spacing
-        return NoiseSpread(mechanism.law, mechanism.scale(self.sensitivity) * spacing, spacing)
+        return NoiseSpread(
+            mechanism.distribution, mechanism.scale(self.sensitivity) * spacing, spacing
+        )

@@ -28,7 +28,7 @@ import attrs
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.lattice import Lattice, check_bounds
-from prudent.release.noise import Law
+from prudent.release.noise import Distribution
 from prudent.release.sums.additive import NoiseRegion
 
 Moment = Literal["count", "mean", "variance", "deviation"]
@@ -105,11 +105,13 @@ class MomentSums:
                 ]
         return [each >> self._shift for each in exact]
 
-    def moments(self, noisy: Sequence[int], scale: float, law: Law) -> "Moments":
+    def moments(self, noisy: Sequence[int], scale: float, distribution: Distribution) -> "Moments":
         """Return what noisy sums tell of the column, given the scale of their noise in steps."""
         step = self.step
         # One step for the rounding of the sums, and one for that of the noise.
-        region = NoiseRegion(tuple(each * step for each in noisy), law, scale * step, 2 * step)
+        region = NoiseRegion(
+            tuple(each * step for each in noisy), distribution, scale * step, 2 * step
+        )
         ends = self.lattice.value(self.lattice.low), self.lattice.value(self.lattice.high)
         return Moments(region, ends, self.lattice.spacing)
 
