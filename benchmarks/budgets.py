@@ -20,8 +20,8 @@ from prudent.budget.adaptive_filter import AdaptiveFilter
 from prudent.budget.bounded_pair import pure_epsilon
 from prudent.budget.filters import ExactFilter, Filter
 from prudent.budget.renyi_filter import RenyiFilter
-from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.selection.quantile import ExponentialQuantile
+from prudent.release.exponential.quantile import ExponentialQuantile
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 EPSILON, DELTA = 1.0, 1e-6
 ORDERS = (24.0, 6.656854249492381, 12.0, 46.0, 92.0)  # that suit this budget

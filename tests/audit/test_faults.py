@@ -14,13 +14,13 @@ from prudent.accounting import PldAccountant
 from prudent.accounting.pairs import Dominating
 from prudent.audit import CASES, audit, release
 from prudent.audit.releases import additive
-from prudent.release import mechanism as mechanisms
 from prudent.release import partitions, statistics
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential import quantile as selection
 from prudent.release.lattice import Lattice
-from prudent.release.margins import trimmed
 from prudent.release.noise import Distribution, ReproducibleNoise
-from prudent.release.selection import quantile as selection
+from prudent.release.ptr import mechanism as mechanisms
+from prudent.release.ptr import trimmed
 from prudent.release.statistics import tested
 from prudent.release.sums.additive import AdditiveMechanism
 from prudent.training.noise import HostNoise

@@ -13,7 +13,7 @@ from prudent.accounting import DiscreteLaplaceTest
 from prudent.budget import prices
 from prudent.budget.adaptive_filter import AdaptiveFilter, Sums
 from prudent.budget.filters import Filter
-from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 SPARE = 1 + 2**-19  # what is told above the δ that a release needs
 

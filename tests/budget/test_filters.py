@@ -29,7 +29,7 @@ from prudent.budget.adaptive_filter import AdaptiveFilter
 from prudent.budget.filters import ExactFilter, Filter, Room, sum_up
 from prudent.budget.limits import ACCIDENTS, GAUSSIAN, RENYI
 from prudent.budget.prices import price
-from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 calibrate = ProposeTestReleaseMechanism.calibrate
 

@@ -21,11 +21,11 @@ from prudent.accounting import (
 )
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.failures import SourceError
-from prudent.release.margins.checking import UnsafeMarginError, check_margin, on_lattice
-from prudent.release.margins.quantile import RobustValue, quantile
-from prudent.release.mechanism import ProposeTestReleaseMechanism
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
+from prudent.release.ptr.checking import UnsafeMarginError, check_margin, on_lattice
+from prudent.release.ptr.margins import RobustValue, quantile
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
 

@@ -20,7 +20,7 @@ from prudent.accounting import (
     LaplaceTest,
 )
 from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
-from prudent.release.proposal import search_quantile
+from prudent.release.statistics.tested import search_quantile
 
 DRAWS = 4_000
 SOURCES = [SecureNoise(), ReproducibleNoise(1)]

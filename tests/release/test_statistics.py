@@ -123,9 +123,9 @@ def test_bad_input_is_not_charged() -> None:
             median(SAMPLE, **wrong, **BUDGET, ledger=book)
     with pytest.raises(ValueError, match="numbers"):
         median(np.array(["a", "b"]), propose=1, **BUDGET, ledger=book)
-    with pytest.raises(TypeError, match="unknown"):
+    with pytest.raises(TypeError, match="unexpected keyword"):
         median(SAMPLE, propose=1, **BUDGET, ledger=book, bound=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="no \\['epsilon'\\]"):
+    with pytest.raises(TypeError, match="epsilon"):
         median(SAMPLE, propose=1, delta=1e-6, ledger=book)  # type: ignore[call-arg]
     assert book.charges == []
 
@@ -251,7 +251,7 @@ class TestTrimmedSum:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"fallback": True}, {"bounds": (0, 1)}, {"bound": 0.1}, {"trim": -1}, {"propose": 0}],
+        [{"fallback": True}, {"bound": 0.1}, {"trim": -1}, {"propose": 0}],
     )
     def test_bad_input(self, wrong: dict) -> None:
         with pytest.raises(ValueError, match="Expected"):

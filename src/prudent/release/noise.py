@@ -51,6 +51,10 @@ class Distribution(Choice):
     GAUSSIAN = "gaussian"
     """For a vector, and for numbers when very many releases share a budget."""
 
+    def deviation(self, scale: float) -> float:
+        """The standard deviation of noise of this scale."""
+        return math.sqrt(2) * scale if self is Distribution.LAPLACE else scale
+
 
 @runtime_checkable
 class Noise(Protocol):
@@ -74,7 +78,7 @@ class SecureNoise:
 
     def of_test(self, test: MarginTest) -> int:
         """See `Noise`."""
-        return int(_sampler(checked_test(test), test.scale)(0))
+        return int(_sampler(checked_test(test), test.scale)([0])[0])
 
     def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """See `Noise`."""
@@ -84,9 +88,9 @@ class SecureNoise:
                 "Propose more, or give narrower bounds."
             )
         if distribution is Distribution.LAPLACE:
-            return _vector_sampler(DiscreteLaplaceTest, scale)([0] * size)  # type: ignore[no-any-return]
+            return _sampler(DiscreteLaplaceTest, scale)([0] * size)  # type: ignore[no-any-return]
         finer = max(0, _FINE_BITS - math.frexp(scale)[1] + 1)
-        drawn = _vector_sampler(DiscreteGaussianTest, math.ldexp(scale, finer))([0] * size)
+        drawn = _sampler(DiscreteGaussianTest, math.ldexp(scale, finer))([0] * size)
         half = (1 << finer) >> 1
         return [(each + half) >> finer for each in drawn]
 
@@ -153,22 +157,12 @@ def checked_test(test: MarginTest) -> type[MarginTest]:
 
 @functools.lru_cache(maxsize=64)
 def _sampler(kind: type[MarginTest], scale: float) -> Any:
-    """OpenDP's measurement on 64-bit integers; it takes the scale as an exact fraction."""
+    """OpenDP's measurement on vectors of 64-bit integers: independent draws in one call.
+
+    It takes the scale as an exact fraction.
+    """
     load_opendp()
-    from opendp.domains import atom_domain  # not its prelude, which imports all it can work with
-    from opendp.measurements import make_gaussian, make_laplace
-    from opendp.metrics import absolute_distance
-
-    if kind is DiscreteLaplaceTest:
-        return make_laplace(atom_domain(T="i64"), absolute_distance(T="i64"), scale=scale)
-    return make_gaussian(atom_domain(T="i64"), absolute_distance(T="f64"), scale=scale)
-
-
-@functools.lru_cache(maxsize=64)
-def _vector_sampler(kind: type[MarginTest], scale: float) -> Any:
-    """The same for a vector: independent draws in one call, twenty times faster than one by one."""
-    load_opendp()
-    from opendp.domains import atom_domain, vector_domain
+    from opendp.domains import atom_domain, vector_domain  # not its prelude, which imports all
     from opendp.measurements import make_gaussian, make_laplace
     from opendp.metrics import l1_distance, l2_distance
 

@@ -10,14 +10,16 @@ import pytest
 from prudent._validate import ArgumentError
 from prudent.accounting import ExponentialMechanismDpEvent, PldAccountant
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure, draw
+from prudent.release.exponential.quantile import (
+    ExponentialQuantile,
+    ExponentialQuantiles,
+    ExponentialRange,
+    Window,
+)
 from prudent.release.failures import SourceError
 from prudent.release.lattice import FloatArray, Lattice
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Measure
-from prudent.release.selection.quantile import ExponentialQuantile
-from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
-from prudent.release.selection.sampler import draw
-from prudent.release.selection.window import Window
 
 GENERATOR = np.random.default_rng(5)
 NORMAL = GENERATOR.normal(500, 100, 20_000)

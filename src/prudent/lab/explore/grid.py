@@ -17,7 +17,7 @@ from typing import Any
 from prudent.lab.explore import answers
 from prudent.lab.explore.page import COUNTS, quantiles
 from prudent.lab.explore.settings import SLIDERS, TESTS, Training
-from prudent.release.comparison import SHAPES
+from prudent.release.suggestion import SHAPES
 
 _RUN = ("batch", "noise_multiplier", "propose", "test", "scale")
 DEPENDS = {

@@ -96,6 +96,11 @@ class AdditiveMechanism:
         return [one + other for one, other in zip(vector, drawn, strict=True)]
 
 
+def composed(events: Sequence[dp.DpEvent]) -> dp.DpEvent:
+    """The event of several mechanisms; of one, its own."""
+    return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
+
+
 def shares_of(epsilon: float, *shares: float) -> tuple[float, ...]:
     """Divide ε into these fractions of it and the rest; the sum of all parts is at most ε."""
     parts = [epsilon * share for share in shares]
@@ -137,9 +142,7 @@ class NoiseRegion:
     @property
     def deviation(self) -> float:
         """The standard deviation of the noise of one coordinate."""
-        return (
-            math.sqrt(2) * self.scale if self.distribution is Distribution.LAPLACE else self.scale
-        )
+        return self.distribution.deviation(self.scale)
 
     def vertices(self, confidence: float) -> Iterator[tuple[float, ...]]:
         """The corners of a polytope that holds the vector with at least this probability.
