@@ -15,7 +15,7 @@ from prudent.release.exponential.quantile import (
     ExponentialQuantile,
     ExponentialQuantiles,
     ExponentialRange,
-    Window,
+    NearTarget,
 )
 from prudent.release.failures import SourceError
 from prudent.release.lattice import FloatArray, Lattice
@@ -52,7 +52,7 @@ def test_an_interval_misses_as_rarely_as_it_says(
     """
     values = np.round(NORMAL[:records])
     mechanism, noise = ExponentialQuantile(0.5, epsilon, measure), ReproducibleNoise(1)
-    window = Window.read(ArrayColumn(values), measure, mechanism.p, mechanism.reach)
+    window = NearTarget.read(ArrayColumn(values), measure, mechanism.p, mechanism.reach)
     (true,) = measure.indices(np.array([true_quantile(values, 0.5)])).tolist()
     for _ in range(4):
         index = draw(measure, *mechanism.value_weights(window), noise)
