@@ -18,8 +18,8 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from prudent.accounting import PldAccountant
 from prudent.budget.bounded_pair import pure_epsilon
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
-from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.selection.quantile import ExponentialQuantile
+from prudent.release.exponential.quantile import ExponentialQuantile
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 EPSILON, DELTA = 1.0, 1e-6
 MOST = 4096

@@ -7,6 +7,7 @@ from torch import nn
 
 import prudent
 from prudent.accounting import Run
+from prudent.release import Groups, Preview, histogram
 from prudent.training import Fitted, StepOutcome
 
 
@@ -32,4 +33,24 @@ def release(path: str) -> float | None:
     """The outcome of a statistic is told apart by its type."""
     with prudent.Ledger(path, epsilon=1.0, delta=1e-6) as ledger:
         outcome = prudent.median([1.0, 2.0], propose=1.0, epsilon=0.5, delta=1e-7, ledger=ledger)
+    assert_type(outcome, prudent.Released | prudent.Refused)
     return outcome.value if isinstance(outcome, prudent.Released) else None
+
+
+def without_a_cast(path: str) -> list[float]:
+    """A number that is never refused, groups and a preview have types of their own."""
+    assert_type(prudent.median(path, "x", epsilon=0.5), prudent.Released)
+    assert_type(prudent.mean(path, "x", epsilon=0.5, bounds=(0, 9)), prudent.Released)
+    assert_type(prudent.median(path, "x", epsilon=0.5, dry_run=True), Preview)
+    by_city = prudent.mean(path, "x", epsilon=0.5, by="city", groups=["Oslo"])
+    assert_type(by_city, Groups[prudent.Released])
+    tested = prudent.median(path, "x", epsilon=0.5, delta=1e-7, propose=9, by="city", groups=["a"])
+    assert_type(tested, Groups[prudent.Released | prudent.Refused])
+    chosen = prudent.median(path, "x", epsilon=0.5, by="city", groups="private", delta=1e-7)
+    assert_type(chosen, Groups[prudent.Released])
+    assert_type(prudent.describe(path, "x", epsilon=0.5).mean, prudent.Released)
+    assert_type(histogram(path, "x", epsilon=0.5, edges=[0, 1, 2]).counts, tuple[int, ...])
+    prudent.median(path, "x", epsilom=0.5)  # type: ignore[call-overload]
+    prudent.mean(path, "x", epsilon="0.5")  # type: ignore[call-overload]
+    values = [prudent.median(path, "x", epsilon=0.5).value]
+    return [*values, *(each.value for each in by_city.values()), by_city["Oslo"].interval()[0]]

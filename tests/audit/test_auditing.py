@@ -16,7 +16,7 @@ from prudent.audit.auditing import fair_coins, judge
 from prudent.audit.result import MeasuredCurve, claimed_curve
 from prudent.audit.scores import described
 from prudent.release import median
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch
 
 
@@ -80,7 +80,7 @@ def test_a_vector_is_looked_at_from_several_sides() -> None:
 
 def test_a_reused_seed_is_found() -> None:
     def mechanism(data: list[int]) -> int:
-        return len(data) + ReproducibleNoise(5).of_value(Law.LAPLACE, 1.0, 1)[0]
+        return len(data) + ReproducibleNoise(5).of_value(Distribution.LAPLACE, 1.0, 1)[0]
 
     found = audit(mechanism, [1, 1, 1], [1, 1], seed=2, epsilon=1.0, runs=200)
     assert found.refuted

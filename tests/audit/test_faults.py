@@ -14,13 +14,13 @@ from prudent.accounting import PldAccountant
 from prudent.accounting.losses.pairs import Dominating
 from prudent.audit import CASES, audit, release
 from prudent.audit.releases import additive
-from prudent.release import mechanism as mechanisms
 from prudent.release import partitions, statistics
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential import quantile as selection
 from prudent.release.lattice import Lattice
-from prudent.release.margins import trimmed
-from prudent.release.noise import Law, ReproducibleNoise
-from prudent.release.selection import quantile as selection
+from prudent.release.noise import Distribution, ReproducibleNoise
+from prudent.release.ptr import mechanism as mechanisms
+from prudent.release.ptr import trimmed
 from prudent.release.statistics import tested
 from prudent.release.sums.additive import AdditiveMechanism
 from prudent.training.noise import HostNoise
@@ -34,8 +34,8 @@ def test_half_of_the_noise_is_found(name: str, runs: int, monkeypatch: pytest.Mo
     assert not release(name, runs=runs, seed=1).refuted
     whole = ReproducibleNoise.of_value
 
-    def of_value(self: Any, law: Law, scale: float, size: int) -> list[int]:
-        return whole(self, law, scale / 2, size)
+    def of_value(self: Any, distribution: Distribution, scale: float, size: int) -> list[int]:
+        return whole(self, distribution, scale / 2, size)
 
     monkeypatch.setattr(ReproducibleNoise, "of_value", of_value)  # tests draw theirs by it, too
     assert release(name, runs=runs, seed=1).refuted
@@ -93,7 +93,7 @@ def test_a_wrong_exponential_base_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_reused_seed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_value(self: Any, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self: Any, distribution: Distribution, scale: float, size: int) -> list[int]:
         draw = np.random.default_rng(11).laplace(scale=scale, size=size)
         return [round(each) for each in draw.tolist()]
 
@@ -105,8 +105,8 @@ def test_a_reused_seed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def less_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     whole, federated = ReproducibleNoise.of_value, HostNoise.add_
 
-    def of_value(self: Any, law: Law, scale: float, size: int) -> list[int]:
-        return whole(self, law, factor * scale, size)
+    def of_value(self: Any, distribution: Distribution, scale: float, size: int) -> list[int]:
+        return whole(self, distribution, factor * scale, size)
 
     def add_(self: Any, total: Any, noise: Any, state: Any) -> None:
         federated(self, total, factor * noise, state)

@@ -14,8 +14,8 @@ from prudent.accounting import DiscreteLaplaceTest
 from prudent.audit import CASES, Case, release
 from prudent.audit.releases import tested
 from prudent.audit.releases.case import discrete_laplace, exact_epsilon
-from prudent.release.margins.quantile import RobustValue
 from prudent.release.noise import ReproducibleNoise
+from prudent.release.ptr.margins import RobustValue
 
 EXACT = [
     "ptr",

@@ -12,7 +12,7 @@ from typing_extensions import override
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.budget import prices
 from prudent.budget.filters import AdaptiveFilter, Filter, Sums
-from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 SPARE = 1 + 2**-19  # what is told above the δ that a release needs
 

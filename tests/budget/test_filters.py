@@ -27,7 +27,7 @@ from prudent.accounting.losses import conversion
 from prudent.accounting.losses.conversion import gaussian_delta
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter, Room, sum_up
 from prudent.budget.prices import GAUSSIAN, RENYI, SET_ASIDE, price
-from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 calibrate = ProposeTestReleaseMechanism.calibrate
 

@@ -15,7 +15,7 @@ from prudent.budget.ledger import (
     LedgerError,
     TamperedLedgerError,
 )
-from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 from tests.budget.test_verify import edited, overwrite, rehashed
 
 MEDIAN = ChargeDetails("median", "salary", "propose-test-release", 500.0, ("a", "b"), "person", 0.1)

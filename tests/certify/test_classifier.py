@@ -20,7 +20,7 @@ from prudent.budget.ledger import Ledger, OverBudgetError
 from prudent.certify import CertifiedClassifier, Counts, Landmarks, NotFittedError
 from prudent.certify.radius import STEPS, UNTOUCHABLE, decided, moves_of
 from prudent.release.failures import SourceError
-from prudent.release.noise import Law, ReproducibleNoise, SecureNoise
+from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
 
 POINTS = np.array([[1.0, 0.0], [0.6, 0.8], [-0.3, 0.5]])
 QUERIES = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.28, 0.96], [-1.0, 0.2]])
@@ -35,8 +35,8 @@ class Given:
     def of_test(self, test: Any) -> int:
         raise AssertionError
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
-        assert law is Law.LAPLACE
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
+        assert distribution is Distribution.LAPLACE
         return list(itertools.islice(itertools.cycle(self.values), size))
 
     def integer(self, bound: int) -> int:
@@ -238,9 +238,9 @@ def test_noise_has_the_scale_of_its_share() -> None:
     asked = []
 
     class Watched(Given):
-        def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+        def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
             asked.append((scale, size))
-            return super().of_value(law, scale, size)
+            return super().of_value(distribution, scale, size)
 
     model(epsilon=0.5, noise=Watched(0), share=0.2).fit(POINTS, [0, 1, 1])
     model(epsilon=0.5, noise=Watched(0), share=0.2, features=Halves()).fit(POINTS, [0, 1, 1])

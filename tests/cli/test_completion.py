@@ -29,8 +29,7 @@ def test_the_lists_are_those_of_the_library() -> None:
     from prudent.lab.corruption import _NAMES
     from prudent.lab.named_datasets import NAMED_DATASETS
     from prudent.lab.recipes import RECIPES
-    from prudent.release.comparison import SHAPES
-    from prudent.release.suggestion import STATISTICS
+    from prudent.release.suggestion import SHAPES, STATISTICS
     from prudent.samples import SAMPLES
 
     assert set(completion.CERTIFIABLE) == set(NAMED_DATASETS)

@@ -81,7 +81,6 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "demo": ["--steps=2", f"--out={folder}/demo"],
         "sample": ["salaries", f"--out={folder}/s.parquet", "--force"],
         "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
-        "compare": ["--records=200", "--epsilons=1", "--propose=9", "--trials=1"],
         "explore": [f"--export={folder}/page.html"],
         "release quantile": [table, *ASKED, "--p=0.9"],
         "release quantiles": [table, *ASKED, "--ps=0.1,0.9"],
@@ -157,7 +156,7 @@ def test_notes_are_left_out_if_quiet(
 def test_what_fails_after_the_document_adds_no_second_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prudent.release.sums.bin_counts import Histogram
+    from prudent.release.statistics.histograms import Histogram
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -24,7 +24,6 @@ JOBS: dict[str, tuple[str, ...]] = {
     "tune": ("--search", "missing.toml", "--steps", "2"),
     "demo": ("--steps", "0"),
     "suggest": ("median", "--count", "1000", "--epsilon", "1", "--spread", "10", "--trials", "2"),
-    "compare": ("--records", "2000", "--trials", "2"),
     "explore": ("--export", "page.html"),
     "doctor": ("--json",),
     "sample": ("salaries",),

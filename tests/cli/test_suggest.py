@@ -28,6 +28,41 @@ def test_as_json(run: Run) -> None:
     assert found["expected"]["propose-test-release"]["propose"] == found["proposal"]
 
 
+def test_several_epsilons_are_a_table(run: Run) -> None:
+    """What a larger ε is worth: the error of each mechanism falls, and so does the proposal."""
+    asked = ["median", "--shape", "normal", "--count=2000", "--trials=10", "--epsilons=1,8"]
+    answer = run("suggest", *asked, "--json")
+    assert (answer.status, answer.err) == (0, "")
+    low, high = json.loads(answer.out)
+    assert (low["epsilon"], high["epsilon"]) == (1.0, 8.0)
+    errors = [each["expected"]["propose-test-release"]["error"] for each in (low, high)]
+    assert errors[1] < errors[0]
+    assert high["proposal"] < low["proposal"]
+    lines = run("suggest", *asked).out.splitlines()
+    assert sum("exponential" in line for line in lines) == 2
+    assert sum("propose-test-release" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("shape", ["lognormal", "ties", "unbounded"])
+def test_every_shape_is_answered(run: Run, shape: str) -> None:
+    asked = ("median", "--shape", shape, "--count=2000", "--trials=10", "--epsilon=4", "--json")
+    (tested,) = [
+        each
+        for name, each in json.loads(run("suggest", *asked).out)["expected"].items()
+        if name == "propose-test-release"
+    ]
+    assert tested["refused"] <= 0.5
+    assert tested["error"] < 1.0
+
+
+def test_one_of_epsilon_and_epsilons(run: Run) -> None:
+    asked = ("suggest", "median", "--count=20", "--spread=1")
+    for wrong in ([], ["--epsilon=1", "--epsilons=1,2"]):
+        answer = run(*asked, *wrong)
+        assert (answer.status, answer.out) == (2, "")
+        assert answer.err.startswith("--epsilon: expected unless epsilons is given")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -201,14 +201,6 @@ COMMANDS: tuple[Command, ...] = (
         ],
         0.02,
     ),
-    Command(
-        ("compare",),
-        lambda: [
-            *("--shape=normal", "--records=200", "--epsilons=1", "--delta=1e-6", "--trials=1"),
-            *("--propose=1", "--seed=0", "--json"),
-        ],
-        0.02,
-    ),
     Command(("release", "median"), _release("--propose=5", "--delta=1e-6", "--where=x > 1")),
     Command(("release", "quantile"), _release("--p=0.5", "--bounds=0,100", "--read-as=number")),
     Command(("release", "quantiles"), _release("--ps=0.25,0.5", "--unit=who")),

@@ -125,7 +125,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.check_margin", {"domain": None}),
     ("release.check_margin", {"size": 729}),
     ("release.on_lattice", {"mechanism": None}),
-    ("release.Law", {"value": None}),
+    ("release.Distribution", {"value": None}),
     ("release.Branch", {"value": AMBIGUOUS}),
     ("release.ReproducibleNoise", {"seed": "mean"}),
     ("release.suggest_proposal", {"shape": []}),

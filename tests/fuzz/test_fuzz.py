@@ -102,7 +102,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "lab/paper/runs/grid.py",  # written beside the results by the same run
         "budget/data_binding.py",  # known ledgers
         "budget/charges.py",  # ledger rows
-        "release/columns/text_files.py",  # csv
+        "release/columns/sources.py",  # csv
         "training/run/checkpoint.py",  # checkpoint, paid
         "training/run/metrics.py",  # metrics
         "training/run/updates.py",  # reads what it wrote to memory
@@ -209,7 +209,7 @@ def test_an_error_that_nobody_chose_is_a_finding() -> None:
 @pytest.mark.parametrize("name", ["count", "mean of a table", "trimmed_sum"])
 def test_a_refusal_after_a_charge_is_a_finding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from prudent.release import request
-    from prudent.release.statistics import trimmed
+    from prudent.release.statistics import always_tested as trimmed
 
     (call,) = (each for each in calls.CALLS if each.name == f"release.{name}")
     assert call.judge({"noise": 7}) is not None

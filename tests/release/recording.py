@@ -1,6 +1,6 @@
 """A ledger and a source of noise that remember what was asked of them."""
 
-from prudent.release.noise import Law
+from prudent.release.noise import Distribution
 
 
 class Book:
@@ -17,13 +17,13 @@ class Silence:
     """Noise that is always zero, and remembers its laws and scales."""
 
     def __init__(self) -> None:
-        self.drawn: list[tuple[Law, float, int]] = []
+        self.drawn: list[tuple[Distribution, float, int]] = []
 
     def of_test(self, test: object) -> int:
         return 0
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
-        self.drawn.append((law, scale, size))
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
+        self.drawn.append((distribution, scale, size))
         return [0] * size
 
     def integer(self, bound: int) -> int:

@@ -16,10 +16,10 @@ from prudent.release.certificates import (
 )
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
-from prudent.release.margins import quantile as margins
-from prudent.release.margins.mode import lattice_mode
-from prudent.release.margins.trimmed import trimmed_mean
 from prudent.release.noise import ReproducibleNoise
+from prudent.release.ptr import margins
+from prudent.release.ptr.margins import lattice_mode
+from prudent.release.ptr.trimmed import trimmed_mean
 
 DOMAIN = range(5)
 SIZE = 4

@@ -128,5 +128,7 @@ def test_a_wrong_request_is_refused_as_by_the_release() -> None:
         explain(statistics.median, TABLE, "nowhere", **MEDIAN)
     with pytest.raises(ValueError, match="Expected records"):
         explain(statistics.median, TABLE, "x", records=0, **MEDIAN)
-    with pytest.raises(TypeError, match="unknown"):
+    with pytest.raises(ValueError, match="Expected groups a public list"):
+        explain(statistics.median, TABLE, "x", by="city", groups="private", **MEDIAN)
+    with pytest.raises(TypeError, match="epsilom"):
         explain(statistics.median, TABLE, "x", epsilom=1.0, **MEDIAN)

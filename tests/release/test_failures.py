@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
-from prudent.release.columns import images
+from prudent.release.columns import conversions
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.failures import UNREADABLE, SourceError, withheld
 from prudent.release.outcome import Released
-from prudent.release.proposal import search_quantile
 from prudent.release.statistics import (
     certify_quantile,
     count,
@@ -29,6 +28,7 @@ from prudent.release.statistics import (
     trimmed_sum,
     variance,
 )
+from prudent.release.statistics.tested import search_quantile
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 
@@ -104,7 +104,7 @@ def test_a_sum_of_vectors_fails_in_the_same_words(monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError("secret")
 
-    monkeypatch.setattr("prudent.release.margins.trimmed.trimmed_sum", fail)
+    monkeypatch.setattr("prudent.release.ptr.trimmed.trimmed_sum", fail)
     with pytest.raises(SourceError, match="could not be read"):
         trimmed_sum(np.ones((9, 2)), trim=1, propose=1.0, **COST)
 
@@ -145,7 +145,7 @@ def test_what_can_be_read_is_returned() -> None:
     assert withheld(max, 1, 2) == 2
 
 
-# --- images ---------------------------------------------------------------------------------------
+# --- conversions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", ["Y", "M", "D", "h", "s", "ms", "us", "ns"])
@@ -179,7 +179,7 @@ def test_the_mode_of_times_is_a_time(unit: str) -> None:
     ],
 )
 def test_every_time_has_an_image(stamp: Any, shown: Any) -> None:
-    assert images.moment(stamp) == shown
+    assert conversions.moment(stamp) == shown
     outcome = mode(np.array([stamp] * 300), **COST)
     assert isinstance(outcome, Released)
     assert outcome.value == shown
@@ -198,11 +198,13 @@ def test_every_time_has_an_image(stamp: Any, shown: Any) -> None:
     ],
 )
 def test_every_time_of_an_engine_has_an_image(written: str, shown: Any) -> None:
-    assert images.timestamp_of(written) == shown
+    assert conversions.timestamp_of(written) == shown
 
 
 def test_equal_decimals_look_the_same() -> None:
-    shown = [str(images.decimal_of(text)) for text in ("1.0", "1.000", "1", "100", "-0.50", "NaN")]
+    shown = [
+        str(conversions.decimal_of(text)) for text in ("1.0", "1.000", "1", "100", "-0.50", "NaN")
+    ]
     assert shown == ["1", "1", "1", "100", "-0.5", "NaN"]
 
 
@@ -223,15 +225,15 @@ class Grumpy:
     ],
 )
 def test_every_object_has_a_text_or_none(value: Any, shown: Any) -> None:
-    assert images.text(value) == shown
-    assert len(str(images.text(10**5000))) == 5001
+    assert conversions.text(value) == shown
+    assert len(str(conversions.text(10**5000))) == 5001
 
 
 def test_bytes_in_an_unknown_encoding_are_shown() -> None:
-    assert images.text_of(b"caf\xc3\xa9") == "café"
-    assert images.text_of(b"caf\xe9") == "caf\\xe9"
-    assert images.text_of(b"caf\xe9", "latin1") == "café"
-    assert images.text_of(b"a", "mule_internal") == "a"
+    assert conversions.text_of(b"caf\xc3\xa9") == "café"
+    assert conversions.text_of(b"caf\xe9") == "caf\\xe9"
+    assert conversions.text_of(b"caf\xe9", "latin1") == "café"
+    assert conversions.text_of(b"a", "mule_internal") == "a"
 
 
 # --- frames ---------------------------------------------------------------------------------------

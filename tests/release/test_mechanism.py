@@ -1,4 +1,4 @@
-"""The mechanism: its law against its price, its branches, and checks of a user's own margin."""
+"""The mechanism: its distribution against its price, its branches, and a user's own margin."""
 
 import functools
 import math
@@ -21,11 +21,11 @@ from prudent.accounting import (
 )
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.failures import SourceError
-from prudent.release.margins.checking import UnsafeMarginError, check_margin, on_lattice
-from prudent.release.margins.quantile import RobustValue, quantile
-from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
+from prudent.release.ptr.checking import UnsafeMarginError, check_margin, on_lattice
+from prudent.release.ptr.margins import RobustValue, quantile
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
 
@@ -44,7 +44,7 @@ def near(data: object) -> RobustValue:
 
 
 class ExactLaw:
-    """The exact law of what a mechanism shows: the branch, and a value on a window of steps."""
+    """The exact distribution of what a mechanism shows: the branch, and a value on a window."""
 
     def __init__(self, mechanism: ProposeTestReleaseMechanism, value: int, margin: int) -> None:
         passes = mechanism.test.tail(mechanism.threshold - min(margin, mechanism.cap))
@@ -64,7 +64,7 @@ class ExactLaw:
             mechanism.robust_noise_multiplier if robust else mechanism.fallback_noise_multiplier
         )
         scale = multiplier * steps
-        if mechanism.law is Law.LAPLACE:
+        if mechanism.distribution is Distribution.LAPLACE:
             return np.exp(-np.abs(distance) / scale) * math.tanh(1 / (2 * scale))
         return np.exp(-0.5 * (distance / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
 
@@ -75,7 +75,7 @@ def worst_delta(mechanism: ProposeTestReleaseMechanism, extra_margin: int = 0) -
 
     @functools.cache
     def shown(counts) -> tuple[int, int]:
-        """The value and the margin, which determine the law."""
+        """The value and the margin, which determine the distribution."""
         found = quantile(
             ArrayColumn(records(counts)),
             lattice,
@@ -86,7 +86,7 @@ def worst_delta(mechanism: ProposeTestReleaseMechanism, extra_margin: int = 0) -
         return found.value[0], found.margin + extra_margin
 
     @functools.cache
-    def law(value: int, margin: int) -> np.ndarray:
+    def distribution(value: int, margin: int) -> np.ndarray:
         return ExactLaw(mechanism, value, margin).masses
 
     pairs = {
@@ -96,23 +96,25 @@ def worst_delta(mechanism: ProposeTestReleaseMechanism, extra_margin: int = 0) -
     }
     worst = 0.0
     for one, other in pairs:
-        excess = law(*one) - math.exp(EPSILON) * law(*other)
+        excess = distribution(*one) - math.exp(EPSILON) * distribution(*other)
         worst = max(worst, float(np.sum(excess[excess > 0])))
     return worst
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize("law", list(Law))
+@pytest.mark.parametrize("distribution", list(Distribution))
 @pytest.mark.parametrize("fallback", [False, True])
-def test_the_law_on_real_neighbours_is_within_the_promise(law: Law, fallback: bool) -> None:
-    test = None if law is Law.LAPLACE else DiscreteLaplaceTest(2.0)
+def test_the_law_on_real_neighbours_is_within_the_promise(
+    distribution: Distribution, fallback: bool
+) -> None:
+    test = None if distribution is Distribution.LAPLACE else DiscreteLaplaceTest(2.0)
     mechanism = calibrate(
         propose=PROPOSE,
         epsilon=EPSILON,
         delta=DELTA,
         bounds=(0.0, 2.0),
         fallback=fallback,
-        law=law,
+        distribution=distribution,
         test=test,
     )
     assert 0.2 * DELTA < worst_delta(mechanism) <= DELTA
@@ -133,7 +135,10 @@ def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallbac
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize("law", [Law.LAPLACE, pytest.param(Law.GAUSSIAN, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "distribution",
+    [Distribution.LAPLACE, pytest.param(Distribution.GAUSSIAN, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     ("propose", "test"),
     [
@@ -143,20 +148,34 @@ def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallbac
         pytest.param(1.0, DiscreteLaplaceTest(4.0), marks=pytest.mark.slow),
     ],
 )
-def test_the_price_covers_every_failure_that_is_accepted(law, test, propose) -> None:
+def test_the_price_covers_every_failure_that_is_accepted(distribution, test, propose) -> None:
     for failure in (None, 0.9e-6):
         mechanism = calibrate(
-            propose=propose, epsilon=2.0, delta=1e-6, law=law, test=test, failure=failure
+            propose=propose,
+            epsilon=2.0,
+            delta=1e-6,
+            distribution=distribution,
+            test=test,
+            failure=failure,
         )
         assert PldAccountant().compose(mechanism.event).get_epsilon(1e-6) <= 2.0
 
 
 @pytest.mark.parametrize("failure", [0.0, 1.001e-9, 0.4, 0.9, math.nan])
 @pytest.mark.parametrize("test", [None, DiscreteLaplaceTest(4.0)])
-@pytest.mark.parametrize("law", list(Law))
-def test_a_failure_beyond_delta_is_refused(failure: float, test, law: Law) -> None:
+@pytest.mark.parametrize("distribution", list(Distribution))
+def test_a_failure_beyond_delta_is_refused(
+    failure: float, test, distribution: Distribution
+) -> None:
     with pytest.raises(ValueError, match=r"Expected failure in \(0, delta = 1e-09\], got"):
-        calibrate(propose=1.0, epsilon=1.0, delta=1e-9, failure=failure, test=test, law=law)
+        calibrate(
+            propose=1.0,
+            epsilon=1.0,
+            delta=1e-9,
+            failure=failure,
+            test=test,
+            distribution=distribution,
+        )
 
 
 def test_a_value_released_as_it_is_has_no_fallback() -> None:
@@ -197,7 +216,9 @@ def test_a_run_costs_at_most_what_was_asked(epsilon: float, fallback: bool) -> N
 @pytest.mark.parametrize("kind", [DiscreteLaplaceTest, DiscreteGaussianTest])
 def test_a_given_test_is_kept_and_the_noise_solved(kind: type) -> None:
     test = kind(4.0)
-    mechanism = calibrate(propose=1, epsilon=2.0, delta=1e-5, law=Law.GAUSSIAN, test=test)
+    mechanism = calibrate(
+        propose=1, epsilon=2.0, delta=1e-5, distribution=Distribution.GAUSSIAN, test=test
+    )
     assert mechanism.test == test
     assert PldAccountant().compose(mechanism.event).get_epsilon(1e-5) <= 2.0
     less = attrs.evolve(mechanism, robust_noise_multiplier=0.85 * mechanism.robust_noise_multiplier)
@@ -248,7 +269,7 @@ class TestBranches:
             def of_test(self, test: object) -> int:
                 return 0
 
-            def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+            def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
                 return [0] * size
 
             def integer(self, bound: int) -> int:
@@ -265,7 +286,7 @@ class TestBranches:
         pair = lambda _: RobustValue((1, 2), 10**6, 64)  # noqa: E731
         with pytest.raises(ValueError, match="GAUSSIAN"):
             self.mechanism.release(None, pair)
-        gaussian = attrs.evolve(self.mechanism, law=Law.GAUSSIAN)
+        gaussian = attrs.evolve(self.mechanism, distribution=Distribution.GAUSSIAN)
         assert len(gaussian.release(None, pair).value) == 2
 
 
@@ -330,7 +351,7 @@ class TestBadInput:
             ({"fallback": True}, "bounds"),
             ({"fallback": True, "bounds": (0, 1e13)}, "narrower"),
             ({"bounds": (3, 1)}, "bounds"),
-            ({"law": "gaussian"}, "law"),
+            ({"distribution": "gaussian"}, "distribution"),
             ({"test": LaplaceTest(1.0)}, "drawn exactly"),
             ({"test": DiscreteLaplaceTest(1e6)}, "at most 2\\*\\*22 records"),
         ],

@@ -12,11 +12,10 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 from prudent.accounting import PldAccountant
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
-from prudent.release.noise import Law, ReproducibleNoise
-from prudent.release.sums import moment_sums
+from prudent.release.noise import Distribution, ReproducibleNoise
+from prudent.release.sums import moments as moment_sums
 from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, shares_of
-from prudent.release.sums.clipped_total import ClippedTotal
-from prudent.release.sums.moment_sums import Moments, MomentSums, fine_lattice
+from prudent.release.sums.moments import ClippedTotal, Moments, MomentSums, fine_lattice
 from tests.oracles.multisets import data_sets, neighbours, records
 
 LATTICES = [Lattice(0, 0, 4), Lattice(0, 1, 3), Lattice(-1, -3, 7), Lattice(0, -2, 2)]
@@ -75,11 +74,13 @@ def test_the_loss_of_laplace_noise_is_at_most_epsilon_exactly(epsilon: float) ->
 
 
 def test_gaussian_noise_meets_its_target() -> None:
-    mechanism = AdditiveMechanism.calibrate(0.5, 1e-6, Law.GAUSSIAN)
+    mechanism = AdditiveMechanism.calibrate(0.5, 1e-6, Distribution.GAUSSIAN)
     spent = PldAccountant().compose(mechanism.event).get_epsilon(1e-6)
     assert 0.499 < spent <= 0.5
-    with pytest.raises(ValueError, match=r"Expected delta with law=Law\.GAUSSIAN"):
-        AdditiveMechanism.calibrate(0.5, None, Law.GAUSSIAN)
+    with pytest.raises(
+        ValueError, match=r"Expected delta with distribution=Distribution\.GAUSSIAN"
+    ):
+        AdditiveMechanism.calibrate(0.5, None, Distribution.GAUSSIAN)
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 4.0), (1.0, 3.0), (-2.0, 2.0), (2.0, 3.5)])
@@ -101,7 +102,7 @@ def test_shares_never_exceed_the_whole() -> None:
 
 def exact(values: np.ndarray, bounds: tuple[float, float], degree: int) -> Moments:
     sums = MomentSums(degree, fine_lattice(bounds))
-    return sums.moments(sums.read(ArrayColumn(values)), 1e-9 / sums.step, Law.LAPLACE)
+    return sums.moments(sums.read(ArrayColumn(values)), 1e-9 / sums.step, Distribution.LAPLACE)
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 10.0), (-3.0, 90.0), (1e9, 1e9 + 50), (2.0, 4.0)])
@@ -118,16 +119,19 @@ def test_without_noise_the_moments_are_those_of_the_clipped_values(
     assert exact(values, bounds, 1).mean == pytest.approx(clipped.mean(), abs=1e-6 * width)
 
 
-def covers(confidence: float, law: Law, size: int) -> dict[str, float]:
+def covers(confidence: float, distribution: Distribution, size: int) -> dict[str, float]:
     """How often intervals hold the truth, at a noise that matters; none at all is no error."""
     values = np.random.default_rng(1).beta(2, 5, size)
     sums = MomentSums(2, fine_lattice((0.0, 1.0)))
-    read, mechanism = sums.read(ArrayColumn(values)), AdditiveMechanism(multiplier=2.0, law=law)
+    read, mechanism = (
+        sums.read(ArrayColumn(values)),
+        AdditiveMechanism(multiplier=2.0, distribution=distribution),
+    )
     truths = {"count": size, "mean": values.mean(), "variance": values.var()}
     held = dict.fromkeys(truths, 0)
     for seed in range(300):
         noisy = mechanism.noisy(read, sums.sensitivity, ReproducibleNoise(seed))
-        found = sums.moments(noisy, mechanism.scale(sums.sensitivity), law)
+        found = sums.moments(noisy, mechanism.scale(sums.sensitivity), distribution)
         for name, truth in truths.items():
             interval = getattr(found, f"{name}_interval")(confidence)
             low, high = interval or (-math.inf, math.inf)
@@ -136,19 +140,23 @@ def covers(confidence: float, law: Law, size: int) -> dict[str, float]:
     return {name: times / 300 for name, times in held.items()}
 
 
-@pytest.mark.parametrize("law", list(Law))
+@pytest.mark.parametrize("distribution", list(Distribution))
 @pytest.mark.parametrize("size", [20, 400])
-def test_intervals_hold_the_truth_as_often_as_they_say(law: Law, size: int) -> None:
-    assert min(covers(0.95, law, size).values()) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 300)
+def test_intervals_hold_the_truth_as_often_as_they_say(
+    distribution: Distribution, size: int
+) -> None:
+    assert min(covers(0.95, distribution, size).values()) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 300)
 
 
 def test_an_interval_of_little_confidence_misses_the_truth_at_times() -> None:
-    assert max(covers(0.2, Law.LAPLACE, 400).values()) < 0.9
+    assert max(covers(0.2, Distribution.LAPLACE, 400).values()) < 0.9
 
 
 def test_there_is_no_interval_where_there_may_be_no_record() -> None:
     sums = MomentSums(2, fine_lattice((-1.0, 3.0)))
-    found = sums.moments(sums.read(ArrayColumn(np.empty(0))), sums.sensitivity, Law.LAPLACE)
+    found = sums.moments(
+        sums.read(ArrayColumn(np.empty(0))), sums.sensitivity, Distribution.LAPLACE
+    )
     assert (found.mean, found.variance, found.count) == (1.0, 0.0, 0.0)
     assert found.mean_interval(0.95) is None
     assert found.variance_interval(0.95) is None
@@ -157,8 +165,8 @@ def test_there_is_no_interval_where_there_may_be_no_record() -> None:
 
 
 def test_a_region_has_the_corners_of_its_polytope() -> None:
-    laplace = list(NoiseRegion((1.0, 2.0), Law.LAPLACE, 1.0).vertices(0.95))
-    gaussian = list(NoiseRegion((1.0, 2.0), Law.GAUSSIAN, 1.0).vertices(0.95))
+    laplace = list(NoiseRegion((1.0, 2.0), Distribution.LAPLACE, 1.0).vertices(0.95))
+    gaussian = list(NoiseRegion((1.0, 2.0), Distribution.GAUSSIAN, 1.0).vertices(0.95))
     assert len(laplace) == len(gaussian) == 4
     # P(|X| + |Y| > r) = (1 + r) exp(-r) for Laplace noise of scale 1.
     radius = max(x for x, _ in laplace) - 1
@@ -167,7 +175,7 @@ def test_a_region_has_the_corners_of_its_polytope() -> None:
 
 def test_the_mean_has_less_noise_than_half_of_epsilon_each_for_count_and_sum() -> None:
     found = exact(np.full(1000, 0.5), (0.0, 1.0), 1)
-    noisy = NoiseRegion(found.region.centre, Law.LAPLACE, 1.0)
+    noisy = NoiseRegion(found.region.centre, Distribution.LAPLACE, 1.0)
     joint = Moments(noisy, (0.0, 1.0), 2**-32).mean_deviation
     apart = math.sqrt(2) * (0.5 / 0.5) / 1000  # a sum about the midpoint, with half of ε
     assert joint == pytest.approx(apart / math.sqrt(2))

@@ -1,4 +1,4 @@
-"""Noise: on the lattice, of the right law, and a check that would notice a wrong scale."""
+"""Noise: on the lattice, of the right distribution, and a check that would notice a wrong scale."""
 
 import functools
 import math
@@ -19,8 +19,8 @@ from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
 )
-from prudent.release.noise import Law, ReproducibleNoise, SecureNoise
-from prudent.release.proposal import search_quantile
+from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
+from prudent.release.statistics.tested import search_quantile
 
 DRAWS = 4_000
 SOURCES = [SecureNoise(), ReproducibleNoise(1)]
@@ -31,11 +31,11 @@ def mean_size(draws: list[int]) -> float:
 
 
 def expected(weights: np.ndarray) -> tuple[float, float]:
-    """Mean size of a symmetric law on whole numbers, and the standard error of its estimate."""
+    """Mean size of a symmetric distribution on integers, and the standard error of its estimate."""
     values = np.abs(np.arange(len(weights)) - len(weights) // 2)
-    law = weights / weights.sum()
-    mean = float(law @ values)
-    return mean, math.sqrt(float(law @ values**2) - mean**2) / math.sqrt(DRAWS)
+    distribution = weights / weights.sum()
+    mean = float(distribution @ values)
+    return mean, math.sqrt(float(distribution @ values**2) - mean**2) / math.sqrt(DRAWS)
 
 
 def laplace_weights(scale: float) -> np.ndarray:
@@ -51,16 +51,24 @@ def gaussian_weights(scale: float) -> np.ndarray:
 LAWS = {
     "test, Laplace": (lambda source, s: source.of_test(DiscreteLaplaceTest(s)), laplace_weights),
     "test, Gaussian": (lambda source, s: source.of_test(DiscreteGaussianTest(s)), gaussian_weights),
-    "value, Laplace": (lambda source, s: source.of_value(Law.LAPLACE, s, 1)[0], laplace_weights),
-    "value, Gaussian": (lambda source, s: source.of_value(Law.GAUSSIAN, s, 1)[0], gaussian_weights),
+    "value, Laplace": (
+        lambda source, s: source.of_value(Distribution.LAPLACE, s, 1)[0],
+        laplace_weights,
+    ),
+    "value, Gaussian": (
+        lambda source, s: source.of_value(Distribution.GAUSSIAN, s, 1)[0],
+        gaussian_weights,
+    ),
 }
 
 
 @pytest.mark.unhurried
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: type(source).__name__)
-@pytest.mark.parametrize("law", LAWS)
-def test_noise_has_the_right_size_and_a_wrong_one_is_noticed(law: str, source: object) -> None:
-    draw, weights = LAWS[law]
+@pytest.mark.parametrize("distribution", LAWS)
+def test_noise_has_the_right_size_and_a_wrong_one_is_noticed(
+    distribution: str, source: object
+) -> None:
+    draw, weights = LAWS[distribution]
     draws = [draw(source, 6.0) for _ in range(DRAWS)]
     mean, error = expected(weights(6.0))
     assert all(isinstance(one, int) for one in draws)
@@ -73,15 +81,15 @@ def test_noise_has_the_right_size_and_a_wrong_one_is_noticed(law: str, source: o
 
 def test_a_rounded_gaussian_is_one_at_small_scales_too() -> None:
     # At half a step the rounded Gaussian and the discrete one differ by more than the error here.
-    draws = np.array(SecureNoise().of_value(Law.GAUSSIAN, 0.5, DRAWS))
+    draws = np.array(SecureNoise().of_value(Distribution.GAUSSIAN, 0.5, DRAWS))
     zero = math.erf(1 / math.sqrt(2))  # Pr[|N| < 1], half a step being one deviation
     error = math.sqrt(zero * (1 - zero) / DRAWS)
     assert abs(np.mean(draws == 0) - zero) < 5 * error
 
 
-@pytest.mark.parametrize("law", list(Law))
-def test_wide_noise_does_not_wrap_around(law: Law) -> None:
-    draws = np.array(SecureNoise().of_value(law, 2.0**48, 500), dtype=object)
+@pytest.mark.parametrize("distribution", list(Distribution))
+def test_wide_noise_does_not_wrap_around(distribution: Distribution) -> None:
+    draws = np.array(SecureNoise().of_value(distribution, 2.0**48, 500), dtype=object)
     assert max(abs(draws)) > 2**48
     assert max(abs(draws)) < 2**55
 
@@ -89,7 +97,7 @@ def test_wide_noise_does_not_wrap_around(law: Law) -> None:
 @pytest.mark.parametrize("scale", [0.0, 2.0**49, math.inf])
 def test_noise_that_cannot_be_drawn_exactly_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="Propose more"):
-        SecureNoise().of_value(Law.LAPLACE, scale, 1)
+        SecureNoise().of_value(Distribution.LAPLACE, scale, 1)
 
 
 @pytest.mark.parametrize("test", [LaplaceTest(1.0), GaussianTest(1.0)])
@@ -100,7 +108,7 @@ def test_continuous_tests_are_refused(test: object) -> None:
 
 def test_only_the_reproducible_noise_is_reproducible() -> None:
     def draws(source: object) -> list[int]:
-        return source.of_value(Law.GAUSSIAN, 1e6, 5)  # type: ignore[attr-defined]
+        return source.of_value(Distribution.GAUSSIAN, 1e6, 5)  # type: ignore[attr-defined]
 
     assert draws(ReproducibleNoise(3)) == draws(ReproducibleNoise(3))
     assert draws(SecureNoise()) != draws(SecureNoise())

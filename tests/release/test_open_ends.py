@@ -12,11 +12,10 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.lattice import FARTHEST, Lattice
-from prudent.release.margins.checking import check_margin
-from prudent.release.margins.mode import lattice_mode
-from prudent.release.margins.quantile import RobustValue, interquartile_range, quantile
-from prudent.release.margins.trimmed import trimmed_mean as measured_mean
 from prudent.release.outcome import Refused, Released
+from prudent.release.ptr.checking import check_margin
+from prudent.release.ptr.margins import RobustValue, interquartile_range, lattice_mode, quantile
+from prudent.release.ptr.trimmed import trimmed_mean as measured_mean
 from prudent.release.statistics import iqr, median, mode, trimmed_mean
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

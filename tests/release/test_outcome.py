@@ -13,7 +13,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.cli.answering import _plain_value
 from prudent.release import statistics
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import NoiseSpread, Refused, Released
 
 SAMPLE = np.random.default_rng(3).normal(50.0, 10.0, 400)
@@ -44,11 +44,11 @@ def test_an_interval_holds_the_statistic_as_often_as_it_says(name: str) -> None:
     assert np.mean(held) >= 0.9  # 0.95, less three standard deviations
 
 
-@pytest.mark.parametrize("law", list(Law))
-def test_half_of_the_noise_is_within_half_the_probability(law: Law) -> None:
+@pytest.mark.parametrize("distribution", list(Distribution))
+def test_half_of_the_noise_is_within_half_the_probability(distribution: Distribution) -> None:
     """The same check rejects an interval of the wrong width."""
-    spread = NoiseSpread(law, 1000.0, 1.0)
-    drawn = np.abs(ReproducibleNoise(5).of_value(law, 1000.0, 2000))
+    spread = NoiseSpread(distribution, 1000.0, 1.0)
+    drawn = np.abs(ReproducibleNoise(5).of_value(distribution, 1000.0, 2000))
     for confidence in (0.5, 0.95):
         held = np.mean(drawn <= spread.half_width(confidence))
         assert abs(held - confidence) < 0.05

@@ -13,7 +13,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 from prudent.release import statistics
 from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, NoiseSpread, Refused, Released
 
 INTERVAL = re.compile(r"^(\S+) \(.*95% interval (\S+) to (\S+)\)")
@@ -79,7 +79,13 @@ def test_what_is_printed_holds_what_was_released_in_few_digits(name: str) -> Non
 
 def test_a_released_number_is_formatted_and_rounded_as_its_value() -> None:
     released = Released(
-        3.14159, Branch.ROBUST, 0.0, 0.0, None, "laplace", NoiseSpread(Law.LAPLACE, 0.01, 0.0)
+        3.14159,
+        Branch.ROBUST,
+        0.0,
+        0.0,
+        None,
+        "laplace",
+        NoiseSpread(Distribution.LAPLACE, 0.01, 0.0),
     )
     assert (format(released, ".2f"), f"{released:,.3f}") == ("3.14", "3.142")
     assert (round(released), round(released, 2)) == (3, 3.14)

@@ -1,6 +1,7 @@
 """Proposals from rehearsals, and from a search that is paid for."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ from scipy import stats
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant
+from prudent.release.charging import Preview
 from prudent.release.lattice import least_proposal
 from prudent.release.outcome import Refused, Released
-from prudent.release.proposal import ProposalSearch, search_quantile, suggest_proposal
 from prudent.release.statistics import median, trimmed_mean
+from prudent.release.statistics.tested import ProposalSearch, search_quantile
+from prudent.release.suggestion import suggest_proposal
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 SHAPE = stats.norm(50.0, 10.0)
@@ -84,6 +88,21 @@ def test_the_whole_search_is_charged_once_and_first() -> None:
 
     released = search_quantile([5.0] * 500, proposals=[1.0, 2.0], ledger=Book(), **BUDGET)
     assert charges == [released.event]
+
+
+def test_a_search_goes_the_way_of_every_release() -> None:
+    """A margin counts single records: three of one unit would cost three times what is charged."""
+    pa = pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+    pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+    table = pa.table({"x": np.arange(900.0) % 50, "who": np.arange(900) // 3})
+    asked: dict[str, Any] = {"unit": "who", "proposals": [5.0, 50.0], **BUDGET}
+    with pytest.raises(ArgumentError, match="per_unit"):
+        search_quantile(table, "x", per_unit=3, **asked)
+    preview = search_quantile(table, "x", dry_run=True, **asked)
+    assert isinstance(preview, Preview)
+    outcome = search_quantile(table, "x", **asked)
+    assert outcome.event == preview.event
+    assert outcome.notes[0] == "Each who counts with the mean of its values."
 
 
 @pytest.mark.parametrize(

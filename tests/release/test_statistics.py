@@ -11,7 +11,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import DiscreteLaplaceTest, PldAccountant
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean, trimmed_sum
 
@@ -123,9 +123,9 @@ def test_bad_input_is_not_charged() -> None:
             median(SAMPLE, **wrong, **BUDGET, ledger=book)
     with pytest.raises(ValueError, match="numbers"):
         median(np.array(["a", "b"]), propose=1, **BUDGET, ledger=book)
-    with pytest.raises(TypeError, match="unknown"):
+    with pytest.raises(TypeError, match="unexpected keyword"):
         median(SAMPLE, propose=1, **BUDGET, ledger=book, bound=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="no \\['epsilon'\\]"):
+    with pytest.raises(TypeError, match="epsilon"):
         median(SAMPLE, propose=1, delta=1e-6, ledger=book)  # type: ignore[call-arg]
     assert book.charges == []
 
@@ -194,7 +194,7 @@ def test_the_fallback_of_a_mean_has_noise_for_every_step_of_the_lattice() -> Non
 @pytest.mark.unhurried
 def test_gaussian_noise_on_request() -> None:
     test = DiscreteLaplaceTest(2.0)
-    released = median(SAMPLE, propose=0.1, **BUDGET, law=Law.GAUSSIAN, test=test)
+    released = median(SAMPLE, propose=0.1, **BUDGET, distribution=Distribution.GAUSSIAN, test=test)
     assert PldAccountant().compose(released.event).get_epsilon(1e-6) <= 1.0
     assert released.noise_scale > math.sqrt(8) * 0.1
 
@@ -252,7 +252,7 @@ class TestTrimmedSum:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"fallback": True}, {"bounds": (0, 1)}, {"bound": 0.1}, {"trim": -1}, {"propose": 0}],
+        [{"fallback": True}, {"bound": 0.1}, {"trim": -1}, {"propose": 0}],
     )
     def test_bad_input(self, wrong: dict) -> None:
         with pytest.raises(ValueError, match="Expected"):

@@ -10,8 +10,8 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.sums import winsorising
-from prudent.release.sums.winsorising import Clipping, PrivateRadius
+from prudent.release.sums import clipping as winsorising
+from prudent.release.sums.clipping import Clipping, PrivateRadius
 from tests.oracles.multisets import Counts, data_sets, neighbours, records
 
 SIZE = 3

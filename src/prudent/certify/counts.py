@@ -15,9 +15,8 @@ from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.certify.radius import Whole
 from prudent.records.arrays import NONE
-from prudent.release.charging import charge
+from prudent.release.charging import Preview, charge
 from prudent.release.noise import Noise, source_of
-from prudent.release.preview import Preview
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
 TOTALS_SHARE = 0.1

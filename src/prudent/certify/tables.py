@@ -11,19 +11,27 @@ from typing import Any
 
 import attrs
 import numpy as np
+from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.certify.counts import Counts
 from prudent.certify.known import Known
 from prudent.certify.radius import Whole
-from prudent.release import request
 from prudent.release.columns.column import Column
+from prudent.release.columns.opening import open_vectors
 from prudent.release.columns.table_rows import Asked
-from prudent.release.columns.vectors import open_vectors
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
+from prudent.release.request import (
+    TABLE_OPTIONS,
+    Priced,
+    Request,
+    Statistic,
+    check_certifiable,
+    release,
+)
 
 _ALL = 1 << 62  # more records than any cell has: no cell is left out for having few
 
@@ -33,6 +41,7 @@ class ClassCounts:
     """Released counts of one class, as the other releases of a table are handed out."""
 
     counts: Counts
+    event: Any = None
     epsilon: float | None = None
     delta: float | None = None
     notes: tuple[str, ...] = ()
@@ -58,7 +67,9 @@ def counts_of_table(
         noise: Source of randomness; None uses the operating system's.
         table: Options of a table.
     """
-    request.check_names(table, request.TableOptions)
+    if unknown := set(table) - set(TABLE_OPTIONS):
+        names = ", ".join(TABLE_OPTIONS)
+        raise TypeError(f"Expected options among {names}; got unknown {sorted(unknown)}.")
     if {"by", "groups"} & set(table):
         raise ArgumentError("table", "no by and groups: label and classes are these", shown="both")
     labels = known.classes.labels
@@ -82,9 +93,17 @@ def counts_of_table(
             got=column,
             why="a column holds the number of one cell",
         )
-    options = {"by": label, "groups": labels, "ledger": ledger, "noise": noise, **table}
-    options |= {"epsilon": known.pricing.epsilon}
-    found: Any = request.release(lambda one: _prepared(known, one), data, column, options)
+    request = Request(
+        data=data,
+        column=column,
+        by=label,
+        groups=labels,
+        epsilon=known.pricing.epsilon,
+        ledger=ledger,
+        noise=noise,
+        **table,
+    )
+    found = release(_CellCounts(known), request)
     rows: list[Counts] = [found[each].counts for each in labels]
     return attrs.evolve(
         rows[0],
@@ -93,16 +112,23 @@ def counts_of_table(
     )
 
 
-def _prepared(known: Known, column: Column) -> request.Prepared:
-    """The release of the counts of one class: a row is one of its records or absent."""
-    request.check_certifiable(column)
+@attrs.frozen
+class _CellCounts(Statistic):
+    """The counts of one class: a row is one of its records or absent."""
 
-    def answer(records: Column, noise: Noise) -> Any:
-        cells = _cells(records, known.partition.sizes[0])
-        exact = Counts(cells[None], cells.sum(keepdims=True), 1, known.digest)
-        return ClassCounts(exact.released(known.pricing, noise))
+    known: Known
 
-    return request.Prepared(preview=known.pricing.preview(known.partition.name), answer=answer)
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        check_certifiable(records)
+        preview = self.known.pricing.preview(self.known.partition.name)
+        return Priced(preview=preview, mechanism=self.known.pricing)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> ClassCounts:
+        cells = _cells(records, self.known.partition.sizes[0])
+        exact = Counts(cells[None], cells.sum(keepdims=True), 1, self.known.digest)
+        return ClassCounts(exact.released(priced.mechanism, noise))
 
 
 def _cells(records: Column, size: int) -> Whole:

@@ -19,7 +19,7 @@ from prudent.cli.errors import Fault, tell
 from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
-    from prudent.release.preview import Preview
+    from prudent.release.charging import Preview
 
 REFUSED, OVER_BUDGET = 3, 4
 

@@ -17,7 +17,6 @@ MODULES = {
     "calibrate": "pricing",
     "sample": "sample",
     "suggest": "suggest",
-    "compare": "compare",
     "doctor": "doctor",
     "release": "release",
     "budget": "budget",
@@ -30,7 +29,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "calibrate": (),
     "sample": (),
     "suggest": (TABLES,),
-    "compare": (TABLES,),
     "doctor": (),
     "release": (TABLES,),
     "budget": (),
@@ -62,7 +60,6 @@ NEEDS_OF_OPTIONS: dict[tuple[str, str], tuple[str, Callable[[Any], bool]]] = {
     ("audit", "plot"): (PLOTS, given),
     ("audit train", "plot"): (PLOTS, given),
     ("budget", "location"): (TABLES, in_postgres),
-    ("compare", "out"): (PLOTS, given),
     ("epsilon", "plot"): (PLOTS, given),
     ("release histogram", "out"): (PLOTS, given),
 }

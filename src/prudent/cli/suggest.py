@@ -1,12 +1,15 @@
 """`prudent suggest`: which mechanism to use, and what error to expect, before anything is spent."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from prudent.cli import completion, options
 from prudent.cli.completion import among
 from prudent.cli.display import echo, echo_json
+
+if TYPE_CHECKING:
+    from prudent.release.suggestion import Suggestion
 
 _LARGEST = 10_000_000  # records to rehearse on
 
@@ -29,6 +32,13 @@ def _read_quantiles(text: str | dict[float, float]) -> dict[float, float]:
         raise typer.BadParameter(f"expected P=VALUE,P=VALUE,…, got {text!r}.") from None
 
 
+def _read_epsilons(text: str | list[float]) -> list[float]:
+    """Parses a comma-separated list of numbers, as typer wants it."""
+    return (
+        [options.read_number(part) for part in text.split(",")] if isinstance(text, str) else text
+    )
+
+
 def suggest(
     statistic: Annotated[
         str,
@@ -42,7 +52,15 @@ def suggest(
         int,
         typer.Option(metavar="COUNT", parser=_read_count, help="How many records you expect."),
     ],
-    epsilon: Annotated[float, options.number("ε of the release.")],
+    epsilon: Annotated[float | None, options.number("ε of the release.")] = None,
+    epsilons: Annotated[
+        Any,
+        typer.Option(
+            metavar="A,B,…",
+            parser=_read_epsilons,
+            help="Instead of --epsilon, several: a table of what to expect at each.",
+        ),
+    ] = None,
     delta: Annotated[float, options.number("δ of a release that is tested.")] = 1e-6,
     spread: Annotated[
         float | None, options.number("The standard deviation you believe in.")
@@ -79,32 +97,68 @@ def suggest(
 
     $ prudent suggest quantile --p 0.9 --count 5000 --epsilon 1 \
         --quantiles 0.1=3,0.5=10,0.9=40
+
+    $ prudent suggest median --count 20000 --shape lognormal --epsilons 0.1,0.3,1
     """
     from prudent import _validate
     from prudent.release import suggestion
-    from prudent.release.comparison import SHAPES
 
+    if (epsilon is None) == (epsilons is None):
+        raise _validate.ArgumentError("epsilon", "unless epsilons is given", got=epsilon)
+    every: list[Any] = [epsilon] if epsilons is None else epsilons
     if shape is not None:
-        _validate.one_of(SHAPES, shape=shape)
-    found = suggestion.suggest(
-        statistic,
-        count=count,
-        epsilon=epsilon,
-        delta=delta,
-        spread=spread,
-        centre=centre,
-        quantiles=quantiles,
-        shape=None if shape is None else SHAPES[shape],
-        p=p,
-        trials=trials,
-    )
+        _validate.one_of(suggestion.SHAPES, shape=shape)
+    suggestions = [
+        suggestion.suggest(
+            statistic,
+            count=count,
+            epsilon=each,
+            delta=delta,
+            spread=spread,
+            centre=centre,
+            quantiles=quantiles,
+            shape=None if shape is None else suggestion.SHAPES[shape],
+            p=p,
+            trials=trials,
+        )
+        for each in every
+    ]
     if as_json:
-        expected = {
-            name: {"error": each.error, "refused": each.refused, **each.options}
-            for name, each in found.expected.items()
-        }
-        plain = {"best": found.best, "proposal": found.proposal, "expected": expected}
-        echo_json({"statistic": statistic, "epsilon": epsilon, **plain})
-        return
-    for line in found.lines():
-        echo(line)
+        plain = [_plain(each) for each in suggestions]
+        echo_json(plain[0] if epsilons is None else plain)
+    elif epsilons is None:
+        for line in suggestions[0].lines():
+            echo(line)
+    else:
+        _print_table(suggestions)
+
+
+def _plain(suggestion: "Suggestion") -> dict[str, Any]:
+    expected = {
+        name: {"error": each.error, "refused": each.refused, **each.options}
+        for name, each in suggestion.expected.items()
+    }
+    return {
+        "statistic": suggestion.statistic,
+        "epsilon": suggestion.epsilon,
+        "best": suggestion.best,
+        "proposal": suggestion.proposal,
+        "expected": expected,
+    }
+
+
+def _print_table(suggestions: list["Suggestion"]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("ε", "mechanism", "error", "refused", "propose")
+    for suggestion in suggestions:
+        for name, each in suggestion.expected.items():
+            table.add_row(
+                f"{suggestion.epsilon:g}",
+                name,
+                "-" if each.error is None else f"{each.error:.4g}",
+                f"{each.refused:.0%}",
+                f"{each.options['propose']:.4g}" if "propose" in each.options else "",
+            )
+    Console().print(table)

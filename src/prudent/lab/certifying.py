@@ -30,7 +30,7 @@ from prudent.certify.radius import UNTOUCHABLE, Whole, decided
 from prudent.certify.report import Result, median_radius, shares
 from prudent.records.arrays import parts
 from prudent.release.failures import SourceError, withheld
-from prudent.release.noise import Law, Noise, SecureNoise
+from prudent.release.noise import Distribution, Noise, SecureNoise
 
 MAPS = {"cifar10": "resnet18", "imdb": "minilm", "census": "census", "mnist": "letters"}
 """The public features made for a data set; `glyphs` for others."""
@@ -58,7 +58,7 @@ class RepeatedNoise:
 
     def __init__(self, source: Noise | None = None) -> None:
         self._source = source or SecureNoise()
-        self._drawn: dict[tuple[Law, float, int], list[int]] = {}
+        self._drawn: dict[tuple[Distribution, float, int], list[int]] = {}
 
     def of_test(self, test: Any) -> int:
         """See `Noise`."""
@@ -68,11 +68,11 @@ class RepeatedNoise:
         """See `Noise`."""
         return self._source.integer(bound)
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """See `Noise`."""
-        key = law, scale, size
+        key = distribution, scale, size
         if key not in self._drawn:
-            self._drawn[key] = self._source.of_value(law, scale, size)
+            self._drawn[key] = self._source.of_value(distribution, scale, size)
         return self._drawn[key]
 
 

@@ -1,34 +1,93 @@
-"""Charging a ledger before the data are read, and noting afterwards what came of it."""
+"""The price of a release: known before anything is paid, charged before any record is read."""
 
 import contextlib
 import os
-import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import attrs
 
 from prudent import _validate
 from prudent._redaction import redacted
+from prudent._rounding import nearest, rounded_up
 from prudent.budget.charging import LedgerLike
-from prudent.release.outcome import Outcome, Refused
-from prudent.release.preview import Preview
+from prudent.release.outcome import Refused
+
+
+@attrs.frozen(kw_only=True)
+class Preview:
+    """The public facts of a release, before it: price, mechanism, noise.
+
+    Attributes:
+        statistic: The name of the statistic, such as "median".
+        mechanism: The name of the mechanism; see `Released.mechanism`.
+        epsilon: ε that would be charged.
+        delta: δ that would be charged; 0 for a pure mechanism.
+        event: The privacy event of the release, for any accountant.
+        proposal: τ, in the unit of the data; None if there is none.
+        noise_scale: Standard deviation of the noise, in the unit of the data; None if no noise is
+            added to the value.
+        half_width: Half the width of the 95 % interval; None if it depends on the data.
+        threshold: The number of records that the noisy margin must exceed; None without a test.
+        rank_error: The number of records by which the rank of the answer may be off, with
+            probability 95 %; None if the value is not chosen by rank.
+        notes: What public facts already decide, one sentence each.
+    """
+
+    statistic: str
+    mechanism: str
+    epsilon: float
+    delta: float = 0.0
+    event: Any = attrs.field(repr=False)
+    proposal: float | None = None
+    noise_scale: float | None = None
+    half_width: float | None = None
+    threshold: int | None = None
+    rank_error: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The facts in words, one per line."""
+        price = "" if not self.delta else f", δ = {rounded_up(self.delta, 6)}"
+        epsilon = rounded_up(self.epsilon, 6)
+        lines = [f"{self.statistic} by {self.mechanism}: ε = {epsilon}{price}"]
+        if self.noise_scale is not None:
+            lines.append(f"noise of standard deviation {nearest(self.noise_scale)}")
+        if self.half_width is not None:
+            lines.append(f"95 % interval: the answer ± {rounded_up(self.half_width)}")
+        if self.rank_error is not None:
+            lines.append(
+                f"rank: within {self.rank_error:,} records of the exact one, with probability 95 %"
+            )
+        if self.threshold is not None:
+            lines.append(
+                f"released if the noisy margin exceeds {self.threshold:,} records, else refused"
+            )
+        return [*lines, *self.notes]
 
 
 def charge(
     ledger: LedgerLike | None,
     preview: Preview,
-    data: Any = None,
+    source: Any = None,
     column: str | None = None,
-    options: Mapping[str, Any] = types.MappingProxyType({}),
-) -> Callable[[Iterable[Outcome]], None]:
+    *,
+    groups: Any = None,
+    unit: str | None = None,
+) -> Callable[[Iterable[Any]], None]:
     """Charge the ledger, if one is given; an exception it raises must stop the release.
 
     Args:
         ledger: The ledger; None: nobody keeps count.
         preview: What will be released.
-        data: The data, whose name the ledger compares with that of its own.
+        source: The data, whose name the ledger compares with that of its own.
         column: The name of the column.
-        options: The options of the table: groups, unit and so on, for the ledger's history.
+        groups: The public groups, for the ledger's history.
+        unit: The column of privacy units, for the ledger's history.
 
     Returns:
         A function that notes the outcomes in the ledger's history.
@@ -46,11 +105,20 @@ def charge(
     if not hasattr(ledger, "record_outcome"):
         ledger.charge(preview.event, label, delta=preview.delta)
         return lambda outcomes: None
-    asked = _asked(preview, data, column, options)
+    asked = {  # all of it is public
+        "statistic": preview.statistic,
+        "column": column,
+        "mechanism": preview.mechanism,
+        "proposal": preview.proposal,
+        "groups": groups if groups is None or isinstance(groups, str) else tuple(map(str, groups)),
+        "unit": unit,
+        "epsilon": preview.epsilon,
+        "data": str(source) if isinstance(source, str | os.PathLike) else None,
+    }
     keeper: Any = ledger  # one that keeps a history takes what is asked as well
     charged = keeper.charge(preview.event, label, delta=preview.delta, details=asked)
 
-    def note(outcomes: Iterable[Outcome]) -> None:
+    def note(outcomes: Iterable[Any]) -> None:
         from prudent.budget.ledger import LedgerError
 
         counts = Counter(
@@ -60,21 +128,3 @@ def charge(
             keeper.record_outcome(charged, next(iter(counts)) if len(counts) == 1 else counts)
 
     return note
-
-
-def _asked(
-    preview: Preview, data: Any, column: str | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What is asked, for the history of a ledger; all of it is public."""
-    source = options.get("table") if options.get("connect") else data
-    groups = options.get("groups")
-    return {
-        "statistic": preview.statistic,
-        "column": column,
-        "mechanism": preview.mechanism,
-        "proposal": preview.proposal,
-        "groups": groups if groups is None or isinstance(groups, str) else tuple(map(str, groups)),
-        "unit": options.get("unit"),
-        "epsilon": preview.epsilon,
-        "data": str(source) if isinstance(source, str | os.PathLike) else None,
-    }

@@ -23,7 +23,7 @@ from prudent.release.columns.column import Kind
 from prudent.release.columns.dialects import plan
 from prudent.release.columns.queries import FEW, TableColumn
 from prudent.release.failures import SourceError
-from prudent.release.request import TableOptions, open_records
+from prudent.release.request import TABLE_OPTIONS, Request, open_records
 from prudent.release.statistics import mode
 
 PRIVATE = (
@@ -81,12 +81,13 @@ def explain(
     """
     _validate.function(statistic=statistic)
     _validate.count(1, records=records)
-    where = {name: options.pop(name) for name in TableOptions.__optional_keys__ & options.keys()}
+    where = {name: options.pop(name) for name in TABLE_OPTIONS if name in options}
     own = {name: value for name, value in options.items() if name not in _UNASKED}
     kind: Kind = "categories" if statistic is mode and own.get("propose") is None else "numbers"
-    opened = open_records(data, column, where, kind)
-    if isinstance(opened, dict):
-        opened = next(iter(opened.values()))
+    asked = Request(data=data, column=column, epsilon=own.get("epsilon", 1.0), **where)
+    if asked.private_groups:
+        raise _validate.ArgumentError("groups", "a public list, to be explained", got="private")
+    opened = next(iter(open_records(asked, kind).values()))
     if not isinstance(opened, TableColumn):
         raise ValueError("Expected a table to explain, got values in memory: no engine is asked.")
     rehearsed = _Rehearsed(opened, records, own.get("bounds") or (0.0, 100.0))

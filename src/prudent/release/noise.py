@@ -42,7 +42,7 @@ LARGEST_SCALE = 2.0**48
 _FINE_BITS = 33  # bits of the noise scale on the fine lattice
 
 
-class Law(Choice):
+class Distribution(Choice):
     """The distribution of the noise added to a value."""
 
     LAPLACE = "laplace"
@@ -50,6 +50,10 @@ class Law(Choice):
 
     GAUSSIAN = "gaussian"
     """For a vector, and for numbers when very many releases share a budget."""
+
+    def deviation(self, scale: float) -> float:
+        """The standard deviation of noise of this scale."""
+        return math.sqrt(2) * scale if self is Distribution.LAPLACE else scale
 
 
 @runtime_checkable
@@ -60,7 +64,7 @@ class Noise(Protocol):
         """Draw the noise of a test once."""
         ...
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """Draw `size` integers: discrete Laplace of this scale, or rounded Gaussian of this σ."""
         ...
 
@@ -74,19 +78,19 @@ class SecureNoise:
 
     def of_test(self, test: MarginTest) -> int:
         """See `Noise`."""
-        return int(_sampler(checked_test(test), test.scale)(0))
+        return int(_sampler(checked_test(test), test.scale)([0])[0])
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """See `Noise`."""
         if not 0 < scale <= LARGEST_SCALE:
             raise ValueError(
                 f"Expected noise of at most 2**48 steps of the lattice, got {nearest(scale)}. "
                 "Propose more, or give narrower bounds."
             )
-        if law is Law.LAPLACE:
-            return _vector_sampler(DiscreteLaplaceTest, scale)([0] * size)  # type: ignore[no-any-return]
+        if distribution is Distribution.LAPLACE:
+            return _sampler(DiscreteLaplaceTest, scale)([0] * size)  # type: ignore[no-any-return]
         finer = max(0, _FINE_BITS - math.frexp(scale)[1] + 1)
-        drawn = _vector_sampler(DiscreteGaussianTest, math.ldexp(scale, finer))([0] * size)
+        drawn = _sampler(DiscreteGaussianTest, math.ldexp(scale, finer))([0] * size)
         half = (1 << finer) >> 1
         return [(each + half) >> finer for each in drawn]
 
@@ -117,15 +121,15 @@ class ReproducibleNoise:
     def of_test(self, test: MarginTest) -> int:
         """See `Noise`."""
         if checked_test(test) is DiscreteLaplaceTest:
-            return self.of_value(Law.LAPLACE, test.scale, 1)[0]
+            return self.of_value(Distribution.LAPLACE, test.scale, 1)[0]
         reach = DiscreteGaussianTest(test.scale).reach
         values = np.arange(-reach, reach + 1)
         weights = np.exp(-0.5 * (values / test.scale) ** 2)
         return int(self._generator.choice(values, p=weights / weights.sum()))
 
-    def of_value(self, law: Law, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
         """See `Noise`."""
-        if law is Law.LAPLACE:
+        if distribution is Distribution.LAPLACE:
             one, other = self._generator.geometric(-math.expm1(-1 / scale), (2, size)).tolist()
             return [left - right for left, right in zip(one, other, strict=True)]
         return [round(draw) for draw in self._generator.normal(0.0, scale, size).tolist()]
@@ -153,22 +157,12 @@ def checked_test(test: MarginTest) -> type[MarginTest]:
 
 @functools.lru_cache(maxsize=64)
 def _sampler(kind: type[MarginTest], scale: float) -> Any:
-    """OpenDP's measurement on 64-bit integers; it takes the scale as an exact fraction."""
+    """OpenDP's measurement on vectors of 64-bit integers: independent draws in one call.
+
+    It takes the scale as an exact fraction.
+    """
     load_opendp()
-    from opendp.domains import atom_domain  # not its prelude, which imports all it can work with
-    from opendp.measurements import make_gaussian, make_laplace
-    from opendp.metrics import absolute_distance
-
-    if kind is DiscreteLaplaceTest:
-        return make_laplace(atom_domain(T="i64"), absolute_distance(T="i64"), scale=scale)
-    return make_gaussian(atom_domain(T="i64"), absolute_distance(T="f64"), scale=scale)
-
-
-@functools.lru_cache(maxsize=64)
-def _vector_sampler(kind: type[MarginTest], scale: float) -> Any:
-    """The same for a vector: independent draws in one call, twenty times faster than one by one."""
-    load_opendp()
-    from opendp.domains import atom_domain, vector_domain
+    from opendp.domains import atom_domain, vector_domain  # not its prelude, which imports all
     from opendp.measurements import make_gaussian, make_laplace
     from opendp.metrics import l1_distance, l2_distance
 

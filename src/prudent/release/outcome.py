@@ -4,7 +4,7 @@ import html
 import math
 from collections.abc import Hashable
 from statistics import NormalDist
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -12,7 +12,7 @@ from prudent import _validate
 from prudent._rounding import exact, nearest, outward, percent, rounded_up, supported
 from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
-from prudent.release.noise import Law
+from prudent.release.noise import Distribution
 
 TOO_FEW = "too few records for this ε"
 """Why a number has no interval."""
@@ -40,22 +40,22 @@ class Spread(Protocol):
 
 @attrs.frozen
 class NoiseSpread:
-    """The spread of a number with noise of a known law.
+    """The spread of a number with noise of a known distribution.
 
     Attributes:
-        law: The distribution of the noise.
+        distribution: The distribution of the noise.
         scale: Its scale (Laplace) or standard deviation (Gaussian), in the unit of the data.
         spacing: Spacing of the lattice; half of it is added for the rounding of the noise.
     """
 
-    law: Law
+    distribution: Distribution
     scale: float
     spacing: float
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the noise."""
-        return math.sqrt(2) * self.scale if self.law is Law.LAPLACE else self.scale
+        return self.distribution.deviation(self.scale)
 
     def interval(self, value: float, confidence: float) -> tuple[float, float]:
         """See `Spread`. The chance is taken over the noise alone, so it costs nothing."""
@@ -69,7 +69,7 @@ class NoiseSpread:
         is rounded to the nearest step. One step covers both.
         """
         _validate.between(0, 1, ends="()", confidence=confidence)
-        if self.law is Law.LAPLACE:
+        if self.distribution is Distribution.LAPLACE:
             return -self.scale * math.log1p(-confidence) + self.spacing
         return self.scale * NormalDist().inv_cdf((1 + confidence) / 2) + self.spacing
 
@@ -377,7 +377,10 @@ def digits(value: Any, interval: tuple[Any, Any] | None, noise_scale: float = 0.
     return supported(value, value - noise_scale, value + noise_scale)
 
 
-class Groups(dict[Hashable, Outcome]):
+T = TypeVar("T")
+
+
+class Groups(dict[Hashable, T]):
     """The outcomes of several groups, by group; a dictionary that can be shown as a table."""
 
     def to_frame(self) -> Any:
@@ -390,13 +393,17 @@ class Groups(dict[Hashable, Outcome]):
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""
         rows = "".join(
-            f"<tr><td>{html.escape(str(group))}</td><td>{html.escape(outcome.lines()[0])}</td></tr>"
-            for group, outcome in self.items()
+            f"<tr><td>{html.escape(str(group))}</td><td>{html.escape(_first_line(each))}</td></tr>"
+            for group, each in self.items()
         )
         return f"<table><tr><th>group</th><th>answer</th></tr>{rows}</table>"
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _first_line(outcome: Any) -> str:
+    return str(outcome.lines()[0])
+
+
+def _row(outcome: Any) -> dict[str, Any]:
     plain = outcome.plain()
     low, high = plain.get("interval") or (None, None)
     value = plain.get("value", plain.get("values"))

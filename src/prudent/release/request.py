@@ -1,22 +1,15 @@
-"""A request for a private statistic: its options, and the one way to answer it.
+"""A request for a private statistic, and the one way to answer it: `release`.
 
-Every statistic is answered in the same order: check the arguments, open the column (which reads
-its name and type, no record), calibrate, charge the ledger, and only then read the data.
+Every statistic is answered in the same order: open the column (which reads its name and type, no
+record), price the release, charge the ledger, and only then ask the data and answer.
+
+A unit is in one group only. So what is released from all groups together costs as much as the most
+expensive of them (parallel composition), and for private groups also their choice.
 """
 
-import functools
-import inspect
-import types
+import abc
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import (
-    Any,
-    Literal,
-    Required,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-    get_type_hints,
-)
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import attrs
 import dp_accounting as dp
@@ -27,267 +20,286 @@ from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
 from prudent.budget.charging import LedgerLike
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
-from prudent.release.certificates import Certificate, DistanceRelease
-from prudent.release.charging import charge
-from prudent.release.columns.column import ArrayColumn, Column, Kind
-from prudent.release.columns.contributions import PerUnit
+from prudent.release.certificates import DistanceRelease
+from prudent.release.charging import Preview, charge
+from prudent.release.columns.column import ArrayColumn, Column, Kind, PerUnit
 from prudent.release.failures import withheld
-from prudent.release.noise import Law, Noise, source_of
+from prudent.release.noise import Distribution, Noise, source_of
 from prudent.release.outcome import Groups, Outcome, Refused, Released
-from prudent.release.preview import Preview
+from prudent.release.partitions import PartitionSelection
 from prudent.release.sums.additive import shares_of
 
-Answer: TypeAlias = Outcome | Groups | Preview
-Statistic = TypeVar("Statistic", bound=Callable[..., Any])
-OptionsType = TypeVar("OptionsType", bound=Mapping[str, Any])
+SELECTION_SHARE = 1 / 3
+"""The fraction of ε that the choice of private groups costs; the rest is for each statistic.
+
+A group is kept if it has about ln(1/δ)/(ε/3) records. A larger share would keep smaller groups, in
+which the statistic itself is hardly better than its noise.
+"""
+
+_RESERVE = 1e-6  # fraction of δ that accountants need for their own rounding
+
+GroupNames: TypeAlias = Sequence[Hashable] | Literal["private"]
+Condition: TypeAlias = Callable[[Any], Any] | str
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Answer = TypeVar("Answer", covariant=True)
 
 
-class Price(TypedDict, total=False):
-    """What a release may cost.
+@attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
+class Request:
+    """All options of a statistic; each takes those that have a meaning for it.
 
-    Attributes:
-        epsilon: ε of this release, at least 0.001.
-        delta: δ of this release. A mechanism that needs none ignores it.
-        ledger: The ledger to charge before any data is read.
-        noise: Source of randomness; None uses the operating system's.
-        dry_run: Whether to return a `Preview` instead of releasing: nothing is charged, and no
-            record is read.
+    They are documented at `prudent.release.median`.
     """
 
-    epsilon: Required[float]
-    delta: float | None
-    ledger: LedgerLike | None
-    noise: Noise | None
-    dry_run: bool
+    data: Any = None
+    column: str | None = None
+    epsilon: float
+    delta: float | None = None
+    propose: Any = None
+    bounds: tuple[Any, Any] | None = None
+    fallback: bool = False
+    distribution: Distribution = Distribution.LAPLACE
+    test: MarginTest | None = None
+    failure: float | None = None
+    certify: Any = None
+    confidence: float = 0.95
+    unit: str | None = None
+    per_unit: PerUnit | None = None
+    by: str | None = None
+    groups: GroupNames | None = None
+    where: Condition | None = None
+    read_as: str | None = None
+    connect: str | None = None
+    table: str | None = None
+    ledger: LedgerLike | None = None
+    noise: Noise | None = None
+    dry_run: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        _validate.one_of((True, False, None), dry_run=self.dry_run)
+        _validate.one_of((True, False, None), fallback=self.fallback)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Request":
+        """The request of a function with these arguments; those of its own are left out."""
+        names = attrs.fields_dict(cls)
+        return cls(**{name: value for name, value in given.items() if name in names})
+
+    @property
+    def private_groups(self) -> bool:
+        """Whether the groups are found in the data."""
+        return isinstance(self.groups, str) and self.groups == "private"
+
+    @property
+    def required_delta(self) -> float:
+        """The δ, which a test cannot do without."""
+        if self.delta is None:
+            raise _validate.ArgumentError(
+                "delta",
+                "for a release that is tested first",
+                got=None,
+                why="the test passes by accident with a small probability, and delta pays for it",
+                hint="Give delta=1e-7, for example, well below one over the number of records.",
+            )
+        return self.delta
+
+    def in_table(self) -> dict[str, Any]:
+        """The options of the table that were given."""
+        given = {name: getattr(self, name) for name in TABLE_OPTIONS}
+        return {name: value for name, value in given.items() if value is not None}
 
 
-class Certified(TypedDict, total=False):
-    """Options of a statistic that can be certified.
-
-    Attributes:
-        certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
-            records must be added or removed before the statistic is further than that from the
-            released value; see `Released.withstands`.
-        confidence: Probability with which an interval or a certificate holds.
-    """
-
-    certify: float | None
-    confidence: float
-
-
-class Testing(TypedDict, total=False):
-    """Options of Propose-Test-Release.
-
-    Attributes:
-        bounds: Public bounds (low, high) on the data, or None. Values outside are clipped to them.
-        fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`
-            instead of refusing.
-        law: Distribution of the noise added to a number: Laplace, or Gaussian when very many
-            releases share a budget.
-        test: A discrete test of the margin; None selects the one with the smaller error.
-        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
-            delta/2.
-    """
-
-    bounds: tuple[float, float] | None
-    fallback: bool
-    law: Law
-    test: MarginTest | None
-    failure: float | None
-
-
-class Budget(Price, Testing, total=False):
-    """Options of a release by Propose-Test-Release; see `Price` and `Testing`."""
-
-
-class TableOptions(TypedDict, total=False):
-    """The table to read, and which of its records.
-
-    Attributes:
-        unit: The column that identifies the privacy unit of a row. All rows of a unit are then
-            protected together; without it, every row by itself.
-        per_unit: What a unit with several rows counts as: "mean" (the default), "median", "min",
-            "max", "sum", "count", or a number of rows to keep of each; see `columns.contributions`.
-        by: The column to group by. One value is released per group, at the price of one release.
-        groups: The public list of groups; required with `by`. Or "private": the groups are those
-            that a private choice finds to have enough records, which needs `delta`, and costs a
-            third of ε.
-        where: Which rows to keep: a function of one row, or a condition such as "year = 2024".
-        read_as: The type of a column of text, as in a CSV file: "number" (the default), "integer",
-            "decimal(2)", "date", "timestamp" or "duration".
-        connect: The address of a database, instead of `data`.
-        table: The name of the table in that database.
-    """
-
-    unit: str | None
-    per_unit: PerUnit | None
-    by: str | None
-    groups: Sequence[Hashable] | Literal["private"] | None
-    where: Callable[[Any], Any] | str | None
-    read_as: str | None
-    connect: str | None
-    table: str | None
-
-
-class Options(Budget, Certified, TableOptions, total=False):
-    """Keyword arguments of a statistic; see `Budget`, `Certified` and `TableOptions`."""
-
-
-_DEFAULTS: Mapping[str, object] = types.MappingProxyType(
-    {"fallback": False, "law": Law.LAPLACE, "dry_run": False, "confidence": 0.95}
-)
-"""Defaults of options that are not None, to show in a signature."""
+TABLE_OPTIONS = ("unit", "per_unit", "by", "groups", "where", "read_as", "connect", "table")
+"""The options that say which table to read, and which of its records."""
 
 
 @attrs.frozen(kw_only=True)
-class Prepared:
-    """A statistic that is ready to be released.
+class Priced:
+    """A release with its price; nothing has been charged or read.
 
     Attributes:
         preview: What is known before the data are read: the price and the noise.
-        answer: Reads the records and returns the outcome.
-        certification: How to certify a released value; None if that was not asked for.
+        mechanism: The calibrated mechanism, or those among which ε is divided.
+        certifies: Releases a lower bound on the distance; None if that was not asked for.
+        tolerance: Of the certificate, in units of the column's scale.
     """
 
     preview: Preview
-    answer: Callable[[Column, Noise], Outcome]
-    certification: "Certification | None" = None
+    mechanism: Any
+    certifies: DistanceRelease | None = None
+    tolerance: float = 0.0
 
 
-@attrs.frozen(kw_only=True)
-class Certification:
-    """A certificate that is released together with a value.
+class Statistic(abc.ABC):
+    """A statistic with its own arguments: a frozen value."""
+
+    def kind(self, request: Request) -> Kind:
+        """Whether it needs numbers or categories."""
+        return "numbers"
+
+    @abc.abstractmethod
+    def price(self, request: Request, records: Column) -> Priced:
+        """Calibrate the release to the request; only the type of the column may be read."""
+
+    @abc.abstractmethod
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Any:
+        """Read the records and return the outcome."""
+
+    def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
+        """The distance of the records from data whose statistic is outside an interval.
+
+        The interval is around the released value; its ends are returned as well. For a fixed value,
+        one record changes the distance by at most 1.
+        """
+        raise NotImplementedError
+
+
+def release(statistic: Statistic, request: Request) -> Any:
+    """Answer a request: open, price, charge, ask and answer, in this order.
+
+    Guarantee:
+        With public groups, all have the same event, which is charged once. With private groups, the
+        answer, with its keys, is (ε, δ)-DP: the choice has the privacy of `PartitionSelection`, and
+        a statistic in a chosen group spends what is left of ε and δ.
+
+    Returns:
+        An outcome; one for each group, with groups; a `Preview`, with `dry_run`.
+    """
+    opened = open_records(request, statistic.kind(request))
+    offer = _price(statistic, request, opened)
+    if request.dry_run:
+        return offer.preview
+    noise = source_of(request.noise)
+    source = request.table if request.connect else request.data
+    note = charge(
+        request.ledger,
+        offer.preview,
+        source,
+        request.column,
+        groups=request.groups,
+        unit=request.unit,
+    )
+    columns = offer.columns(opened, noise)
+    outcomes = {
+        group: _ask(statistic, offer.of(group), records, noise)
+        for group, records in columns.items()
+    }
+    note(outcomes.values())
+    return outcomes[None] if request.by is None else Groups(outcomes)
+
+
+def open_records(request: Request, kind: Kind) -> Any:
+    """Open the column to release from; arrays need no query engine.
+
+    Returns:
+        One column for each group, for None without groups; or a `PrivateGroups`.
+    """
+    data, column, table = request.data, request.column, request.in_table()
+    if column is None and hasattr(data, "to_frame"):  # a pandas or polars series
+        column = "value"
+        data = data.to_frame(column)
+    per_group = isinstance(request.propose, Mapping)
+    if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
+        read_as = None if isinstance(data, Column) else table.pop("read_as", None)
+        if table:
+            raise ValueError(
+                f"Expected a table for {', '.join(sorted(table))}, got values without names. "
+                "Give a path, a frame or an ibis table, and the name of its column."
+            )
+        if isinstance(data, ArrayColumn):
+            opened: Any = data.checked(kind)
+        else:
+            opened = data if isinstance(data, Column) else ArrayColumn.of(data, kind, read_as)
+        if not per_group:
+            return {None: opened}
+    if request.by is None and (request.groups is not None or per_group):
+        raise _missing("by", "the name of the column that says which group a row is in")
+    with _extras.needed("A release from a table"):
+        from prudent.release.columns import opening  # needs ibis, which arrays do not
+
+    if request.private_groups:
+        del table["groups"]
+        return opening.open_private_groups(data, column, kind=kind, **table)
+    if request.by is None:
+        return {None: opening.open_column(data, column, kind=kind, **table)}
+    groups = list(request.propose) if per_group and request.groups is None else request.groups
+    return opening.open_groups(data, column, kind=kind, **{**table, "groups": groups})
+
+
+@attrs.frozen
+class _Offer:
+    """What a request costs, with all its groups.
 
     Attributes:
-        mechanism: Releases a lower bound on the distance.
-        distance: Given the records and the released value, the distance of the records from data
-            whose statistic is outside an interval around the value, and the ends of that interval.
-            For a fixed value, one record changes the distance by at most 1.
+        preview: The price of all of it.
+        release: The release of one group.
+        own: Those of groups that have one of their own.
+        selection: The choice of private groups; None if they are public.
     """
 
-    mechanism: DistanceRelease
-    distance: Callable[[Column, Any], tuple[int, Any, Any]]
+    preview: Preview
+    release: Priced
+    own: Mapping[Hashable, Priced] = attrs.field(factory=dict)
+    selection: PartitionSelection | None = None
 
-    def certificate(self, records: Column, value: Any, noise: Noise) -> Certificate:
-        """Release the certificate for a value that was released."""
-        return self.mechanism.release(*self.distance(records, value), noise=noise)
+    def of(self, group: Hashable) -> Priced:
+        """The release of a group, at the price of all of it."""
+        return attrs.evolve(self.own.get(group, self.release), preview=self.preview)
 
-
-def statistic(
-    options: type, *, kind: Callable[[Mapping[str, Any]], Kind] | Kind = "numbers"
-) -> Callable[[Statistic], Statistic]:
-    """Give a function with `**options` the explicit signature that its `TypedDict` describes.
-
-    A reader, `help()` and a notebook then see every option by name, while each option is declared
-    and documented in one place. A name that is not an option raises before anything else happens.
-    Private groups, and a proposal for each group, are taken care of here for all statistics.
-
-    Args:
-        options: The `TypedDict` of the options.
-        kind: Whether the statistic needs numbers or categories, perhaps as its options say.
-    """
-
-    def explicit(function: Statistic) -> Statistic:
-        @functools.wraps(function)
-        def checked(*arguments: Any, **given: Any) -> Any:
-            check_names({name: given[name] for name in given if name not in own}, options)
-            private = isinstance(each := given.get("groups"), str) and each == "private"
-            if not private and not isinstance(given.get("propose"), Mapping):
-                return function(*arguments, **given)
-            from prudent.release import grouping
-
-            grouped = grouping.private_groups if private else grouping.proposal_per_group
-            needs = kind if isinstance(kind, str) else kind(given)
-            return grouped(function, inspect.signature(checked).bind(*arguments, **given), needs)
-
-        signature = inspect.signature(function)
-        named = [
-            each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD
-        ]
-        own = {each.name for each in named}
-        hints = get_type_hints(options)
-        required = options.__required_keys__  # type: ignore[attr-defined]
-        for name in sorted(hints, key=lambda name: name not in required):
-            default = inspect.Parameter.empty if name in required else _DEFAULTS.get(name)
-            named.append(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]
-                )
-            )
-        checked.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
-        return checked  # type: ignore[return-value]
-
-    return explicit
+    def columns(self, opened: Any, noise: Noise) -> Mapping[Hashable, Column]:
+        """The columns to ask; private groups are chosen here."""
+        if self.selection is None:
+            return opened  # type: ignore[no-any-return]
+        kept = withheld(self.selection.select, opened.counts(), noise)
+        return withheld(opened.columns, kept)
 
 
-def check_names(options: Mapping[str, object], known: type) -> None:
-    """Check the names of the options, so that a misspelt one is not silently ignored.
+def _price(statistic: Statistic, request: Request, opened: Any) -> _Offer:
+    if request.private_groups:
+        return _with_selection(statistic, request, opened)
+    if not isinstance(request.propose, Mapping):
+        priced = price(statistic, request, next(iter(opened.values())))
+        return _Offer(priced.preview, priced)
+    proposals = request.propose
+    if missing := [group for group in opened if group not in proposals]:
+        raise _validate.ArgumentError(
+            "propose", "one for each group", shown=f"none for {missing[0]!r}"
+        )
+    own = {
+        group: price(statistic, attrs.evolve(request, propose=proposals[group]), records)
+        for group, records in opened.items()
+    }
+    first, *others = own.values()
+    if any(each.preview.event != first.preview.event for each in others):
+        raise ValueError("Expected proposals that cost the same, got groups of different events.")
+    return _Offer(first.preview, first, own)
 
-    Args:
-        options: The options, as given by name.
-        known: A `TypedDict` with the valid names.
 
-    Raises:
-        TypeError: if a name is unknown or missing; the message lists it.
-    """
-    required, optional = known.__required_keys__, known.__optional_keys__  # type: ignore[attr-defined]
-    unknown, missing = set(options) - required - optional, required - set(options)
-    if unknown or missing:
-        wrong = f"unknown {sorted(unknown)}" if unknown else f"no {sorted(missing)}"
-        also = f", with {' and '.join(sorted(required))}" if required else ""
-        names = ", ".join(sorted(required | optional))
-        raise TypeError(f"Expected options among {names}{also}; got {wrong}.")
-    for name in {"dry_run", "fallback"} & set(options):
-        _validate.one_of((True, False, None), **{name: options[name]})
-
-
-def release(
-    prepare: Callable[[Column], Prepared],
-    data: Any,
-    column: str | None,
-    options: Mapping[str, Any],
-    *,
-    kind: Kind = "numbers",
-) -> Answer:
-    """Open the column, prepare, charge the ledger and answer, in this order.
-
-    Args:
-        prepare: Returns what to release, given a column whose type, but no record, may be read.
-        data: See `prudent.release.median`.
-        column: See `prudent.release.median`.
-        options: The options of the statistic.
-        kind: Whether the statistic needs numbers or categories.
-    """
-    opened = open_records(data, column, options, kind)
-    one = next(iter(opened.values())) if isinstance(opened, dict) else opened
-    prepared = prepare(one)
-    preview, certification = prepared.preview, prepared.certification
-    if certification is not None:
-        check_certifiable(one)
-        preview = _with_certificate(preview, certification.mechanism, options["epsilon"])
-    if options.get("dry_run"):
-        return preview
-    noise = source_of(options.get("noise"))
-    charged = charge(options.get("ledger"), preview, data, column, options)
-
-    def answer(records: Column) -> Outcome:
-        outcome = withheld(prepared.answer, records, noise)
-        if certification is not None and isinstance(outcome, Released):
-            found = withheld(certification.certificate, records, outcome.value, noise)
-            outcome = attrs.evolve(outcome, certificate=found, event=preview.event)
-        if records.contribution.unit is not None and not isinstance(outcome, Refused):
-            outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
-        return attrs.evolve(outcome, epsilon=preview.epsilon, delta=preview.delta)
-
-    if isinstance(opened, dict):
-        # A unit is in one group only, so all groups together cost as much as one (parallel
-        # composition).
-        answers = Groups({group: answer(records) for group, records in opened.items()})
-        charged(answers.values())
-        return answers
-    found = answer(opened)
-    charged([found])
-    return found
+def price(statistic: Statistic, request: Request, records: Column) -> Priced:
+    """Price a release from one column; a certificate is charged together with the value."""
+    if request.certify is None:
+        return statistic.price(request, records)
+    check_certifiable(records)
+    epsilon = _validate.between(1e-3, 50, epsilon=request.epsilon)
+    share, rest = shares_of(epsilon, CERTIFICATE_SHARE)
+    certifies = DistanceRelease(epsilon=share, confidence=request.confidence)
+    tolerance = _validate.non_negative(
+        certify=records.scale.given_length("certify", request.certify)
+    )
+    priced = statistic.price(attrs.evolve(request, epsilon=rest), records)
+    note = (
+        f"The certificate costs ε = {rounded_up(share)} of it, and counts about "
+        f"{certifies.slack:,} records too few, to be on the safe side."
+    )
+    preview = attrs.evolve(
+        priced.preview,
+        epsilon=epsilon,
+        event=dp.ComposedDpEvent([priced.preview.event, certifies.event]),
+        notes=(*priced.preview.notes, note),
+    )
+    return attrs.evolve(priced, preview=preview, certifies=certifies, tolerance=tolerance)
 
 
 def check_certifiable(records: Column) -> None:
@@ -302,63 +314,102 @@ def check_certifiable(records: Column) -> None:
         )
 
 
-def _with_certificate(preview: Preview, mechanism: DistanceRelease, epsilon: float) -> Preview:
-    """The preview of a value and its certificate, which are charged together."""
+def _with_selection(statistic: Statistic, request: Request, opened: Any) -> _Offer:
+    """The price of the choice of private groups, and of the statistic in those that are kept."""
+    if isinstance(request.propose, Mapping):
+        raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
+    delta = request.delta
+    if delta is None:
+        raise _missing("delta", "for private groups")
+    choosing, rest = shares_of(_validate.positive(epsilon=request.epsilon), SELECTION_SHARE)
+    # A test may need half of δ; what is left is for the groups.
+    priced = price(statistic, attrs.evolve(request, epsilon=rest, delta=delta / 2), opened.whole())
+    selection = PartitionSelection(
+        epsilon=choosing,
+        delta=(delta - priced.preview.delta) * (1 - _RESERVE),
+        records=opened.contribution.records,
+    )
+    half, surely = selection.needed(0.5), selection.needed(0.95)
     note = (
-        f"The certificate costs ε = {rounded_up(mechanism.epsilon)} of it, and counts about "
-        f"{mechanism.slack:,} records too few, to be on the safe side."
+        f"A group is kept with probability 1/2 if it has {half:,} records, and with probability "
+        f"0.95 if it has {surely:,}; the choice costs ε = {rounded_up(selection.epsilon)}."
     )
-    return attrs.evolve(
-        preview,
-        epsilon=epsilon,
-        event=dp.ComposedDpEvent([preview.event, mechanism.event]),
-        notes=(*preview.notes, note),
+    preview = attrs.evolve(
+        priced.preview,
+        epsilon=request.epsilon,
+        delta=delta,
+        event=dp.ComposedDpEvent([selection.event, priced.preview.event]),
+        notes=(*priced.preview.notes, note),
     )
+    return _Offer(preview, priced, selection=selection)
 
 
-def without_certificate(options: OptionsType) -> tuple[OptionsType, DistanceRelease | None]:
-    """Set the share of a certificate aside: return the options of the value, and what certifies."""
-    if options.get("certify") is None:
-        return options, None
-    epsilon = _validate.between(1e-3, 50, epsilon=options["epsilon"])
-    share, rest = shares_of(epsilon, CERTIFICATE_SHARE)
-    certifies = DistanceRelease(epsilon=share, confidence=options.get("confidence", 0.95))
-    return {**options, "epsilon": rest}, certifies  # type: ignore[return-value]
+def _missing(argument: str, what: str) -> _validate.ArgumentError:
+    return _validate.ArgumentError(argument, what, shown="nothing")
 
 
-def open_records(
-    data: Any,
-    column: str | None,
-    source: Mapping[str, object],
-    kind: Kind,
-) -> Column | dict[Hashable, Column]:
-    """Open the column to release from, or one per group; arrays need no query engine."""
-    if column is None and hasattr(data, "to_frame"):  # a pandas or polars series
-        column = "value"
-        data = data.to_frame(column)
-    asked: dict[str, Any] = {
-        name: source[name]
-        for name in TableOptions.__optional_keys__
-        if source.get(name) is not None
-    }
-    if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
-        read_as = None if isinstance(data, Column) else asked.pop("read_as", None)
-        if asked:
-            raise ValueError(
-                f"Expected a table for {', '.join(sorted(asked))}, got values without names. "
-                "Give a path, a frame or an ibis table, and the name of its column."
-            )
-        if isinstance(data, ArrayColumn):
-            return data.checked(kind)
-        return data if isinstance(data, Column) else ArrayColumn.of(data, kind, read_as)
-    with _extras.needed("A release from a table"):
-        from prudent.release.columns import opening  # needs ibis, which arrays do not
+def _ask(statistic: Statistic, priced: Priced, records: Column, noise: Noise) -> Any:
+    """Read the records, and answer with what was charged."""
+    outcome = withheld(statistic.answer, priced, records, noise)
+    if priced.certifies is not None and isinstance(outcome, Released):
+        distance = withheld(statistic.distance, priced, records, outcome.value)
+        certificate = withheld(priced.certifies.release, *distance, noise=noise)
+        outcome = attrs.evolve(outcome, certificate=certificate)
+    if records.contribution.unit is not None and not isinstance(outcome, Refused):
+        outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
+    preview = priced.preview
+    return attrs.evolve(outcome, event=preview.event, epsilon=preview.epsilon, delta=preview.delta)
 
-    if "groups" in asked and "by" not in asked:
-        raise _validate.ArgumentError(
-            "by", "the name of the column that says which group a row is in", shown="nothing"
-        )
-    if "by" in asked:
-        groups = opening.open_groups(data, column, kind=kind, **{"groups": None, **asked})
-        return dict(groups)
-    return opening.open_column(data, column, kind=kind, **asked)
+
+class Answers(Protocol[P, R]):
+    """A statistic as type checkers see it: groups and previews have types of their own."""
+
+    @overload
+    def __call__(
+        self, data: Any = ..., column: str | None = ..., *, dry_run: Literal[True], **options: Any
+    ) -> Preview: ...
+    @overload
+    def __call__(
+        self, data: Any = ..., column: str | None = ..., *, by: str, **options: Any
+    ) -> Groups[R]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class TestedAnswers(Protocol[P, Answer]):
+    """See `Answers`; with a proposal, the answer may also be a refusal."""
+
+    @overload
+    def __call__(
+        self, data: Any = ..., column: str | None = ..., *, dry_run: Literal[True], **options: Any
+    ) -> Preview: ...
+    @overload
+    def __call__(
+        self,
+        data: Any = ...,
+        column: str | None = ...,
+        *,
+        by: str,
+        propose: object,
+        **options: Any,
+    ) -> Groups[Outcome]: ...
+    @overload
+    def __call__(
+        self, data: Any = ..., column: str | None = ..., *, by: str, **options: Any
+    ) -> Groups[Released]: ...
+    @overload
+    def __call__(
+        self, data: Any = ..., column: str | None = ..., *, propose: object, **options: Any
+    ) -> Outcome: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer: ...
+
+
+def answers(function: Callable[P, R]) -> Answers[P, R]:
+    """Declare the types that a statistic returns with `by` and with `dry_run`."""
+    return cast(Answers[P, R], function)
+
+
+def tested_answers(function: Callable[P, R]) -> TestedAnswers[P, R]:
+    """Declare them for a statistic that is tested if, and only if, there is a proposal."""
+    return cast(TestedAnswers[P, R], function)

@@ -5,9 +5,10 @@ private data is read and nothing is charged; the answer is as good as the belief
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -17,12 +18,125 @@ from prudent import _validate
 from prudent._progress import part, track
 from prudent._rounding import nearest, rounded_up
 from prudent.release import statistics
-from prudent.release.lattice import FloatArray
-from prudent.release.margins.quantile import rational
-from prudent.release.outcome import Refused
-from prudent.release.proposal import MOST_SYNTHETIC, Shape, suggest_proposal
+from prudent.release.lattice import FloatArray, least_proposal
+from prudent.release.noise import ReproducibleNoise
+from prudent.release.outcome import Refused, Released
+from prudent.release.ptr.margins import rational
 
+MOST_SYNTHETIC = 10**8
+"""Most records of a synthetic data set, which is held in memory."""
+
+_STEP = 2**0.25  # ratio of neighbouring proposals: the result is at most a fifth too large
+_STRIDE = 16  # steps taken at once until the answer is bracketed
+_FARTHEST = 400  # steps up before giving up: thirty orders of magnitude
+_INVISIBLE = 1e-3  # noise below this fraction of the least gap between values need not shrink
 _CENTRE = 5.0  # of a shape that only a spread is known of, in spreads: not at zero
+
+
+class Shape(Protocol):
+    """A frozen distribution of scipy.stats, or any object with the same `rvs` method."""
+
+    def rvs(self, size: int, random_state: np.random.Generator) -> npt.ArrayLike:
+        """Draw `size` values."""
+        ...
+
+
+def suggest_proposal(
+    statistic: Callable[..., Any],
+    *,
+    count: int,
+    shape: Shape,
+    rehearsals: int = 10,
+    seed: int = 0,
+    epsilon: float,
+    delta: float,
+    **options: Any,
+) -> float:
+    """Return a proposal that passes every rehearsal on synthetic data, and is not much larger.
+
+    No private data is read, so the suggestion costs nothing; it is as good as the assumed count and
+    shape. It has three digits. Where values repeat, arbitrarily small proposals may pass; then the
+    result is one whose noise is small compared with the least gap between two values.
+
+    Args:
+        statistic: A statistic of `prudent.release`, such as `median`, `iqr` or
+            `partial(trimmed_mean, trim=100)`.
+        count: The expected number of records.
+        shape: The assumed distribution of the data, such as
+            `scipy.stats.lognorm(0.5, scale=50_000)`.
+        rehearsals: The number of synthetic data sets; all must pass.
+        seed: Seed of the synthetic data.
+        epsilon: ε of the release.
+        delta: δ of the release.
+        **options: Further options of the statistic.
+
+    Raises:
+        ValueError: If no proposal passes: too few records for this ε and δ.
+    """
+    _validate.count(1, MOST_SYNTHETIC, count=count)
+    _validate.count(1, rehearsals=rehearsals)
+    _validate.function(statistic=statistic)
+    if not callable(getattr(shape, "rvs", None)):
+        raise _validate.ArgumentError(
+            "shape", "a distribution, as those of scipy.stats", shown=type(shape).__name__
+        )
+    generator = np.random.default_rng(_validate.count(seed=seed))
+    samples = [
+        np.asarray(shape.rvs(count, random_state=generator), np.float64) for _ in range(rehearsals)
+    ]
+    finest = least_proposal(options.get("bounds"))
+    start = max(finest, _spread(samples[0]))
+    asked = {**options, "epsilon": epsilon, "delta": delta, "fallback": False, "ledger": None}
+
+    def proposal_at(place: int) -> float:
+        return _readable(start * _STEP**place)
+
+    def noise_at(place: int) -> float | None:
+        """The noise at the proposal `place` steps above the start; None if it is refused."""
+        asked["noise"] = ReproducibleNoise(seed)
+        for sample in samples:
+            outcome = statistic(sample, propose=proposal_at(place), **asked)
+            if not isinstance(outcome, Released):
+                return None
+        return float(outcome.noise_scale)
+
+    high = 0
+    while (noise := noise_at(high)) is None:
+        high += _STRIDE
+        if high > _FARTHEST:
+            raise ValueError(
+                f"No proposal passes with {count} records of this shape at epsilon = "
+                f"{epsilon:g}, delta = {delta:g}. Spend more, expect more "
+                "records, or trim more."
+            )
+    proposed = proposal_at(high)
+    least = max(finest, _INVISIBLE * _gap(samples[0]) / noise * proposed)
+    lowest = math.ceil(math.log(least / start, _STEP))
+    low = high - _STRIDE
+    while low >= lowest and noise_at(low) is not None:
+        high, low = low, low - _STRIDE
+    low = max(low, lowest - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if noise_at(middle) is None else (low, middle)
+    return proposal_at(high)
+
+
+def _readable(proposal: float) -> float:
+    """The proposal rounded up to three digits, to be read and typed."""
+    return float(rounded_up(proposal, 3))
+
+
+def _spread(sample: npt.NDArray[np.float64]) -> float:
+    """The interquartile range; the range if that is 0; and 1 if the range is 0 as well."""
+    spread = float(np.subtract(*np.quantile(sample, [0.75, 0.25])))
+    return spread if spread > 0 else float(np.ptp(sample)) or 1.0
+
+
+def _gap(sample: npt.NDArray[np.float64]) -> float:
+    """The least gap between distinct values; for a single value its magnitude, or 1 if it is 0."""
+    values = np.unique(sample)
+    return float(np.min(np.diff(values))) if len(values) > 1 else abs(float(values[0])) or 1.0
 
 
 @attrs.frozen
@@ -62,12 +176,24 @@ class Believed:
 
 
 @attrs.frozen
-class _Normal:
-    centre: float
-    spread: float
+class _Drawn:
+    """A shape of synthetic data, by what draws it."""
+
+    draw: Callable[[np.random.Generator, int], npt.ArrayLike]
 
     def rvs(self, size: int, random_state: np.random.Generator) -> npt.ArrayLike:
-        return random_state.normal(self.centre, self.spread, size)
+        return self.draw(random_state, size)
+
+
+SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {
+        "normal": _Drawn(lambda generator, size: generator.normal(50, 10, size)),
+        "lognormal": _Drawn(lambda generator, size: generator.lognormal(3, 1, size)),
+        "ties": _Drawn(lambda generator, size: generator.poisson(3, size).astype(float)),
+        "unbounded": _Drawn(lambda generator, size: generator.standard_cauchy(size)),
+    }
+)
+"""Shapes by name, to rehearse on."""
 
 
 @attrs.frozen
@@ -202,7 +328,8 @@ def _shape(
         return Believed(quantiles)
     assert spread is not None
     width = _validate.positive(spread=spread)
-    return _Normal(_CENTRE * width if centre is None else _validate.real(centre=centre), width)
+    middle = _CENTRE * width if centre is None else _validate.real(centre=centre)
+    return _Drawn(lambda generator, size: generator.normal(middle, width, size))
 
 
 def _asked(statistic: str, p: Any, values: FloatArray) -> tuple[Callable[..., Any], float]:

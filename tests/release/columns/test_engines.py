@@ -18,8 +18,11 @@ import pyarrow as pa  # noqa: E402
 from prudent.release import explain, statistics  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import ArrayColumn  # noqa: E402
-from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
-from prudent.release.columns.private_groups import open_private_groups  # noqa: E402
+from prudent.release.columns.opening import (  # noqa: E402
+    open_column,
+    open_groups,
+    open_private_groups,
+)
 from prudent.release.columns.queries import TableColumn  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402

@@ -26,7 +26,7 @@ import psycopg
 import prudent.release
 from prudent.cli import main
 from prudent.release import explain, median, mode, trimmed_mean
-from prudent.release.columns import contributions, dialects, sources
+from prudent.release.columns import column, dialects, sources
 from prudent.release.failures import UNREADABLE, SourceError
 from tests.release.columns.odd_requests import HEAVY, NO_TABLE, REQUESTS, STATISTICS, seen
 from tests.release.columns.odd_values import ENGINES, KINDS, Kind, Place, Table
@@ -118,8 +118,8 @@ def test_every_engine_and_contribution_is_tried() -> None:
     suffixes = {suffix.lstrip(".") for suffix in sources._TEXT}
     assert ENGINES.keys() >= {*dialects.ENGINES, *sources._FRAMES, *suffixes, "parquet", "numpy"}
     assert {kind.engine for kind in KINDS} == ENGINES.keys()
-    assert set(get_args(get_args(contributions.PerUnit)[0])) == set(contributions._WORDS)
-    for how in contributions._WORDS:
+    assert set(get_args(get_args(column.PerUnit)[0])) == set(column._WORDS)
+    for how in column._WORDS:
         assert f"median, per unit, {how}" in REQUESTS
 
 

@@ -25,14 +25,12 @@ import pyarrow.parquet
 
 from prudent.release import search_quantile
 from prudent.release.columns.column import ArrayColumn, Column
-from prudent.release.columns.opening import open_column, open_groups
-from prudent.release.columns.private_groups import open_private_groups
+from prudent.release.columns.opening import open_column, open_groups, open_private_groups
 from prudent.release.columns.queries import TableColumn
 from prudent.release.lattice import Lattice
-from prudent.release.margins.mode import category_mode
-from prudent.release.margins.quantile import interquartile_range
-from prudent.release.margins.trimmed import trimmed_mean
 from prudent.release.outcome import Released
+from prudent.release.ptr.margins import category_mode, interquartile_range
+from prudent.release.ptr.trimmed import trimmed_mean
 from prudent.release.statistics import median, mode, trimmed_sum
 from tests.release.columns.odd_values import (
     Hostile,

@@ -13,8 +13,7 @@ import pyarrow as pa  # noqa: E402
 
 from prudent._validate import ArgumentError  # noqa: E402
 from prudent.release import statistics  # noqa: E402
-from prudent.release.columns.opening import open_groups  # noqa: E402
-from prudent.release.columns.private_groups import group_counts  # noqa: E402
+from prudent.release.columns.opening import open_groups, open_private_groups  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from tests.release.recording import Book  # noqa: E402
 
@@ -40,7 +39,7 @@ def test_dates_may_be_public_groups(groups: list[Any]) -> None:
 
 
 def test_dates_may_be_private_groups() -> None:
-    assert group_counts(TABLE, by="day") == dict.fromkeys(DAYS[:3], 199)
+    assert open_private_groups(TABLE, by="day").counts() == dict.fromkeys(DAYS[:3], 199)
     found = statistics.mean(
         TABLE, "x", by="day", groups="private", bounds=(0, 2), epsilon=5.0, delta=1e-6
     )
@@ -68,7 +67,7 @@ def test_far_dates_in_duckdb_are_in_no_private_group() -> None:
         "CREATE TABLE t AS SELECT * FROM (VALUES (DATE '2024-05-30', 1.0), ('infinity', 1.0), "
         "('-infinity', 1.0), (DATE '290000-01-01', 1.0), (NULL, 1.0)) AS v(day, x)"
     )
-    assert group_counts(backend.table("t"), by="day") == {FIRST: 1}
+    assert open_private_groups(backend.table("t"), by="day").counts() == {FIRST: 1}
 
 
 @pytest.mark.parametrize("kind", ["eager", "lazy"])
@@ -115,6 +114,6 @@ def test_amounts_of_a_table_of_the_caller_are_decimals(money: str) -> None:
 
 
 def test_dates_of_postgresql_may_be_groups(money: str) -> None:
-    assert group_counts(connect=money, table="pay", by="day") == {FIRST: 200}
+    assert open_private_groups(connect=money, table="pay", by="day").counts() == {FIRST: 200}
     columns = open_groups(None, "amount", connect=money, table="pay", by="day", groups=[FIRST])
     assert columns[FIRST].count() == 200

@@ -16,11 +16,11 @@ ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
 
-from prudent.release.columns import staging  # noqa: E402
+from prudent.release.columns import units as staging  # noqa: E402
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
-from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
-from prudent.release.columns.private_groups import (  # noqa: E402
-    group_counts,
+from prudent.release.columns.opening import (  # noqa: E402  # noqa: E402
+    open_column,
+    open_groups,
     open_private_groups,
 )
 from prudent.release.failures import SourceError  # noqa: E402
@@ -318,14 +318,14 @@ def test_private_groups_are_counted_once_and_opened_by_name() -> None:
             "x": [1.0, 2.0, 4.0, 5.0, 6.0, 7.0],
         }
     )
-    assert group_counts(table, by="city") == {"a": 3, "b": 2, "é": 1}
+    assert open_private_groups(table, by="city").counts() == {"a": 3, "b": 2, "é": 1}
     groups = open_private_groups(table, "x", by="city", unit="who")
     assert groups.counts() == {"a": 1, "b": 1, "é": 1}
     opened = groups.columns(["b", "é"])
     assert {name: everything(column) for name, column in opened.items()} == {"b": [3.0], "é": [6.0]}
     assert groups.contribution.records == 1
     assert open_private_groups(table, by="city").counts(at_least=2) == {"a": 3, "b": 2}
-    assert group_counts(table, by="who") == {1: 3, 2: 1, 3: 1}
+    assert open_private_groups(table, by="who").counts() == {1: 3, 2: 1, 3: 1}
     with pytest.raises(ValueError, match="Expected by a column of texts"):
         open_private_groups(table, by="x")
 
@@ -333,7 +333,10 @@ def test_private_groups_are_counted_once_and_opened_by_name() -> None:
 def test_names_that_no_text_has_are_no_groups() -> None:
     """Shown as an escape, a name of odd bytes would be that of another group."""
     names = pa.array([b"a", b"caf\xe9", b"caf\\xe9", b"z\x00"], pa.binary()).view(pa.string())
-    assert group_counts(pa.table({"city": names}), by="city") == {"a": 1, "caf\\xe9": 1}
+    assert open_private_groups(pa.table({"city": names}), by="city").counts() == {
+        "a": 1,
+        "caf\\xe9": 1,
+    }
 
 
 def test_private_groups_in_postgresql(in_postgres: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from prudent.release.columns.column import ArrayColumn, Leaders
 from prudent.release.lattice import Lattice
-from prudent.release.margins.mode import Unread, category_mode, lattice_mode
+from prudent.release.ptr.margins import Unread, category_mode, lattice_mode
 from tests.oracles.multisets import Graph, data_sets, records
 
 GRID = Lattice(0, 0, 4)

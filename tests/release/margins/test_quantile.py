@@ -9,7 +9,7 @@ import pytest
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.failures import SourceError
 from prudent.release.lattice import FARTHEST, Lattice
-from prudent.release.margins.quantile import interquartile_range, quantile, rational
+from prudent.release.ptr.margins import interquartile_range, quantile, rational
 from tests.oracles.multisets import Graph, data_sets, records
 
 GRID = Lattice(0, 0, 4)  # the domain {0, ..., 4}

@@ -9,9 +9,8 @@ import pytest
 
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
-from prudent.release.margins.mode import category_mode, lattice_mode
-from prudent.release.margins.quantile import interquartile_range
-from prudent.release.margins.trimmed import trimmed_mean, trimmed_sum
+from prudent.release.ptr.margins import category_mode, interquartile_range, lattice_mode
+from prudent.release.ptr.trimmed import trimmed_mean, trimmed_sum
 from tests.oracles.margins import (
     Statistic,
     mode_margin,

@@ -10,7 +10,7 @@ import pytest
 
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
-from prudent.release.margins.trimmed import shortened, trimmed_mean, trimmed_sum
+from prudent.release.ptr.trimmed import shortened, trimmed_mean, trimmed_sum
 from tests.oracles.multisets import Graph, data_sets, records
 
 GRID = Lattice(0, 0, 4)

@@ -6,9 +6,8 @@ from fractions import Fraction
 import numpy as np
 
 from prudent.release.columns.column import Column
-from prudent.release.selection.measure import Measure
-from prudent.release.selection.quantile import ExponentialQuantile
-from prudent.release.selection.window import Window
+from prudent.release.exponential.measure import Measure
+from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 
 
 def law_of_pieces(measure: Measure, starts: list[int], weights: list[int]) -> list[Fraction]:
@@ -30,11 +29,11 @@ def normalised(raw: list[int]) -> list[Fraction]:
 
 def value_law(mechanism: ExponentialQuantile, column: Column) -> list[Fraction]:
     """The probability of each value."""
-    window = Window.read(column, mechanism.measure, mechanism.p, mechanism.reach)
+    window = NearTarget.read(column, mechanism.measure, mechanism.p, mechanism.reach)
     return law_of_pieces(mechanism.measure, *mechanism.value_weights(window))
 
 
 def interval_law(mechanism: ExponentialQuantile, column: Column, index: int) -> list[Fraction]:
     """The probability of each interval around a value."""
-    window = Window.read(column, mechanism.measure, mechanism.p, mechanism.reach)
+    window = NearTarget.read(column, mechanism.measure, mechanism.p, mechanism.reach)
     return normalised(mechanism.interval_weights(window, mechanism.measure.around(index)))

@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from prudent.release.exponential import measure as measures
+from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.lattice import Lattice
-from prudent.release.selection import measure as measures
-from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Measure
 
 LATTICES = [Lattice(0, -5, 9), Lattice(-3, -40, 40), Lattice(0, 0, 4), Lattice(2, 5, 70)]
 

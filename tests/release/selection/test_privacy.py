@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential.measure import Decay, LatticeMeasure, rate
+from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
-from prudent.release.selection.measure import LatticeMeasure
-from prudent.release.selection.quantile import ExponentialQuantile
-from prudent.release.selection.sampler import Decay, rate
-from prudent.release.selection.window import Window
 from tests.oracles.multisets import Counts, data_sets, records
 from tests.release.selection.laws import interval_law, law_of_pieces, normalised, value_law
 
@@ -60,7 +58,7 @@ def distances_of(counts: Counts, p: Fraction) -> list[int]:
 @pytest.mark.parametrize("p", PROBABILITIES)
 def test_pieces_have_the_distances_of_the_definition(p: str) -> None:
     for counts in data_sets(SIZE):
-        window = Window.read(column_of(counts), MEASURE, Fraction(p), 10)
+        window = NearTarget.read(column_of(counts), MEASURE, Fraction(p), 10)
         starts, distances = window.pieces(MEASURE.low)
         for (begin, end), found in zip(
             itertools.pairwise([*starts, MEASURE.high + 1]), distances, strict=True
@@ -111,7 +109,7 @@ def windowed(p: str, speed: Fraction, cap: int, reach: int) -> Law:
     """The law of a mechanism with another rate, cap or window than it should have."""
 
     def law(counts: Counts) -> list[Fraction]:
-        window = Window.read(column_of(counts), MEASURE, Fraction(p), reach)
+        window = NearTarget.read(column_of(counts), MEASURE, Fraction(p), reach)
         starts, distances = window.pieces(MEASURE.low)
         decay = Decay(speed, cap, window.unit)
         return law_of_pieces(MEASURE, starts, decay.weights(distances))
@@ -123,7 +121,7 @@ def _without_a_cap(speed: Fraction) -> Law:
     """The law if values beyond a small window are taken for infinitely far, and others are not."""
 
     def law(counts: Counts) -> list[Fraction]:
-        window = Window.read(column_of(counts), MEASURE, Fraction(1, 2), 1)
+        window = NearTarget.read(column_of(counts), MEASURE, Fraction(1, 2), 1)
         starts, distances = window.pieces(MEASURE.low)
         distances[0] = distances[-1] = 50
         return law_of_pieces(MEASURE, starts, Decay(speed, 100, 2).weights(distances))
@@ -149,7 +147,7 @@ def test_planted_faults_are_noticed() -> None:
 
     def from_counts(counts: Counts) -> list[Fraction]:
         """The narrowest interval that is deep enough, without any noise."""
-        window = Window.read(column_of(counts), MEASURE, Fraction(1, 2), 20)
+        window = NearTarget.read(column_of(counts), MEASURE, Fraction(1, 2), 20)
         around = MEASURE.around(2)[:-1]
         place = next((k for k, one in enumerate(around) if window.depth(*one) > 1), len(around))
         return normalised([int(k == place) for k in range(len(around) + 1)])

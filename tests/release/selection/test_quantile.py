@@ -10,14 +10,16 @@ import pytest
 from prudent._validate import ArgumentError
 from prudent.accounting import ExponentialMechanismDpEvent, PldAccountant
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure, draw
+from prudent.release.exponential.quantile import (
+    ExponentialQuantile,
+    ExponentialQuantiles,
+    ExponentialRange,
+    NearTarget,
+)
 from prudent.release.failures import SourceError
 from prudent.release.lattice import FloatArray, Lattice
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Measure
-from prudent.release.selection.quantile import ExponentialQuantile
-from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
-from prudent.release.selection.sampler import draw
-from prudent.release.selection.window import Window
 
 GENERATOR = np.random.default_rng(5)
 NORMAL = GENERATOR.normal(500, 100, 20_000)
@@ -50,7 +52,7 @@ def test_an_interval_misses_as_rarely_as_it_says(
     """
     values = np.round(NORMAL[:records])
     mechanism, noise = ExponentialQuantile(0.5, epsilon, measure), ReproducibleNoise(1)
-    window = Window.read(ArrayColumn(values), measure, mechanism.p, mechanism.reach)
+    window = NearTarget.read(ArrayColumn(values), measure, mechanism.p, mechanism.reach)
     (true,) = measure.indices(np.array([true_quantile(values, 0.5)])).tolist()
     for _ in range(4):
         index = draw(measure, *mechanism.value_weights(window), noise)

@@ -8,12 +8,10 @@ import pytest
 from scipy import stats
 
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential.measure import Decay, LatticeMeasure, choose, draw, rate
+from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise, SecureNoise
-from prudent.release.selection.measure import LatticeMeasure
-from prudent.release.selection.quantile import ExponentialQuantile
-from prudent.release.selection.sampler import Decay, choose, draw, rate
-from prudent.release.selection.window import Window
 from tests.release.selection.laws import value_law
 
 DRAWS = 4_000
@@ -60,7 +58,7 @@ def test_draws_have_the_exact_law_and_a_wrong_base_is_noticed(p: str) -> None:
     measure = LatticeMeasure(Lattice(0, -3, 6))
     mechanism = ExponentialQuantile(p, 0.8, measure, interval_share=0.0)
     column, noise = ArrayColumn([0.0, 2.0, 2.0, 5.0]), ReproducibleNoise(11)
-    window = Window.read(column, measure, mechanism.p, mechanism.reach)
+    window = NearTarget.read(column, measure, mechanism.p, mechanism.reach)
     pieces = mechanism.value_weights(window)
     drawn = [draw(measure, *pieces, noise) for _ in range(DRAWS)]
     counts = np.bincount(np.array(drawn) + 3, minlength=10)

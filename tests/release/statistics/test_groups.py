@@ -13,10 +13,10 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.accounting import ApproximateDpEvent, PldAccountant
-from prudent.release.columns.private_groups import PrivateGroups
+from prudent.release.charging import Preview
+from prudent.release.columns.opening import PrivateGroups
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Released
-from prudent.release.preview import Preview
 from prudent.release.statistics import count, mean, median, mode
 from tests.release.recording import Book
 

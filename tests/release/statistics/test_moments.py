@@ -10,13 +10,12 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.columns.column import ArrayColumn
-from prudent.release.columns.contributions import Contribution
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.charging import Preview
+from prudent.release.columns.column import ArrayColumn, Contribution
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Released
-from prudent.release.preview import Preview
 from prudent.release.statistics import count, mean, sum, variance
-from prudent.release.sums.moment_sums import MomentSums, fine_lattice
+from prudent.release.sums.moments import MomentSums, fine_lattice
 from tests.oracles.multisets import data_sets, neighbours, records
 from tests.release.recording import Book, Silence
 
@@ -49,19 +48,22 @@ def options(statistic: Callable[..., Any], **more: Any) -> dict[str, Any]:
 
 @ALL
 @pytest.mark.parametrize("bounds", [None, (0.0, 200.0)])
-@pytest.mark.parametrize("law", list(Law))
+@pytest.mark.parametrize("distribution", list(Distribution))
 def test_what_is_released_is_near_the_truth(
-    statistic: Callable[..., Any], bounds: tuple[float, float] | None, law: Law
+    statistic: Callable[..., Any], bounds: tuple[float, float] | None, distribution: Distribution
 ) -> None:
-    given = options(statistic, bounds=bounds, law=law, delta=1e-6, epsilon=2.0)
+    given = options(statistic, bounds=bounds, distribution=distribution, delta=1e-6, epsilon=2.0)
     released = statistic(SAMPLE, noise=ReproducibleNoise(3), **given)
     assert isinstance(released, Released)
     assert abs(released.value - TRUTH[statistic]) < CLOSE[statistic]
     low, high = released.interval(0.999)
     assert low - 1 <= TRUTH[statistic] <= high + 1
     assert low <= released.value <= high
-    assert released.mechanism == law.value
-    assert (released.epsilon, released.delta) == (2.0, 1e-6 if law is Law.GAUSSIAN else 0.0)
+    assert released.mechanism == distribution.value
+    assert (released.epsilon, released.delta) == (
+        2.0,
+        1e-6 if distribution is Distribution.GAUSSIAN else 0.0,
+    )
     spent = PldAccountant().compose(released.event).get_epsilon(released.delta)
     assert spent <= 2.0 * (1 + 1e-9)
 
@@ -194,8 +196,8 @@ def test_moments_have_noise_for_the_sensitivity_of_their_sums(
     sums = MomentSums(degree, fine_lattice((0.0, 200.0)), records)
     noise = Silence()
     statistic(column(SAMPLE), bounds=(0, 200), epsilon=0.7, noise=noise)
-    ((law, scale, size),) = noise.drawn
-    assert (law, size) == (Law.LAPLACE, degree + 1)
+    ((distribution, scale, size),) = noise.drawn
+    assert (distribution, size) == (Distribution.LAPLACE, degree + 1)
     assert 0.7 * (1 - 1e-9) <= sums.sensitivity / Fraction(scale) <= Fraction(0.7)
     # Three records weigh three times as much as one, in records.
     assert float(scale) * sums.step == pytest.approx(records / 0.7)

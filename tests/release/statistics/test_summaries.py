@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.noise import Law, ReproducibleNoise
+from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.statistics import describe
 from tests.release.recording import Book
 
@@ -39,10 +39,10 @@ def test_its_intervals_hold_the_truth(described: object) -> None:
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize("law", list(Law))
-def test_all_of_it_costs_what_was_asked(law: Law) -> None:
+@pytest.mark.parametrize("distribution", list(Distribution))
+def test_all_of_it_costs_what_was_asked(distribution: Distribution) -> None:
     book = Book()
-    given = {"epsilon": 0.9, "delta": 1e-6, "law": law}
+    given = {"epsilon": 0.9, "delta": 1e-6, "distribution": distribution}
     preview = describe(SAMPLE, dry_run=True, ledger=book, **given)
     assert not book.charges
     found = describe(SAMPLE, ledger=book, **given)

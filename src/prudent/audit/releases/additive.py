@@ -27,7 +27,7 @@ def count(epsilon: float, delta: float) -> Case:
     """The number of records."""
 
     def release(column: Any, noise: Noise) -> Any:
-        return statistics.count(column, epsilon=epsilon, noise=noise).value  # type: ignore[union-attr]
+        return statistics.count(column, epsilon=epsilon, noise=noise).value
 
     return _laplace("count", release, epsilon, _records(1.0))
 
@@ -36,7 +36,7 @@ def sum(epsilon: float, delta: float) -> Case:
     """The sum of values in [0, 1], and a record far above."""
 
     def release(column: Any, noise: Noise) -> Any:
-        return statistics.sum(column, bounds=_BOUNDS, epsilon=epsilon, noise=noise).value  # type: ignore[union-attr]
+        return statistics.sum(column, bounds=_BOUNDS, epsilon=epsilon, noise=noise).value
 
     return _laplace("sum", release, epsilon, _records(_OUTSIDE))
 
@@ -56,7 +56,7 @@ def histogram(epsilon: float, delta: float) -> Case:
 
     def release(column: Any, noise: Noise) -> Any:
         found = statistics.histogram(column, edges=[0.0, 0.5, 1.0], epsilon=epsilon, noise=noise)
-        return (found.below, *found.counts, found.above)  # type: ignore[union-attr]
+        return (found.below, *found.counts, found.above)
 
     return _laplace("histogram", release, epsilon, _records(1.0), place=2)
 
@@ -66,7 +66,7 @@ def certificate(epsilon: float, delta: float) -> Case:
 
     def release(column: Any, noise: Noise) -> Any:
         found = statistics.certify_quantile(column, low=0.0, high=1.0, epsilon=epsilon, noise=noise)
-        return found.value  # type: ignore[union-attr]
+        return found.value
 
     return _laplace("certificate", release, epsilon, _records(0.5))
 
@@ -154,7 +154,7 @@ class Silent:
         """See `Noise`."""
         return 0
 
-    def of_value(self, law: Any, scale: float, size: int) -> list[int]:
+    def of_value(self, distribution: Any, scale: float, size: int) -> list[int]:
         """See `Noise`."""
         return [0] * size
 

@@ -24,14 +24,17 @@ from prudent.audit.releases.case import Case, Run, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
+from prudent.release.exponential.measure import LatticeMeasure, Measure
+from prudent.release.exponential.quantile import (
+    ExponentialQuantile,
+    ExponentialQuantiles,
+    ExponentialRange,
+    NearTarget,
+)
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.outcome import UnknownSpread
-from prudent.release.selection.measure import LatticeMeasure, Measure
-from prudent.release.selection.quantile import ExponentialQuantile
-from prudent.release.selection.quantiles import ExponentialQuantiles, ExponentialRange
-from prudent.release.selection.window import Window
-from prudent.release.sums.winsorising import base_measure
+from prudent.release.sums.clipping import base_measure
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
 _SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
@@ -175,8 +178,8 @@ def describe(epsilon: float, delta: float) -> Case:
 
     def release(column: Any, noise: Noise) -> Any:
         found = statistics.describe(column, ps=["0.5"], epsilon=epsilon, noise=noise)
-        median = found.quantiles["0.5"].value  # type: ignore[union-attr]
-        return median, *_moments(found.mean)  # type: ignore[union-attr]
+        median = found.quantiles["0.5"].value
+        return median, *_moments(found.mean)
 
     return _public("describe", release, epsilon, base_measure(INTEGER))
 
@@ -189,13 +192,15 @@ class _Remembering(ExponentialQuantile):
         return {}
 
     @override
-    def value_weights(self, window: Window) -> tuple[list[int], list[int]]:
+    def value_weights(self, window: NearTarget) -> tuple[list[int], list[int]]:
         if "values" not in self._memory:
             self._memory["values"] = super().value_weights(window)
         return self._memory["values"]  # type: ignore[no-any-return]
 
     @override
-    def interval_weights(self, window: Window, intervals: Sequence[tuple[int, int]]) -> list[int]:
+    def interval_weights(
+        self, window: NearTarget, intervals: Sequence[tuple[int, int]]
+    ) -> list[int]:
         key = tuple(intervals)
         if key not in self._memory:
             self._memory[key] = super().interval_weights(window, intervals)
@@ -274,7 +279,7 @@ def _law(mechanism: ExponentialQuantile, data: Sequence[float], cuts: Sequence[i
     """The probability of an answer before the first cut, between cuts, and from the last on."""
     measure: Measure = mechanism.measure
     column = ArrayColumn(np.array(data, np.float64))
-    window = Window.read(column, measure, mechanism.p, mechanism.reach)
+    window = NearTarget.read(column, measure, mechanism.p, mechanism.reach)
     starts, weights = mechanism.value_weights(window)
     edges = np.unique(np.array([*starts, *cuts, measure.high + 1], np.int64))
     masses = np.diff(measure.below(edges).astype(object))

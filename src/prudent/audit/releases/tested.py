@@ -26,14 +26,12 @@ from prudent.audit.releases.case import (
 )
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.margins import mode as modes
-from prudent.release.margins import quantile as quantiles
-from prudent.release.margins import trimmed
-from prudent.release.margins.quantile import RobustValue
-from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Released
-from prudent.release.request import Budget
+from prudent.release.ptr import margins, trimmed
+from prudent.release.ptr.margins import RobustValue
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.request import Request
 from prudent.release.statistics import tested
 
 Measure: TypeAlias = Callable[[Any], RobustValue]
@@ -96,7 +94,7 @@ def _of_quantile(name: str, p: Fraction, epsilon: float, delta: float) -> Case:
     mechanism = _calibrated(epsilon, delta)
 
     def measure(data: Any) -> RobustValue:
-        return quantiles.quantile(
+        return margins.quantile(
             _column(data), mechanism.lattice, p, propose=mechanism.steps, cap=mechanism.cap
         )
 
@@ -114,7 +112,7 @@ def iqr(epsilon: float, delta: float) -> Case:
     mechanism = _calibrated(epsilon, delta)
 
     def measure(data: Any) -> RobustValue:
-        return quantiles.interquartile_range(
+        return margins.interquartile_range(
             _column(data), mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
         )
 
@@ -163,7 +161,7 @@ def mode_of_numbers(epsilon: float, delta: float) -> Case:
     mechanism = _calibrated(epsilon, delta)
 
     def measure(data: Any) -> RobustValue:
-        return modes.lattice_mode(
+        return margins.lattice_mode(
             _column(data), mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
         )
 
@@ -181,11 +179,11 @@ def mode_of_numbers(epsilon: float, delta: float) -> Case:
 
 def mode(epsilon: float, delta: float) -> Case:
     """The mode of categories: no noise on the value, so all of ε is for the test."""
-    mechanism = tested.calibrate({"epsilon": epsilon, "delta": delta}, None)
+    mechanism = tested.calibrate(Request(epsilon=epsilon, delta=delta))
     often = mechanism.threshold + 2
 
     def measure(data: Any) -> RobustValue:
-        return modes.category_mode(_column(data), None, cap=mechanism.cap)
+        return margins.category_mode(_column(data), None, cap=mechanism.cap)
 
     pair = ["a"] * often, ["a"] * (often - 1)
     call = partial(statistics.mode, epsilon=epsilon, delta=delta)
@@ -198,13 +196,14 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
     Which of the tied vectors are trimmed must not depend on the order of the rows. The margin is
     that at which the two laws are furthest apart: there runs show most of a fault in the noise.
     """
-    options: Budget = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "bounds": (-_LONGEST, _LONGEST),
-        "law": Law.GAUSSIAN,
-    }
-    mechanism = tested.calibrate(options, _PROPOSE, fallback_sensitivity=_LONGEST, monotone=True)
+    request = Request(
+        epsilon=epsilon,
+        delta=delta,
+        propose=_PROPOSE,
+        bounds=(-_LONGEST, _LONGEST),
+        distribution=Distribution.GAUSSIAN,
+    )
+    mechanism = tested.calibrate(request, fallback_sensitivity=_LONGEST, monotone=True)
     trim = mechanism.threshold + _FURTHER + 4
 
     def measure(data: Any) -> RobustValue:
@@ -260,7 +259,7 @@ def _calibrated(
 ) -> ProposeTestReleaseMechanism:
     """The mechanism that a statistic with these options uses."""
     return tested.calibrate(
-        {"epsilon": epsilon, "delta": delta, "bounds": bounds, "failure": failure}, _PROPOSE
+        Request(epsilon=epsilon, delta=delta, propose=_PROPOSE, bounds=bounds, failure=failure)
     )
 
 
@@ -332,10 +331,10 @@ def _prepare(
         spacing = mechanism.lattice.spacing
 
         def run() -> Any:
-            outcome = modes.read(mechanism.release(data, lambda _: measured, noise=noise))
+            outcome = mechanism.release(data, lambda _: measured, noise=noise)
             if not isinstance(outcome, Released):
                 return None
-            value = outcome.value
+            value = margins.read(outcome.value)
             return value if isinstance(value, str) else round(value / spacing)
 
         return run
@@ -352,7 +351,7 @@ def _score(
         return lambda output: fails if output is None else passes
     scale = math.nextafter(mechanism.robust_noise_multiplier * mechanism.steps, math.inf)
     here, there = float(more.value[0]), float(fewer.value[0])
-    if mechanism.law is Law.LAPLACE:
+    if mechanism.distribution is Distribution.LAPLACE:
 
         def loss(value: float) -> float:
             return (abs(value - there) - abs(value - here)) / scale

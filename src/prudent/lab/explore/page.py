@@ -19,7 +19,7 @@ import numpy as np
 
 from prudent.lab.explore import answers
 from prudent.lab.explore.answers import SLIDERS, TESTS, Training
-from prudent.release.comparison import SHAPES
+from prudent.release.suggestion import SHAPES
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COUNTS = (20_000, 2_000)

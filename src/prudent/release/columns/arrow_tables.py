@@ -31,7 +31,6 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
     """Open Parquet files as one DuckDB table that is read via Arrow.
 
     Args:
-        backend: The DuckDB connection.
         files: Paths; a folder name such as `year=2024` adds a column.
         columns: The columns that will be used; None means all.
     """

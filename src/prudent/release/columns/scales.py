@@ -22,6 +22,7 @@ import datetime
 import math
 import numbers
 import re
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from typing import Any, Literal
 
@@ -82,25 +83,14 @@ class Scale:
         return self.kind != "number"
 
     @property
-    def unit(self) -> str:
-        """The unit of the numbers, in words, for messages."""
-        return {
-            "decimal": f"units of 1e-{self.digits}",
-            "date": "days",
-            "timestamp": "microseconds",
-            "duration": "microseconds",
-        }.get(self.kind, "the unit of the data")
+    def plain(self) -> bool:
+        """Whether values are numbers as they are."""
+        return self.kind in ("number", "integer")
 
     def lattice(self, bounds: tuple[Any, Any] | None = None) -> Lattice:
         """Return the lattice of this scale, between public bounds given as values."""
         spacing = 1.0 if self.whole else math.ldexp(1.0, NUMBER_EXPONENT)
-        if bounds is None:
-            return Lattice.for_unit(spacing)
-        try:
-            low, high = bounds
-        except Exception:  # whatever an object raises that is no pair
-            raise ArgumentError("bounds", "a pair (low, high)", got=bounds) from None
-        return Lattice.for_unit(spacing, (self.number(low), self.number(high)))
+        return Lattice.for_unit(spacing, None if bounds is None else self.pair(bounds))
 
     def number(self, value: Any) -> float:
         """Convert a public value, such as a bound, to a number; a string is parsed.
@@ -137,9 +127,29 @@ class Scale:
             raise ArgumentError("value", "a number or a timedelta", got=value)
         return found
 
+    def given(self, name: str, value: Any) -> float:
+        """See `number`; an error carries the name of the argument."""
+        return _converted(name, self.number, value)
+
+    def given_length(self, name: str, value: Any) -> Any:
+        """See `length`, for an argument that is checked where it is used if it is a number."""
+        return value if self.plain else _converted(name, self.length, value)
+
+    def given_bounds(self, bounds: Any) -> tuple[float, float] | None:
+        """Public bounds as numbers; those of numbers are checked where they are used."""
+        return bounds if bounds is None or self.plain else self.pair(bounds)
+
+    def pair(self, bounds: Any) -> tuple[float, float]:
+        """Public bounds, given as values, as numbers."""
+        try:
+            low, high = bounds
+        except Exception:  # whatever an object raises that is no pair
+            raise ArgumentError("bounds", "a pair (low, high)", got=bounds) from None
+        return self.given("bounds", low), self.given("bounds", high)
+
     def value(self, number: float) -> Any:
         """Convert a released number to a value of the column's type; whole units if it has any."""
-        if self.kind in ("number", "integer"):
+        if self.plain:
             return float(number)
         if self.kind == "decimal":
             return self._decimal(number)
@@ -167,7 +177,7 @@ class Scale:
     def ends(self, low: float, high: float, *, difference: bool = False) -> tuple[Any, Any]:
         """Convert the ends of a released interval; whole units are rounded outward."""
         show = self.difference if difference else self.value
-        if self.kind in ("number", "integer"):
+        if self.plain:
             return show(low), show(high)
         parts = _DAY // _MICROSECOND if difference and self.kind == "date" else 1
         lower, upper = math.floor(low * parts) / parts, math.ceil(high * parts) / parts
@@ -229,6 +239,13 @@ class Scale:
 NUMBER = Scale()
 INTEGER = Scale("integer")
 DATE = Scale("date")
+
+
+def _converted(name: str, convert: Callable[[Any], float], value: Any) -> float:
+    try:
+        return convert(value)
+    except ArgumentError as error:
+        raise ArgumentError(name, error.allowed, got=value) from None
 
 
 def _plain(value: Any) -> float:

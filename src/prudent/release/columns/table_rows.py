@@ -10,17 +10,22 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns.column import Column, Kind
-from prudent.release.columns.condition_text import parse_condition
-from prudent.release.columns.conditions import Predicate, of_one_row
-from prudent.release.columns.contributions import Contribution, PerUnit, checked
-from prudent.release.columns.dialects import backend_name, exact, literal
-from prudent.release.columns.engine_numbers import number_of, number_of_text, scale_of
-from prudent.release.columns.public_values import PublicValue, typed
+from prudent.release.columns.column import Column, Contribution, Kind, PerUnit, checked
+from prudent.release.columns.conditions import Predicate, of_one_row, parse_condition
+from prudent.release.columns.dialects import (
+    PublicValue,
+    backend_name,
+    exact,
+    literal,
+    number_of,
+    number_of_text,
+    scale_of,
+    typed,
+)
 from prudent.release.columns.queries import TableColumn
 from prudent.release.columns.scales import DATE, NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
-from prudent.release.columns.staging import StagedTable
+from prudent.release.columns.units import StagedTable
 from prudent.release.columns.units import per_unit as reduced
 
 _PLAIN = (  # types of categories: equal values of these are displayed the same

@@ -1,16 +1,16 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
+from prudent.release.statistics.always_tested import mode as mode
+from prudent.release.statistics.always_tested import trimmed_mean as trimmed_mean
+from prudent.release.statistics.always_tested import trimmed_sum as trimmed_sum
 from prudent.release.statistics.histograms import histogram as histogram
 from prudent.release.statistics.moments import count as count
 from prudent.release.statistics.moments import mean as mean
 from prudent.release.statistics.moments import sum as sum
 from prudent.release.statistics.moments import variance as variance
-from prudent.release.statistics.most_frequent import mode as mode
 from prudent.release.statistics.quantiles import certify_quantile as certify_quantile
 from prudent.release.statistics.quantiles import iqr as iqr
 from prudent.release.statistics.quantiles import median as median
 from prudent.release.statistics.quantiles import quantile as quantile
 from prudent.release.statistics.quantiles import quantiles as quantiles
 from prudent.release.statistics.summaries import describe as describe
-from prudent.release.statistics.trimmed import trimmed_mean as trimmed_mean
-from prudent.release.statistics.trimmed import trimmed_sum as trimmed_sum

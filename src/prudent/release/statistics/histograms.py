@@ -1,104 +1,269 @@
 """A private histogram: noisy counts of the records in each of several bins."""
 
+import html
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Unpack
+from pathlib import Path
+from typing import Any
 
-import dp_accounting as dp
+import attrs
 import numpy as np
+from typing_extensions import override
 
 from prudent import _validate
-from prudent.release import request
-from prudent.release.columns.column import Column
+from prudent._rounding import nearest, rounded_up
+from prudent.budget.charging import LedgerLike
+from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import NoiseSpread
-from prudent.release.preview import Preview
-from prudent.release.request import Prepared, statistic
-from prudent.release.statistics.moments import CountOptions, additive
-from prudent.release.sums.additive import shares_of
-from prudent.release.sums.bin_counts import Histogram
-from prudent.release.sums.winsorising import Clipping
+from prudent.release.request import (
+    Condition,
+    GroupNames,
+    Priced,
+    Request,
+    Statistic,
+    answers,
+    release,
+)
+from prudent.release.statistics.moments import additive, preview
+from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
+from prudent.release.sums.clipping import Clipping
 
 CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.2
 """Fractions of ε that private edges cost, if none are given; the rest is for the counts."""
 
 _MOST_BINS = 10_000
+_BAR = 40  # characters of the longest bar in text
 
 
-@statistic(CountOptions)
+@attrs.frozen(kw_only=True)
+class Histogram:
+    """Noisy counts of the records in each bin; it may be published.
+
+    A bin holds its left edge and not its right one, but the last bin holds both. Counts are as
+    released: a few may be negative, and sums of them have no bias.
+
+    Attributes:
+        edges: The edges of the bins, as values of the column's type.
+        numbers: The edges as numbers, in the unit of the column's scale.
+        counts: The noisy number of records in each bin.
+        below: The noisy number of records below the first edge.
+        above: The noisy number of records above the last edge.
+        spread: The spread of each of these numbers.
+        event: The privacy event, for any accountant.
+        mechanism: The name of the mechanism.
+        column: The name of the column; None if it has none.
+        epsilon: ε that the release cost.
+        delta: δ that it cost; 0 for a pure mechanism.
+        notes: What was done to the records, one sentence each.
+    """
+
+    edges: tuple[Any, ...]
+    numbers: tuple[float, ...] = attrs.field(repr=False)
+    counts: tuple[int, ...]
+    below: int
+    above: int
+    spread: NoiseSpread = attrs.field(repr=False)
+    event: Any = attrs.field(repr=False)
+    mechanism: str
+    column: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def half_width(self, confidence: float = 0.95) -> float:
+        """The distance from its true count that a count exceeds with probability 1 - confidence."""
+        return self.spread.half_width(confidence)
+
+    def cdf(self) -> tuple[float, ...]:
+        """The fraction of records below each edge (for the last edge: or at it).
+
+        It is made monotone: the mean of the least sequence that never falls above the noisy one,
+        and the greatest that never falls below it.
+        """
+        sums = np.cumsum([self.below, *self.counts, self.above])
+        fractions = sums[:-1] / max(1, sums[-1])
+        upper = np.maximum.accumulate(fractions)
+        lower = np.minimum.accumulate(fractions[::-1])[::-1]
+        return tuple(np.clip((upper + lower) / 2, 0.0, 1.0).tolist())
+
+    def lines(self) -> list[str]:
+        """The histogram in words and bars, one line per bin."""
+        longest = max(1, *self.counts)
+        edges = list(map(_label, self.edges))
+        rows = [
+            (f"{low} to {high}", each, max(0, each))
+            for (low, high), each in zip(itertools.pairwise(edges), self.counts, strict=True)
+        ]
+        if self.below > 0:
+            rows.insert(0, (f"below {edges[0]}", self.below, 0))
+        if self.above > 0:
+            rows.append((f"above {edges[-1]}", self.above, 0))
+        width = max(len(name) for name, *_ in rows) + 1
+        found = [
+            f"{name + ':':{width}} {each:>9,} {'█' * round(_BAR * drawn / longest)}".rstrip()
+            for name, each, drawn in rows
+        ]
+        half = math.ceil(self.half_width())
+        return [*found, f"each count ± {half:,} with probability 95 %", *self.notes]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def plain(self) -> dict[str, Any]:
+        """The histogram as JSON holds it."""
+        return {
+            "status": "released",
+            "edges": list(self.edges),
+            "counts": list(self.counts),
+            "below": self.below,
+            "above": self.above,
+            "half_width": self.half_width(),
+            "mechanism": self.mechanism,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": list(self.notes),
+        }
+
+    def _repr_html_(self) -> str:
+        """The histogram for a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def plot(self, path: str | Path, *, cumulative: bool = False) -> None:
+        """Draw the histogram to a file, SVG or PNG by its name.
+
+        Args:
+            path: The file to write.
+            cumulative: Whether to draw the distribution function instead of the counts.
+        """
+        from matplotlib.figure import Figure  # a heavy import, for pictures only
+
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.add_subplot()
+        edges = np.array(self.numbers)
+        if cumulative:
+            axes.plot(edges, self.cdf(), drawstyle="default", color="#1f6f8b")
+            axes.set(ylabel="fraction of records at or below", ylim=(0, 1))
+        else:
+            error = self.half_width()
+            axes.bar(
+                (edges[:-1] + edges[1:]) / 2,
+                np.maximum(self.counts, 0),
+                np.diff(edges) * 0.96,
+                yerr=error,
+                color="#1f6f8b",
+                ecolor="#b0b0b0",
+            )
+            axes.set(ylabel="records (bars: 95 % of the noise)")
+            axes.set_ylim(bottom=0)
+        ticks = np.linspace(0, len(edges) - 1, min(len(edges), 7)).round().astype(int)
+        axes.set_xticks(edges[ticks], [_label(self.edges[place]) for place in ticks.tolist()])
+        price = "" if self.epsilon is None else f"ε = {rounded_up(self.epsilon, 6)}"
+        axes.set(xlabel=self.column or "", title=price)
+        figure.savefig(path)
+
+
+@answers
 def histogram(
     data: Any = None,
     column: str | None = None,
     *,
     edges: Sequence[Any] | None = None,
     bins: int = 20,
-    **options: Unpack[CountOptions],
-) -> Histogram | Preview:
+    epsilon: float,
+    delta: float | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Histogram:
     """Release how many records lie in each bin.
 
     A record is in one bin, so the noise of each count is that of a single count, however many bins
     there are.
 
     Args:
-        data: See `median`.
-        column: See `median`.
         edges: Public edges of the bins, in ascending order; records outside are counted below and
             above. None: round numbers that cover a private interval around the median, which costs
             40 % of ε.
         bins: The number of bins to aim at, without edges.
-        **options: See `CountOptions`.
+
+    The other arguments are those of `median`.
 
     Returns:
-        `Histogram`; with `by`, a dictionary with one per group.
+        `Histogram`; with `by`, one for each group.
     """
     bins = _validate.count(1, _MOST_BINS, bins=bins)
-    law = options.get("law", Law.LAPLACE)
-    additive(options)  # checks them
+    return release(Bins(edges, bins, column), Request.of(locals()))  # type: ignore[no-any-return]
 
-    def prepare(records: Column) -> Prepared:
-        numbers = None if edges is None else _given(edges, records.scale)
-        centre, radius, rest = shares_of(
-            options["epsilon"], *((0.0, 0.0) if numbers else (CENTRE_SHARE, RADIUS_SHARE))
-        )
-        clipping = None if numbers else Clipping.privately(records, centre, radius)
-        mechanism = additive(options, rest)
-        parts = [*([] if clipping is None else clipping.events), mechanism.event]
-        event = parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
+
+@attrs.frozen
+class _Parts:
+    """The edges, or how they are found, and the noise of the counts."""
+
+    numbers: list[float] | None
+    clipping: Clipping
+    counts: AdditiveMechanism
+    spread: NoiseSpread
+
+
+@attrs.frozen
+class Bins(Statistic):
+    """Counts of the records in bins; see `histogram`."""
+
+    edges: Sequence[Any] | None
+    bins: int
+    column: str | None
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        additive(request)  # checks the options
+        numbers, clipping, rest = None, Clipping(), request.epsilon
+        if self.edges is not None:
+            numbers = _given(self.edges, records.scale)
+        else:
+            centre, radius, rest = shares_of(rest, CENTRE_SHARE, RADIUS_SHARE)
+            clipping = Clipping.privately(records, centre, radius)
+        mechanism = additive(request, rest)
+        event = composed([*clipping.events, mechanism.event])
         sensitivity = records.contribution.records
-        spread = NoiseSpread(law, mechanism.scale(sensitivity), 1.0)
-
-        def answer(records: Column, noise: Noise) -> Any:
-            found = numbers
-            if found is None:
-                assert clipping is not None
-                found = round_edges(*clipping.ends(records, noise), bins, whole=records.scale.whole)
-            below, *counts, above = mechanism.noisy(_counts(records, found), sensitivity, noise)
-            return Histogram(
-                edges=tuple(map(records.scale.value, found)),
-                numbers=tuple(found),
-                counts=tuple(counts),
-                below=below,
-                above=above,
-                spread=spread,
-                event=event,
-                mechanism=law.value,
-                column=column,
-            )
-
-        preview = Preview(
-            statistic="histogram",
-            mechanism=law.value,
-            epsilon=options["epsilon"],
-            delta=0.0 if law is Law.LAPLACE else options["delta"] or 0.0,
-            event=event,
-            noise_scale=spread.deviation,
-            half_width=spread.half_width(0.95),
+        spread = NoiseSpread(mechanism.distribution, mechanism.scale(sensitivity), 1.0)
+        return Priced(
+            preview=preview("histogram", mechanism, request, event, spread),
+            mechanism=_Parts(numbers, clipping, mechanism, spread),
         )
-        return Prepared(preview=preview, answer=answer)
 
-    return request.release(prepare, data, column, options)  # type: ignore[return-value]
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Histogram:
+        parts: _Parts = priced.mechanism
+        edges, scale = parts.numbers, records.scale
+        if edges is None:
+            ends = parts.clipping.ends(records, noise)
+            edges = round_edges(*ends, self.bins, whole=scale.whole)
+        sensitivity = records.contribution.records
+        noisy = parts.counts.noisy(_counts(records, edges), sensitivity, noise)
+        below, *counts, above = noisy
+        return Histogram(
+            edges=tuple(map(scale.value, edges)),
+            numbers=tuple(edges),
+            counts=tuple(counts),
+            below=below,
+            above=above,
+            spread=parts.spread,
+            event=priced.preview.event,
+            mechanism=parts.counts.distribution.value,
+            column=self.column,
+        )
 
 
 def _counts(records: Column, edges: Sequence[float]) -> list[int]:
@@ -131,3 +296,8 @@ def round_edges(low: float, high: float, bins: int, *, whole: bool) -> list[floa
     first, last = math.floor(low / step), math.ceil(high / step)
     found = np.unique(np.arange(first, max(last, first + 1) + 1) * step)
     return [float(edge) for edge in found.tolist()]
+
+
+def _label(edge: Any) -> str:
+    """An edge, which is public: nine digits tell edges apart that a person would choose."""
+    return nearest(edge, 9) if isinstance(edge, float) else str(edge)

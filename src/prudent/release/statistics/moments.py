@@ -1,22 +1,23 @@
 """Private counts, sums, means and variances, by noise on exact sums of clipped values.
 
 With public bounds the values are clipped to them. Without, the bounds are private, and a part of ε
-pays for them (see `prudent.release.sums.winsorising`) and for the share of values that they clip.
+pays for them (see `prudent.release.sums.clipping`) and for the share of values that they clip.
 The interval is about the clipped values. Nothing is tested, so nothing is refused, and with Laplace
 noise there is no δ.
 """
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import attrs
 import dp_accounting as dp
+from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import exact
-from prudent.release import request
-from prudent.release.columns.column import Column
-from prudent.release.noise import Law, Noise
+from prudent.budget.charging import LedgerLike
+from prudent.release.charging import Preview
+from prudent.release.columns.column import Column, Kind, PerUnit
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
     Branch,
     CountSpread,
@@ -25,18 +26,31 @@ from prudent.release.outcome import (
     ScaledSpread,
     UnknownSpread,
 )
-from prudent.release.preview import Preview
-from prudent.release.request import Answer, Prepared, Price, TableOptions, statistic
+from prudent.release.request import (
+    Condition,
+    GroupNames,
+    Priced,
+    Request,
+    Statistic,
+    answers,
+    release,
+)
 from prudent.release.sums.additive import (
     LARGEST_EPSILON,
     SMALLEST_EPSILON,
     AdditiveMechanism,
+    composed,
     shares_of,
 )
-from prudent.release.sums.clipped_share import ClippedShare
-from prudent.release.sums.clipped_total import ClippedTotal
-from prudent.release.sums.moment_sums import Moment, Moments, MomentSpread, MomentSums, fine_lattice
-from prudent.release.sums.winsorising import Clipping
+from prudent.release.sums.clipping import ClippedShare, Clipping
+from prudent.release.sums.moments import (
+    ClippedTotal,
+    Moment,
+    Moments,
+    MomentSpread,
+    MomentSums,
+    fine_lattice,
+)
 
 CENTRE_SHARE, RADIUS_SHARE = 0.42, 0.25
 """Fractions of ε that private bounds cost, if none are given."""
@@ -48,177 +62,240 @@ CLIPPED_SHARE = 0.05
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
 
 
-class CountOptions(Price, TableOptions, total=False):
-    """Keyword arguments of `count`; see `Price` and `TableOptions`.
-
-    Attributes:
-        law: Distribution of the noise: Laplace, or Gaussian when very many releases share a budget.
-            Gaussian noise needs `delta`.
-    """
-
-    law: Law
-
-
-class MomentOptions(CountOptions, total=False):
-    """Keyword arguments of `sum`, `mean` and `variance`; see also `CountOptions`.
-
-    Attributes:
-        bounds: Public bounds (low, high); values outside are clipped to them. None: the bounds are
-            private, and so is the share of values outside, which are moved to them.
-    """
-
-    bounds: tuple[Any, Any] | None
-
-
-@statistic(CountOptions, kind="categories")
-def count(data: Any = None, column: str | None = None, **options: Unpack[CountOptions]) -> Answer:
+@answers
+def count(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
     """Release the number of records that have a value, of any type.
 
     Args:
-        data: See `median`.
         column: The column whose values are counted; None counts persons (`unit`), or the rows that
             have a group (`by`).
-        **options: See `CountOptions`.
+
+    The other arguments are those of `median`.
 
     Returns:
-        `Released` with a whole number of at least 0; with `by`, a dictionary with one per group.
+        `Released` with a whole number of at least 0; with `by`, one for each group.
     """
-    mechanism = additive(options)
-    if column is None:
-        unit = options.get("unit")
-        column = options.get("by") if unit is None else unit
+    request = Request.of(locals())
+    if column is None and not request.private_groups:
+        request = attrs.evolve(request, column=by if unit is None else unit)
+    return release(Count(), request)  # type: ignore[no-any-return]
 
-    def prepare(records: Column) -> Prepared:
-        sensitivity = records.contribution.records
-        spread = NoiseSpread(mechanism.law, mechanism.scale(sensitivity), 1.0)
 
-        def answer(records: Column, noise: Noise) -> Released:
-            (noisy,) = mechanism.noisy([records.count()], sensitivity, noise)
-            return Released(
-                max(0, noisy),  # nearer to the truth, which is not negative either
-                Branch.ROBUST,
-                spread.deviation,
-                1.0,
-                mechanism.event,
-                mechanism.law.value,
-                CountSpread(noisy, spread),
-            )
+@answers
+def sum(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the sum of the clipped values; see `median` for the arguments.
 
-        return Prepared(
-            preview=_preview("count", mechanism, options, mechanism.event, spread), answer=answer
+    Without bounds, values are clipped to a private interval around zero: one record adds at most
+    the bound that is farther from zero, so the other one costs nothing.
+    """
+    return release(Total(), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@answers
+def mean(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the mean of the clipped values; see `median` for the arguments.
+
+    Without bounds, values are clipped to a private interval around the median; see
+    `prudent.release.sums.clipping`.
+    """
+    return release(OneMoment("mean", 1), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@answers
+def variance(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the variance of the clipped values: their mean square distance from their mean.
+
+    Without bounds, values are clipped as for the `mean`; see `median` for the arguments.
+    """
+    return release(OneMoment("variance", 2), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@attrs.frozen
+class Count(Statistic):
+    """The number of records."""
+
+    @override
+    def kind(self, request: Request) -> Kind:
+        return "categories"
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        mechanism = additive(request)
+        spread = _spread_of_counts(mechanism, records)
+        return Priced(
+            preview=preview("count", mechanism, request, mechanism.event, spread),
+            mechanism=mechanism,
         )
 
-    return request.release(prepare, data, column, options, kind="categories")
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        mechanism = priced.mechanism
+        spread = _spread_of_counts(mechanism, records)
+        (noisy,) = mechanism.noisy([records.count()], records.contribution.records, noise)
+        return Released(
+            max(0, noisy),  # nearer to the truth, which is not negative either
+            Branch.ROBUST,
+            spread.deviation,
+            1.0,
+            mechanism.event,
+            mechanism.distribution.value,
+            CountSpread(noisy, spread),
+        )
 
 
-@statistic(MomentOptions)
-def sum(data: Any = None, column: str | None = None, **options: Unpack[MomentOptions]) -> Answer:
-    """Release the sum of the clipped values.
+def _spread_of_counts(mechanism: AdditiveMechanism, records: Column) -> NoiseSpread:
+    """The spread of a noisy count of records."""
+    return NoiseSpread(mechanism.distribution, mechanism.scale(records.contribution.records), 1.0)
 
-    Args:
-        data: See `median`.
-        column: See `median`.
-        **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
-            around zero: one record adds at most the bound that is farther from zero, so the other
-            one costs nothing.
-    """
 
-    def prepare(records: Column) -> Prepared:
+@attrs.frozen
+class Total(Statistic):
+    """The sum of clipped values."""
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
         if records.scale.kind in ("date", "timestamp"):
             raise _validate.ArgumentError(
                 "column", "of numbers or durations", shown="dates or times", why="dates have no sum"
             )
-        parts = _parts(records, options, 0.0, TOTAL_SHARE)
-        clipping, mechanism = parts.clipping, parts.sums
-
-        def answer(records: Column, noise: Noise) -> Released:
-            ends = clipping.ends(records, noise)
-            total = ClippedTotal.between(ends, records.contribution.records)
-            (noisy,) = mechanism.noisy([total.read(records)], total.sensitivity, noise)
-            number, spread = total.lattice.value(noisy), total.spread(mechanism)
-            found = Released(
-                records.scale.value(number),
-                Branch.ROBUST,
-                spread.deviation,
-                total.lattice.spacing,
-                parts.event,
-                mechanism.law.value,
-                ScaledSpread(number, spread, records.scale),
-                about=f"the sum of {clipped_values(ends, records)}",
-            )
-            return parts.with_share(found, ends, records, noise)
-
+        parts = _Parts.of(request, records, 0.0, TOTAL_SHARE)
         spread = None
-        if clipping.given is not None:
-            total = ClippedTotal.between(clipping.given, records.contribution.records)
-            spread = total.spread(mechanism)
-        notes = parts.needs(records)
-        preview = _preview("sum", mechanism, options, parts.event, spread, notes)
-        return Prepared(preview=preview, answer=answer)
+        if parts.clipping.given is not None:
+            total = ClippedTotal.between(parts.clipping.given, records.contribution.records)
+            spread = total.spread(parts.sums)
+        public = preview("sum", parts.sums, request, parts.event, spread, *parts.needs(records))
+        return Priced(preview=public, mechanism=parts)
 
-    return request.release(prepare, data, column, options)
-
-
-@statistic(MomentOptions)
-def mean(data: Any = None, column: str | None = None, **options: Unpack[MomentOptions]) -> Answer:
-    """Release the mean of the clipped values.
-
-    Args:
-        data: See `median`.
-        column: See `median`.
-        **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
-            around the median; see `prudent.release.sums.winsorising`.
-    """
-    return _moment("mean", 1, data, column, options)
-
-
-@statistic(MomentOptions)
-def variance(
-    data: Any = None, column: str | None = None, **options: Unpack[MomentOptions]
-) -> Answer:
-    """Release the variance of the clipped values: their mean square distance from their mean.
-
-    Args:
-        data: See `median`.
-        column: See `median`.
-        **options: See `MomentOptions`. Without bounds, values are clipped to a private interval
-            around the median; see `prudent.release.sums.winsorising`.
-    """
-    return _moment("variance", 2, data, column, options)
-
-
-def _moment(
-    which: Moment, degree: int, data: Any, column: str | None, options: MomentOptions
-) -> Answer:
-    def prepare(records: Column) -> Prepared:
-        parts = _parts(records, options, CENTRE_SHARE, RADIUS_SHARE)
-        mechanism = parts.sums
-
-        def answer(records: Column, noise: Noise) -> Released:
-            ends = parts.clipping.ends(records, noise)
-            moments = released_moments(degree, ends, records, mechanism, noise)
-            spread = MomentSpread(moments, which, records.scale)
-            found = Released(
-                spread.value,
-                Branch.ROBUST,
-                spread.deviation,
-                moments.spacing,
-                parts.event,
-                mechanism.law.value,
-                spread,
-                about=f"the {which} of {clipped_values(ends, records)}",
-            )
-            return parts.with_share(found, ends, records, noise)
-
-        notes = (
-            "The noise is inversely proportional to the number of records, so its size is known "
-            "only after the release.",
-            *parts.needs(records),
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        parts: _Parts = priced.mechanism
+        ends = parts.clipping.ends(records, noise)
+        total = ClippedTotal.between(ends, records.contribution.records)
+        (noisy,) = parts.sums.noisy([total.read(records)], total.sensitivity, noise)
+        number, spread = total.lattice.value(noisy), total.spread(parts.sums)
+        released = Released(
+            records.scale.value(number),
+            Branch.ROBUST,
+            spread.deviation,
+            total.lattice.spacing,
+            parts.event,
+            parts.sums.distribution.value,
+            ScaledSpread(number, spread, records.scale),
+            about=f"the sum of {clipped_values(ends, records)}",
         )
-        preview = _preview(which, mechanism, options, parts.event, None, notes)
-        return Prepared(preview=preview, answer=answer)
+        return parts.with_share(released, ends, records, noise)
 
-    return request.release(prepare, data, column, options)
+
+@attrs.frozen
+class OneMoment(Statistic):
+    """A moment of clipped values, from sums of one degree."""
+
+    which: Moment
+    degree: int
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        parts = _Parts.of(request, records, CENTRE_SHARE, RADIUS_SHARE)
+        later = (
+            "The noise is inversely proportional to the number of records, so its size is known "
+            "only after the release."
+        )
+        notes = later, *parts.needs(records)
+        public = preview(self.which, parts.sums, request, parts.event, None, *notes)
+        return Priced(preview=public, mechanism=parts)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        parts: _Parts = priced.mechanism
+        ends = parts.clipping.ends(records, noise)
+        moments = released_moments(self.degree, ends, records, parts.sums, noise)
+        spread = MomentSpread(moments, self.which, records.scale)
+        released = Released(
+            spread.value,
+            Branch.ROBUST,
+            spread.deviation,
+            moments.spacing,
+            parts.event,
+            parts.sums.distribution.value,
+            spread,
+            about=f"the {self.which} of {clipped_values(ends, records)}",
+        )
+        return parts.with_share(released, ends, records, noise)
 
 
 def released_moments(
@@ -231,15 +308,14 @@ def released_moments(
     """Release the sums of one degree of the values clipped to public or released bounds."""
     sums = MomentSums(degree, fine_lattice(ends), records.contribution.records)
     noisy = mechanism.noisy(sums.read(records), sums.sensitivity, noise)
-    return sums.moments(noisy, mechanism.scale(sums.sensitivity), mechanism.law)
+    return sums.moments(noisy, mechanism.scale(sums.sensitivity), mechanism.distribution)
 
 
-def additive(options: CountOptions, epsilon: float | None = None) -> AdditiveMechanism:
+def additive(request: Request, epsilon: float | None = None) -> AdditiveMechanism:
     """Return the mechanism of these options, checked; `epsilon` is a part of theirs."""
-    whole = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=options["epsilon"])
+    whole = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=request.epsilon)
     part = whole if epsilon is None else epsilon
-    law = options.get("law", Law.LAPLACE)
-    return AdditiveMechanism.calibrate(part, options.get("delta"), law)
+    return AdditiveMechanism.calibrate(part, request.delta, request.distribution)
 
 
 @attrs.frozen(kw_only=True)
@@ -256,11 +332,23 @@ class _Parts:
     share: AdditiveMechanism | None
     sums: AdditiveMechanism
 
+    @classmethod
+    def of(cls, request: Request, records: Column, *shares: float) -> "_Parts":
+        """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
+        whole = additive(request)  # checks ε, δ and the distribution
+        if request.bounds is not None:
+            return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
+        centre, radius, share, rest = shares_of(request.epsilon, *shares, CLIPPED_SHARE)
+        return cls(
+            clipping=Clipping.privately(records, centre, radius),
+            share=AdditiveMechanism.calibrate(share),
+            sums=additive(request, rest),
+        )
+
     @property
     def event(self) -> dp.DpEvent:
         share = [] if self.share is None else [self.share.event]
-        events = [*self.clipping.events, *share, self.sums.event]
-        return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
+        return composed([*self.clipping.events, *share, self.sums.event])
 
     def needs(self, records: Column) -> tuple[str, ...]:
         """How many records an interval needs, if the bounds are private."""
@@ -279,26 +367,11 @@ class _Parts:
         """
         if self.share is None:
             return released
-        found = ClippedShare.release(records, ends, self.share, noise)
-        spread = UnknownSpread(released.spread) if found.interval is None else released.spread
+        share = ClippedShare.release(records, ends, self.share, noise)
+        spread = UnknownSpread(released.spread) if share.interval is None else released.spread
         return attrs.evolve(
-            released, spread=spread, clipped_share=found.interval, notes=(str(found),)
+            released, spread=spread, clipped_share=share.interval, notes=(str(share),)
         )
-
-
-def _parts(records: Column, options: MomentOptions, *shares: float) -> _Parts:
-    """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
-    bounds = options.get("bounds")
-    if bounds is not None:
-        clipping = Clipping.to(bounds, records.scale)
-        return _Parts(clipping=clipping, share=None, sums=additive(options))
-    additive(options)  # checks ε, δ and the law
-    centre, radius, share, rest = shares_of(options["epsilon"], *shares, CLIPPED_SHARE)
-    return _Parts(
-        clipping=Clipping.privately(records, centre, radius),
-        share=AdditiveMechanism.calibrate(share),
-        sums=additive(options, rest),
-    )
 
 
 def clipped_values(ends: tuple[float, float], records: Column) -> str:
@@ -307,19 +380,20 @@ def clipped_values(ends: tuple[float, float], records: Column) -> str:
     return f"the values clipped to [{low}, {high}]"
 
 
-def _preview(
+def preview(
     name: str,
     mechanism: AdditiveMechanism,
-    options: Mapping[str, Any],
+    request: Request,
     event: dp.DpEvent,
-    spread: NoiseSpread | None,
-    notes: tuple[str, ...] = (),
+    spread: NoiseSpread | None = None,
+    *notes: str,
 ) -> Preview:
+    """What is known of a release with additive noise, before the data are read."""
     return Preview(
         statistic=name,
-        mechanism=mechanism.law.value,
-        epsilon=options["epsilon"],
-        delta=0.0 if mechanism.law is Law.LAPLACE else options["delta"],
+        mechanism=mechanism.distribution.value,
+        epsilon=request.epsilon,
+        delta=0.0 if mechanism.distribution is Distribution.LAPLACE else request.required_delta,
         event=event,
         noise_scale=None if spread is None else spread.deviation,
         half_width=None if spread is None else spread.half_width(0.95),

@@ -7,185 +7,237 @@ With one they are tested before they are trusted.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Unpack
+from typing import Any, ClassVar
+
+import attrs
+from typing_extensions import override
 
 from prudent import _validate
-from prudent.release import request
+from prudent._rounding import rounded_up
+from prudent.accounting import MarginTest
+from prudent.accounting._numeric import float_share
+from prudent.budget.charging import LedgerLike
 from prudent.release.certificates import DistanceRelease, quantile_distance
-from prudent.release.columns.column import Column
+from prudent.release.charging import Preview
+from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
-from prudent.release.lattice import Lattice
-from prudent.release.margins import quantile as margin
-from prudent.release.margins.quantile import RobustValue
-from prudent.release.noise import Noise
-from prudent.release.outcome import Branch, Outcome, Released
-from prudent.release.preview import Preview
-from prudent.release.request import (
-    Answer,
-    Certification,
-    Options,
-    Prepared,
-    Price,
-    TableOptions,
-    statistic,
+from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
+from prudent.release.exponential.quantile import (
+    ExponentialQuantile,
+    ExponentialQuantiles,
+    ExponentialRange,
 )
-from prudent.release.statistics import selected, tested
+from prudent.release.noise import Distribution, Noise
+from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
+from prudent.release.ptr import margins
+from prudent.release.ptr.margins import RobustValue
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
+from prudent.release.request import (
+    Condition,
+    GroupNames,
+    Priced,
+    Request,
+    Statistic,
+    answers,
+    check_certifiable,
+    release,
+    tested_answers,
+)
+from prudent.release.statistics import tested
+from prudent.release.statistics.tested import Tested
+from prudent.release.sums.clipping import for_units
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
     "more, or spend a larger ε."
 )
 
+_SEVERAL_SHARE = 0.25
+"""Fraction of ε for the intervals of several quantiles, which each get a small part of it."""
 
-@statistic(Options)
+
+@tested_answers
 def median(
     data: Any = None,
     column: str | None = None,
     *,
+    epsilon: float,
+    delta: float | None = None,
     propose: Any = None,
-    **options: Unpack[Options],
-) -> Answer:
+    bounds: tuple[Any, Any] | None = None,
+    fallback: bool = False,
+    distribution: Distribution = Distribution.LAPLACE,
+    test: MarginTest | None = None,
+    failure: float | None = None,
+    certify: Any = None,
+    confidence: float = 0.95,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
     """Release the lower median: the value of rank ceil(m/2) among m records.
 
     Args:
         data: An array, a series, a path, a frame, an ibis table, or a `Column`.
         column: The name of the column, unless `data` is an array, a series or a `Column`.
+        epsilon: ε of this release, at least 0.001.
+        delta: δ of this release. A mechanism that needs none ignores it.
         propose: The proposal τ: how far one record may move the median, in the unit of the data. It
             is tested, and `delta` pays for the test. None: the median is chosen by the exponential
-            mechanism, which needs no proposal, no bounds and no δ, and never refuses.
-        **options: See `Budget`, `Certified` and `TableOptions`.
+            mechanism, which needs no proposal, no bounds and no δ, and never refuses. With `by`, a
+            dictionary with a proposal for each group is accepted as well.
+        bounds: Public bounds (low, high) on the data, or None. Values outside are clipped to them.
+        fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`
+            instead of refusing.
+        distribution: Distribution of the noise added to a number: Laplace, or Gaussian when very
+            many releases share a budget. Gaussian noise needs `delta`.
+        test: A discrete test of the margin; None selects the one with the smaller error.
+        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
+            delta/2.
+        certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
+            records must be added or removed before the statistic is further than that from the
+            released value; see `Released.withstands`.
+        confidence: Probability with which an interval or a certificate holds.
+        unit: The column that identifies the privacy unit of a row. All rows of a unit are then
+            protected together; without it, every row by itself.
+        per_unit: What a unit with several rows counts as: "mean" (the default), "median", "min",
+            "max", "sum", "count", or a number of rows to keep of each; see `Contribution`.
+        by: The column to group by. One value is released per group, at the price of one release.
+        groups: The public list of groups; required with `by`. Or "private": the groups are those
+            that a private choice finds to have enough records, which needs `delta`, and costs a
+            third of ε.
+        where: Which rows to keep: a function of one row, or a condition such as "year = 2024".
+        read_as: The type of a column of text, as in a CSV file: "number" (the default), "integer",
+            "decimal(2)", "date", "timestamp" or "duration".
+        connect: The address of a database, instead of `data`.
+        table: The name of the table in that database.
+        ledger: The ledger to charge before any data is read.
+        noise: Source of randomness; None uses the operating system's.
+        dry_run: Whether to return a `Preview` instead of releasing: nothing is charged, and no
+            record is read.
 
     Returns:
-        `Released` or `Refused`; with `by`, a dictionary with one of them for each group.
+        `Released`, or `Refused` if a test failed; with `by`, `Groups`: a dictionary with one for
+        each group.
     """
-    return quantile(data, column, p=0.5, propose=propose, **options)
+    return release(Quantile(margins.HALF), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-@statistic(Options)
+@tested_answers
 def quantile(
     data: Any = None,
     column: str | None = None,
     *,
     p: Any,
+    epsilon: float,
+    delta: float | None = None,
     propose: Any = None,
-    **options: Unpack[Options],
-) -> Answer:
+    bounds: tuple[Any, Any] | None = None,
+    fallback: bool = False,
+    distribution: Distribution = Distribution.LAPLACE,
+    test: MarginTest | None = None,
+    failure: float | None = None,
+    certify: Any = None,
+    confidence: float = 0.95,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
     """Release the p-quantile: the value of rank ceil(p m) among m records.
 
     Args:
-        data: See `median`.
-        column: See `median`.
         p: The probability, in (0, 1]. It is taken as an exact fraction: 0.9 means 9/10. A
             `Fraction` or a string such as "1/3" is accepted as well.
-        propose: See `median`.
-        **options: See `Budget`, `Certified` and `TableOptions`.
+
+    The other arguments are those of `median`.
     """
-    exact = margin.rational(p)
-    name = "median" if exact == margin.HALF else f"{exact}-quantile"
-
-    def measure(records: Column, lattice: Lattice, propose: int, cap: int) -> RobustValue:
-        return margin.quantile(records, lattice, exact, propose=propose, cap=cap)
-
-    def prepare(records: Column) -> Prepared:
-        price, certifies = request.without_certificate(options)
-        certification = None
-        if certifies is not None:
-            distance = _distance(exact, options.get("certify"), records.scale)
-            certification = Certification(mechanism=certifies, distance=distance)
-        if propose is None:
-            return selected.prepared_quantile(name, exact, price, records, certification)
-        mechanism = tested.calibrate(price, propose, scale=records.scale)
-        return tested.prepared(
-            name,
-            mechanism,
-            measure,
-            price,
-            records,
-            certification=certification,
-            advice=_ADVICE,
-        )
-
-    return request.release(prepare, data, column, options)
+    return release(Quantile(margins.rational(p)), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-@statistic(Options)
+@answers
 def quantiles(
-    data: Any = None, column: str | None = None, *, ps: Sequence[Any], **options: Unpack[Options]
-) -> Answer:
+    data: Any = None,
+    column: str | None = None,
+    *,
+    ps: Sequence[Any],
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    confidence: float = 0.95,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
     """Release several quantiles in one release, in ascending order.
 
     Args:
-        data: See `median`.
-        column: See `median`.
         ps: The probabilities; see `quantile`.
-        **options: See `median`; nothing is tested, so there is no `propose`.
+
+    The other arguments are those of `median`.
 
     Returns:
         `Released`, whose value is a tuple with one value for each of `ps`.
     """
-    if options.get("certify") is not None:
-        raise _validate.ArgumentError(
-            "certify", "for one quantile at a time", got=options["certify"]
-        )
-
-    exact = [tested.converted("ps", margin.rational, p) for p in _validate.values(ps=ps)]
-
-    def prepare(records: Column) -> Prepared:
-        return selected.prepared_quantiles(exact, options, records)
-
-    return request.release(prepare, data, column, options)
+    exact = tuple(margins.rational(p, "ps") for p in _validate.values(ps=ps))
+    return release(Quantiles(exact), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-@statistic(Options)
+@tested_answers
 def iqr(
     data: Any = None,
     column: str | None = None,
     *,
+    epsilon: float,
+    delta: float | None = None,
     propose: Any = None,
-    **options: Unpack[Options],
-) -> Answer:
+    bounds: tuple[Any, Any] | None = None,
+    fallback: bool = False,
+    distribution: Distribution = Distribution.LAPLACE,
+    test: MarginTest | None = None,
+    failure: float | None = None,
+    certify: Any = None,
+    confidence: float = 0.95,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
     """Release the interquartile range Q(3/4) - Q(1/4); see `median` for the arguments."""
-
-    def measure(records: Column, lattice: Lattice, propose: int, cap: int) -> RobustValue:
-        return margin.interquartile_range(records, lattice, propose=propose, cap=cap)
-
-    def prepare(records: Column) -> Prepared:
-        price, certifies = request.without_certificate(options)
-        if propose is None:
-            if certifies is not None:
-                raise _validate.ArgumentError(
-                    "certify", "with propose, for an interquartile range", got=options["certify"]
-                )
-            return selected.prepared_range(price, records)
-        mechanism = tested.calibrate(price, propose, scale=records.scale)
-        certification = tested.certification(
-            certifies, options.get("certify"), mechanism, measure, records.scale, difference=True
-        )
-        return tested.prepared(
-            "iqr",
-            mechanism,
-            measure,
-            price,
-            records,
-            difference=True,
-            certification=certification,
-            advice=_ADVICE,
-        )
-
-    return request.release(prepare, data, column, options)
+    return release(Range(), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-class CertificateOptions(Price, TableOptions, total=False):
-    """Keyword arguments of `certify_quantile`; see `Price` and `TableOptions`.
-
-    Attributes:
-        confidence: Probability with which the certificate holds.
-    """
-
-    confidence: float
-
-
-@statistic(CertificateOptions)
+@answers
 def certify_quantile(
     data: Any = None,
     column: str | None = None,
@@ -193,81 +245,236 @@ def certify_quantile(
     p: Any = 0.5,
     low: Any = None,
     high: Any = None,
-    **options: Unpack[CertificateOptions],
-) -> Answer:
+    epsilon: float,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
     """Release how many records must be added or removed before a quantile leaves an interval.
 
     Nothing else is released: not the quantile, and whether it is in the interval only as far as the
     noisy count tells.
 
     Args:
-        data: See `median`.
-        column: See `median`.
         p: See `quantile`.
         low: Lower end of the interval, a value of the column's type; None: no lower end.
         high: Upper end; None: no upper end.
-        **options: See `CertificateOptions`.
+
+    The other arguments are those of `median`.
 
     Returns:
         `Released`, whose value is the bound `needed` of its `certificate`.
     """
-    exact = margin.rational(p)
-    mechanism = DistanceRelease(
-        epsilon=options["epsilon"], confidence=options.get("confidence", 0.95)
+    return release(Withstanding(margins.rational(p), low, high), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@attrs.frozen
+class Quantile(Tested):
+    """One quantile: tested with a proposal, chosen by rank without."""
+
+    p: Fraction
+
+    advice: ClassVar[str] = _ADVICE
+
+    @override
+    def measure(self, records: Column, mechanism: Mechanism, propose: int, cap: int) -> RobustValue:
+        return margins.quantile(records, mechanism.lattice, self.p, propose=propose, cap=cap)
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        name = "median" if self.p == margins.HALF else f"{self.p}-quantile"
+        if request.propose is not None:
+            return self.priced(
+                name, tested.calibrate(request, scale=records.scale), request, records
+            )
+        chosen = ExponentialQuantile(
+            self.p, *_choice(request, records), confidence=request.confidence
+        )
+        enough = int(float(rounded_up(chosen.enough_records, 2)))
+        few = f"With fewer than about {enough:,} records there may be no interval."
+        return _priced(name, chosen, [chosen], request, records, few)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
+        if not isinstance(priced.mechanism, ExponentialQuantile):
+            return super().answer(priced, records, noise)
+        selected = priced.mechanism.release(records, noise)
+        spread = None
+        if selected.interval is not None:
+            known = ReleasedInterval(
+                *selected.interval, priced.mechanism.confidence, selected.useless
+            )
+            spread = ScaledSpread(selected.value, known, records.scale)
+        return _chosen(records.scale.value(selected.value), priced, spread)
+
+    @override
+    def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
+        """See `Statistic`; two counts give the exact distance."""
+        scale, number = records.scale, records.scale.number(value)
+        low, high = number - priced.tolerance, number + priced.tolerance
+        return quantile_distance(records, self.p, low, high), scale.value(low), scale.value(high)
+
+
+@attrs.frozen
+class Quantiles(Statistic):
+    """Several quantiles, chosen by rank."""
+
+    ps: tuple[Fraction, ...]
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        chosen = ExponentialQuantiles(
+            self.ps, *_choice(request, records), _SEVERAL_SHARE, request.confidence
+        )
+        return _priced("quantiles", chosen, chosen.parts, request, records)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        scale, selected = records.scale, priced.mechanism.release(records, noise)
+        intervals = tuple(
+            None if one.useless or one.interval is None else scale.ends(*one.interval)
+            for one in selected
+        )
+        values = tuple(scale.value(one.value) for one in selected)
+        return attrs.evolve(_chosen(values, priced), intervals=intervals)
+
+
+@attrs.frozen
+class Range(Tested):
+    """The interquartile range: tested with a proposal, chosen by rank without."""
+
+    advice: ClassVar[str] = _ADVICE
+    difference: ClassVar[bool] = True
+
+    @override
+    def measure(self, records: Column, mechanism: Mechanism, propose: int, cap: int) -> RobustValue:
+        return margins.interquartile_range(records, mechanism.lattice, propose=propose, cap=cap)
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        if request.propose is not None:
+            return self.priced(
+                "iqr", tested.calibrate(request, scale=records.scale), request, records
+            )
+        if request.certify is not None:
+            raise _validate.ArgumentError(
+                "certify", "with propose, for an interquartile range", got=request.certify
+            )
+        chosen = ExponentialRange(*_choice(request, records), confidence=request.confidence)
+        return _priced("iqr", chosen, chosen.quartiles.parts, request, records)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
+        if not isinstance(priced.mechanism, ExponentialRange):
+            return super().answer(priced, records, noise)
+        number, interval, useless = priced.mechanism.release(records, noise)
+        spread = None
+        if interval is not None:
+            known = ReleasedInterval(*interval, priced.mechanism.confidence, useless)
+            spread = ScaledSpread(number, known, records.scale, difference=True)
+        return _chosen(records.scale.difference(number), priced, spread)
+
+
+def _choice(request: Request, records: Column) -> tuple[float, Measure]:
+    """ε for one record, and the values an answer may take; options of the test are refused.
+
+    A unit with several records shares ε between them, since ranges add up.
+    """
+    _validate.between(1e-3, 50, epsilon=request.epsilon)
+    for name in ("fallback", "test", "failure"):
+        given = getattr(request, name)
+        if given is not None and given is not False:
+            raise _validate.ArgumentError(
+                name, "with propose only", got=given, why="without a proposal nothing is tested"
+            )
+    scale = records.scale
+    return float_share(request.epsilon, records.contribution.records), (
+        LatticeMeasure(scale.lattice(request.bounds))
+        if scale.whole
+        else DoubleMeasure(request.bounds)
     )
 
-    def prepare(records: Column) -> Prepared:
-        scale = records.scale
-        ends = (
-            -math.inf if low is None else tested.converted("low", scale.number, low),
-            math.inf if high is None else tested.converted("high", scale.number, high),
-        )
-        request.check_certifiable(records)
-        if not ends[0] <= ends[1] or ends == _EVERYTHING:
+
+def _priced(
+    name: str,
+    mechanism: ExponentialQuantile | ExponentialQuantiles | ExponentialRange,
+    parts: Sequence[ExponentialQuantile],
+    request: Request,
+    records: Column,
+    *notes: str,
+) -> Priced:
+    preview = Preview(
+        statistic=name,
+        mechanism="exponential",
+        epsilon=request.epsilon,
+        event=for_units(mechanism.event, records.contribution.records),
+        rank_error=max(part.rank_error() for part in parts),
+        notes=notes,
+    )
+    return Priced(preview=preview, mechanism=mechanism)
+
+
+def _chosen(value: Any, priced: Priced, spread: ScaledSpread | None = None) -> Released:
+    return Released(value, Branch.SELECTED, 0.0, 0.0, priced.preview.event, "exponential", spread)
+
+
+@attrs.frozen
+class Withstanding(Statistic):
+    """How many records a quantile withstands within an interval."""
+
+    p: Fraction
+    low: Any
+    high: Any
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        mechanism = DistanceRelease(epsilon=request.epsilon, confidence=request.confidence)
+        low, high = self._ends(records.scale)
+        check_certifiable(records)
+        if not low <= high or (low, high) == (-math.inf, math.inf):
             raise _validate.ArgumentError(
                 "low",
                 "at most high, and at least one of the two",
-                shown=f"low={low!r} and high={high!r}",
+                shown=f"low={self.low!r} and high={self.high!r}",
                 hint="They are the ends of the interval that is certified.",
             )
-
-        def answer(records: Column, noise: Noise) -> Outcome:
-            distance = quantile_distance(records, exact, *ends)
-            shown = [None if math.isinf(end) else scale.value(end) for end in ends]
-            found = mechanism.release(distance, *shown, noise=noise)
-            return Released(
-                found.needed,
-                Branch.ROBUST,
-                math.sqrt(2) / mechanism.epsilon,
-                1.0,
-                mechanism.event,
-                "laplace",
-                certificate=found,
-            )
-
         preview = Preview(
-            statistic=f"certificate of a {exact}-quantile",
+            statistic=f"certificate of a {self.p}-quantile",
             mechanism="laplace",
             epsilon=mechanism.epsilon,
-            delta=0.0,
             event=mechanism.event,
             noise_scale=math.sqrt(2) / mechanism.epsilon,
         )
-        return Prepared(preview=preview, answer=answer)
+        return Priced(preview=preview, mechanism=mechanism)
 
-    return request.release(prepare, data, column, options)
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        ends = self._ends(records.scale)
+        shown = [None if math.isinf(end) else records.scale.value(end) for end in ends]
+        distance = quantile_distance(records, self.p, *ends)
+        certificate = priced.mechanism.release(distance, *shown, noise=noise)
+        return Released(
+            certificate.needed,
+            Branch.ROBUST,
+            math.sqrt(2) / priced.mechanism.epsilon,
+            1.0,
+            priced.preview.event,
+            "laplace",
+            certificate=certificate,
+        )
 
-
-_EVERYTHING = (-math.inf, math.inf)
-
-
-def _distance(p: Fraction, certify: Any, scale: Scale) -> Any:
-    """The distance of a quantile from leaving an interval around the released value."""
-    tolerance = tested.tolerance_of(certify, scale)
-
-    def distance(records: Column, value: Any) -> tuple[int, Any, Any]:
-        number = scale.number(value)
-        low, high = number - tolerance, number + tolerance
-        return quantile_distance(records, p, low, high), scale.value(low), scale.value(high)
-
-    return distance
+    def _ends(self, scale: Scale) -> tuple[float, float]:
+        return (
+            -math.inf if self.low is None else scale.given("low", self.low),
+            math.inf if self.high is None else scale.given("high", self.high),
+        )

@@ -1,49 +1,62 @@
 """A private summary of a column: count, mean, deviation, quartiles and tails in one release."""
 
-from collections.abc import Sequence
+import html
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Unpack
+from typing import Any
 
 import attrs
 import dp_accounting as dp
+from typing_extensions import override
 
 from prudent import _validate
+from prudent._rounding import outward
 from prudent.accounting._numeric import float_share
-from prudent.release import request
-from prudent.release.columns.column import Column
+from prudent.budget.charging import LedgerLike
+from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
-from prudent.release.description import Description
-from prudent.release.margins.quantile import HALF, rational
-from prudent.release.noise import Law, Noise
+from prudent.release.exponential.measure import Measure
+from prudent.release.exponential.quantile import (
+    CONFIDENCE,
+    ExponentialQuantile,
+    ExponentialQuantiles,
+    Selected,
+)
+from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
+    TOO_FEW,
     Branch,
     Released,
     ReleasedInterval,
     ScaledSpread,
     UnknownSpread,
 )
-from prudent.release.preview import Preview
-from prudent.release.request import Prepared, statistic
-from prudent.release.selection.measure import Measure
-from prudent.release.selection.quantile import CONFIDENCE, ExponentialQuantile, Selected
-from prudent.release.selection.quantiles import ExponentialQuantiles
+from prudent.release.ptr.margins import HALF, rational
+from prudent.release.request import (
+    Condition,
+    GroupNames,
+    Priced,
+    Request,
+    Statistic,
+    answers,
+    release,
+)
 from prudent.release.statistics.moments import (
-    CountOptions,
     additive,
     clipped_values,
+    preview,
     released_moments,
 )
-from prudent.release.statistics.tested import converted
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
-from prudent.release.sums.clipped_share import ClippedShare
-from prudent.release.sums.moment_sums import Moment, MomentSpread
-from prudent.release.sums.winsorising import (
+from prudent.release.sums.clipping import (
+    ClippedShare,
     PrivateRadius,
     around,
     base_measure,
     for_units,
     measure_between,
 )
+from prudent.release.sums.moments import Moment, MomentSpread
 
 PROBABILITIES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
@@ -58,6 +71,133 @@ The rest is for the noise of the sums.
 _SMALLEST_EPSILON = 0.01  # below, the parts of ε are too small for the exponential mechanism
 _INTERVAL_SHARE = 0.25  # of the ε of a quantile
 _WIDER = 1.5  # other quantiles are sought within so many radii of the median
+
+
+@attrs.frozen(kw_only=True)
+class Description:
+    """Count, mean, deviation and quantiles of a column; it may be published.
+
+    Attributes:
+        count: The number of records.
+        mean: The mean of the clipped values.
+        deviation: The standard deviation of the clipped values.
+        quantiles: The value of each probability, as its text: "0.25", "0.5", …
+        event: The privacy event of all of it, for any accountant.
+        mechanism: The names of the mechanisms.
+        epsilon: ε that all of it cost.
+        delta: δ that all of it cost; 0 for pure mechanisms.
+        notes: What was done to the records and what to keep in mind, one sentence each.
+    """
+
+    count: Released
+    mean: Released
+    deviation: Released
+    quantiles: Mapping[str, Released]
+    event: Any = attrs.field(repr=False)
+    mechanism: str = "exponential, laplace"
+    epsilon: float | None = None
+    delta: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, p: Any) -> Released:
+        """The quantile of a probability, given as a number or its text."""
+        return self.quantiles[str(p)]
+
+    @property
+    def median(self) -> Released:
+        """The quantile of probability one half."""
+        return self.quantiles["0.5"]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, value and 95 % interval of each number, in words.
+
+        A number that is too uncertain for an interval is left out.
+        """
+        named = {"count": self.count, "mean": self.mean, "deviation": self.deviation}
+        named |= {f"{p}-quantile": each for p, each in self.quantiles.items()}
+        return [(name, *_value_and_interval(each)) for name, each in named.items()]
+
+    def lines(self) -> list[str]:
+        """The summary as a table of text."""
+        rows = self.rows()
+        widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
+        return [
+            *(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {end}" for name, value, end in rows),
+            *self.notes,
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def plain(self) -> dict[str, Any]:
+        """The summary as JSON holds it."""
+        moments = {name: getattr(self, name) for name in ("count", "mean", "deviation")}
+        return {
+            "status": "released",
+            **{name: each.value for name, each in moments.items()},
+            "quantiles": {p: each.value for p, each in self.quantiles.items()},
+            "intervals": {
+                name: list(each.usual_interval)
+                for name, each in {**moments, **self.quantiles}.items()
+                if each.usual_interval is not None
+            },
+            "mechanism": self.mechanism,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": list(self.notes),
+        }
+
+    def _repr_html_(self) -> str:
+        """The summary for a notebook."""
+        cells = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td>"
+            f"<td>{html.escape(interval)}</td></tr>"
+            for name, value, interval in self.rows()
+        )
+        head = "<tr><th></th><th>value</th><th>95 % interval</th></tr>"
+        notes = html.escape(" ".join(self.notes))
+        return f"<table>{head}{cells}</table><small>{notes}</small>"
+
+
+@answers
+def describe(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    ps: Sequence[Any] = PROBABILITIES,
+    epsilon: float,
+    delta: float | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Description:
+    """Release a summary of a column: count, mean, deviation, quartiles and tails, without bounds.
+
+    First comes the median, for 24 % of ε; then an interval around it that few records lie outside
+    of, for 15 %, and their share, for 3 %; then the other quantiles, for 34 %, which are easily
+    found near that interval; and the sums of the values clipped to it, for 24 %, from which count,
+    mean and deviation follow.
+
+    Args:
+        ps: The probabilities of the quantiles, in ascending order; the median is always released.
+        epsilon: ε of all of it, at least 0.01.
+        distribution: Of the noise of the sums; see `median`.
+
+    The other arguments are those of `median`.
+
+    Returns:
+        `Description`; with `by`, one for each group.
+    """
+    return release(Summary(ps), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -79,6 +219,23 @@ class Plan:
     others: ExponentialQuantiles | None
     sums: AdditiveMechanism
 
+    @classmethod
+    def of(cls, request: Request, records: Column, ps: Sequence[Any]) -> "Plan":
+        """Divide ε; the median is always among the quantiles."""
+        units, measure = records.contribution.records, base_measure(records.scale)
+        others = [p for p in (rational(p, "ps") for p in _validate.values(ps=ps)) if p != HALF]
+        shares = MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE if others else 0.0
+        median, radius, share, rest, sums = shares_of(request.epsilon, *shares)
+        return cls(
+            median=ExponentialQuantile(HALF, float_share(median, units), measure),
+            radius=PrivateRadius(epsilon=radius, records=units, whole=records.scale.whole),
+            share=AdditiveMechanism.calibrate(share),
+            others=ExponentialQuantiles(others, float_share(rest, units), measure, _INTERVAL_SHARE)
+            if others
+            else None,
+            sums=additive(request, sums),
+        )
+
     @property
     def event(self) -> dp.DpEvent:
         """The privacy event of one description; the values of a measure do not change it."""
@@ -95,68 +252,24 @@ class Plan:
         )
 
 
-@statistic(CountOptions)
-def describe(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    ps: Sequence[Any] = PROBABILITIES,
-    **options: Unpack[CountOptions],
-) -> Description | Preview:
-    """Release a summary of a column: count, mean, deviation, quartiles and tails, without bounds.
+@attrs.frozen
+class Summary(Statistic):
+    """A description of a column; see `describe`."""
 
-    First comes the median, for 24 % of ε; then an interval around it that few records lie outside
-    of, for 15 %, and their share, for 3 %; then the other quantiles, for 34 %, which are easily
-    found near that interval; and the sums of the values clipped to it, for 24 %, from which count,
-    mean and deviation follow.
+    ps: Sequence[Any]
 
-    Args:
-        data: See `median`.
-        column: See `median`.
-        ps: The probabilities of the quantiles, in ascending order; the median is always released.
-        **options: See `CountOptions`; `epsilon` is at least 0.01, and the law is that of the noise
-            of the sums.
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        mechanism = additive(request)  # checks the options
+        _validate.between(_SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=request.epsilon)
+        plan = Plan.of(request, records, self.ps)
+        public = preview("description", mechanism, request, plan.event)
+        names = f"exponential, {public.mechanism}"
+        return Priced(preview=attrs.evolve(public, mechanism=names), mechanism=plan)
 
-    Returns:
-        `Description`; with `by`, a dictionary with one per group.
-    """
-    law = options.get("law", Law.LAPLACE)
-    additive(options)  # checks them
-    _validate.between(_SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=options["epsilon"])
-
-    def prepare(records: Column) -> Prepared:
-        plan = _plan(records, ps, options)
-
-        def answer(records: Column, noise: Noise) -> Any:
-            return _described(plan, records, noise)
-
-        preview = Preview(
-            statistic="description",
-            mechanism=f"exponential, {law.value}",
-            epsilon=options["epsilon"],
-            delta=0.0 if law is Law.LAPLACE else options["delta"] or 0.0,
-            event=plan.event,
-        )
-        return Prepared(preview=preview, answer=answer)
-
-    return request.release(prepare, data, column, options)  # type: ignore[return-value]
-
-
-def _plan(records: Column, ps: Sequence[Any], options: CountOptions) -> Plan:
-    units, measure = records.contribution.records, base_measure(records.scale)
-    exact = [converted("ps", rational, p) for p in _validate.values(ps=ps)]
-    others = [p for p in exact if p != HALF]
-    shares = MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE if others else 0.0
-    median, radius, share, rest, sums = shares_of(options["epsilon"], *shares)
-    return Plan(
-        median=ExponentialQuantile(HALF, float_share(median, units), measure),
-        radius=PrivateRadius(epsilon=radius, records=units, whole=records.scale.whole),
-        share=AdditiveMechanism.calibrate(share),
-        others=ExponentialQuantiles(others, float_share(rest, units), measure, _INTERVAL_SHARE)
-        if others
-        else None,
-        sums=additive(options, sums),
-    )
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Description:
+        return _described(priced.mechanism, records, noise)
 
 
 def _described(plan: Plan, records: Column, noise: Noise) -> Description:
@@ -164,13 +277,13 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
     radius = plan.radius.release(records, median.value, noise)
     ends = around(median.value, radius, records.scale)
     share = ClippedShare.release(records, ends, plan.share, noise)
-    found = [(HALF, median, plan.median.measure)]
+    chosen = [(HALF, median, plan.median.measure)]
     if plan.others is not None:
         wider = around(median.value, _WIDER * radius, records.scale)
         near = measure_between(wider, records.scale)
         others = attrs.evolve(plan.others, measure=near)
         for p, each in zip(others.ps, others.release(records, noise), strict=True):
-            found.append((p, each, near))
+            chosen.append((p, each, near))
     moments = released_moments(2, ends, records, plan.sums, noise)
 
     clipped = clipped_values(ends, records)
@@ -184,7 +297,7 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
             spread.deviation,
             moments.spacing,
             plan.event,
-            plan.sums.law.value,
+            plan.sums.distribution.value,
             spread if known else UnknownSpread(spread),
             about=None if which == "count" else f"the {which} of {clipped}",
             clipped_share=None if which == "count" else share.interval,
@@ -194,9 +307,9 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
         count=moment("count"),
         mean=moment("mean"),
         deviation=moment("deviation"),
-        quantiles=_ordered(found, records.scale, plan.event),
+        quantiles=_ordered(chosen, records.scale, plan.event),
         event=plan.event,
-        mechanism=f"exponential, {plan.sums.law.value}",
+        mechanism=f"exponential, {plan.sums.distribution.value}",
         notes=(
             f"The mean, the deviation and their intervals are those of {clipped}.",
             str(share),
@@ -205,24 +318,23 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
 
 
 def _ordered(
-    found: Sequence[tuple[Fraction, Selected, Measure]], scale: Scale, event: dp.DpEvent
+    chosen: Sequence[tuple[Fraction, Selected, Measure]], scale: Scale, event: dp.DpEvent
 ) -> dict[str, Released]:
     """The quantiles in ascending order, each in an interval that holds it.
 
     The median is the most accurate of them, so the others are moved to its side.
     """
-    middle = found[0][1].value
-    found = sorted(found, key=lambda each: each[0])
+    middle = chosen[0][1].value
+    chosen = sorted(chosen, key=lambda each: each[0])
     released = {}
-    for p, selected, measure in found:
+    for p, selected, measure in chosen:
         move = min if p < HALF else max
         value = selected.value if p == HALF else move(selected.value, middle)
         spread = None
         if selected.interval is not None and selected.interval_indices is not None:
             first, last = selected.interval_indices
-            if (
-                measure.low < first and last < measure.high
-            ):  # beyond an end, values were moved to it
+            # Beyond an end, values were moved to it.
+            if measure.low < first and last < measure.high:
                 low, high = min(selected.interval[0], value), max(selected.interval[1], value)
                 ends = ReleasedInterval(low, high, CONFIDENCE, selected.useless)
                 spread = ScaledSpread(value, ends, scale)
@@ -230,3 +342,10 @@ def _ordered(
             scale.value(value), Branch.SELECTED, 0.0, 0.0, event, "exponential", spread
         )
     return released
+
+
+def _value_and_interval(released: Released) -> tuple[str, str]:
+    ends = released.usual_interval
+    if ends is None:
+        return "", f"({TOO_FEW})"
+    return released.shown, " to ".join(outward(*ends))

@@ -1,143 +1,98 @@
-"""How a statistic with a margin is released: by Propose-Test-Release."""
+"""How a statistic with a margin is released: by Propose-Test-Release, for one proposal or more."""
 
+import abc
+import functools
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import attrs
+import dp_accounting as dp
+from typing_extensions import override
 
 from prudent import _validate
-from prudent.release.certificates import MARGIN_CAP, DistanceRelease, distance_by_margin
-from prudent.release.columns.column import Column
+from prudent.accounting import DiscreteLaplaceTest
+from prudent.accounting.calibration import Search, solve
+from prudent.budget.charging import LedgerLike
+from prudent.release.certificates import MARGIN_CAP, distance_by_margin
+from prudent.release.charging import Preview
+from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.lattice import Lattice
-from prudent.release.margins import mode as modes
-from prudent.release.margins.quantile import RobustValue
-from prudent.release.mechanism import ProposeTestReleaseMechanism
-from prudent.release.noise import Law, Noise
+from prudent.release.noise import Noise
 from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
-from prudent.release.preview import Preview
-from prudent.release.request import Budget, Certification, Prepared
-
-Number = TypeVar("Number")
-
-Measure = Callable[[Column, Lattice, int, int], RobustValue]
-"""Returns the value and its margin for a sensitivity in steps of the lattice, up to a cap."""
-
-
-def calibrate(
-    options: Budget,
-    propose: Any,
-    *,
-    scale: Scale = NUMBER,
-    fallback_sensitivity: float | None = None,
-    monotone: bool = False,
-) -> ProposeTestReleaseMechanism:
-    """Calibrate the mechanism for these options; without a proposal, one for a category.
-
-    Args:
-        options: The options of the statistic.
-        propose: The proposal, a length on the scale; None for a category.
-        scale: The scale of the column: the mechanism works with its numbers.
-        fallback_sensitivity: See `ProposeTestReleaseMechanism`.
-        monotone: See `ProposeTestReleaseMechanism`.
-    """
-    return ProposeTestReleaseMechanism.calibrate(
-        propose=0.0 if propose is None else proposal(propose, scale),
-        epsilon=options["epsilon"],
-        delta=required_delta(options),
-        bounds=bounds(options, scale),
-        fallback_sensitivity=fallback_sensitivity,
-        fallback=options.get("fallback", False),
-        monotone=monotone,
-        law=options.get("law", Law.LAPLACE),
-        test=options.get("test"),
-        failure=options.get("failure"),
-    )
+from prudent.release.ptr import margins
+from prudent.release.ptr.margins import RobustValue
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
+from prudent.release.request import (
+    Condition,
+    GroupNames,
+    Priced,
+    Request,
+    Statistic,
+    answers,
+    release,
+)
 
 
-def proposal(propose: Any, scale: Scale) -> float:
-    """The proposal as a number of units of the scale."""
-    length = propose if _is_plain(scale) else converted("propose", scale.length, propose)
-    return _validate.positive(propose=length)
+class Tested(Statistic):
+    """A statistic that is tested before it is trusted.
 
-
-def converted(name: str, convert: Callable[[Any], Number], value: Any) -> Number:
-    """An argument as a number; an error carries the name of the argument."""
-    try:
-        return convert(value)
-    except _validate.ArgumentError as error:
-        raise _validate.ArgumentError(name, error.allowed, got=value) from None
-
-
-def bounds(options: Budget, scale: Scale) -> tuple[float, float] | None:
-    """The public bounds as numbers of units of the scale."""
-    given: Any = options.get("bounds")
-    if given is None or _is_plain(scale):
-        return given  # type: ignore[no-any-return]
-    try:
-        low, high = given
-    except Exception:  # whatever an object raises that is no pair
-        raise _validate.ArgumentError("bounds", "a pair (low, high)", got=given) from None
-    return converted("bounds", scale.number, low), converted("bounds", scale.number, high)
-
-
-def required_delta(options: Budget) -> float:
-    """The δ of the options, which a test cannot do without."""
-    delta = options.get("delta")
-    if delta is None:
-        raise _validate.ArgumentError(
-            "delta",
-            "for a release that is tested first",
-            got=None,
-            why="the test passes by accident with a small probability, and delta pays for it",
-            hint="Give delta=1e-7, for example, well below one over the number of records.",
-        )
-    return delta
-
-
-def preview(name: str, mechanism: ProposeTestReleaseMechanism, options: Budget) -> Preview:
-    """What is known of the release before the data are read."""
-    noisy = mechanism.propose > 0
-    spread = mechanism.spread(mechanism.robust_noise_multiplier * mechanism.steps)
-    return Preview(
-        statistic=name,
-        mechanism="propose-test-release",
-        epsilon=options["epsilon"],
-        delta=required_delta(options),
-        event=mechanism.event,
-        proposal=mechanism.propose or None,
-        noise_scale=spread.deviation if noisy else None,
-        half_width=spread.half_width(0.95) if noisy else None,
-        threshold=mechanism.threshold,
-    )
-
-
-def prepared(
-    name: str,
-    mechanism: ProposeTestReleaseMechanism,
-    measure: Measure,
-    options: Budget,
-    records: Column,
-    *,
-    difference: bool = False,
-    certification: Certification | None = None,
-    advice: str,
-    notes: tuple[str, ...] = (),
-) -> Prepared:
-    """Return the release of what `measure` measures, in the type of the column.
-
-    Args:
-        name: The name of the statistic.
-        mechanism: The calibrated mechanism, in units of the column's scale.
-        measure: Measures the value and its margin.
-        options: The options of the statistic.
-        records: A column of that type; none of its records is read here.
+    Attributes:
+        advice: What would help after a refusal.
         difference: Whether the statistic is a difference of values, such as a range.
-        certification: How to certify a released value, if that is asked for.
-        advice: What would help after a refusal; see `advised`.
-        notes: What public facts already decide.
     """
+
+    advice: ClassVar[str]
+    difference: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def measure(self, records: Column, mechanism: Mechanism, propose: int, cap: int) -> RobustValue:
+        """The value and its margin for a sensitivity in steps of the lattice, up to a cap."""
+
+    def priced(
+        self,
+        name: str,
+        mechanism: Mechanism,
+        request: Request,
+        records: Column,
+        *notes: str,
+    ) -> Priced:
+        """The price of a release by a calibrated mechanism."""
+        check_single(records)
+        public = attrs.evolve(preview(name, mechanism, request), notes=notes)
+        return Priced(preview=public, mechanism=mechanism)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
+        mechanism = priced.mechanism
+
+        def measured(records: Column) -> RobustValue:
+            return self.measure(records, mechanism, mechanism.steps, mechanism.cap)
+
+        outcome = mechanism.release(records, measured, noise=noise)
+        if isinstance(outcome, Released):
+            outcome = attrs.evolve(outcome, value=margins.read(outcome.value))
+        return advised(displayed(outcome, records.scale, self.difference), self.advice)
+
+    @override
+    def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
+        """See `Statistic`; by margins, for any statistic that is a number."""
+        scale, lattice, length = records.scale, priced.mechanism.lattice, priced.tolerance
+        number = scale.length(value) if self.difference else scale.number(value)
+        distance = distance_by_margin(
+            lambda propose: self.measure(records, priced.mechanism, propose, MARGIN_CAP),
+            int(lattice.steps(number)),
+            math.floor(math.ldexp(length, -lattice.exponent)),
+            MARGIN_CAP,
+        )
+        show = scale.difference if self.difference else scale.value
+        return distance, show(number - length), show(number + length)
+
+
+def check_single(records: Column) -> None:
+    """Refuse to test records of which a unit has several: a margin counts single records."""
     if records.contribution.records > 1:
         raise _validate.ArgumentError(
             "per_unit",
@@ -146,17 +101,57 @@ def prepared(
             why="a margin counts single records",
             hint="Leave propose out, or give a rule such as per_unit='mean'.",
         )
-    scale = records.scale
 
-    def measured(records: Column) -> RobustValue:
-        return measure(records, mechanism.lattice, mechanism.steps, mechanism.cap)
 
-    def answer(records: Column, noise: Noise) -> Outcome:
-        outcome = modes.read(mechanism.release(records, measured, noise=noise))
-        return advised(_displayed(outcome, scale, difference), advice)
+def calibrate(
+    request: Request,
+    *,
+    scale: Scale = NUMBER,
+    fallback_sensitivity: float | None = None,
+    monotone: bool = False,
+) -> Mechanism:
+    """Calibrate the mechanism for these options; without a proposal, one for a category.
 
-    public = attrs.evolve(preview(name, mechanism, options), notes=notes)
-    return Prepared(preview=public, answer=answer, certification=certification)
+    Args:
+        request: The options of the statistic.
+        scale: The scale of the column: the mechanism works with its numbers.
+        fallback_sensitivity: See `ProposeTestReleaseMechanism`.
+        monotone: See `ProposeTestReleaseMechanism`.
+    """
+    return Mechanism.calibrate(
+        propose=0.0 if request.propose is None else proposal(request.propose, scale),
+        epsilon=request.epsilon,
+        delta=request.required_delta,
+        bounds=scale.given_bounds(request.bounds),
+        fallback_sensitivity=fallback_sensitivity,
+        fallback=request.fallback,
+        monotone=monotone,
+        distribution=request.distribution,
+        test=request.test,
+        failure=request.failure,
+    )
+
+
+def proposal(propose: Any, scale: Scale) -> float:
+    """The proposal as a number of units of the scale."""
+    return _validate.positive(propose=scale.given_length("propose", propose))
+
+
+def preview(name: str, mechanism: Mechanism, request: Request) -> Preview:
+    """What is known of the release before the data are read."""
+    noisy = mechanism.propose > 0
+    spread = mechanism.spread(mechanism.robust_noise_multiplier * mechanism.steps)
+    return Preview(
+        statistic=name,
+        mechanism="propose-test-release",
+        epsilon=request.epsilon,
+        delta=request.required_delta,
+        event=mechanism.event,
+        proposal=mechanism.propose or None,
+        noise_scale=spread.deviation if noisy else None,
+        half_width=spread.half_width(0.95) if noisy else None,
+        threshold=mechanism.threshold,
+    )
 
 
 def advised(outcome: Outcome, advice: str) -> Outcome:
@@ -168,48 +163,9 @@ def advised(outcome: Outcome, advice: str) -> Outcome:
     )
 
 
-def certification(
-    certifies: DistanceRelease | None,
-    tolerance: Any,
-    mechanism: ProposeTestReleaseMechanism,
-    measure: Measure,
-    scale: Scale,
-    *,
-    difference: bool = False,
-) -> Certification | None:
-    """How to certify a number by its margins; None if that is not asked for."""
-    if certifies is None:
-        return None
-    lattice, show = mechanism.lattice, scale.difference if difference else scale.value
-    length = tolerance_of(tolerance, scale)
-    steps = math.floor(math.ldexp(length, -lattice.exponent))
-
-    def distance(records: Column, value: Any) -> tuple[int, Any, Any]:
-        number = scale.length(value) if difference else scale.number(value)
-        found = distance_by_margin(
-            lambda propose: measure(records, lattice, propose, MARGIN_CAP),
-            int(lattice.steps(number)),
-            steps,
-            MARGIN_CAP,
-        )
-        return found, show(number - length), show(number + length)
-
-    return Certification(mechanism=certifies, distance=distance)
-
-
-def tolerance_of(certify: Any, scale: Scale) -> float:
-    """The tolerance of a certificate as a number of units of the scale."""
-    length = certify if _is_plain(scale) else converted("certify", scale.length, certify)
-    return _validate.non_negative(certify=length)
-
-
-def _is_plain(scale: Scale) -> bool:
-    return scale.kind in ("number", "integer")
-
-
-def _displayed(outcome: Outcome, scale: Scale, difference: bool) -> Outcome:
+def displayed(outcome: Outcome, scale: Scale, difference: bool = False) -> Outcome:
     """The outcome with its number as a value of the column's type."""
-    if _is_plain(scale) or not isinstance(outcome, Released) or outcome.spread is None:
+    if scale.plain or not isinstance(outcome, Released) or outcome.spread is None:
         return outcome
     number = outcome.value
     return attrs.evolve(
@@ -217,3 +173,183 @@ def _displayed(outcome: Outcome, scale: Scale, difference: bool) -> Outcome:
         value=scale.difference(number) if difference else scale.value(number),
         spread=ScaledSpread(number, outcome.spread, scale, difference),
     )
+
+
+@attrs.frozen(kw_only=True)
+class ProposalSearch:
+    """A search that tests several proposals in ascending order and releases at the first pass.
+
+    The charge covers all tests and one release, even if the search stops early. If a wrong proposal
+    passes by accident, its test has already been charged as revealing everything, so the noise that
+    follows is charged once, as sufficient (see `ProposeTestReleaseMechanism.event`).
+
+    Attributes:
+        mechanisms: One mechanism for each proposal; all have the same test and noise multiplier.
+    """
+
+    mechanisms: tuple[ProposeTestReleaseMechanism, ...]
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of the whole search."""
+        test, value = self.mechanisms[0].event.events
+        return dp.ComposedDpEvent([dp.SelfComposedDpEvent(test, len(self.mechanisms)), value])
+
+    @classmethod
+    def calibrate(
+        cls,
+        proposals: Sequence[float],
+        *,
+        epsilon: float,
+        delta: float,
+        bounds: tuple[float, float] | None = None,
+    ) -> "ProposalSearch":
+        """Return a search that is (epsilon, delta)-DP: half of ε for all tests, half to release.
+
+        Args:
+            proposals: A public list of proposals, in the unit of the data. Each additional one
+                needs more noise in every test.
+            epsilon: ε of the whole search.
+            delta: δ of the whole search.
+            bounds: Public bounds on the data, or None.
+        """
+        ordered = sorted(
+            {
+                _validate.positive(proposals=propose)
+                for propose in _validate.values(proposals=proposals)
+            }
+        )
+        if not ordered:
+            raise ValueError("Expected at least one proposal, got none.")
+        _validate.between(1e-3, 50, epsilon=epsilon)
+        _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+        scale = _least_scale(len(ordered), epsilon, delta)
+        return cls._with_scale(scale, ordered, epsilon, delta, bounds)
+
+    @classmethod
+    def _with_scale(
+        cls,
+        scale: float,
+        proposals: Sequence[float],
+        epsilon: float,
+        delta: float,
+        bounds: tuple[float, float] | None,
+    ) -> "ProposalSearch":
+        return cls(
+            mechanisms=tuple(
+                ProposeTestReleaseMechanism(
+                    propose=propose,
+                    robust_noise_multiplier=math.nextafter(2 / epsilon, math.inf),
+                    test=DiscreteLaplaceTest(scale),
+                    failure=delta / (2 * len(proposals)),
+                    bounds=bounds,
+                )
+                for propose in proposals
+            )
+        )
+
+    def release(
+        self,
+        records: Column,
+        measure: Callable[[ProposeTestReleaseMechanism, Column], margins.RobustValue],
+        *,
+        noise: Noise | None = None,
+    ) -> Outcome:
+        """Test each proposal in turn and release at the first that passes."""
+        for mechanism in self.mechanisms:
+            measured = functools.partial(measure, mechanism)
+            outcome = mechanism.release(records, measured, noise=noise)
+            if isinstance(outcome, Released):
+                return attrs.evolve(outcome, event=self.event)
+        return Refused(
+            "No proposal passed its noisy test. Propose more, spend more, or release from more "
+            "data; asking again costs again.",
+            self.event,
+        )
+
+
+@functools.lru_cache(maxsize=256)
+def _least_scale(count: int, epsilon: float, delta: float) -> float:
+    """The least scale of the tests of a search: it depends on the number of proposals alone."""
+
+    def event_of(scale: float) -> dp.DpEvent:
+        return ProposalSearch._with_scale(scale, [1.0] * count, epsilon, delta, None).event
+
+    pure = 2 * count / epsilon  # by basic composition; exact composition is no worse
+    search = Search(safe=1.01 * pure, unsafe=pure / count, guess=pure)
+    return solve(event_of, search, epsilon=epsilon, delta=delta, name="scale")
+
+
+@answers
+def search_quantile(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    p: Any = 0.5,
+    proposals: Sequence[Any],
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: str | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Outcome:
+    """Release a quantile at the smallest proposal that passes its test; see `ProposalSearch`.
+
+    Args:
+        p: The probability, in (0, 1]; see `quantile`.
+        proposals: A public list of proposals.
+
+    The other arguments are those of `median`.
+    """
+    return release(SearchedQuantile(margins.rational(p), proposals), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@attrs.frozen
+class SearchedQuantile(Statistic):
+    """A quantile at the smallest of several proposals that passes."""
+
+    p: Fraction
+    proposals: Sequence[Any]
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        check_single(records)
+        scale, delta = records.scale, request.required_delta
+        search = ProposalSearch.calibrate(
+            [
+                scale.given_length("proposals", each)
+                for each in _validate.values(proposals=self.proposals)
+            ],
+            epsilon=request.epsilon,
+            delta=delta,
+            bounds=scale.given_bounds(request.bounds),
+        )
+        preview = Preview(
+            statistic=f"search for a {self.p}-quantile",
+            mechanism="propose-test-release",
+            epsilon=request.epsilon,
+            delta=delta,
+            event=search.event,
+        )
+        return Priced(preview=preview, mechanism=search)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
+        outcome = priced.mechanism.release(records, self._measure, noise=noise)
+        return displayed(outcome, records.scale)
+
+    def _measure(
+        self, mechanism: ProposeTestReleaseMechanism, records: Column
+    ) -> margins.RobustValue:
+        return margins.quantile(
+            records, mechanism.lattice, self.p, propose=mechanism.steps, cap=mechanism.cap
+        )

@@ -17,7 +17,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent.accounting.calibration import Search, solve
-from prudent.release.noise import SLACK, Law, Noise
+from prudent.release.noise import SLACK, Distribution, Noise
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-3, 50.0
 """Limits of the ε of a release."""
@@ -39,46 +39,49 @@ class AdditiveMechanism:
 
     Attributes:
         multiplier: Noise scale (Laplace) or standard deviation (Gaussian), divided by s.
-        law: The distribution of the noise.
+        distribution: The distribution of the noise.
     """
 
     multiplier: float
-    law: Law = Law.LAPLACE
+    distribution: Distribution = Distribution.LAPLACE
 
     def __attrs_post_init__(self) -> None:
         _validate.positive(multiplier=self.multiplier)
-        _validate.one_of(list(Law), law=self.law)
+        _validate.one_of(list(Distribution), distribution=self.distribution)
 
     @classmethod
     def calibrate(
-        cls, epsilon: float, delta: float | None = None, law: Law = Law.LAPLACE
+        cls,
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
     ) -> "AdditiveMechanism":
         """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
 
         Args:
             epsilon: ε, at least 0.00002: it may be a part of that of a release.
             delta: δ of Gaussian noise; Laplace noise needs none and ignores it.
-            law: The distribution of the noise.
+            distribution: The distribution of the noise.
         """
         _validate.between(_SMALLEST_PART, LARGEST_EPSILON, epsilon=epsilon)
-        _validate.one_of(list(Law), law=law)
-        if law is Law.LAPLACE:
+        _validate.one_of(list(Distribution), distribution=distribution)
+        if distribution is Distribution.LAPLACE:
             return cls(multiplier=math.nextafter(1 / epsilon, math.inf))
         if delta is None:
             raise _validate.ArgumentError(
                 "delta",
-                "with law=Law.GAUSSIAN",
+                "with distribution=Distribution.GAUSSIAN",
                 got=None,
-                hint="Give delta=1e-7, for example, or leave the law out: Laplace noise needs no "
-                "delta.",
+                hint="Give delta=1e-7, for example, or leave the distribution out: Laplace noise "
+                "needs no delta.",
             )
         _validate.between(1e-18, 0.5, ends="[)", delta=delta)
-        return cls(multiplier=least_gaussian(epsilon, delta), law=law)
+        return cls(multiplier=least_gaussian(epsilon, delta), distribution=distribution)
 
     @property
     def event(self) -> dp.DpEvent:
         """The privacy event of one run, whatever its vector."""
-        if self.law is Law.GAUSSIAN:
+        if self.distribution is Distribution.GAUSSIAN:
             return dp.GaussianDpEvent(self.multiplier)
         # It has the privacy loss of randomised response, which dominates every ε-DP mechanism.
         return DiscreteLaplaceDpEvent(1 / self.multiplier, 1)
@@ -89,8 +92,13 @@ class AdditiveMechanism:
 
     def noisy(self, vector: Sequence[int], sensitivity: int, noise: Noise) -> list[int]:
         """Return the vector with noise for this sensitivity, both in steps."""
-        drawn = noise.of_value(self.law, self.scale(sensitivity), len(vector))
+        drawn = noise.of_value(self.distribution, self.scale(sensitivity), len(vector))
         return [one + other for one, other in zip(vector, drawn, strict=True)]
+
+
+def composed(events: Sequence[dp.DpEvent]) -> dp.DpEvent:
+    """The event of several mechanisms; of one, its own."""
+    return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
 
 
 def shares_of(epsilon: float, *shares: float) -> tuple[float, ...]:
@@ -121,20 +129,20 @@ class NoiseRegion:
 
     Attributes:
         centre: The noisy vector.
-        law: The distribution of the noise.
+        distribution: The distribution of the noise.
         scale: Scale or standard deviation of the noise of one coordinate.
         rounding: A bound on what rounding adds to the error of one coordinate.
     """
 
     centre: tuple[float, ...]
-    law: Law
+    distribution: Distribution
     scale: float
     rounding: float = 0.0
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the noise of one coordinate."""
-        return math.sqrt(2) * self.scale if self.law is Law.LAPLACE else self.scale
+        return self.distribution.deviation(self.scale)
 
     def vertices(self, confidence: float) -> Iterator[tuple[float, ...]]:
         """The corners of a polytope that holds the vector with at least this probability.
@@ -147,7 +155,7 @@ class NoiseRegion:
 
         _validate.between(0, 1, ends="()", confidence=confidence)
         size = len(self.centre)
-        if self.law is Law.LAPLACE:
+        if self.distribution is Distribution.LAPLACE:
             radius = self.scale * float(special.gammaincinv(size, confidence))
             radius += size * self.rounding
             for place, sign in itertools.product(range(size), (-1, 1)):

@@ -28,8 +28,9 @@ import attrs
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.lattice import Lattice, check_bounds
-from prudent.release.noise import Law
-from prudent.release.sums.additive import NoiseRegion
+from prudent.release.noise import Distribution
+from prudent.release.outcome import NoiseSpread
+from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion
 
 Moment = Literal["count", "mean", "variance", "deviation"]
 
@@ -105,11 +106,13 @@ class MomentSums:
                 ]
         return [each >> self._shift for each in exact]
 
-    def moments(self, noisy: Sequence[int], scale: float, law: Law) -> "Moments":
+    def moments(self, noisy: Sequence[int], scale: float, distribution: Distribution) -> "Moments":
         """Return what noisy sums tell of the column, given the scale of their noise in steps."""
         step = self.step
         # One step for the rounding of the sums, and one for that of the noise.
-        region = NoiseRegion(tuple(each * step for each in noisy), law, scale * step, 2 * step)
+        region = NoiseRegion(
+            tuple(each * step for each in noisy), distribution, scale * step, 2 * step
+        )
         ends = self.lattice.value(self.lattice.low), self.lattice.value(self.lattice.high)
         return Moments(region, ends, self.lattice.spacing)
 
@@ -296,3 +299,44 @@ def _about(t: float, sums: Sequence[float]) -> float:
     """The sum of squared distances of the fractions from t, from sums of degree 2."""
     none, one, both = sums
     return none * t**2 - one * t * (1 - t) + both * (1 - t) ** 2
+
+
+@attrs.frozen
+class ClippedTotal:
+    """The sum of a column of values clipped to bounds, in steps of a lattice.
+
+    Guarantee:
+        `sensitivity` bounds the change of what `read` returns when `records` records are added or
+        removed: each contributes a whole number of steps between the ends of the lattice.
+
+    Attributes:
+        lattice: The lattice, which ends at the bounds.
+        records: The largest number of records of one privacy unit.
+    """
+
+    lattice: Lattice
+    records: int = 1
+
+    @classmethod
+    def between(cls, bounds: tuple[float, float], records: int = 1) -> "ClippedTotal":
+        """Return the total of values clipped to these bounds, on a fine lattice."""
+        low, high = check_bounds(bounds)
+        farther = max(abs(low), abs(high)) * records
+        return cls(Lattice.for_unit(math.ldexp(farther, -_BITS), (low, high)), records)
+
+    @property
+    def sensitivity(self) -> int:
+        """How far one unit moves the sum, in steps: by the bound that is farther from zero."""
+        return self.records * max(abs(self.lattice.low), abs(self.lattice.high))
+
+    def read(self, column: Column) -> int:
+        """The exact sum, in steps."""
+        lattice = self.lattice
+        return column.clipped_sum(lattice.value(lattice.low), lattice.value(lattice.high), lattice)
+
+    def spread(self, mechanism: AdditiveMechanism) -> NoiseSpread:
+        """The spread of the noisy sum."""
+        spacing = self.lattice.spacing
+        return NoiseSpread(
+            mechanism.distribution, mechanism.scale(self.sensitivity) * spacing, spacing
+        )

@@ -34,19 +34,86 @@ import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import attrs
 import dp_accounting as dp
+import numpy as np
 
 from prudent import _validate
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
+from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
 from prudent.release.failures import withheld
-from prudent.release.margins.quantile import rational
+from prudent.release.lattice import IntArray
 from prudent.release.noise import Noise, source_of
-from prudent.release.selection.measure import DoubleMeasure, Measure
-from prudent.release.selection.sampler import Decay, choose, draw, rate
-from prudent.release.selection.window import Window
+from prudent.release.ptr.margins import rational
+
+
+@attrs.frozen(eq=False)
+class NearTarget:
+    """Consecutive order statistics around the target p n of n records. Private.
+
+    A count that the window determines is exact if it is within `reach` of the target. Otherwise
+    the true count is on the same side and at least as far away. So distances from the target are
+    exact up to `reach`, and at least `reach` where they are not.
+
+    Attributes:
+        target: p n in units of 1/unit records, a whole number.
+        unit: The denominator of p.
+        first: The number of records before the window.
+        indices: The index of each record in the window, ascending.
+    """
+
+    target: int
+    unit: int
+    first: int
+    indices: IntArray
+
+    @classmethod
+    def read(cls, column: Column, measure: Measure, p: Fraction, reach: int) -> "NearTarget":
+        """Read the ranks within `reach` of the target, by one count and one range of ranks."""
+        target = p.numerator * column.count()
+        centre = target // p.denominator
+        first = max(0, centre - reach)
+        values = column.order_statistics(first + 1, centre + reach + 1)
+        return cls(target, p.denominator, first, measure.indices(values))
+
+    def pieces(self, low: int) -> tuple[list[int], list[int]]:
+        """Divide all indices into points that hold records and the gaps between them.
+
+        A point whose records have the ranks i, ..., j covers the rank interval [i - 1, j]; a value
+        in the gap after it covers [j, j] alone.
+
+        Args:
+            low: The least index.
+
+        Returns:
+            Where each piece starts, and its distance from the target in units of 1/unit records.
+        """
+        points, places = np.unique(self.indices, return_index=True)
+        ranks = [*places.tolist(), len(self.indices)]
+        starts, distances = [low], [abs(self._from_target(self.first))]
+        for point, before, upto in zip(points.tolist(), ranks[:-1], ranks[1:], strict=True):
+            above = self._from_target(self.first + before)
+            below = -self._from_target(self.first + upto)
+            starts += [point, point + 1]
+            distances += [max(0, above, below), abs(below)]
+        return starts, distances
+
+    def depth(self, low: int, high: int) -> int:
+        """The number of records by which an interval of indices covers the target, times `unit`.
+
+        It is the lesser of #{records <= high} - p n and p n - #{records < low}. If it is positive,
+        the quantile lies in the interval.
+        """
+        upto = self.first + int(np.searchsorted(self.indices, high, side="right"))
+        below = self.first + int(np.searchsorted(self.indices, low, side="left"))
+        return min(self._from_target(upto), -self._from_target(below))
+
+    def _from_target(self, count: int) -> int:
+        return count * self.unit - self.target
+
 
 CONFIDENCE = 0.95
 """Least probability with which an interval contains the quantile of the data, by default."""
@@ -236,7 +303,7 @@ class ExponentialQuantile:
         return withheld(self._release, column, source_of(noise))
 
     def _release(self, column: Column, noise: Noise) -> Selected:
-        window = Window.read(column, self.measure, self.p, self.reach)
+        window = NearTarget.read(column, self.measure, self.p, self.reach)
         index = draw(self.measure, *self.value_weights(window), noise)
         value = self.measure.value(index)
         if self.interval_share == 0:
@@ -252,12 +319,14 @@ class ExponentialQuantile:
             chosen == len(intervals) - 1,
         )
 
-    def value_weights(self, window: Window) -> tuple[list[int], list[int]]:
+    def value_weights(self, window: NearTarget) -> tuple[list[int], list[int]]:
         """Where each piece of equal distance starts, and its weight. Private."""
         starts, distances = window.pieces(self.measure.low)
         return starts, Decay(self._value_rate, self.cap, window.unit).weights(distances)
 
-    def interval_weights(self, window: Window, intervals: Sequence[tuple[int, int]]) -> list[int]:
+    def interval_weights(
+        self, window: NearTarget, intervals: Sequence[tuple[int, int]]
+    ) -> list[int]:
         """The weight of each interval around a released value. Private."""
         margin = self._margin * window.unit
         depths = [window.depth(*interval) for interval in intervals[:-1]]
@@ -269,3 +338,118 @@ class ExponentialQuantile:
         last = len(weights) - 1
         masses = [wider**place * narrower ** (last - place) for place in range(last + 1)]
         return list(map(operator.mul, masses, weights))
+
+
+def _ascending(ps: Sequence[Any]) -> tuple[Fraction, ...]:
+    exact = tuple(rational(p) for p in ps)
+    if not exact or sorted(set(exact)) != list(exact):
+        raise _validate.ArgumentError("ps", "one or more probabilities, ascending", got=ps)
+    return exact
+
+
+@attrs.frozen(slots=False)
+class ExponentialQuantiles:
+    """Quantiles at several probabilities, in ascending order, for one ε.
+
+    Each of them is an `ExponentialQuantile` with a part of ε in proportion to its range
+    2 max(p, 1-p). So all of them have the same rank error. Answers are sorted afterwards, which
+    costs nothing and moves no answer further from its quantile than the worst of them was.
+
+    Guarantee:
+        A release is ε-DP with δ = 0 for adding or removing one record, by composition.
+
+    Attributes:
+        ps: The probabilities, ascending.
+        epsilon: ε of all quantiles together.
+        measure: The values an answer may take, and their masses.
+        interval_share: The fraction of ε spent on the intervals; 0 releases none.
+        confidence: Of each interval.
+    """
+
+    ps: tuple[Fraction, ...] = attrs.field(converter=_ascending)
+    epsilon: float
+    measure: Measure = attrs.field(factory=DoubleMeasure)
+    interval_share: float = INTERVAL_SHARE
+    confidence: float = CONFIDENCE
+
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, _validate.positive, "epsilon")
+        _ = self.parts  # their constructors validate the remaining fields
+
+    @cached_property
+    def parts(self) -> tuple[ExponentialQuantile, ...]:
+        """The mechanism of each quantile."""
+        ranges = [max(p, 1 - p) for p in self.ps]
+        shares = [Fraction(self.epsilon) * one / sum(ranges) for one in ranges]
+        return tuple(
+            ExponentialQuantile(
+                p, _rounded_down(share), self.measure, self.interval_share, self.confidence
+            )
+            for p, share in zip(self.ps, shares, strict=True)
+        )
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of one release."""
+        return dp.ComposedDpEvent([part.event for part in self.parts])
+
+    def release(self, column: Column, noise: Noise | None = None) -> tuple[Selected, ...]:
+        """Release the quantiles of a column; see `ExponentialQuantile.release`."""
+        answers = [part.release(column, noise) for part in self.parts]
+        ordered = sorted(answer.index for answer in answers)
+        return tuple(map(self._moved, answers, ordered))
+
+    def _moved(self, answer: Selected, index: int) -> Selected:
+        """The answer with another value, in an interval that contains it."""
+        value = self.measure.value(index)
+        if answer.interval_indices is None:
+            return Selected(value, index)
+        low, high = answer.interval_indices
+        low, high = min(low, index), max(high, index)
+        ends = self.measure.value(low), self.measure.value(high)
+        return Selected(value, index, ends, (low, high), answer.whole)
+
+
+@attrs.frozen(slots=False)
+class ExponentialRange:
+    """The interquartile range Q(3/4) - Q(1/4), from two quantiles with half of ε each.
+
+    Attributes:
+        epsilon: ε of the release.
+        measure: The values a quartile may take, and their masses.
+        interval_share: The fraction of ε spent on the interval; 0 releases none.
+        confidence: Of the interval: each quartile's is missed half as often.
+    """
+
+    epsilon: float
+    measure: Measure = attrs.field(factory=DoubleMeasure)
+    interval_share: float = INTERVAL_SHARE
+    confidence: float = CONFIDENCE
+
+    @cached_property
+    def quartiles(self) -> ExponentialQuantiles:
+        """The mechanism of the two quartiles."""
+        each = (1 + self.confidence) / 2
+        ps = Fraction(1, 4), Fraction(3, 4)
+        return ExponentialQuantiles(ps, self.epsilon, self.measure, self.interval_share, each)
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of one release."""
+        return self.quartiles.event
+
+    def release(
+        self, column: Column, noise: Noise | None = None
+    ) -> tuple[float, tuple[float, float] | None, bool]:
+        """Release the range, its interval if asked for, and whether that is useless."""
+        lower, upper = self.quartiles.release(column, noise)
+        if lower.interval is None or upper.interval is None:
+            return upper.value - lower.value, None, False
+        least = max(0.0, upper.interval[0] - lower.interval[1])
+        ends = least, upper.interval[1] - lower.interval[0]
+        return upper.value - lower.value, ends, lower.useless or upper.useless
+
+
+def _rounded_down(exact: Fraction) -> float:
+    number = float(exact)
+    return number if Fraction(number) <= exact else math.nextafter(number, 0.0)

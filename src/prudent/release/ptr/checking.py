@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from prudent import _validate
-from prudent.release.margins.quantile import RobustValue
-from prudent.release.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.margins import RobustValue
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 Data = TypeVar("Data")
 

@@ -31,18 +31,83 @@ import attrs
 import dp_accounting as dp
 import numpy as np
 
-from prudent import _validate
-from prudent._rounding import outward
+from prudent._rounding import outward, percent
 from prudent.accounting._numeric import float_above, float_share
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
+from prudent.release.exponential.measure import (
+    Decay,
+    DoubleMeasure,
+    LatticeMeasure,
+    Measure,
+    UniformMeasure,
+    choose,
+    rate,
+)
+from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.lattice import FloatArray, Lattice, check_bounds
 from prudent.release.noise import Noise
-from prudent.release.selection.measure import DoubleMeasure, LatticeMeasure, Measure
-from prudent.release.selection.quantile import ExponentialQuantile
-from prudent.release.selection.sampler import Decay, choose, rate
-from prudent.release.selection.uniform import UniformMeasure
+from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion
+
+CONFIDENCE = 0.95
+"""Least probability, over the noise, with which a share is in its interval."""
+
+
+@attrs.frozen
+class ClippedShare:
+    """Where the fraction of records outside public or released bounds lies, from two noisy counts.
+
+    A record is either inside the bounds or outside. So the two counts together change by 1 with a
+    record, and noise for a sensitivity of 1 on each pays for both.
+
+    Attributes:
+        interval: Ends of an interval that holds the fraction with probability `CONFIDENCE`, at
+            least; None if there are too few records to tell.
+    """
+
+    interval: tuple[float, float] | None
+
+    @classmethod
+    def release(
+        cls, column: Column, ends: tuple[float, float], mechanism: AdditiveMechanism, noise: Noise
+    ) -> "ClippedShare":
+        """Release the share; the mechanism must have Laplace noise."""
+        low, high = ends
+        below, within = column.counts_below(np.array([low, math.nextafter(high, math.inf)]))
+        inside = int(within - below)
+        counts = [inside, column.count() - inside]
+        records = column.contribution.records
+        noisy = mechanism.noisy(counts, records, noise)
+        region = NoiseRegion(
+            tuple(map(float, noisy)), mechanism.distribution, mechanism.scale(records), rounding=1.0
+        )
+        corners = list(region.vertices(CONFIDENCE))
+        if min(map(sum, corners)) <= 0:
+            return cls(None)
+        shares = [min(1.0, max(0.0, outside / (inside + outside))) for inside, outside in corners]
+        return cls((min(shares), max(shares)))
+
+    @staticmethod
+    def enough_records(mechanism: AdditiveMechanism, records: int) -> int:
+        """A number of records with which the share is released, as good as surely.
+
+        The noise and what is allowed for it may each take away as much as `CONFIDENCE` says.
+        """
+        region = NoiseRegion(
+            (0.0, 0.0), mechanism.distribution, mechanism.scale(records), rounding=1.0
+        )
+        return math.ceil(2 * max(map(sum, region.vertices(CONFIDENCE))))
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return "The bounds are private; how many values lay outside is not known."
+        low, high = outward(*(100 * share for share in self.interval))
+        return (
+            f"The bounds are private; {low}% to {high}% of the values lay outside and were moved "
+            f"to the nearer one (confidence {percent(CONFIDENCE)})."
+        )
+
 
 _DEPTH = 16.0  # k, the number of records that should lie outside, times ε of the radius
 _USUAL = 2.0**10  # the radius around zero that the prior prefers
@@ -167,11 +232,7 @@ class Clipping:
     @classmethod
     def to(cls, bounds: tuple[Any, Any], scale: Scale) -> "Clipping":
         """Clip to public bounds, given as values of the column's type."""
-        try:
-            low, high = bounds
-        except Exception:  # whatever an object raises that is no pair
-            raise _validate.ArgumentError("bounds", "a pair (low, high)", got=bounds) from None
-        return cls(given=check_bounds((scale.number(low), scale.number(high))))
+        return cls(given=check_bounds(scale.pair(bounds)))
 
     @classmethod
     def privately(cls, column: Column, centre: float, radius: float) -> "Clipping":
@@ -192,11 +253,6 @@ class Clipping:
         part = 1 if centre else _LARGEST_PART
         width = PrivateRadius(epsilon=radius, records=records, whole=scale.whole, part=part)
         return cls(centre=median, radius=width)
-
-    @property
-    def private(self) -> bool:
-        """Whether the bounds are released, and paid for."""
-        return self.radius is not None
 
     @property
     def events(self) -> list[dp.DpEvent]:

@@ -4,8 +4,14 @@ The proposal is a sensitivity τ. A private test decides whether the data set is
 set on which one record can move the statistic by more than τ. If it is, the robust statistic f₂ is
 released with noise calibrated to τ. If not, the mechanism refuses, or releases a fallback f₁ with
 noise calibrated to its global sensitivity.
+
+**Calibration** to (ε, δ) chooses the test, its failure probability and the noise. The cost of a run
+is the larger of two cases, not their sum: an accident of the test, which costs δ₀, and the test
+together with the noise. So δ₀ could be all of δ for a single release. Using half of it leaves the
+other half to a ledger, and raises the threshold by less than one scale of the test's noise.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -17,17 +23,19 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from prudent import _validate
 from prudent._rounding import exact
 from prudent.accounting import (
+    DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    GaussianTest,
     MarginTest,
     ProposeTestReleaseDpEvent,
     Reveals,
 )
-from prudent.release.calibration import checked_target, with_least_noise
+from prudent.accounting.calibration import Search, solve
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice
-from prudent.release.margins.quantile import RobustValue
-from prudent.release.noise import LARGEST_SCALE, Law, Noise, checked_test, source_of
+from prudent.release.noise import LARGEST_SCALE, SLACK, Distribution, Noise, checked_test, source_of
 from prudent.release.outcome import Branch, NoiseSpread, Outcome, Refused, Released
+from prudent.release.ptr.margins import RobustValue
 
 Data = TypeVar("Data")
 
@@ -54,7 +62,7 @@ class ProposeTestReleaseMechanism:
         propose: The proposal τ, in the unit of the data. 0 stands for a category, which is released
             without noise or refused.
         robust_noise_multiplier: Noise scale of f₂, divided by τ.
-        law: Distribution of the noise in both branches; Laplace for a single number only.
+        distribution: Distribution of the noise in both branches; Laplace for a single number only.
         test: A discrete test of the margin.
         failure: δ₀, the largest probability with which a margin of 0 passes.
         bounds: Public bounds on the data; None if there are none.
@@ -70,7 +78,7 @@ class ProposeTestReleaseMechanism:
     robust_noise_multiplier: float
     test: MarginTest
     failure: float
-    law: Law = Law.LAPLACE
+    distribution: Distribution = Distribution.LAPLACE
     bounds: tuple[float, float] | None = None
     fallback_sensitivity: float | None = None
     fallback_noise_multiplier: float = math.inf
@@ -83,7 +91,7 @@ class ProposeTestReleaseMechanism:
         checked_test(self.test)
         if self.fallback_sensitivity is not None:
             _validate.positive(fallback_sensitivity=self.fallback_sensitivity)
-        _validate.one_of(list(Law), law=self.law)
+        _validate.one_of(list(Distribution), distribution=self.distribution)
         _validate.fields(self, _validate.flag, "monotone")
         if self.falls_back:
             self._check_fallback()
@@ -136,7 +144,7 @@ class ProposeTestReleaseMechanism:
         fallback_sensitivity: float | None = None,
         fallback: bool = False,
         monotone: bool = False,
-        law: Law = Law.LAPLACE,
+        distribution: Distribution = Distribution.LAPLACE,
         test: MarginTest | None = None,
         failure: float | None = None,
     ) -> "ProposeTestReleaseMechanism":
@@ -152,7 +160,7 @@ class ProposeTestReleaseMechanism:
                 between the bounds.
             fallback: Whether a failed test releases the statistic with noise for `bounds`.
             monotone: Whether adding a record can only lower the margin.
-            law: Distribution of the noise of the value.
+            distribution: Distribution of the noise of the value.
             test: A discrete test; None selects the one with the smaller error.
             failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
                 delta/2.
@@ -170,14 +178,14 @@ class ProposeTestReleaseMechanism:
             propose=propose,
             robust_noise_multiplier=1.0,
             test=DiscreteLaplaceTest(1.0),
-            failure=checked_target(epsilon, delta, failure),
+            failure=_checked_target(epsilon, delta, failure),
             bounds=bounds,
             fallback_sensitivity=fallback_sensitivity,
             fallback_noise_multiplier=1.0 if _validate.flag(fallback=fallback) else math.inf,
             monotone=_validate.flag(monotone=monotone),
-            law=law,
+            distribution=distribution,
         )
-        return with_least_noise(unscaled, epsilon, delta, test)
+        return _with_least_noise(unscaled, epsilon, delta, test)
 
     @property
     def falls_back(self) -> bool:
@@ -220,7 +228,7 @@ class ProposeTestReleaseMechanism:
         value may be charged as a composition: either the noise covers what one record can change,
         or the charge for the accident already covers everything that follows.
         """
-        if self.law is Law.GAUSSIAN and self.propose:
+        if self.distribution is Distribution.GAUSSIAN and self.propose:
             return self._test_event(self.fallback_noise_multiplier, self.robust_noise_multiplier)
         test = self._test_event(math.inf, _STILL)
         if self.propose == 0:  # there is no fallback, so no noisy value is ever released
@@ -256,8 +264,9 @@ class ProposeTestReleaseMechanism:
         """
         noise = source_of(noise)
         measured = withheld(measure, data)
-        if self.law is Law.LAPLACE and len(measured.value) != 1:  # independent of the test
-            raise ValueError("Expected law=Law.GAUSSIAN for a vector, got Law.LAPLACE.")
+        single = len(measured.value) == 1  # independent of the test
+        if self.distribution is Distribution.LAPLACE and not single:
+            raise ValueError("Expected distribution=Distribution.GAUSSIAN for a vector.")
         noisy_margin = min(measured.margin, self.cap) + noise.of_test(self.test)
         if noisy_margin > self.threshold:
             if self.propose == 0:
@@ -285,13 +294,13 @@ class ProposeTestReleaseMechanism:
     def spread(self, scale: float) -> NoiseSpread:
         """The spread of a value with noise of this scale, in steps."""
         spacing = self.lattice.spacing
-        return NoiseSpread(self.law, scale * spacing, spacing)
+        return NoiseSpread(self.distribution, scale * spacing, spacing)
 
     def _released(
         self, steps: Sequence[int], scale: float, branch: Branch, noise: Noise
     ) -> Released:
         scale = math.nextafter(scale, math.inf)  # the product may have been rounded down
-        added = noise.of_value(self.law, scale, len(steps))
+        added = noise.of_value(self.distribution, scale, len(steps))
         lattice, spread = self.lattice, self.spread(scale)
         values = [lattice.value(one + other) for one, other in zip(steps, added, strict=True)]
         value = values[0] if len(values) == 1 else tuple(values)
@@ -303,3 +312,151 @@ class ProposeTestReleaseMechanism:
             self.event,
             spread=spread if len(values) == 1 else None,
         )
+
+
+_TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
+"""Fraction of ε spent on the test with Gaussian noise; nearly optimal for ε from 0.1 to 5."""
+
+_CERTAIN = 2.0  # a margin this many standard deviations above the threshold passes reliably
+_SMALLEST_EPSILON = 1e-3
+_NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
+
+
+def _with_least_noise(
+    mechanism: ProposeTestReleaseMechanism, epsilon: float, delta: float, test: MarginTest | None
+) -> ProposeTestReleaseMechanism:
+    """Return this mechanism with the least noise of which one run is (epsilon, delta)-DP.
+
+    See `ProposeTestReleaseMechanism.calibrate` for the arguments and the guarantee.
+    """
+    if test is None and mechanism.distribution is Distribution.LAPLACE:
+        return _purely(mechanism, epsilon)
+    target = epsilon * (1 - SLACK), delta * (1 - SLACK)
+    tests = _tests(*target) if test is None else (test,)
+    return min(
+        (_with_noise(attrs.evolve(mechanism, test=test), *target) for test in tests),
+        key=_expected_error,
+    )
+
+
+def _checked_target(epsilon: float, delta: float, failure: float | None) -> float:
+    """Check ε and δ, and return the probability that a margin of 0 passes: given, or half of δ."""
+    _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
+    _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+    return delta / 2 if failure is None else _within_delta(failure, delta)
+
+
+def _within_delta(failure: float, delta: float) -> float:
+    try:
+        return _validate.between(0, delta, ends="(]", failure=failure)
+    except ValueError:
+        raise _validate.ArgumentError(
+            "failure",
+            f"in (0, delta = {delta:g}]",
+            got=failure,
+            why="a margin of 0 that passes may reveal everything, and delta pays for that",
+            hint="Lower failure, or raise delta.",
+        ) from None
+
+
+def _purely(mechanism: ProposeTestReleaseMechanism, epsilon: float) -> ProposeTestReleaseMechanism:
+    """Spend half of ε on the test and half on the value, which minimises noise × threshold.
+
+    Nothing needs to be solved. Either the data are sensitive, and all that can happen is an
+    accident of probability `failure` <= δ; or the test and the value are ε/2-DP each, so that both
+    together are ε-DP.
+    """
+    parts = 2 if mechanism.propose else 1  # a value without noise leaves all of ε to the test
+    scale = math.nextafter(parts / epsilon, math.inf)
+    return attrs.evolve(
+        mechanism,
+        test=DiscreteLaplaceTest(scale),
+        robust_noise_multiplier=scale,
+        fallback_noise_multiplier=scale if mechanism.falls_back else math.inf,
+    )
+
+
+def _expected_error(mechanism: ProposeTestReleaseMechanism) -> float:
+    """A number proportional to the noise at the least proposal that passes the test reliably.
+
+    That proposal grows with the margin that the test requires.
+    """
+    spread = mechanism.test.scale * _CERTAIN
+    if isinstance(mechanism.test, DiscreteLaplaceTest):
+        spread *= math.sqrt(2)
+    return mechanism.robust_noise_multiplier * (mechanism.threshold + spread)
+
+
+@functools.lru_cache(maxsize=256)
+def _tests(epsilon: float, delta: float) -> tuple[MarginTest, ...]:
+    """Return one test of each kind, each within its fraction of ε on its own."""
+    scale = solve(
+        GaussianTest,
+        Search(safe=1e4, unsafe=1e-2, guess=5 / epsilon),
+        epsilon=_TEST_SHARES[DiscreteGaussianTest] * epsilon,
+        delta=delta,
+        name="scale",
+    )
+    laplace = DiscreteLaplaceTest(1 / (_TEST_SHARES[DiscreteLaplaceTest] * epsilon))
+    return laplace, DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
+
+
+def _with_noise(
+    mechanism: ProposeTestReleaseMechanism, epsilon: float, delta: float
+) -> ProposeTestReleaseMechanism:
+    """Set the least noise; fields that do not affect the cost are fixed, so that caching works."""
+    bare = attrs.evolve(
+        mechanism,
+        propose=1.0 if mechanism.propose else 0.0,
+        robust_noise_multiplier=1.0,
+        bounds=(0.0, 1.0) if mechanism.falls_back else None,
+        fallback_sensitivity=None,
+        fallback_noise_multiplier=1.0 if mechanism.falls_back else math.inf,
+    )
+    return _noisier(mechanism, _least_multiplier(bare, epsilon, delta))
+
+
+def _noisier(
+    mechanism: ProposeTestReleaseMechanism, multiplier: float
+) -> ProposeTestReleaseMechanism:
+    fallback = multiplier if mechanism.falls_back else math.inf
+    return attrs.evolve(
+        mechanism, robust_noise_multiplier=multiplier, fallback_noise_multiplier=fallback
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _least_multiplier(
+    mechanism: ProposeTestReleaseMechanism, epsilon: float, delta: float
+) -> float:
+    """Return the least noise multiplier; with a Gaussian test, one within a few per cent of it.
+
+    The branch of a Gaussian test has hundreds of dominating pairs. Releasing the noisy margin of a
+    continuous Gaussian has only one, and costs slightly more. Solving for the latter gives a first
+    value, which one or two corrections improve. The returned value was priced with the exact event.
+    """
+
+    def solved(event_of: Callable[[float], dp.DpEvent]) -> float:
+        return solve(event_of, _NOISE, epsilon=epsilon, delta=delta, name="noise_multiplier")
+
+    def spent(multiplier: float) -> float:
+        from prudent.accounting import PldAccountant
+
+        return PldAccountant().compose(_noisier(mechanism, multiplier).event).get_epsilon(delta)
+
+    if mechanism.distribution is Distribution.LAPLACE or not isinstance(
+        mechanism.test, DiscreteGaussianTest
+    ):
+        return solved(lambda multiplier: _noisier(mechanism, multiplier).event)
+    test = GaussianTest(mechanism.test.scale)
+    value = solved(
+        lambda multiplier: attrs.evolve(
+            _noisier(mechanism, multiplier).event, test=test, reveals=Reveals.MARGIN
+        )
+    )
+    while (cost := spent(value)) > epsilon:
+        value *= 1.01
+    for less in (value * cost / epsilon, value * math.sqrt(cost / epsilon)):
+        if less < 0.995 * value and spent(less) <= epsilon:
+            return less
+    return value
