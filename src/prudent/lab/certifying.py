@@ -42,7 +42,6 @@ _CENSUS_KEPT = 15  # one in so many of the people with small incomes; 6 % have l
 _PLANNED = 2000  # queries that attacks look at while they choose
 _ROWS = 1024
 _SINGLE = 100  # predictions that are attacked one by one
-_SLOW = ("resnet18", "minilm")  # their embeddings are kept in the user's cache
 
 
 class BrokenCertificateError(AssertionError):

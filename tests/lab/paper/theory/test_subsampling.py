@@ -7,8 +7,8 @@ import pytest
 from prudent.accounting.conditions import ConditionError
 from prudent.accounting.mechanisms import gaussian_rdp
 from prudent.accounting.moments import laplace_rdp
-from prudent.lab.paper.theory import subsampling
-from prudent.lab.paper.theory.subsampling import ptr_rdp
+from prudent.lab.paper.theory import theorems as subsampling
+from prudent.lab.paper.theory.theorems import ptr_rdp
 
 RATE = 256 / 60_000
 PAPER = {"noise_multiplier": 1.1, "propose": 0.5, "test_scale": 1.0, "failure": 1e-8}

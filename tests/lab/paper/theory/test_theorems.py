@@ -8,7 +8,7 @@ from prudent.accounting.conditions import ConditionError
 from prudent.accounting.conversion import rdp_to_epsilon_balle
 from prudent.accounting.mechanisms import gaussian_delta, gaussian_rdp
 from prudent.accounting.moments import laplace_rdp
-from prudent.lab.paper.theory import subsampling as theorems
+from prudent.lab.paper.theory import theorems
 
 ORDERS = np.arange(2, 201)
 
