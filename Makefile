@@ -3,8 +3,8 @@
 PYTHON ?= python3
 WORKERS ?= 2
 # Tests of what is not installed are skipped; CI installs every extra.
-TEST_EXTRAS ?= dev+plots+tables+train
-DEMO_EXTRAS := plots+tables+train
+TEST_EXTRAS ?= dev+lab+tables
+DEMO_EXTRAS := lab+tables
 TESTS ?= tests
 CONSTRAINTS ?= constraints.txt
 
@@ -31,7 +31,7 @@ export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 .PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
 .NOTPARALLEL:
 
-venv: $(call has,dev+docs+lint+plots+tables+train)
+venv: $(call has,dev+docs+lab+lint+tables)
 
 demo: $(call has,$(DEMO_EXTRAS))
 	$(BIN)/prudent demo
@@ -59,7 +59,7 @@ test-peers: $(WHEEL_SITE)/.installed
 
 # Each notebook of docs/tutorials from its first cell to its last; fails if one of them does.
 .PHONY: test-tutorials run-tutorials tutorials
-TUTORIAL_EXTRAS := dev+docs+huggingface+peers+plots+tables+train
+TUTORIAL_EXTRAS := dev+docs+huggingface+lab+peers+tables
 test-tutorials:
 	$(MAKE) run-tutorials TEST_EXTRAS=$(TUTORIAL_EXTRAS) TESTS=tests/test_tutorials.py
 
@@ -92,7 +92,7 @@ build/constraints-federated.txt: constraints-federated.txt constraints.txt
 	mkdir -p build
 	awk -F== 'NR == FNR { named[$$1]; print; next } !($$1 in named)' $^ >$@
 
-lint: $(call has,dev+lint+plots+tables+train)
+lint: $(call has,dev+lab+lint+tables)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -116,7 +116,7 @@ publish-docs: $(call has,docs)
 	PATH="$(ROOT)/$(BIN):$$PATH" mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
 	$(if $(ALIAS),PATH="$(ROOT)/$(BIN):$$PATH" mike set-default $(PUSH) $(ALIAS))
 
-bench: $(call has,peers+plots+tables+train)
+bench: $(call has,lab+peers+tables)
 	$(BIN)/python -m benchmarks
 
 clean:

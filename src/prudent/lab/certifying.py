@@ -43,7 +43,6 @@ _PLANNED = 2000  # queries that attacks look at while they choose
 _ROWS = 1024
 _CODED = 4096  # records, by several threads
 _SINGLE = 100  # predictions that are attacked one by one
-_SLOW = ("resnet18", "minilm")  # their embeddings are kept in the user's cache
 
 
 class BrokenCertificateError(AssertionError):

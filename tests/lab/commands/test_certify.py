@@ -180,9 +180,9 @@ def test_the_map_of_glyphs_is_made_by_a_command(
 ) -> None:
     from prudent.lab.feature_files import glyph_network, letters
 
-    training = letters.Recipe(batch=8, width=16, channels=(4, 4, 4, 4))
-    few = glyph_network.Recipe(classes=3, others=6, copies=4, training=training)
-    monkeypatch.setattr(glyph_network, "Recipe", lambda: few)
+    training = letters.NetworkRecipe(batch=8, width=16, channels=(4, 4, 4, 4))
+    few = glyph_network.GlyphRecipe(classes=3, others=6, copies=4, training=training)
+    monkeypatch.setattr(glyph_network, "GlyphRecipe", lambda: few)
     flags = ("certify", "make-features", "--features", "glyphs", "--steps", "1", "--json")
     answer = prudent(*flags, "--out", str(tmp_path / "glyphs.npz"))
     assert answer.status == 0

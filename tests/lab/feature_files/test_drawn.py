@@ -11,10 +11,10 @@ from prudent.lab.feature_files import glyph_network, glyphs, letters  # noqa: E4
 from prudent.lab.feature_files.glyphs import FORMS, digits  # noqa: E402
 from prudent.records.whole_network import read_network  # noqa: E402
 
-SMALL = letters.Recipe(
+SMALL = letters.NetworkRecipe(
     steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3
 )
-FEW = glyph_network.Recipe(classes=6, others=12, copies=5, training=SMALL)
+FEW = glyph_network.GlyphRecipe(classes=6, others=12, copies=5, training=SMALL)
 
 
 def images(count: int, seed: int = 5) -> np.ndarray:

@@ -20,12 +20,12 @@ from prudent.records.whole_network import TOP, Layer, write_network
 _AT_ONCE = 4000
 
 
-def _training() -> letters.Recipe:
-    return letters.Recipe(steps=4000, channels=(32, 64, 128, 128), half=True)
+def _training() -> letters.NetworkRecipe:
+    return letters.NetworkRecipe(steps=4000, channels=(32, 64, 128, 128), half=True)
 
 
 @attrs.frozen
-class Recipe:
+class GlyphRecipe:
     """How the network is made.
 
     Attributes:
@@ -44,7 +44,7 @@ class Recipe:
     variation: float = 0.2
     loops: float = 0.25
     seed: int = 5
-    training: letters.Recipe = attrs.field(factory=_training)
+    training: letters.NetworkRecipe = attrs.field(factory=_training)
 
     def drawn(self, classes: int, seed: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
         """Images of new characters, as bytes, and their classes."""
@@ -58,7 +58,7 @@ class Recipe:
 
 
 def trained(
-    recipe: Recipe, device: torch.device | str = "cpu"
+    recipe: GlyphRecipe, device: torch.device | str = "cpu"
 ) -> tuple[tuple[Layer, ...], dict[str, Any]]:
     """Train a network on synthetic glyphs and round it to whole numbers.
 
@@ -75,7 +75,7 @@ def trained(
 
 
 def assembled(
-    recipe: Recipe, model: letters.Convolutions, device: torch.device | str = "cpu"
+    recipe: GlyphRecipe, model: letters.Convolutions, device: torch.device | str = "cpu"
 ) -> tuple[Layer, ...]:
     """The layers of a trained network, centred and whitened by characters it has not seen."""
     images, labels = recipe.drawn(recipe.others, recipe.seed + 1, device)
@@ -83,7 +83,7 @@ def assembled(
 
 
 def make(
-    path: Path, recipe: Recipe | None = None, *, device: str = "cpu", steps: int | None = None
+    path: Path, recipe: GlyphRecipe | None = None, *, device: str = "cpu", steps: int | None = None
 ) -> dict[str, Any]:
     """Train the network by its recipe and write its weight file.
 
@@ -96,7 +96,7 @@ def make(
     Returns:
         How the weights were made.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or GlyphRecipe()
     if steps is not None:
         training = attrs.evolve(recipe.training, steps=_validate.count(1, steps=steps))
         recipe = attrs.evolve(recipe, training=training)

@@ -34,7 +34,7 @@ _GLYPHS = 1000
 
 
 @attrs.frozen
-class Recipe:
+class LandmarkRecipe:
     """How landmarks are made.
 
     Attributes:
@@ -66,12 +66,12 @@ _HELD = (
 )
 
 RECIPES = {
-    "letters": Recipe(8000, 4000, (-0.165, -0.04), (0.0, 0.2, 0.6), saw=_HELD),
-    "glyphs": Recipe(12_000, 12_000, (-0.087, 0.07), (0.8, 0.5, 0.0), seed=77, saw=_HELD),
+    "letters": LandmarkRecipe(8000, 4000, (-0.165, -0.04), (0.0, 0.2, 0.6), saw=_HELD),
+    "glyphs": LandmarkRecipe(12_000, 12_000, (-0.087, 0.07), (0.8, 0.5, 0.0), seed=77, saw=_HELD),
 }
 
 
-def make(path: Path, name: str, recipe: Recipe | None = None) -> dict[str, Any]:
+def make(path: Path, name: str, recipe: LandmarkRecipe | None = None) -> dict[str, Any]:
     """Draw public images, code them and write the landmarks of a map.
 
     Returns:
@@ -116,7 +116,7 @@ def write(
         )
 
 
-def _letters(recipe: Recipe) -> npt.NDArray[np.uint8]:
+def _letters(recipe: LandmarkRecipe) -> npt.NDArray[np.uint8]:
     """Public letters, a part of them turned or mirrored, in an order that mixes all."""
     from prudent.lab.datasets import load
 
@@ -130,7 +130,7 @@ def _letters(recipe: Recipe) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(ways[turns, np.arange(len(plain))])
 
 
-def _glyphs(recipe: Recipe) -> npt.NDArray[np.uint8]:
+def _glyphs(recipe: LandmarkRecipe) -> npt.NDArray[np.uint8]:
     """Two copies each of synthetic glyphs, in an order that mixes all."""
     hand, parts = Hand.seeded(recipe.seed), []
     for start in range(0, recipe.count, 2 * _GLYPHS):

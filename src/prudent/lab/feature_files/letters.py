@@ -26,7 +26,7 @@ _TURNS = 8
 
 
 @attrs.frozen
-class Recipe:
+class NetworkRecipe:
     """How the network is trained.
 
     Attributes:
@@ -63,7 +63,7 @@ class Recipe:
 class Convolutions(nn.Module):
     """The network in floating point: convolutions, a dense layer, and a head that names classes."""
 
-    def __init__(self, recipe: Recipe, classes: int) -> None:
+    def __init__(self, recipe: NetworkRecipe, classes: int) -> None:
         super().__init__()
         *inner, third, last = recipe.channels
         pads = [1] * len(inner) + [0, 0]
@@ -127,7 +127,7 @@ def bent(images: Tensor, jitter: float, random: torch.Generator) -> Tensor:
 
 
 def trained(
-    recipe: Recipe, images: Tensor, labels: Tensor, device: torch.device | str = "cpu"
+    recipe: NetworkRecipe, images: Tensor, labels: Tensor, device: torch.device | str = "cpu"
 ) -> tuple[tuple[Layer, ...], dict[str, Any]]:
     """Train a network and round it to whole numbers.
 
@@ -149,14 +149,14 @@ def trained(
     return layers, attrs.asdict(recipe) | {"loss": loss, "torch": torch.__version__}
 
 
-def seeded(recipe: Recipe, device: torch.device | str) -> torch.Generator:
+def seeded(recipe: NetworkRecipe, device: torch.device | str) -> torch.Generator:
     """The source of randomness of a recipe; initial weights follow its seed too."""
     torch.manual_seed(recipe.seed)
     return torch.Generator(device).manual_seed(recipe.seed)
 
 
 def fitted(
-    recipe: Recipe, images: Tensor, labels: Tensor, random: torch.Generator
+    recipe: NetworkRecipe, images: Tensor, labels: Tensor, random: torch.Generator
 ) -> tuple[Convolutions, float]:
     """A network trained to name public images, and its mean loss in the last 100 steps.
 
@@ -281,7 +281,11 @@ def _activations(layers: tuple[Layer, ...], images: npt.NDArray[np.uint8]) -> Fl
 
 
 def make(
-    path: Path, recipe: Recipe | None = None, *, device: str = "cpu", steps: int | None = None
+    path: Path,
+    recipe: NetworkRecipe | None = None,
+    *,
+    device: str = "cpu",
+    steps: int | None = None,
 ) -> dict[str, Any]:
     """Train the network by its recipe and write its weight file.
 
@@ -296,7 +300,7 @@ def make(
     """
     from prudent.lab.datasets import load
 
-    recipe = recipe or Recipe()
+    recipe = recipe or NetworkRecipe()
     if steps is not None:
         recipe = attrs.evolve(recipe, steps=_validate.count(1, steps=steps))
     public = load("emnist-az")

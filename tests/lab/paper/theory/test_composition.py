@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.subsampling import amplify_by_sampling, strong_composition
+from prudent.lab.paper.theory.theorems import amplify_by_sampling, strong_composition
 
 
 def composed_delta(total, epsilon, delta, count):

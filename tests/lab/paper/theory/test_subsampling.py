@@ -6,8 +6,9 @@ import pytest
 
 from prudent.accounting.losses.conversion import gaussian_rdp
 from prudent.accounting.losses.moments import laplace_rdp
-from prudent.lab.paper.theory import ConditionError, subsampling
-from prudent.lab.paper.theory.subsampling import ptr_rdp
+from prudent.lab.paper.theory import ConditionError
+from prudent.lab.paper.theory import theorems as subsampling
+from prudent.lab.paper.theory.theorems import ptr_rdp
 
 RATE = 256 / 60_000
 PAPER = {"noise_multiplier": 1.1, "propose": 0.5, "test_scale": 1.0, "failure": 1e-8}

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from prudent.accounting.losses.conversion import gaussian_delta, gaussian_rdp, rdp_to_epsilon_balle
 from prudent.accounting.losses.moments import laplace_rdp
-from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory import subsampling as theorems
+from prudent.lab.paper.theory import ConditionError, theorems
 
 ORDERS = np.arange(2, 201)
 

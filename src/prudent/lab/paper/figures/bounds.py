@@ -23,7 +23,7 @@ from prudent.accounting.losses.conversion import (
     rdp_to_epsilon_optimal,
 )
 from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.subsampling import (
+from prudent.lab.paper.theory.theorems import (
     amplify_by_sampling,
     black_box_rdp,
     direct_epsilon,

@@ -21,7 +21,7 @@ from prudent.accounting.losses.moments import renyi_divergence
 from prudent.accounting.losses.pairs import Dominating
 from prudent.lab.paper.figures import bounds
 from prudent.lab.paper.figures.bounds import Array, Setting
-from prudent.lab.paper.theory.subsampling import (
+from prudent.lab.paper.theory.theorems import (
     direct_epsilon,
     direct_epsilon_sharpened,
     plug_in_rdp,
