@@ -97,7 +97,7 @@ lint: $(call has,dev+lab+lint+tables)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-docs: $(call has,docs)
+docs: $(call has,docs+lab)
 	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
 	$(BIN)/prudent paper report --out docs/reproduction/report.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -110,7 +110,7 @@ check-site: $(call has,browser+dev+docs)
 VERSION ?= dev
 ALIAS ?=
 PUSH ?= --push
-publish-docs: $(call has,docs)
+publish-docs: $(call has,docs+lab)
 	mkdir -p docs/explore && $(BIN)/prudent explore --export docs/explore/page.html
 	$(BIN)/prudent paper report --out docs/reproduction/report.html
 	PATH="$(ROOT)/$(BIN):$$PATH" mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
