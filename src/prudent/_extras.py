@@ -13,9 +13,8 @@ from functools import cache
 CORE = ""
 """What is installed without any extra."""
 
-_OF_A_CLONE = frozenset(
-    {"dev", "docs", "peers"}
-)  # for people who change prudent, not for those who use it
+# For people who change prudent, not for those who use it.
+_OF_A_CLONE = frozenset({"dev", "docs", "lint", "peers"})
 _NAME = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[(?P<extras>[^\]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
 

@@ -200,3 +200,16 @@ def test_noise_is_solved_for_the_relation(accountant):
 def test_a_run_has_a_relation():
     with pytest.raises(ValueError, match="Expected relation a Relation, got 'zero-out'"):
         Run(relation="zero-out")
+
+
+@pytest.mark.parametrize("relation", [REPLACE_ONE, Relation("zero-out", 2), Relation(records=3)])
+def test_different_releases_are_not_taken_for_one(relation):
+    """In either order, and at least as expensive as the dearer of them."""
+    parts = [sampled(0.2, DiscreteLaplaceTest(scale), 3) for scale in (2.0, 0.5)]
+    dearest = max(epsilon_of(part, 1e-5, relation) for part in parts)
+    one, other = (
+        epsilon_of(dp.ComposedDpEvent(list(order)), 1e-5, relation)
+        for order in itertools.permutations(parts)
+    )
+    assert one == pytest.approx(other, rel=1e-6)
+    assert one >= dearest

@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import PoissonSampledDpEvent
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from prudent.accounting import PldAccountant
+from prudent.accounting import PldAccountant, pld_accountant
 from prudent.accounting.losses.pairs import Dominating
 from prudent.audit import CASES, audit, release
 from prudent.audit.releases import additive
@@ -232,6 +232,7 @@ def sampled_count(seed: int) -> Any:
 
 def price(delta: float = 1e-6) -> float:
     event = PoissonSampledDpEvent(0.3, DiscreteLaplaceDpEvent(2.0, 1))
+    pld_accountant._KNOWN.clear()
     return PldAccountant().compose(event).get_epsilon(delta)
 
 

@@ -22,7 +22,7 @@ BUILTINS = {"eval", "exec", "compile", "__import__"}
 SHELLS = {"os.system", "os.popen"}
 OWN = {
     "audit/auditing.py": "asks whether a mechanism can be sent to another process",
-    "records/fingerprint.py": "hashes the pickle of a value that it cannot describe otherwise",
+    "records/containers.py": "hashes the pickle of a value that it cannot describe otherwise",
     "training/parallel/processes.py": "asks whether its own error can be sent to another process",
     "tune/tuning.py": "asks whether a candidate can be sent to another process",
 }
