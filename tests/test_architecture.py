@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -261,3 +262,49 @@ def test_the_rule_catches_an_import_that_goes_back(path: str, source: str) -> No
 )
 def test_the_rule_allows_an_import_that_goes_forward(path: str, source: str) -> None:
     assert violations(source, Path(path)) == []
+
+
+def at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The imports that run when a module is imported."""
+    for node in body:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                yield node
+            case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
+                continue
+            case ast.If(body=inner) | ast.Try(body=inner) | ast.With(body=inner):
+                yield from at_import(inner)
+
+
+def graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which modules each module imports when it is imported itself."""
+    found: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        tree = ast.Module(list(at_import(ast.parse(source).body)), [])
+        names = (name for name in imported_names(tree, []) if name != module)
+        nearest = (name if name in sources else name.rpartition(".")[0] for name in names)
+        found[module] = {name for name in nearest if name in sources and name != module}
+    return found
+
+
+def test_no_module_is_imported_in_a_circle() -> None:
+    sources = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(("prudent", *path.relative_to(PACKAGE).with_suffix("").parts))
+        sources[name.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
+    TopologicalSorter(graph(sources)).prepare()
+    planted = {"prudent.a": "from prudent.b import c", "prudent.b": "import prudent.a"}
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph(planted)).prepare()
+
+
+MOST_MODULES = 12
+EXCEPTIONS = {".": 14, "cli": 20}  # small helpers at the ground; one module for each command
+
+
+def test_a_folder_holds_what_a_person_can_keep_in_mind() -> None:
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    for folder in folders:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        name = folder.relative_to(PACKAGE).as_posix()
+        assert len(modules) <= EXCEPTIONS.get(name, MOST_MODULES), name
