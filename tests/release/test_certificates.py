@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import prudent
 from prudent.release.certificates import (
     CAP,
     DistanceRelease,
@@ -123,3 +124,15 @@ def test_zero_certifies_nothing() -> None:
     mechanism = DistanceRelease(epsilon=1.0, confidence=0.999)
     found = mechanism.release(0, 0, 1, noise=ReproducibleNoise(0))
     assert (found.needed, found.withstands) == (0, 0)
+
+
+def test_the_mode_of_categories_is_certified_without_a_tolerance() -> None:
+    data = ["a"] * 900 + ["b"] * 100
+    answers = [
+        prudent.mode(data, epsilon=1.0, delta=1e-6, certify=certify, noise=ReproducibleNoise(1))
+        for certify in (True, 0)
+    ]
+    assert answers[0] == answers[1]
+    assert answers[0].certificate.needed > 700
+    with pytest.raises(ValueError, match="Expected certify finite and >= 0, got True"):
+        prudent.median([1.0, 2.0] * 500, epsilon=1.0, certify=True)

@@ -285,9 +285,11 @@ def price(statistic: Statistic, request: Request, records: Column) -> Priced:
     epsilon = _validate.between(1e-3, 50, epsilon=request.epsilon)
     share, rest = shares_of(epsilon, CERTIFICATE_SHARE)
     certifies = DistanceRelease(epsilon=share, confidence=request.confidence)
-    tolerance = _validate.non_negative(
-        certify=records.scale.given_length("certify", request.certify)
-    )
+    tolerance = 0.0
+    if not (request.certify is True and statistic.kind(request) == "categories"):
+        tolerance = _validate.non_negative(
+            certify=records.scale.given_length("certify", request.certify)
+        )
     priced = statistic.price(attrs.evolve(request, epsilon=rest), records)
     note = (
         f"The certificate costs ε = {rounded_up(share)} of it, and counts about "

@@ -63,6 +63,7 @@ def mode(
             ignored. None: any category is possible.
         propose: For numbers: the proposal τ, how far one record may move the mode; noise is added.
             None: the most frequent category is released without noise, or refused.
+        certify: As for `median`; True for categories, which have no tolerance.
 
     The other arguments are those of `median`.
     """
