@@ -109,6 +109,8 @@ def as_html(
 
     def converted(part: str) -> str:
         made = _converter().reset().convert(part).replace("<pre>", '<pre tabindex="0">')
+        made = made.replace("<table>", '<div class="scroll words" tabindex="0"><table>')
+        made = made.replace("</table>", "</table></div>")
         return re.sub(r"<p>@@(\d+)@@</p>", lambda match: blocks[int(match[1])], made)
 
     head, *parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
