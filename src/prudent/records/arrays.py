@@ -127,7 +127,7 @@ def declared_width(records: Any) -> int | None:
 
 def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
     """Records as an array of numbers, which has one type for all, or as a sequence of records."""
-    if hasattr(records, "detach"):  # a tensor, of a type that numpy may not have
+    if hasattr(records, "is_floating_point"):  # a tensor, of a type that numpy may not have
         records = records.detach().cpu()
         records = (records.double() if records.is_floating_point() else records).numpy()
     if hasattr(records, "iloc"):  # a table: each column has a type of its own
@@ -149,7 +149,7 @@ def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
 def _numbers(record: Any) -> Real | None:
     """One record as float64, or None if it is no array of numbers."""
     try:
-        if hasattr(record, "detach"):
+        if hasattr(record, "is_floating_point"):
             return _numbers(_container(record[None])[0])
         found = np.asarray(record)
         if found.dtype.kind in _NUMBERS:
@@ -190,7 +190,7 @@ class Classes:
 
     def numbers(self, labels: Any) -> Whole:
         """The number of the class of each label, or `NONE`."""
-        if hasattr(labels, "detach"):
+        if hasattr(labels, "is_floating_point"):
             labels = labels.detach().cpu()
             labels = (labels.double() if labels.is_floating_point() else labels).numpy()
         listed = isinstance(labels, list | tuple) or not hasattr(labels, "__array__")
@@ -218,7 +218,7 @@ def _key(label: Any) -> Hashable | None:
     Methods of the built-in types are called, not those that a class of the label's own may define.
     """
     try:
-        if hasattr(label, "detach") or type(label) is np.ndarray:  # of one number
+        if hasattr(label, "is_floating_point") or type(label) is np.ndarray:  # of one number
             label = label.item()
         if isinstance(label, np.generic) and not isinstance(label, np.longdouble):
             label = label.item()
