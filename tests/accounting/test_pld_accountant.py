@@ -646,3 +646,15 @@ def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
     epsilons = np.array([0.03, 0.2]) * (1 if sigma > 1 else 20)
     deltas = [accountant.get_delta(epsilon) for epsilon in epsilons]
     assert accountant.profile(epsilons) == pytest.approx(deltas, rel=5e-3)
+
+
+def test_an_answer_cannot_be_changed_by_whoever_has_it():
+    """Prices are remembered: an array that a caller changes must not be one of them."""
+    accountant = PldAccountant().compose(dp.GaussianDpEvent(1.3))
+    deltas = (1e-5, 1e-6)
+    before = accountant.get_epsilon(deltas).copy()
+    accountant.get_epsilon(deltas)[:] = 0
+    assert np.array_equal(accountant.get_epsilon(deltas), before)
+    accountant.get_epsilon(1.0)
+    with pytest.raises(ValueError, match="target_delta"):
+        accountant.get_epsilon(True)

@@ -39,8 +39,8 @@ _MOST_RUNS = 10**12  # of one event; logarithms of moments of far more would ove
 _FEW_CANDIDATES = 64  # of which all together may cost less than what is known of the best
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
-_MOST_KNOWN = 1 << 12
-_KNOWN: dict[Any, float | Array] = {}  # ε by events, setting and δ; plans are priced repeatedly
+_MOST_KNOWN = 1 << 10
+_KNOWN: dict[Any, float] = {}  # ε by events, setting and δ; plans are priced repeatedly
 
 
 class PldAccountant(dp.PrivacyAccountant):
@@ -131,15 +131,19 @@ class PldAccountant(dp.PrivacyAccountant):
                 answered together, in a fraction of the time; an answer may then differ from that of
                 a single δ by a fraction of a percent, and is an upper bound like it.
         """
-        asked = tuple(self._entries), self._setting, target_delta
-        try:
-            if asked in _KNOWN:
-                return _KNOWN[asked]
-        except TypeError:  # an array of δ, or an event of somebody else's that has no hash
+        if not isinstance(target_delta, float):  # an answer that is an array could be changed
             return self._epsilons(target_delta)
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        return _KNOWN.setdefault(asked, self._epsilons(target_delta))
+        setting = self.neighboring_relation, self._value_discretization_interval
+        asked = tuple(self._entries), setting, target_delta
+        try:
+            known = _KNOWN.get(asked)
+        except TypeError:  # an event of somebody else's that has no hash
+            return self._epsilons(target_delta)
+        if known is None:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            known = _KNOWN[asked] = float(self._epsilons(target_delta))
+        return known
 
     def _epsilons(self, target_delta: float | Sequence[float] | Array) -> float | Array:
         composition = self._composition(upper=True)
@@ -152,11 +156,6 @@ class PldAccountant(dp.PrivacyAccountant):
             return np.asarray(np.minimum.reduce([composition.epsilons(deltas), *found]))
 
         return each(epsilons, 0, 1, target_delta=target_delta)
-
-    @property
-    def _setting(self) -> tuple[object, float]:
-        """What an ε depends on beside the events and δ."""
-        return self.neighboring_relation, self._value_discretization_interval
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Return (lower, upper) bounds on the ε of the dominating pairs; upper is `get_epsilon`.

@@ -19,9 +19,9 @@ Guarantee:
     two such norms. So it is too small by a factor of at most 1 + u (2 (2,048 + P/1,024) + K + 32),
     for P numbers in all. (Sums of products that cancel have an allowance of their own; `norms`.)
 
-    *Sums* over records are in double precision. Added up are first the
-    n rows of a chunk, times the T positions of a record, in any order, then the chunks. Let N be
-    the records of the batch. The error of a sum is at most (nT + 2) 2⁻⁵³ times the sum of the
+    *Sums* over records are in double precision. Added up are first the n rows of a chunk, times the
+    T positions of a record, in any order, then the chunks. Let N be the records of the batch. The
+    error of a sum is at most (nT + 2) 2⁻⁵³ times the sum of the
     lengths of all terms. A term is at most the clip for T = 1; for larger T the allowance in the
     norms, which is a share of at least 8ε of the square of that sum, for a machine precision ε,
     makes it at most 1/√(8ε) clips for each record: 1,024 in float32, 2.4·10⁷ in float64. Two
@@ -36,7 +36,8 @@ Guarantee:
     cancel, 64 records of 40 positions.
 
     *Runs in single precision*: on a GPU, with factors in bfloat16 or TF32 and T > 1, a kernel first
-    adds at most 1,024 products of one record by tensor cores. Of these it is assumed that k
+    adds at most 1,024 products of one record by tensor cores, with the factors of TF32 in two parts
+    of which the product of the smaller ones is left out. Of tensor cores it is assumed that k
     additions have an error of at most k 2⁻²³ of the sum of the absolute values, which leaves room
     for sums that are truncated and not rounded. What a run adds is then a number of this record
     alone, whatever stands beside it, and its length exceeds the norm by a factor of at most

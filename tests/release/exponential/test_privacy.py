@@ -15,7 +15,7 @@ from prudent.release.exponential.measure import Decay, LatticeMeasure, rate
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
 from tests.oracles.multisets import Counts, data_sets, records
-from tests.release.selection.laws import interval_law, law_of_pieces, normalised, value_law
+from tests.release.exponential.laws import interval_law, law_of_pieces, normalised, value_law
 
 SIZE = 5
 MEASURE = LatticeMeasure(Lattice(0, 0, 4))

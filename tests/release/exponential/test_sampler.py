@@ -12,7 +12,7 @@ from prudent.release.exponential.measure import Decay, LatticeMeasure, choose, d
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise, SecureNoise
-from tests.release.selection.laws import value_law
+from tests.release.exponential.laws import value_law
 
 DRAWS = 4_000
 
