@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "training": GROUND | {"accounting", "budget", "records"},
     "tune": GROUND | {"accounting", "budget", "records", "release", "training"},
     "certify": GROUND | {"accounting", "budget", "records", "release"},
+    "estimators": GROUND | {"accounting", "budget", "records", "release"},
     "audit": GROUND | {"accounting", "certify", "records", "release", "training", "tune"},
     "lab": GROUND
     | {"accounting", "audit", "budget", "certify", "prudent", "records", "release", "training"}
@@ -59,7 +60,7 @@ MAY_IMPORT = {
     | {"accounting", "audit", "budget", "certify", "prudent", "records"}
     | {"release", "samples", "training", "tune"},
     "__init__": GROUND
-    | {"accounting", "audit", "budget", "certify", "release", "training", "tune"},
+    | {"accounting", "audit", "budget", "certify", "estimators", "release", "training", "tune"},
     "__main__": {"cli"},
 }
 
