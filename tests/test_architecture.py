@@ -45,11 +45,12 @@ MAY_IMPORT = {
     "samples": GROUND,
     "budget": GROUND | {"accounting"},
     "release": GROUND | {"accounting", "budget", "records"},
+    "estimators": GROUND | {"accounting", "budget", "records", "release"},
     "training": GROUND | {"accounting", "budget", "records"},
     "tune": GROUND | {"accounting", "budget", "records", "release", "training"},
     "certify": GROUND | {"accounting", "budget", "records", "release"},
-    "estimators": GROUND | {"accounting", "budget", "records", "release"},
-    "audit": GROUND | {"accounting", "certify", "records", "release", "training", "tune"},
+    "audit": GROUND
+    | {"accounting", "certify", "estimators", "records", "release", "training", "tune"},
     "lab": GROUND
     | {"accounting", "audit", "budget", "certify", "prudent", "records", "release", "training"}
     | {"tune"},
@@ -57,7 +58,7 @@ MAY_IMPORT = {
     | {"accounting", "audit", "budget", "certify", "cli", "lab", "prudent", "records"}
     | {"release", "samples", "training", "tune"},
     "cli": GROUND
-    | {"accounting", "audit", "budget", "certify", "prudent", "records"}
+    | {"accounting", "audit", "budget", "certify", "estimators", "prudent", "records"}
     | {"release", "samples", "training", "tune"},
     "__init__": GROUND
     | {"accounting", "audit", "budget", "certify", "estimators", "release", "training", "tune"},

@@ -1,4 +1,4 @@
-"""Models of a table, private and without bounds, in scikit-learn's conventions.
+"""Models of a table without bounds, as scikit-learn estimators: regression and its kin.
 
 The public names are listed in `__init__.pyi`. Each is imported when it is first used.
 """
