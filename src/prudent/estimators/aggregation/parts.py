@@ -14,7 +14,7 @@ import hashlib
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -43,7 +43,8 @@ def _plain(value: Any) -> bytes:
         return f"{kind.__name__} {value!r}".encode("utf-8", "surrogatepass")
     of_numpy = kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy")
     if of_numpy and value.dtype != object:
-        return f"{value.dtype.str} {value.shape} ".encode() + value.tobytes()
+        content: bytes = value.tobytes()
+        return f"{value.dtype.str} {value.shape} ".encode() + content
     if kind in (list, tuple):
         return b"".join([kind.__name__.encode(), *map(_sized, value)])
     if kind is dict:
@@ -56,7 +57,7 @@ def _sized(value: Any) -> bytes:
     return len(content).to_bytes(8, "little") + content
 
 
-def _of_objects(cells: Sequence[Any]) -> Digests:
+def _of_objects(cells: Iterable[Any]) -> Digests:
     found: Digests = []
     for cell in cells:
         try:
