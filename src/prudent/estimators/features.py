@@ -74,6 +74,10 @@ class Features:
         found[:, 1:] = np.rint(clipped / _STEP)
         return found
 
+    def vectors(self, rows: FloatArray) -> FloatArray:
+        """The features of rows as doubles: the constant 1, and the standardised columns."""
+        return self.steps(rows) * _STEP
+
     def times(self, steps: FloatArray, matrix: FloatArray) -> FloatArray:
         """Features times a released matrix or vector, exactly alike for equal rows."""
         return product(steps, matrix * _STEP, math.sqrt(self.width) * CLIP / _STEP)
