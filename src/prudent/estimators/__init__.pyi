@@ -3,3 +3,5 @@
 from prudent.estimators.base import PrivateEstimator as PrivateEstimator
 from prudent.estimators.base import TooFewRecordsError as TooFewRecordsError
 from prudent.estimators.linear import LinearRegression as LinearRegression
+from prudent.estimators.linear import QuantileRegressor as QuantileRegressor
+from prudent.estimators.linear import Ridge as Ridge
