@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import norm
 
 from prudent.estimators.engine import LONGEST, Engine, lengths, on_grid, product
@@ -78,6 +79,11 @@ class Features:
         """The features of rows as doubles: the constant 1, and the standardised columns."""
         return self.steps(rows) * _STEP
 
+    @staticmethod
+    def at_edge(steps: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether a feature of a row is clipped."""
+        return np.asarray((np.abs(steps) >= CLIP / _STEP).any(axis=1))
+
     def times(self, steps: FloatArray, matrix: FloatArray) -> FloatArray:
         """Features times a released matrix or vector, exactly alike for equal rows."""
         return product(steps, matrix * _STEP, math.sqrt(self.width) * CLIP / _STEP)
@@ -97,6 +103,7 @@ class Whitening:
         radius: Rows of features are clipped to this length.
         eigenvalues: Those of the released second moment, at least 0, without the ridge.
         ridge: What was added to them.
+        noise: Standard deviation of the noise of an entry off the diagonal.
         root: The whitening matrix: columns are eigenvectors over the roots of the eigenvalues.
         reach: Whitened rows are clipped to this length.
     """
@@ -105,27 +112,50 @@ class Whitening:
     radius: float
     eigenvalues: FloatArray
     ridge: float
+    noise: float
     root: FloatArray
     reach: float
 
     @classmethod
-    def release(cls, engine: Engine, part: str, features: Features, count: float) -> "Whitening":
-        """Release the second moment of the features, at the price of `part`."""
+    def release(
+        cls,
+        engine: Engine,
+        part: str,
+        features: Features,
+        count: float,
+        penalty: float | FloatArray = 0.0,
+    ) -> "Whitening":
+        """Release the second moment of the features, at the price of `part`.
+
+        Args:
+            engine: Answers for the rows.
+            part: The part that pays.
+            features: What standardises the columns.
+            count: The noisy number of records.
+            penalty: What a penalised model adds to the diagonal of the second moment.
+        """
         width = features.width
         radius = math.sqrt(width)
         moment = engine.second_moment(part, lambda rows: features.steps(rows) * _STEP, radius)
         noise = engine.deviation(part) * radius**2 / math.sqrt(2)
         ridge = _RIDGE * noise * math.sqrt(width)
-        values, vectors = np.linalg.eigh(moment)
+        values, vectors = np.linalg.eigh(moment + np.diag(np.zeros(width) + penalty))
         values = np.maximum(values, 0.0)
-        effective = float(np.sum(values / (values + ridge)))
-        reach = _REACH * math.sqrt(max(effective, 1.0) / max(count, _LEAST_COUNT))
-        return cls(features, radius, values, ridge, vectors / np.sqrt(values + ridge), reach)
+        root = vectors / np.sqrt(values + ridge)
+        effective = min(max(float(np.trace(root.T @ moment @ root)), 1.0), width)
+        reach = _REACH * math.sqrt(effective / max(count, _LEAST_COUNT))
+        return cls(features, radius, values, ridge, noise, root, reach)
 
     @property
     def contraction(self) -> FloatArray:
-        """What is left of an error after one Newton step, along each eigenvector."""
-        return self.ridge / (self.eigenvalues + self.ridge)
+        """About what is left of an error after one Newton step, along each eigenvector.
+
+        The ridge leaves a part of it, and the noise of the second moment E mixes it with errors
+        along the others: rows of rootᵀ E root have about this length.
+        """
+        inverse = 1 / (self.eigenvalues + self.ridge)
+        mixed = self.noise * np.sqrt(inverse * inverse.sum())
+        return np.asarray(np.minimum(1.0, np.hypot(self.ridge * inverse, mixed)))
 
     def weights(self, steps: FloatArray) -> FloatArray:
         """The factor by which the row of each record is shortened to the radius."""
