@@ -55,7 +55,6 @@ def main() -> None:
             result = run(
                 attrs.evolve(experiment, seed=seed),
                 device=options.device,
-                progress=False,
                 dataset=data,
                 plan=plan,
                 evaluations=5,

@@ -157,7 +157,6 @@ def main():
             setup=setup,
             dataset=data,
             device=given.device,
-            progress=False,
             evaluations=1,
         )
         return result.plain() | {"seconds": round(time.time() - begun, 1)}

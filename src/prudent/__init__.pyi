@@ -27,6 +27,7 @@ from prudent.training import Execution as Execution
 from prudent.training import FixedTrim as FixedTrim
 from prudent.training import Plan as Plan
 from prudent.training import ProposeTestRelease as ProposeTestRelease
+from prudent.training import Reporting as Reporting
 from prudent.training import Step as Step
 from prudent.training import Sum as Sum
 from prudent.training import TrimmedSum as TrimmedSum

@@ -457,16 +457,9 @@ _FIT: dict[str, Any] = {
     "execution": None,
     "corrupt": None,
     "average": None,
-    "evaluate": None,
-    "evaluate_every": None,
-    "evaluate_at": (),
-    "callbacks": (),
+    "reporting": None,
     "delta": 1e-5,
-    "budget": None,
     "ledger": None,
-    "out": None,
-    "resume": False,
-    "progress": False,
     "lr": 0.1,
 }
 

@@ -42,12 +42,11 @@ def test_a_seed_fixes_everything(table, corrupt):
     experiment = attrs.evolve(FIXED, method="dpsgd", corrupt=corrupt)
     before = torch.get_rng_state()
     first, other = (
-        run(attrs.evolve(experiment, seed=seed), dataset=table, progress=False, evaluations=1)
-        for seed in (0, 1)
+        run(attrs.evolve(experiment, seed=seed), dataset=table, evaluations=1) for seed in (0, 1)
     )
     assert torch.equal(torch.get_rng_state(), before)  # the caller's draws stay the caller's
     torch.randn(7)  # and they change nothing here
-    again = run(experiment, dataset=table, progress=False, evaluations=1)
+    again = run(experiment, dataset=table, evaluations=1)
     assert torch.equal(weights(first), weights(again))
     assert not torch.equal(weights(first), weights(other))
 
@@ -55,9 +54,7 @@ def test_a_seed_fixes_everything(table, corrupt):
 @pytest.mark.unhurried
 def test_a_corruption_reaches_the_training_and_not_the_test_part(table):
     clean, bad = (
-        run(
-            attrs.evolve(FIXED, method="sgd", steps=60, corrupt=kind), dataset=table, progress=False
-        )
+        run(attrs.evolve(FIXED, method="sgd", steps=60, corrupt=kind), dataset=table)
         for kind in ("none", "sign-flip:0.5")
     )
     assert clean.accuracy > 0.9
@@ -103,7 +100,7 @@ def test_two_of_three_give_the_plan():
 
 
 def test_the_printed_numbers_are_those_of_the_plan(table):
-    result = run(attrs.evolve(FIXED, method="dpsgd"), dataset=table, progress=False)
+    result = run(attrs.evolve(FIXED, method="dpsgd"), dataset=table)
     plan = result.fitted.plan
     assert result.plain() == {
         "accuracy": result.accuracy,
@@ -152,7 +149,7 @@ def test_private_training_on_digits(method):
         corrupt="label:0.1",
         method=method,
     )
-    result = run(experiment, dataset=data, progress=False, evaluations=1)
+    result = run(experiment, dataset=data, evaluations=1)
     assert result.accuracy > 0.6
 
 
@@ -161,7 +158,7 @@ def test_private_training_on_all_digits():
     """ε = 3 with a tenth of the labels wrong, 600 steps."""
     common = Experiment(epsilon=3.0, steps=600, batch=512, lr=2.0, corrupt="label:0.1")
     for method in ("ptr", "dpsgd"):
-        result = run(attrs.evolve(common, method=method), progress=False, evaluations=1)
+        result = run(attrs.evolve(common, method=method), evaluations=1)
         assert result.epsilon <= 3.0
         assert result.accuracy > 0.9
 
@@ -180,7 +177,7 @@ def test_no_price_is_shown_for_an_attack_that_reads_other_records(corrupt, cover
 @pytest.mark.unhurried
 def test_a_corruption_is_given_as_it_is(table):
     """With its strength, and with a seed of its own."""
-    common = {"dataset": table, "progress": False, "evaluations": 1}
+    common = {"dataset": table, "evaluations": 1}
     experiment = attrs.evolve(FIXED, method="dpsgd", corrupt="gradient:0.3:variance=4")
     named, same, other, data = (
         run(attrs.evolve(experiment, corrupt=corrupt), **common)

@@ -34,6 +34,7 @@ from prudent.lab.experiment import Setup, run
 from prudent.lab.models import logistic_regression
 from prudent.lab.recipes import recipe_named
 from prudent.lab.settings import Experiment
+from prudent.training import Reporting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -221,10 +222,9 @@ def train(entry: Entry, folder: Path) -> dict[str, Any]:
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
     result = run(
         entry.experiment,
-        out=folder,
-        progress=False,
-        evaluations=EVALUATIONS,
         setup=entry.setup(),
+        evaluations=EVALUATIONS,
+        reporting=Reporting(out=folder, progress=False),
     )
     curve = [(entry.epsilon, entry.evaluation["accuracy"]) for entry in result.fitted.history]
     return result.plain() | {"curve": curve}

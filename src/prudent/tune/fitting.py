@@ -125,7 +125,7 @@ def training(
         raise ArgumentError("plan", "at least one Plan, all with the same relation", got=plan)
     if plan_of is None and len(plans) > 1:
         raise ArgumentError("plan_of", "a function when there are several plans", got=None)
-    for name in ("ledger", "out", "resume", "corrupt", "evaluate"):
+    for name in ("ledger", "corrupt", "reporting"):
         if name in fit_options:
             raise ArgumentError(name, "to be left to the search", got=fit_options[name])
     work = _Training(plans, model, loss, train_set, score, plan_of, options, fit_options)
@@ -210,7 +210,7 @@ class _Training:
         """Train, score, and keep the model."""
         import torch
 
-        from prudent.training import fit
+        from prudent.training import Reporting, fit
 
         self.check(setting)
         fitted = fit(
@@ -218,9 +218,7 @@ class _Training:
             self.model(setting),
             self.loss,
             self.train_set,
-            out=folder / _TRAINING,
-            resume=True,
-            progress=False,
+            reporting=Reporting(out=folder / _TRAINING, resume=True, progress=False),
             **{**self.fit_options, **self.options(setting)},
         )
         score = self.score(fitted.model)

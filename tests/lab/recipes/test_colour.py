@@ -122,7 +122,7 @@ def test_a_recipe_trains_a_head_on_the_features(features, images, method, monkey
     )
     labels = torch.arange(40) % 10
     data = Dataset("toy", images, labels, images[:7], labels[:7], 10, "")
-    result = run(settings, dataset=data, setup=recipe.setup, progress=False, evaluations=1)
+    result = run(settings, dataset=data, setup=recipe.setup, evaluations=1)
     assert result.fitted.plan.sampling_rate == 1.0
     assert result.fitted.model.weight.any()
 

@@ -58,7 +58,7 @@ def test_scattering_of_tensors_is_that_of_arrays(digits):
 
 def test_a_small_run_of_a_recipe(digits):
     settings = GLYPHS_LINEAR.settings(steps=4, batch=300, lr=100.0, seed=1)
-    result = run(settings, setup=GLYPHS_LINEAR.setup, dataset=digits, progress=False, evaluations=1)
+    result = run(settings, setup=GLYPHS_LINEAR.setup, dataset=digits, evaluations=1)
     assert result.epsilon <= 3.0
     assert result.accuracy > 0.3
 

@@ -91,14 +91,14 @@ def test_the_epsilon_of_a_run_includes_the_release():
     release = ReleasedWhitening(noise_multiplier=2.0)
     settings = Experiment(method="dpsgd", epsilon=3.0, delta=1e-4, steps=4, batch=160, clip=0.5)
     setup = Setup(release=release, build=linear)
-    result = run(settings, setup=setup, dataset=table(), progress=False, evaluations=1)
+    result = run(settings, setup=setup, dataset=table(), evaluations=1)
     noise = result.fitted.plan.aggregation.noise_multiplier
     accountant = PldAccountant()
     accountant.compose(dp.GaussianDpEvent(2.0)).compose(dp.GaussianDpEvent(noise), 4)
     assert result.epsilon <= 3.0
     assert result.epsilon == pytest.approx(accountant.get_epsilon(1e-4), rel=1e-3)
     assert result.fitted.history[-1].epsilon == pytest.approx(result.epsilon, rel=1e-3)
-    alone = run(settings, setup=Setup(build=linear), dataset=table(), progress=False, evaluations=1)
+    alone = run(settings, setup=Setup(build=linear), dataset=table(), evaluations=1)
     assert alone.fitted.plan.aggregation.noise_multiplier < noise
 
 
@@ -106,7 +106,7 @@ def test_a_plan_without_the_release_is_refused():
     setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)
     settings = Experiment(method="dpsgd", epsilon=3.0, steps=2, batch=100)
     with pytest.raises(ValueError, match="before"):
-        run(settings, setup=setup, dataset=table(), plan=settings.plan(160), progress=False)
+        run(settings, setup=setup, dataset=table(), plan=settings.plan(160))
 
 
 @pytest.mark.unhurried
@@ -115,7 +115,7 @@ def test_a_release_with_secret_noise_is_never_repeated(tmp_path, monkeypatch):
     settings = Experiment(method="dpsgd", epsilon=3.0, steps=2, batch=100)
 
     def start(**options):
-        run(settings, setup=setup, dataset=table(), secret_noise=True, progress=False, **options)
+        run(settings, setup=setup, dataset=table(), secret_noise=True, **options)
 
     with pytest.raises(ValueError, match="repeated"):
         start(out=tmp_path, resume=True)

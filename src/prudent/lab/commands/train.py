@@ -97,6 +97,7 @@ def train(
             why="it determines which records are bad, and a resumed run needs the same ones",
         )
     from prudent.lab.experiment import run
+    from prudent.training import Reporting
     from prudent.training.parallel.processes import is_first
 
     # How fast steps go by is not shown of data that may be secret.
@@ -105,11 +106,9 @@ def train(
         result = run(
             experiment,
             device=device_named(device),
-            out=out,
-            resume=resume,
-            progress=shows_progress() and not private,
             secret_noise=_seed_is_drawn(chosen),
             setup=None if followed is None else followed.setup,
+            reporting=Reporting(out=out, resume=resume, progress=shows_progress() and not private),
         )
     if not is_first():
         return

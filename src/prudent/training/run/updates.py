@@ -341,7 +341,8 @@ def optimizer_of(
         raise TypeError(
             "Expected optimizer to be a class such as torch.optim.SGD, and its options as keyword "
             f"arguments: {error}. fit passes every keyword that is not its own to the optimizer; "
-            "device, seed and precision belong in prudent.Execution."
+            "device, seed and precision belong in prudent.Execution; evaluate, callbacks, out, "
+            "resume and progress in prudent.Reporting."
         ) from error
     except ValueError as error:
         raise _validate.ArgumentError(
