@@ -106,7 +106,7 @@ class Result:
         return {
             "accuracy": self.accuracy,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
-            "delta": self.experiment.delta,
+            "delta": self.experiment.privacy.delta,
             "relation": to_plain(self.fitted.plan.relation),
             "steps": self.fitted.plan.steps,
             "noise_multiplier": noise,
@@ -158,9 +158,7 @@ def run(
             setup.build(data, experiment.seed),
             setup.loss,
             (data.train_features, data.train_labels),
-            lr=experiment.lr,
-            momentum=experiment.momentum,
-            average=experiment.average,
+            **attrs.asdict(experiment.optimizer),
             scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
             execution=attrs.evolve(
                 setup.execution, device=device, seed=None if secret_noise else experiment.seed
@@ -171,11 +169,12 @@ def run(
                 evaluate=accuracy(data.test_features, data.test_labels),
                 evaluate_every=max(1, -(-plan.steps // evaluations)),
             ),
-            delta=experiment.delta if experiment.is_covered else None,
+            delta=experiment.privacy.delta if experiment.is_covered else None,
         )
     spent = math.inf
     if experiment.is_covered:
-        spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
+        privacy = experiment.privacy
+        spent = fitted.plan.epsilon(privacy.delta, accountant=privacy.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return Result(experiment, fitted, final, spent)
 

@@ -110,7 +110,8 @@ def test_a_large_network_is_not_pretrained_on_a_cpu():
 def test_recipes_are_named_by_their_budgets():
     for epsilon in (1, 3, 8):
         settings = recipe_named(f"random-images-{epsilon}").settings()
-        assert (settings.epsilon, settings.delta, settings.dataset) == (epsilon, 1e-5, "cifar10")
+        privacy = settings.privacy
+        assert (privacy.epsilon, privacy.delta, settings.dataset) == (epsilon, 1e-5, "cifar10")
 
 
 @pytest.mark.parametrize("method", ["dpsgd", "ptr"])
