@@ -1,7 +1,5 @@
 """The training part of the demo: its runs differ in the method alone."""
 
-import attrs
-
 from prudent.accounting import LaplaceTest, Reveals
 from prudent.lab.demo import entries
 from prudent.lab.settings import Experiment, Method
@@ -18,12 +16,10 @@ def test_the_entries_differ_in_the_method_alone():
         Method.TRIMMED,
         Method.DPSGD,
     ]
-    paper = chosen[1].experiment
+    paper, ours = chosen[1].experiment.rule, COMMON.rule
     assert (paper.test, paper.reveals) == (LaplaceTest(1.0), Reveals.MARGIN)
     for entry in chosen:
-        same = attrs.evolve(
-            entry.experiment, method=COMMON.method, test=COMMON.test, reveals=COMMON.reveals
-        )
+        same = entry.experiment.changed(method=ours.method, test=ours.test, reveals=ours.reveals)
         assert same == COMMON
     assert (recipe.key, recipe.model, recipe.experiment.corrupt) == (
         "recipe",

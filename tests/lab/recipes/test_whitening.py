@@ -14,6 +14,7 @@ from prudent.lab.experiment import Setup, run
 from prudent.lab.recipes.digits import linear
 from prudent.lab.recipes.features import ReleasedWhitening, mapped, of_unit_length
 from prudent.lab.settings import Experiment
+from prudent.training import Reporting
 from prudent.training.keystream import Key
 from prudent.training.run.charging import RunCharge
 
@@ -118,7 +119,7 @@ def test_a_release_with_secret_noise_is_never_repeated(tmp_path, monkeypatch):
         run(settings, setup=setup, dataset=table(), secret_noise=True, **options)
 
     with pytest.raises(ValueError, match="repeated"):
-        start(out=tmp_path, resume=True)
+        start(reporting=Reporting(out=tmp_path, resume=True))
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="repeated"):
         start()

@@ -37,14 +37,14 @@ def tune(
     ],
     candidates: Annotated[
         float,
-        options.number("Expected number of candidates; with --distribution fixed their number."),
+        options.number("Expected number of candidates; their number if it is fixed."),
     ] = 10.0,
     distribution: Annotated[
         Literal["geometric", "logarithmic", "poisson", "fixed"],
         typer.Option(
             metavar="NAME",
-            help="Distribution of the number of candidates: geometric, logarithmic (cheaper; often one, "
-            "sometimes very many), poisson or fixed (dearer).",
+            help="Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
+            "one, sometimes very many), poisson or fixed (dearer).",
         ),
     ] = "geometric",
     held_out: Annotated[
@@ -149,9 +149,7 @@ def _trials(name: str, candidates: float) -> "TrialCount":
     _validate.between(1, 1e6, candidates=candidates)
     if name == "fixed":
         if candidates != int(candidates):
-            raise ArgumentError(
-                "candidates", "a whole number with --distribution fixed", got=candidates
-            )
+            raise ArgumentError("candidates", "a whole number if it is fixed", got=candidates)
         return Binomial(int(candidates), 1.0)
     if name == "poisson":
         return Poisson(candidates)

@@ -61,13 +61,7 @@ class Recorder:
     """Shows progress and writes metrics; when resuming, drops entries after the checkpoint."""
 
     def __init__(
-        self,
-        folder: Path | None,
-        start: int,
-        steps: int,
-        *,
-        progress: bool,
-        tensorboard: bool,
+        self, folder: Path | None, start: int, steps: int, *, progress: bool, tensorboard: bool
     ) -> None:
         self._path = None if folder is None else folder / "metrics.jsonl"
         if self._path is not None:

@@ -321,9 +321,7 @@ class Updates:
 
 
 def optimizer_of(
-    model: nn.Module,
-    optimizer: Callable[..., torch.optim.Optimizer],
-    options: dict[str, Any],
+    model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer], options: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """The optimizer of the trained parameters of a model."""
     if isinstance(rate := options.get("lr"), int | float):
