@@ -17,7 +17,9 @@ comma := ,
 has = $(VENV)/.has-$(1)
 
 SOURCES := $(shell find src -type f -not -path '*/__pycache__/*')
-WHEEL_SITE := build/wheel-site
+# By this name Hypothesis takes the package for one of others, and leaves its sources unread: that
+# takes seconds, and makes what it tries depend on what was imported before.
+WHEEL_SITE := build/wheel-site/site-packages
 
 # One thread per worker: on a small machine two layers of parallelism only get in each other's way.
 export OMP_NUM_THREADS ?= 1
@@ -84,7 +86,7 @@ fuzz: $(call has,$(TEST_EXTRAS))
 # Flower asks for older versions of what everything else uses: an environment of its own.
 test-federated: build/constraints-federated.txt
 	$(MAKE) test VENV=.venv-federated CONSTRAINTS=$< TEST_EXTRAS=dev+federated \
-		WHEEL_SITE=build/wheel-site-federated \
+		WHEEL_SITE=build/wheel-site-federated/site-packages \
 		TESTS='tests/training/adapters/federated tests/cli/test_errors.py tests/test_docs.py::test_the_code_on_a_page_runs[docs/federated.md]'
 
 # What constraints-federated.txt does not name is as in constraints.txt.
