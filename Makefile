@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
+.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench dist clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+lab+lint+tables)
@@ -120,6 +120,12 @@ publish-docs: $(call has,docs+lab)
 
 bench: $(call has,lab+peers+tables)
 	$(BIN)/python -m benchmarks
+
+# A wheel and a source archive, each installed into an empty environment and tried there.
+dist: $(VENV)/.ready
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+	$(BIN)/python .ci/try_dist.py dist
 
 clean:
 	rm -rf build dist site
