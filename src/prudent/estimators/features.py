@@ -28,6 +28,7 @@ _ROOM = 45.0  # records, times ε, that a quantile should be away from the end o
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
 _RIDGE = 0.5  # the ridge, in noise of an eigenvalue of the second moment
 _REACH = 1.5  # the longest whitened row, in root mean squares
+_LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shortened, at least
 _LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
 
 
@@ -104,6 +105,7 @@ class Whitening:
         eigenvalues: Those of the released second moment, at least 0, without the ridge.
         ridge: What was added to them.
         noise: Standard deviation of the noise of an entry off the diagonal.
+        penalty: What was added to the diagonal, for rows of the mean weight after clipping.
         root: The whitening matrix: columns are eigenvectors over the roots of the eigenvalues.
         reach: Whitened rows are clipped to this length.
     """
@@ -113,6 +115,7 @@ class Whitening:
     eigenvalues: FloatArray
     ridge: float
     noise: float
+    penalty: FloatArray
     root: FloatArray
     reach: float
 
@@ -139,12 +142,14 @@ class Whitening:
         moment = engine.second_moment(part, lambda rows: features.steps(rows) * _STEP, radius)
         noise = engine.deviation(part) * radius**2 / math.sqrt(2)
         ridge = _RIDGE * noise * math.sqrt(width)
-        values, vectors = np.linalg.eigh(moment + np.diag(np.zeros(width) + penalty))
+        weight = min(max(float(moment[0, 0]) / max(count, _LEAST_COUNT), _LEAST_WEIGHT), 1.0)
+        penalty = np.zeros(width) + penalty * weight
+        values, vectors = np.linalg.eigh(moment + np.diag(penalty))
         values = np.maximum(values, 0.0)
         root = vectors / np.sqrt(values + ridge)
         effective = min(max(float(np.trace(root.T @ moment @ root)), 1.0), width)
         reach = _REACH * math.sqrt(effective / max(count, _LEAST_COUNT))
-        return cls(features, radius, values, ridge, noise, root, reach)
+        return cls(features, radius, values, ridge, noise, penalty, root, reach)
 
     @property
     def contraction(self) -> FloatArray:

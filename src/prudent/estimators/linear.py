@@ -139,14 +139,13 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         features = Features(*standardise(engine, "columns", range(width), count))
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
-        penalty = self._penalty(features)
-        whitening = Whitening.release(engine, "moment", features, count, penalty)
+        whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
         fitting = Fitting(engine, count, whitening, centre, scale)
         found = np.zeros(width + 1)
         steps = []
         for number in range(self._rounds()):
             step = self._step(fitting, found, number)
-            pull = whitening.root.T @ (penalty * found)
+            pull = whitening.root.T @ (whitening.penalty * found)
             found = found + whitening.root @ (step.move - pull)
             steps.append(step)
         variance = self._spread(fitting, found, steps[-1].limit)
@@ -378,7 +377,7 @@ class QuantileRegressor(LinearModel):
 
     _title: ClassVar[str] = "quantile regression"
     _clips: ClassVar[bool] = False
-    _smoothed: ClassVar[tuple[float, ...]] = (0.75, 0.5, 0.35, 0.35)  # of the residuals, by round
+    _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
 
     def __init__(
         self,
@@ -405,14 +404,18 @@ class QuantileRegressor(LinearModel):
     def _start(self, engine: Engine, place: int, centre: float) -> float:
         return engine.quantile("target", place, self.quantile)
 
+    def _kept(self, number: int) -> float:
+        """The share of residuals over which the loss is smoothed; smaller for far quantiles."""
+        return self._smoothed[number] * 4 * self.quantile * (1 - self.quantile)
+
     @override
     def _sampling(self, steps: list[Step], variance: float) -> float:
-        density = self._smoothed[-1] / (2 * steps[-1].limit)
+        density = self._kept(-1) / (2 * steps[-1].limit)
         return self.quantile * (1 - self.quantile) / density**2
 
     @override
     def _step(self, fitting: Fitting, found: FloatArray, number: int) -> Step:
-        engine, whitening, kept = fitting.engine, fitting.whitening, self._smoothed[number]
+        engine, whitening, kept = fitting.engine, fitting.whitening, self._kept(number)
         limit = engine.length(
             "residuals", lambda rows: np.abs(fitting.residuals(rows, found)[1]), kept
         )
