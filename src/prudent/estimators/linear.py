@@ -121,12 +121,12 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
     @override
     def _parts(self, features: int) -> dict[str, Part]:
         return {
-            "columns": choices(0.2, 2 * features),
+            "columns": choices(0.3, 2 * features),
             "target": choices(0.12, 2),
             "residuals": choices(0.18, self._rounds()),
             "count": sums(0.005),
-            "moment": sums(0.2375),
-            "steps": sums(0.2375, self._rounds()),
+            "moment": sums(0.1875),
+            "steps": sums(0.1875, self._rounds()),
             "spread": sums(0.08 if self.r2 else 0.02),
         }
 
