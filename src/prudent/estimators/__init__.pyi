@@ -4,6 +4,8 @@ from prudent.estimators.aggregation.aggregate import aggregate as aggregate
 from prudent.estimators.base import PrivateEstimator as PrivateEstimator
 from prudent.estimators.base import TooFewRecordsError as TooFewRecordsError
 from prudent.estimators.linear import LinearRegression as LinearRegression
+from prudent.estimators.linear import QuantileRegressor as QuantileRegressor
+from prudent.estimators.linear import Ridge as Ridge
 from prudent.estimators.models.kmeans import KMeans as KMeans
 from prudent.estimators.models.logistic import LogisticRegression as LogisticRegression
 from prudent.estimators.models.naive_bayes import GaussianNB as GaussianNB

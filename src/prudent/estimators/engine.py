@@ -54,6 +54,13 @@ LONGEST = 2**BITS
 LADDER = 2.0 ** (np.arange(-40 * 8, 64 * 8 + 1) / 8)
 """The public values that a quantile of lengths may take."""
 
+_MASSES = [2 ** (32 - max(0, abs(place // 8 - 40) - 4) // 2) for place in range(len(LADDER))]
+"""Their masses before any data: half as much every second octave away from 1/16 and from 16.
+
+Lengths are standardised, so one that is far away is a mistake, and with equal masses the hundreds
+of values up there would make it a likely one.
+"""
+
 _EXACT = 2.0**52
 _END = 2.0**64  # no double that a quantile may be is farther from zero
 _LEAST_P = 10**6  # a probability is a multiple of one over this
@@ -196,8 +203,9 @@ class Engine:
             for low, high in zip(below, upto, strict=True)
         ]
         speed = rate(epsilon, 2 * max(exact, 1 - exact))
-        cap = math.ceil((math.log(len(LADDER)) + _FAR) / float(speed))
+        cap = math.ceil((math.log(sum(_MASSES)) + _FAR) / float(speed))
         weights = Decay(speed, cap, exact.denominator).weights(distances)
+        weights = [mass * weight for mass, weight in zip(_MASSES, weights, strict=True)]
         return float(LADDER[choose(weights, self._noise)])
 
     def total(self, name: str, vectors: Map, radius: float) -> FloatArray:

@@ -6,7 +6,7 @@ engine, as doubles, a batch at a time. A row that has no value in one of the col
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ibis
@@ -62,15 +62,24 @@ class NumberRows:
     def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
-        with rows.to_pyarrow_batches(chunk_size=_BATCH) as batches:
-            for batch in batches:
-                columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
-                yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
+        for batch in _arrow_batches(rows):
+            columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
+            yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
 
     def column(self, place: int) -> TableColumn:
         """One column of the complete rows, to be asked where the data are."""
         name = self.names[place]
         return TableColumn(self.complete.select(value=name), scale=NUMBER, owner=self._owner)
+
+
+def _arrow_batches(rows: ir.Table) -> Iterable[Any]:
+    """The rows of a query, as the engine hands them over: few are in memory at a time."""
+    backend = rows.get_backend()
+    if backend.name != "duckdb" or rows.op().find(ibis.expr.operations.InMemoryTable):
+        return rows.to_pyarrow_batches(chunk_size=_BATCH)  # type: ignore[no-any-return]
+    answer = backend.raw_sql(ibis.to_sql(rows))  # ibis calls this by a name that DuckDB deprecates
+    read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
+    return read(_BATCH)  # type: ignore[no-any-return]
 
 
 class NumberTable:
