@@ -15,7 +15,7 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release.columns.column import Contribution
-from prudent.release.columns.conditions import Predicate, of_one_row, parse_condition
+from prudent.release.columns.conditions import Predicate, of_one_row
 from prudent.release.columns.dialects import (
     backend_name,
     double,
@@ -24,6 +24,7 @@ from prudent.release.columns.dialects import (
     number_of_text,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
+from prudent.release.columns.expressions import parse_condition
 from prudent.release.columns.queries import TableColumn
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
