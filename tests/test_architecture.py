@@ -47,10 +47,12 @@ MAY_IMPORT = {
     "samples": GROUND,
     "budget": GROUND | {"accounting"},
     "release": GROUND | {"accounting", "budget", "records"},
+    "estimators": GROUND | {"accounting", "budget", "records", "release"},
     "training": GROUND | {"accounting", "budget", "records"},
     "tune": GROUND | {"accounting", "budget", "records", "release", "training"},
     "certify": GROUND | {"accounting", "budget", "records", "release"},
-    "audit": GROUND | {"accounting", "certify", "records", "release", "training", "tune"},
+    "audit": GROUND
+    | {"accounting", "certify", "estimators", "records", "release", "training", "tune"},
     "lab": GROUND
     | {"accounting", "audit", "budget", "certify", "prudent", "records", "release", "training"}
     | {"tune"},
@@ -58,10 +60,10 @@ MAY_IMPORT = {
     | {"accounting", "audit", "budget", "certify", "cli", "lab", "prudent", "records"}
     | {"release", "samples", "training", "tune"},
     "cli": GROUND
-    | {"accounting", "audit", "budget", "certify", "prudent", "records"}
+    | {"accounting", "audit", "budget", "certify", "estimators", "prudent", "records"}
     | {"release", "samples", "training", "tune"},
     "__init__": GROUND
-    | {"accounting", "audit", "budget", "certify", "release", "training", "tune"},
+    | {"accounting", "audit", "budget", "certify", "estimators", "release", "training", "tune"},
     "__main__": {"cli"},
 }
 

@@ -248,9 +248,7 @@ class Training(Entry):
     def fit(self, model: nn.Module, data: Any) -> None:
         options = dict(self.options)
         execution = Execution(seed=0, distributed=False, **options.pop("execution", {}))
-        fit(
-            PLAN, model, cross_entropy, data, execution=execution, progress=False, lr=1.0, **options
-        )
+        fit(PLAN, model, cross_entropy, data, execution=execution, lr=1.0, **options)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         if self.augmented or "collate_fn" in self.options:
@@ -533,7 +531,7 @@ class Score(Stacked):
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.training.run.metrics import Accuracy
+        from prudent.training.run.reporting import Accuracy
         from prudent.tune.fitting import HeldOut
 
         def at_once(self: HeldOut, model: nn.Module) -> int:

@@ -445,10 +445,12 @@ def _reviews_folder() -> str:
     return str(folder())
 
 
-def _experiment() -> Callable[..., Any]:
-    from prudent.lab.settings import Experiment
+def _experiment() -> tuple[Callable[..., Any], dict[str, Any]]:
+    from prudent.lab.settings import Experiment, setting_fields
 
-    return Experiment
+    fields = [field for _, field in setting_fields()]
+    plain = {f.name: f.default for f in fields if not isinstance(f.default, attrs.Factory)}
+    return Experiment.of, plain | {"steps": 10}
 
 
 _FIT: dict[str, Any] = {
@@ -458,16 +460,9 @@ _FIT: dict[str, Any] = {
     "execution": None,
     "corrupt": None,
     "average": None,
-    "evaluate": None,
-    "evaluate_every": None,
-    "evaluate_at": (),
-    "callbacks": (),
+    "reporting": None,
     "delta": 1e-5,
-    "budget": None,
     "ledger": None,
-    "out": None,
-    "resume": False,
-    "progress": False,
     "lr": 0.1,
 }
 
@@ -1187,15 +1182,7 @@ CALLS: tuple[Call, ...] = (
     Call("corruption.parse", _of("lab.corruption:parse", text="label:0.1")),
     Call(
         "experiments.Experiment",
-        lambda: (
-            _experiment(),
-            {
-                field.name: field.default
-                for field in attrs.fields(_experiment())
-                if not isinstance(field.default, attrs.Factory)
-            }
-            | {"steps": 10},
-        ),
+        _experiment,
         0.3,
     ),
     Call(

@@ -184,7 +184,7 @@ COMMANDS: tuple[Command, ...] = (
         ("tune",),
         lambda: [
             *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--search=lr=0.1:1:log", "--steps=2"),
-            *("--noise-multiplier=1", "--candidates=1", "--law=fixed", "--held-out=0.5"),
+            *("--noise-multiplier=1", "--candidates=1", "--distribution=fixed", "--held-out=0.5"),
             *("--score-noise=1", "--batch=2", "--workers=1", "--dry-run", "--json"),
         ],
         0.02,

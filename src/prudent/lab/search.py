@@ -96,7 +96,7 @@ class Search:
         experiment: What is tuned. Its ε, if there is one, is that of the whole search, from which
             the noise of a candidate is solved; otherwise its noise is used. Steps must be given.
         space: The settings that are tried.
-        trials: The law of the number of candidates.
+        trials: The distribution of the number of candidates.
         held_out: The fraction of the training records that are held out. Which ones is public and
             depends on their number alone.
         score_noise: The scale of the discrete Laplace noise of the score, in records.
@@ -117,22 +117,22 @@ class Search:
     def __attrs_post_init__(self) -> None:
         _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
         _validate.positive(score_noise=self.score_noise)
-        one = self.experiment
-        if one.method is Method.SGD:
+        experiment, privacy = self.experiment, self.experiment.privacy
+        if experiment.rule.method is Method.SGD:
             raise ArgumentError("method", "a private one: ptr, trimmed or dpsgd", got="sgd")
-        if one.steps is None:
+        if privacy.steps is None:
             raise ArgumentError("steps", "given: the noise is solved for", got=None)
-        if one.public_size is not None or one.relation == ADD_REMOVE:
+        if privacy.public_size is not None or privacy.relation == ADD_REMOVE:
             raise ArgumentError(
                 "public_size",
                 "to be left out",
-                got=one.public_size,
+                got=privacy.public_size,
                 why="which records are held out depends on their number, which is public here",
             )
-        if one.corruption is not None:
-            raise ArgumentError("corrupt", "none in a search", got=one.corrupt)
+        if experiment.corruption is not None:
+            raise ArgumentError("corrupt", "none in a search", got=experiment.corrupt)
         for setting in self.space.corners():
-            _with(one, setting)
+            experiment.changed(**setting)
 
     def split(self, records: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The positions of training and held-out records."""
@@ -147,17 +147,17 @@ class Search:
     def plan(self, records: int) -> Plan:
         """The plan of one candidate, for a number of records in all; reads none of them."""
         rest = len(self.split(records)[0])
-        noise = self.experiment.noise_multiplier
-        sure = attrs.evolve(self.experiment, epsilon=None, noise_multiplier=noise or 1.0)
-        plan = sure.plan(rest)
-        if self.experiment.epsilon is None:
+        privacy = self.experiment.privacy
+        noise = privacy.noise_multiplier or 1.0
+        plan = self.experiment.changed(epsilon=None, noise_multiplier=noise).plan(rest)
+        if privacy.epsilon is None:
             return plan
         return calibrate_plan(
             plan,
             self.trials,
             self._score(),
-            epsilon=self.experiment.epsilon,
-            delta=self.experiment.delta,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
             disjoint=self._disjoint(plan),
         )
 
@@ -194,10 +194,6 @@ def noise_of(plan: Plan) -> float:
     return noise
 
 
-def _with(experiment: Experiment, setting: Mapping[str, Any]) -> Experiment:
-    return attrs.evolve(experiment, **setting)
-
-
 def _no_records(data: Dataset) -> dict[str, Any]:
     """The parts of a data set without records: a model is built of shapes and classes alone."""
     return {
@@ -221,12 +217,11 @@ class _Settings:
 
     def plan_of(self, setting: Mapping[str, Any]) -> Plan:
         noise = noise_of(self.base)
-        aggregation = _with(self.experiment, setting).aggregation(noise)
+        aggregation = self.experiment.changed(**setting).rule.aggregation(noise)
         return attrs.evolve(self.base, aggregation=aggregation)
 
     def options(self, setting: Mapping[str, Any]) -> dict[str, Any]:
-        one = _with(self.experiment, setting)
-        return {"lr": one.lr, "momentum": one.momentum, "average": one.average}
+        return attrs.asdict(self.experiment.changed(**setting).optimizer)
 
 
 def space_of(texts: list[str]) -> Ranges:

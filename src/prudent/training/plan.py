@@ -194,5 +194,11 @@ class Plan:
         )
         return attrs.evolve(self, steps=int(steps))
 
+    def within(self, *, epsilon: float, delta: float) -> "Plan":
+        """The plan if its run is (ε, δ)-DP, otherwise a copy with as many steps as that allows."""
+        return (
+            self if self.epsilon(delta) <= epsilon else self.longest(epsilon=epsilon, delta=delta)
+        )
+
     def _with_noise(self, noise_multiplier: float) -> "Plan":
         return attrs.evolve(self, aggregation=self.aggregation.with_noise(noise_multiplier))

@@ -91,7 +91,7 @@ def full_batch(dataset: str, **settings: Any) -> Experiment:
 
     At a given ε, few steps on all records have less noise than many on samples of them.
     """
-    return Experiment(
+    return Experiment.of(
         dataset=dataset,
         method=Method.DPSGD,
         batch=60_000,

@@ -349,8 +349,7 @@ class Capture(Watch):
         for shared in trained:
             values, use = shared.detach(), tape.use(shared)
             copies[id(shared)] = on_records(
-                lambda records, _, v=values, u=use: call(Expand, tape.anchor, v, records, u),
-                record,
+                lambda records, _, v=values, u=use: call(Expand, tape.anchor, v, records, u), record
             )
         args, kwargs = pytree.tree_map_only(
             Tensor, lambda leaf: copies.get(id(leaf), leaf), (args, kwargs)

@@ -25,12 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from prudent._torch_private import (
-    batch_norm,
-    is_traced,
-    norm_base,
-    pytree,
-)
+from prudent._torch_private import batch_norm, is_traced, norm_base, pytree
 from prudent.training.gradients.kept_records import KeptRecordError
 from prudent.training.gradients.record_streams import active_streams, again
 

@@ -22,12 +22,19 @@ from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_m
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.parallel.processes import Processes, unwrapped
-from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
+from prudent.training.parallel.sharding import (
+    has_shards,
+    load_model,
+    load_optimizer,
+    rest,
+    whole_state,
+)
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import Identity, Paid, machine, warn_of_lost_steps
 from prudent.training.run.execution import Execution
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.reading import RunRecords
+from prudent.training.run.reporting import modes_kept
 from prudent.training.run.updates import (
     Average,
     Counters,
@@ -157,7 +164,7 @@ class TrainingRun:
 
     @property
     def plan(self) -> Plan:
-        """The plan as it was given, before a budget shortens it."""
+        """The plan that the run executes."""
         return self.step.plan
 
     @property
@@ -210,9 +217,14 @@ class TrainingRun:
 
     @contextmanager
     def shown(self) -> Iterator[nn.Module]:
-        """A context with the model to evaluate: with averaged parameters if they are kept."""
-        with nullcontext() if self.average is None else self.average.shown():
+        """A context with the model to evaluate: with averaged parameters if they are kept.
+
+        The modes of its modules and its shards are restored after it.
+        """
+        averaged = nullcontext() if self.average is None else self.average.shown()
+        with averaged, modes_kept(self.model):
             yield self.model
+        rest(self.model)
 
     @property
     def passes(self) -> float:
@@ -224,25 +236,21 @@ class TrainingRun:
         """Whether a step has a test that can pass."""
         return isinstance(self.plan.aggregation, ProposeTestRelease)
 
-    def pass_rate(self, steps: int) -> float | None:
-        """Fraction of passed tests so far; None without a test."""
-        if not self.tested:
-            return None
-        return self.passes / (steps - self.lost) if steps > self.lost else 0.0
+    @property
+    def pass_rate(self) -> float | None:
+        """Fraction of passed tests among all steps taken, after the last one; None without a test.
+
+        0 if none was taken.
+        """
+        return self.passes / max(1, self.plan.steps - self.lost) if self.tested else None
 
     def metrics(
-        self,
-        step: int,
-        shown: dict[str, float],
-        delta: float | None,
-        *,
-        private: bool,
-        ends: bool = False,
+        self, step: int, shown: dict[str, float], delta: float | None, *, private: bool
     ) -> Metrics:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         averages = self.updates.counters.read(step)
-        epsilon = self._epsilon(step, delta, exact=ends)
+        epsilon = self._epsilon(step, delta)
         return Metrics(
             step=step,
             epsilon=epsilon,
@@ -255,11 +263,11 @@ class TrainingRun:
             private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
         )
 
-    def _epsilon(self, step: int, delta: float | None, *, exact: bool) -> float | None:
+    def _epsilon(self, step: int, delta: float | None) -> float | None:
         if delta is None or isinstance(self.plan.aggregation, Mean):
             return None
         # Before the last step, use a coarser grid: it is faster and also gives an upper bound.
-        interval = 1e-4 if exact else 1e-3
+        interval = 1e-4 if step == self.plan.steps else 1e-3
         accountant = functools.partial(PldAccountant, value_discretization_interval=interval)
         return epsilon_of(self.plan.event_after(step), delta, self.plan.relation, accountant)
 
@@ -276,6 +284,7 @@ class TrainingRun:
         return {
             "step": step,
             "plan": repr(self.plan),
+            "steps": self.plan.steps,
             "event": to_json(self.plan.event_after(step)),
             "key": self.key.secret.hex(),
             "predictable": self.key.predictable,
@@ -342,12 +351,22 @@ class TrainingRun:
         self.step.use(key)
         self.sampler = self.sampler.with_key(key)
 
-    def check_own(self, state: dict[str, Any]) -> None:
-        """Raise an error unless the state is of this plan and these records."""
-        if state["plan"] != repr(self.plan):
+    def check_own(self, state: dict[str, Any], *, may_be_longer: bool) -> None:
+        """Raise an error unless the state is of this plan and these records.
+
+        Args:
+            state: The saved state.
+            may_be_longer: Whether the plan may have more steps than at the start of the run. Who
+                decides this has seen the model; the filter of a ledger allows for that.
+        """
+        started, plan = state["steps"], self.plan
+        if may_be_longer and plan.steps > started:
+            plan = attrs.evolve(plan, steps=started)
+        if state["plan"] != repr(plan):
             raise ValueError(
                 "Expected the plan with which this run was started, got a different one. Start "
-                f"again in an empty folder, or use the original plan: {state['plan']}"
+                f"again in an empty folder, or use the original plan: {state['plan']}. With a "
+                "ledger that is charged for them, it may have more steps."
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
             raise ValueError(

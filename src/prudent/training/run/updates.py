@@ -321,9 +321,7 @@ class Updates:
 
 
 def optimizer_of(
-    model: nn.Module,
-    optimizer: Callable[..., torch.optim.Optimizer],
-    options: dict[str, Any],
+    model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer], options: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """The optimizer of the trained parameters of a model."""
     if isinstance(rate := options.get("lr"), int | float):
@@ -341,7 +339,8 @@ def optimizer_of(
         raise TypeError(
             "Expected optimizer to be a class such as torch.optim.SGD, and its options as keyword "
             f"arguments: {error}. fit passes every keyword that is not its own to the optimizer; "
-            "device, seed and precision belong in prudent.Execution."
+            "device, seed and precision belong in prudent.Execution; evaluate, callbacks, out, "
+            "resume and progress in prudent.Reporting."
         ) from error
     except ValueError as error:
         raise _validate.ArgumentError(

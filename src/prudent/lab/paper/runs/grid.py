@@ -265,11 +265,11 @@ def _work(
         _evaluation(corruption, data),
         sorted({mark.step for mark in marks}),
         lambda history: finished(_readings(job, plan, marks, history)),
-        lr=experiment.lr,
-        momentum=experiment.momentum,
+        lr=experiment.optimizer.lr,
+        momentum=experiment.optimizer.momentum,
         seed=job.seed,
         corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
-        average=experiment.average,
+        average=experiment.optimizer.average,
         device=device,
     )
 
@@ -354,7 +354,7 @@ class Plans:
     def of(self, job: Job) -> tuple[Plan, list[Mark]]:
         """The plan of a job and its marks, ordered by step."""
         experiment = job.experiment
-        alike = attrs.evolve(experiment, corrupt="none", seed=0, lr=1.0, momentum=0.0)
+        alike = experiment.changed(corrupt="none", seed=0, lr=1.0, momentum=0.0)
         key = repr((job.epsilons, job.setting["curve"], alike))
         if key not in self._solved:
             self._solved[key] = self._solve(job)
@@ -362,12 +362,12 @@ class Plans:
             with replacing(self._path) as file:
                 json.dump(self._solved, file, indent=1)
         noise, marks = self._solved[key]["noise"], self._solved[key]["marks"]
-        fixed = attrs.evolve(experiment, epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
+        fixed = experiment.changed(epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
         return fixed.plan(self._records[experiment.dataset]), [Mark(*mark) for mark in marks]
 
     def _solve(self, job: Job) -> dict[str, object]:
         experiment = job.experiment
-        records, delta = self._records[experiment.dataset], experiment.delta
+        records, delta = self._records[experiment.dataset], experiment.privacy.delta
         try:
             plan = experiment.plan(records)
         except UnreachableTargetError as error:
@@ -375,7 +375,7 @@ class Plans:
                 f"datasets.{job.dataset}.epsilons",
                 f"with a value that one step of {job.column} stays within",
                 got=list(job.epsilons),
-                why=f"a batch of {experiment.batch} is drawn from {records:,} records",
+                why=f"a batch of {experiment.privacy.batch} is drawn from {records:,} records",
                 hint="Use a smaller batch, more noise or larger epsilons.",
             ) from error
         if job.target is None:

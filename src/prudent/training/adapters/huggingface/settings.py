@@ -18,14 +18,7 @@ from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import (
-    PORTIONS,
-    Identity,
-    Paid,
-    charged,
-    machine,
-    record_paid,
-)
+from prudent.training.run.checkpoint import PORTIONS, Identity, Paid, charged, machine, record_paid
 
 
 @attrs.frozen

@@ -63,7 +63,12 @@ def taken(rows: Tensor, columns: Tensor) -> bool:
     )
 
 
-@torch.library.custom_op("prudent::factor_sums", mutates_args=())
+@torch.library.custom_op(
+    "prudent::factor_sums",
+    mutates_args=(),
+    # Older versions of torch derive it from annotations of `typing` alone.
+    schema="(Tensor rows, Tensor columns, float[] scales) -> Tensor",
+)
 def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
     """The sums of `norms.gram_terms`.
 

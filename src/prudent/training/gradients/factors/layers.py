@@ -22,12 +22,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from prudent._torch_private import suggest_memory_format
-from prudent.training.gradients.factors.contributions import (
-    Dense,
-    Use,
-    outer,
-    table_rows,
-)
+from prudent.training.gradients.factors.contributions import Dense, Use, outer, table_rows
 from prudent.training.gradients.factors.kernels import (
     fuses,
     group_norm,
