@@ -230,14 +230,14 @@ def space_of(texts: list[str]) -> Ranges:
     Raises:
         ArgumentError: naming `search`, if a text is none of these.
     """
-    found: dict[str, Range | tuple[float, ...]] = {}
+    ranges: dict[str, Range | tuple[float, ...]] = {}
     for text in texts:
         name, _, values = text.partition("=")
         name = name.strip().replace("-", "_")
-        if name in found:
+        if name in ranges:
             raise ArgumentError("search", "each setting once", got=name)
-        found[name] = _values(text, values)
-    return Ranges(found)
+        ranges[name] = _values(text, values)
+    return Ranges(ranges)
 
 
 def _values(text: str, values: str) -> Range | tuple[float, ...]:

@@ -267,8 +267,13 @@ def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_j
     folder = None if best.folder is None else str(best.folder)
     if as_json:
         setting = None if best.setting is None else dict(best.setting)
-        found = {"setting": setting, "score": best.score, "accuracy": right, "failed": best.failed}
-        echo_json(found | price | {"folder": folder})
+        outcome = {
+            "setting": setting,
+            "score": best.score,
+            "accuracy": right,
+            "failed": best.failed,
+        }
+        echo_json(outcome | price | {"folder": folder})
         return
     if right is None:
         echo("best          none: every candidate failed, or their number was 0")

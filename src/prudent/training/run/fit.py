@@ -134,7 +134,8 @@ def fit(
     )
     with OpenedRun.of(run, RunCharge(ledger, plan, delta), reporting) as opened:
         history = list(opened)
-    return Fitted(model, plan, history, run.pass_rate, run.key.predictable, run.lost)
+    key, lost = run.continuity.key, run.continuity.lost
+    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost)
 
 
 def _check_covered(
