@@ -22,6 +22,7 @@ from torch import nn
 
 from tests.fuzz.files import TARGETS, folder
 from tests.fuzz.judging import FindingError, judge
+from tests.tiers import CHARACTERS
 
 
 @attrs.frozen
@@ -131,10 +132,10 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
     st.floats(0, 1),
     st.integers(),
     st.integers(0, 100),
-    st.text(max_size=12),
+    st.text(CHARACTERS, max_size=12),
     st.lists(st.floats(), max_size=4),
     st.tuples(st.floats(), st.floats()),
-    st.lists(st.one_of(st.integers(), st.text(max_size=3), st.none()), max_size=3),
+    st.lists(st.one_of(st.integers(), st.text(CHARACTERS, max_size=3), st.none()), max_size=3),
 )
 
 

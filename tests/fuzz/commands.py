@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 from tests.fuzz.files import TARGETS as FILES
 from tests.fuzz.files import folder
 from tests.fuzz.judging import FindingError, judge
+from tests.tiers import CHARACTERS
 
 STATUSES = (0, 2, 3, 4)
 """Done, bad input, refused by the test, over budget."""
@@ -29,7 +30,7 @@ TEXTS = (
 )
 VALUES: st.SearchStrategy[str] = st.one_of(
     st.sampled_from(TEXTS),
-    st.text(max_size=20),
+    st.text(CHARACTERS, max_size=20),
     st.floats().map(repr),
     st.integers().map(str),
 )

@@ -34,14 +34,14 @@ def test_whitened_features_are_round_and_computed_row_by_row(tmp_path, monkeypat
 
 
 def test_statistics_and_landmarks_of_random_images_are_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(photographs, "_IMAGES", 200)
-    monkeypatch.setattr(photographs, "_LANDMARKS", 150)
+    monkeypatch.setattr(photographs, "_IMAGES", 60)
+    monkeypatch.setattr(photographs, "_LANDMARKS", 40)
     torch.manual_seed(0)
     embedding = ResNet18Embedding(ResNet18Features(3).eval(), "given", 256)
     provenance = photographs.make_photographs(tmp_path / "made.npz", embedding)
     made = np.load(tmp_path / "made.npz")
-    assert made["rows"].shape == (150, 128)
-    assert json.loads(str(made["provenance"]))["images"] == provenance["images"] == 200
+    assert made["rows"].shape == (40, 128)
+    assert json.loads(str(made["provenance"]))["images"] == provenance["images"] == 60
     shipped = shipped_landmarks("resnet18")
     assert shipped.codes.shape == (8000, 128)
     assert shipped.features.name == "resnet18"
