@@ -108,7 +108,7 @@ class OutsideLoss:
             if records == 0:
                 passed: Pass = _Empty(engine, leaves, fixed, tensors)
             elif self.physical_batch is None or records <= self.physical_batch:
-                passed = _Whole(engine, leaves, fixed, tensors)
+                passed = _AtOnce(engine, leaves, fixed, tensors)
             else:
                 passed = _InParts(engine, leaves, fixed, tensors, self.physical_batch)
         passed.records = records
@@ -169,7 +169,7 @@ class Pass(ABC):
         return given
 
 
-class _Whole(Pass):
+class _AtOnce(Pass):
     """A batch whose activations are kept for its backward pass."""
 
     def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
