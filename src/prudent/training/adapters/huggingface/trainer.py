@@ -73,7 +73,7 @@ class PrivateTrainer(Uncopied, Trainer):
     | record that cannot be read or has another shape | counts as absent |
     | settings that break the guarantee | refused, see `settings` |
     | second call of `train` that does not resume | refused: the plan pays for one run |
-    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.checkpoint` |
+    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.resuming` |
 
     Args:
         *positional: As for `Trainer`.
