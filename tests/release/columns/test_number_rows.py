@@ -3,7 +3,9 @@
 import pytest
 
 pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
-pd = pytest.importorskip("pandas")
+pytest.importorskip("pandas", reason="frames of pandas are read")
+
+import pandas as pd
 
 from prudent.release.columns.number_rows import NumberTable
 
