@@ -75,5 +75,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the most probable label."""
-        found: npt.NDArray[Any] = self.classes_[self._scores(self._queries(X)).argmax(axis=1)]
+        scores = self._scores(self._queries(X))
+        found: npt.NDArray[Any] = self.classes_[scores.argmax(axis=1)]
         return found
