@@ -268,6 +268,8 @@ class LinearRegression(LinearModel):
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
         r2: Whether to release R² on the records of the fit as well, from the same budget.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            need no private quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
     """
@@ -280,11 +282,12 @@ class LinearRegression(LinearModel):
         delta: float = 1e-6,
         *,
         r2: bool = False,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.epsilon, self.delta, self.r2 = epsilon, delta, r2
-        self.ledger, self.noise = ledger, noise
+        self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
     def _rounds(self) -> int:
@@ -330,6 +333,8 @@ class Ridge(LinearRegression):
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
         r2: Whether to release R² on the records of the fit as well, from the same budget.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            need no private quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
     """
@@ -343,10 +348,11 @@ class Ridge(LinearRegression):
         delta: float = 1e-6,
         *,
         r2: bool = False,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
-        super().__init__(epsilon, delta, r2=r2, ledger=ledger, noise=noise)
+        super().__init__(epsilon, delta, r2=r2, bounds=bounds, ledger=ledger, noise=noise)
         self.alpha = alpha
 
     @override
@@ -371,6 +377,8 @@ class QuantileRegressor(LinearModel):
         quantile: The quantile, in (0, 1); 0.5 is the median.
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            need no private quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
     """
@@ -385,11 +393,12 @@ class QuantileRegressor(LinearModel):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         *,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.quantile, self.epsilon, self.delta = quantile, epsilon, delta
-        self.ledger, self.noise = ledger, noise
+        self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
     def _rounds(self) -> int:
