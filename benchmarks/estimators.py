@@ -177,18 +177,17 @@ def main(arguments: list[str] | None = None) -> None:
         methods = {name: fit for name, fit in methods.items() if any(p in name for p in parts)}
     warnings.simplefilter("ignore")
     epsilons = [float(text) for text in given.epsilons.split(",")]
-    kept = read()
     for name in given.tables.split(","):
-        for row in measure(TABLES[name], methods, epsilons, given.runs):
-            kept[row.key] = row
+        found = list(measure(TABLES[name], methods, epsilons, given.runs))
+        write({**read(), **{row.key: row for row in found}}.values())
+        for row in found:
             print(
                 f"{row.table:16} n = {row.records:>9,} d = {row.features:>2} "
                 f"{row.method:28} ε = {row.epsilon:<4g} R² = {row.r2:8.3f} "
                 f"least squares {row.least_squares:.3f}  {row.seconds:.2f} s",
                 flush=True,
             )
-        write(kept.values())
-    print(summary(kept.values()))
+    print(summary(read().values()))
 
 
 if __name__ == "__main__":
