@@ -11,6 +11,7 @@ that need another environment can be run there; `--write` only puts them into th
 
 import argparse
 import csv
+import fcntl
 import math
 import time
 import warnings
@@ -20,7 +21,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from benchmarks.public_tables import FloatArray
+from benchmarks.public_tables import FloatArray, folder
 from benchmarks.regression_peers import FOR_ONE_FEATURE, NOT_PRIVATE, Method, Predict, available
 from benchmarks.regression_tables import DEVELOPMENT, TABLES, Table
 
@@ -149,6 +150,13 @@ def write(rows: Iterable[Row]) -> None:
             )
 
 
+def keep(found: Iterable[Row]) -> None:
+    """Add rows to those measured before; several processes may do so."""
+    with (folder() / "estimators.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write({**read(), **{row.key: row for row in found}}.values())
+
+
 def summary(rows: Iterable[Row]) -> str:
     """For each method and ε: tables with R² > 0, with 0.9 of least squares, of how many."""
     rows = [row for row in rows if row.large]
@@ -218,7 +226,7 @@ def main(arguments: list[str] | None = None) -> None:
     epsilons = [float(text) for text in given.epsilons.split(",")]
     for name in given.tables.split(","):
         found = list(measure(TABLES[name], methods, epsilons, given.runs))
-        write({**read(), **{row.key: row for row in found}}.values())
+        keep(found)
         for row in found:
             print(
                 f"{row.table:16} n = {row.records:>9,} d = {row.features:>2} "
