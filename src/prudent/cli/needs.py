@@ -11,6 +11,7 @@ from typing import Any
 from prudent import _extras
 
 TABLES, TRAIN, PLOTS, TEXTS, LAB = "tables", "train", "plots", "huggingface", "lab"
+ESTIMATORS = "estimators"
 
 MODULES = {
     "epsilon": "pricing",
@@ -19,6 +20,7 @@ MODULES = {
     "suggest": "suggest",
     "doctor": "doctor",
     "release": "release",
+    "regress": "regress",
     "budget": "budget",
     "audit": "audit",
 }
@@ -31,6 +33,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "suggest": (TABLES,),
     "doctor": (),
     "release": (TABLES,),
+    "regress": (TABLES, ESTIMATORS),
     "budget": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),

@@ -1,7 +1,10 @@
-"""How many records must be added or removed before the slopes of a regression move.
+"""How many bad records the slopes of a regression withstand.
 
-The theorem is about a statistic of the table, with everything that was released held fixed: the
-standardisation of columns, the whitening root P, the weights of rows and the limit c. Let g̃ᵢ be the
+Suppose that some records of the table are bad, or that some are missing. How far are the slopes from
+those without the bad ones, or with the missing ones? The theorem answers for a statistic of the
+table, with all that was released before held fixed: the standardisation of columns, the whitening
+root P, the weights of rows and the limit c. (Bad records have a say in these as well; but whatever
+they made of them, the statistic of the good records is near the answer.) Let g̃ᵢ be the
 whitened row of record i, weighted by wᵢ as its residual rᵢ(θ) = wᵢ(tᵢ - fᵢᵀPθ) is, and gᵢ = sᵢ g̃ᵢ
 that row clipped to the reach R, sᵢ in (0, 1]. The statistic is the θ* that minimises the convex
 function L(θ) = Σ sᵢ ℓ(rᵢ(θ)), where ℓ' = ψ is bounded by b, and ψ' = m on |r| <= c: the loss of
@@ -46,11 +49,11 @@ _BEYOND = math.sqrt(2 * math.log(3 / (1 - CONFIDENCE)))
 
 @attrs.frozen
 class Certificate:
-    """A lower bound on the number of records that must change before the slopes do.
+    """A number of bad records that the slopes of a regression withstand.
 
     Attributes:
-        records: So many records can be added or removed, whichever they are, and each slope of the
-            regression of the table is still within `tolerance` of the released one.
+        records: So many records can be removed or added, whichever they are, and each slope of the
+            regression, with its clipping as it was released, is within `tolerance` of the answer.
         tolerance: In scales of the target per scale of a column, as they were released.
         confidence: Probability with which this holds, at least, over the noise.
     """
@@ -61,9 +64,10 @@ class Certificate:
 
     def __str__(self) -> str:
         return (
-            f"At least {self.records:,} records can be added or removed before a slope of the "
-            f"regression moves by more than {self.tolerance:g} deviations of the target per "
-            f"deviation of its column (confidence {self.confidence:.0%})."
+            f"Up to {self.records:,} records may be bad or missing: the slopes of this regression, "
+            f"clipped alike, without the bad or with the missing ones are within "
+            f"{self.tolerance:g} deviations of the target per deviation of a column "
+            f"(confidence {self.confidence:.0%})."
         )
 
 

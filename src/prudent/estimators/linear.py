@@ -42,9 +42,9 @@ class LinearRegression(LinearModel):
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
         r2: Whether to release R² on the records of the fit as well, from the same budget.
-        certify: If given, also release how many records can be added or removed before a slope
-            moves by more than this, in deviations of the target per deviation of its column; takes
-            a fifth of the budget. See `prudent.estimators.certificate`.
+        certify: If given, also release how many bad records the slopes withstand: without them,
+            the slopes of this regression would be within this distance, in deviations of the
+            target per deviation of a column. See `prudent.estimators.certificate`.
         bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
             need no private quantiles.
         ledger: Charged by `fit` before any record is read.
@@ -116,9 +116,9 @@ class Ridge(LinearRegression):
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
         r2: Whether to release R² on the records of the fit as well, from the same budget.
-        certify: If given, also release how many records can be added or removed before a slope
-            moves by more than this, in deviations of the target per deviation of its column; takes
-            a fifth of the budget. See `prudent.estimators.certificate`.
+        certify: If given, also release how many bad records the slopes withstand: without them,
+            the slopes of this regression would be within this distance, in deviations of the
+            target per deviation of a column. See `prudent.estimators.certificate`.
         bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
             need no private quantiles.
         ledger: Charged by `fit` before any record is read.
@@ -166,9 +166,9 @@ class QuantileRegressor(LinearModel):
         quantile: The quantile, in (0, 1); 0.5 is the median.
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
-        certify: If given, also release how many records can be added or removed before a slope
-            moves by more than this, in deviations of the target per deviation of its column; takes
-            a fifth of the budget. See `prudent.estimators.certificate`.
+        certify: If given, also release how many bad records the slopes withstand: without them,
+            the slopes of this regression would be within this distance, in deviations of the
+            target per deviation of a column. See `prudent.estimators.certificate`.
         bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
             need no private quantiles.
         ledger: Charged by `fit` before any record is read.

@@ -28,7 +28,8 @@ from prudent.estimators.shares import Part, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
 
-_WITH_TARGET = 25.0  # records, times ε of a quantile of the target, below which it is a guess
+_WITH_QUANTILE = 25.0  # records, times ε of a quantile of a column, below which it is a guess
+_DOUBT = 2.0  # deviations of the noisy count by which it must exceed what is needed
 _WITH_MOMENT = 3.0  # records, in noise of the second moment, below which a model says nothing
 _TARGET_CLIP = 4.0  # standardised targets are clipped here for R²
 _DEVIATIONS = 2.2  # of an interval of 95 %: 1.96, and more for what clipping costs in precision
@@ -139,8 +140,9 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
     def _learn(self, engine: Engine) -> TooFewRecordsError | None:
         width = len(engine.rows.names) - 1
         self.n_records_ = count = engine.count()
-        if count < (needed := self._needed(engine.prices, width)):
-            return TooFewRecordsError(count, needed)
+        needed = self._needed(engine.prices, width)
+        if count - _DOUBT * engine.deviation("count") < needed:
+            return TooFewRecordsError(count, needed + _DOUBT * engine.deviation("count"))
         features = Features(*standardise(engine, "columns", range(width), count))
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
@@ -180,8 +182,9 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
     @staticmethod
     def _needed(prices: Prices, features: int) -> float:
         """The number of records below which the answer is no better than a guess."""
+        chosen = [name for name in ("columns", "target") if name in prices.parts]
         return max(
-            _WITH_TARGET / prices.choice_epsilon("target"),
+            _WITH_QUANTILE / min(map(prices.choice_epsilon, chosen)),
             _WITH_MOMENT * prices.multiplier("moment") * (features + 1),
         )
 
@@ -252,8 +255,9 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         lost = width * noise**2 / records
         wide = _DEVIATIONS * math.hypot(noise, _USUAL_RESIDUAL) / math.sqrt(records)
         sampling = _DEVIATIONS * _USUAL_RESIDUAL / math.sqrt(records)
-        notes = [f"It needs about {int(nearest(needed, 2)):,} records."]
-        if records < needed:
+        enough = needed + _DOUBT * prices.multiplier("count")
+        notes = [f"It needs about {int(nearest(enough, 2)):,} records."]
+        if records < enough:
             notes.append(f"With {records:,} it would refuse, after a noisy count.")
         else:
             notes.append(
