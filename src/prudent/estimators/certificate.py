@@ -1,7 +1,7 @@
 """How many bad records the slopes of a regression withstand.
 
-Suppose that some records of the table are bad, or that some are missing. How far are the slopes from
-those without the bad ones, or with the missing ones? The theorem answers for a statistic of the
+Suppose that some records of the table are bad, or that some are missing. How far are the slopes
+from those without the bad ones, or with the missing ones? The theorem is about a statistic of the
 table, with all that was released before held fixed: the standardisation of columns, the whitening
 root P, the weights of rows and the limit c. (Bad records have a say in these as well; but whatever
 they made of them, the statistic of the good records is near the answer.) Let g̃ᵢ be the
