@@ -80,6 +80,10 @@ class Features:
         found[:, 1:] = np.rint(clipped / _STEP)
         return found
 
+    def vectors(self, rows: FloatArray) -> FloatArray:
+        """The features of rows as doubles: the constant 1, and the standardised columns."""
+        return self.steps(rows) * _STEP
+
     @staticmethod
     def at_edge(steps: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether a feature of a row is clipped."""
