@@ -17,7 +17,7 @@ from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.estimators.engine import Engine
 from prudent.estimators.formula import Formula, FormulaRows
-from prudent.estimators.rows import Asked, is_frame, queries_of
+from prudent.estimators.rows import Asked, array_of, is_frame, is_table, queries_of
 from prudent.estimators.shares import Part, Prices, calibrate
 from prudent.release.charging import Preview, charge
 from prudent.release.failures import withheld
@@ -224,7 +224,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         if self._formula is not None:
             return self._formula.queries(X)
         if not self._whole:
-            validate_data(self, X, reset=False, skip_check_array=True)
+            given = X if is_table(X) else array_of(X)
+            validate_data(self, given, reset=False, skip_check_array=True)
         found = queries_of(X, self._names)
         if found.shape[1] != self.n_features_in_:
             raise ValueError(

@@ -200,9 +200,20 @@ class FormulaRows(Rows):
                 [n for n in self._table.names if n != formula.target], column=each.name
             )
             if each.kind != "category":
-                self._table.number(each.name)  # refuses a type that has no numbers
-        self._table.number(formula.target)
+                self._check_number(each.name)
+        self._check_number(formula.target)
         self._rows: Any = None
+
+    def _check_number(self, name: str) -> None:
+        try:
+            self._table.number(name)
+        except ArgumentError:
+            raise ArgumentError(
+                "formula",
+                f"with a number for {name!r}",
+                shown=f"a column of type {self._table.table[name].type()}",
+                hint=f"Write C({name}) if it holds categories.",
+            ) from None
 
     def choose(self, selection: PartitionSelection | None, noise: Noise) -> None:
         """Release the levels of each private category, at the price of one selection each.
