@@ -28,7 +28,7 @@ from prudent.release.columns.expressions import parse_condition
 from prudent.release.columns.queries import TableColumn
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
-from prudent.release.columns.table_rows import Opened, grouping
+from prudent.release.columns.table_rows import Opened, group_key
 from prudent.release.lattice import FloatArray
 
 Term = Callable[[ir.Table], ir.Value]
@@ -138,11 +138,12 @@ class NumberTable:
         """
         _validate.one_of(self.names, column=name)
         dtype = self.table[name].type()
-        opened = Opened(self.table, dtype, None, Contribution(), dtype, self.owner)
-        stored = list(opened.members(levels).values())
+        key = group_key(self.table, name, self.owner)
+        opened = Opened(self.table, dtype, (None,), Contribution(), (key,), True, self.owner)
+        stored = [level for (level,) in opened.members(levels).values()]
 
         def term(table: ir.Table) -> ir.Value:
-            member = exact(grouping(table[name], name), backend_name(table))
+            member = exact(group_key(table, name, self.owner).value, backend_name(table))
             cases = [(member == level, double(float(at))) for at, level in enumerate(stored)]
             return ibis.cases(*cases, else_=ibis.null("float64"))
 
