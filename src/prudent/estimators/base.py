@@ -126,6 +126,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.epsilon_, self.delta_, self.event_ = prices.epsilon, prices.delta, prices.event
         note([Refused(str(refused), prices.event) if refused else self])
         if refused is not None:
+            del self.n_records_  # it is not fitted
             raise refused
         return self
 
@@ -158,9 +159,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _queries(self, X: Any) -> FloatArray:
         """The features that a fitted model is asked about, as doubles, NaN where there is none."""
         check_is_fitted(self)
+        found = queries_of(X, self._names)
         if not self._whole:
             validate_data(self, X, reset=False, skip_check_array=True)
-        found = queries_of(X, self._names)
         if found.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {found.shape[1]} features, but {type(self).__name__} is expecting "
