@@ -196,7 +196,8 @@ def outcome(name: str, x: Any, epsilon: float = 30.0) -> str:
         model.fit(x, y)
     except TooFewRecordsError as error:
         return "refused" if "too few" in str(error) else "odd"
-    asked = np.array([[0.0, 1.0], [np.nan, -1e300], [np.inf, 5.0]])
+    odd = np.array([[0.0, 1.0], [np.nan, -1e300], [np.inf, 5.0]])
+    asked = odd if isinstance(x, np.ndarray) else x.head(3)
     found = model.predict(asked) if hasattr(model, "predict") else model.transform(asked)
     assert len(found) == 3
     if hasattr(model, "predict"):
