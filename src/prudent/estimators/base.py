@@ -7,11 +7,13 @@ model, charge the ledger, and only then read.
 import abc
 from typing import Any, ClassVar, Self
 
+import dp_accounting as dp
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from prudent._rounding import nearest
+from prudent.accounting.robustness import Certifier
 from prudent.estimators.engine import Engine
 from prudent.estimators.rows import Asked, is_frame, queries_of
 from prudent.estimators.shares import Part, Prices, calibrate
@@ -129,6 +131,21 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             del self.n_records_  # it is not fitted
             raise refused
         return self
+
+    def event_for(self, features: int) -> dp.DpEvent:
+        """The privacy event of a fit to so many features; nothing is read or charged."""
+        return self._prices(features).event
+
+    @property
+    def certifier_(self) -> Certifier:
+        """What privacy itself proves of the fit about bad records; it costs nothing.
+
+        `certifier_.certificate(accuracy=0.9, records=3)` is a lower bound on the expected accuracy,
+        or on the expectation of any other function of the model in [0, 1], of fits to data that
+        differ in three records.
+        """
+        check_is_fitted(self)
+        return Certifier(self.event_)
 
     def _prices(self, features: int) -> Prices:
         return calibrate(self.epsilon, self.delta, self._parts(features))

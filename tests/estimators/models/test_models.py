@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
@@ -157,6 +158,28 @@ def test_every_fold_is_charged(tmp_path: Path) -> None:
             model.set_params(epsilon=12.0).fit(x, y)
     assert min(scores) > 0.85
     assert clone(model).ledger is ledger
+
+
+def test_privacy_itself_certifies_a_model() -> None:
+    model, x, y = fit("GaussianNB", 3000)
+    share = float(model.score(x, y))
+    certificate = model.certifier_.certificate(accuracy=share, records=1)
+    assert 0.1 < certificate.at_least < share
+    with pytest.raises(NotFittedError):
+        _ = estimators.GaussianNB().certifier_
+
+
+def test_labels_are_read_from_a_file(tmp_path: Path) -> None:
+    import pandas as pd
+
+    x, y = data("GaussianNB", 3000)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=np.where(y == 1, "yes", "no"))
+    frame.loc[7, "label"] = "odd"
+    frame.to_parquet(tmp_path / "x.parquet")
+    model = estimators.GaussianNB(3.0, classes=["no", "yes"], noise=seeded())
+    found = model.fit(tmp_path / "x.parquet", "label").predict(frame)
+    assert (found == frame.label).mean() > 0.9
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
 
 
 # ---- odd tables -----------------------------------------------------------------------------
