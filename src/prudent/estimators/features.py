@@ -37,12 +37,16 @@ def standardise(
 ) -> tuple[FloatArray, FloatArray]:
     """Release a location and a scale of some columns; costs two choices of `part` for each.
 
-    The scale of a column whose two quantiles agree is the size of its values, or 1.
+    The scale of a column whose two quantiles agree is the size of its values, or 1. Where both are
+    public, they cost nothing.
     """
-    epsilon = engine.prices.choice_epsilon(part)
-    p = min(_MOST_P, max(_LEAST_P, _ROOM / (epsilon * max(count, _LEAST_COUNT))))
     locations, scales = np.zeros(len(places)), np.ones(len(places))
     for at, place in enumerate(places):
+        if place in engine.known:
+            locations[at], scales[at] = engine.known[place]
+            continue
+        epsilon = engine.prices.choice_epsilon(part)
+        p = min(_MOST_P, max(_LEAST_P, _ROOM / (epsilon * max(count, _LEAST_COUNT))))
         low, high = sorted(engine.quantile(part, place, each) for each in (p, 1 - p))
         size = max(abs(low), abs(high))
         scale = (high - low) / (2 * float(norm.ppf(1 - p)))
