@@ -26,7 +26,7 @@ from prudent._warning import PredictableNoiseWarning
 from prudent.accounting import LaplaceTest
 from prudent.certify import report
 from prudent.certify.classifier import RECORDS
-from prudent.certify.report import Result
+from prudent.certify.report import CertifyResult
 from prudent.lab import certifying
 from prudent.lab.certifying import Part
 from prudent.lab.datasets import load
@@ -109,7 +109,9 @@ CLASSIFIERS = (
 """The classifiers of the demo, the better one first."""
 
 
-def certify(dataset: str, classifier: Classifier, records: Sequence[int] = RECORDS) -> Result:
+def certify(
+    dataset: str, classifier: Classifier, records: Sequence[int] = RECORDS
+) -> CertifyResult:
     """What a classifier on a data set, without corruption, certifies and attacks achieve.
 
     Args:
@@ -133,7 +135,7 @@ def certify(dataset: str, classifier: Classifier, records: Sequence[int] = RECOR
     return result
 
 
-def draw_certified(found: Sequence[tuple[Classifier, Result]], axes: "Axes") -> None:
+def draw_certified(found: Sequence[tuple[Classifier, CertifyResult]], axes: "Axes") -> None:
     """Draw what each classifier certifies, and beside it what the worst attack tried achieved."""
     report.draw([(each.title, result) for each, result in found], axes)
     axes.set_title("MNIST, private classifiers: proved for any bad records")
@@ -263,7 +265,7 @@ def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") 
     axes.legend(loc="lower right", fontsize=8)
 
 
-Certified = Sequence[tuple[Classifier, Result]]
+Certified = Sequence[tuple[Classifier, CertifyResult]]
 
 
 @attrs.frozen

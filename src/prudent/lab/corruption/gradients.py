@@ -38,7 +38,7 @@ from prudent.lab.corruption.records import VALUES, corrupted_mask, seeded_genera
 Gradients = Mapping[str, Tensor]
 
 
-class Rows(Protocol):
+class BatchRows(Protocol):
     """The parts of a physical batch that a corruption uses."""
 
     @property
@@ -50,7 +50,7 @@ class Rows(Protocol):
         """False for padding."""
 
 
-Hook = Callable[[Gradients, Rows, torch.Generator], dict[str, Tensor]]
+Hook = Callable[[Gradients, BatchRows, torch.Generator], dict[str, Tensor]]
 """Maps the gradients of a batch, the batch and the generator of the step to the sent gradients."""
 
 
@@ -130,7 +130,7 @@ class GradientCorruption(ABC):
         is_bad = corrupted_mask(records, self.ratio, self.seed, device)
 
         def corrupt(
-            gradients: Gradients, chunk: Rows, generator: torch.Generator
+            gradients: Gradients, chunk: BatchRows, generator: torch.Generator
         ) -> dict[str, Tensor]:
             if chunk.ids is None:
                 raise _validate.ArgumentError(
