@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench dist clean
+.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+lab+lint+tables)
@@ -89,8 +89,14 @@ test-federated: build/constraints-federated.txt
 		WHEEL_SITE=build/wheel-site-federated/site-packages \
 		TESTS='tests/training/adapters/federated tests/cli/test_errors.py tests/test_docs.py::test_the_code_on_a_page_runs[docs/federated.md]'
 
-# What constraints-federated.txt does not name is as in constraints.txt.
-build/constraints-federated.txt: constraints-federated.txt constraints.txt
+# Steps, gradients and runs with the oldest torch that pyproject.toml declares. Its wheel for Linux
+# brings three gigabytes of CUDA along, so this is a job of its own.
+test-oldest-torch: build/constraints-oldest-torch.txt
+	$(MAKE) test VENV=.venv-oldest-torch CONSTRAINTS=$< TEST_EXTRAS=dev+lab+tables \
+		WHEEL_SITE=build/wheel-site-oldest-torch/site-packages TESTS='tests/training tests/tune'
+
+# What these do not name is as in constraints.txt.
+build/constraints-%.txt: constraints-%.txt constraints.txt
 	mkdir -p build
 	awk -F== 'NR == FNR { named[$$1]; print; next } !($$1 in named)' $^ >$@
 

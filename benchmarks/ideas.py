@@ -232,8 +232,8 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         corrupt=hook,
         average=experiment.optimizer.average,
     )
-    for _ in training.steps(0, plan.steps):
-        pass
+    for number in range(plan.steps):
+        training.take(number)
     with training.shown() as shown:
         right = accuracy(data.test_features, data.test_labels)(shown)["accuracy"]
     return {

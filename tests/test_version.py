@@ -43,6 +43,15 @@ def test_another_version_or_date_would_be_noticed() -> None:
         releases("## 0.2.0 (2027-01-01)\n")
 
 
+def test_the_oldest_torch_that_is_declared_is_the_one_that_is_tested() -> None:
+    """It was declared and never tried: the package could not be imported with it."""
+    declared = re.search(r'"torch>=([\d.]+)"', read("pyproject.toml"))[1]  # type: ignore[index]
+    tested = re.search(r"^torch==([\d.]+)$", read("constraints-oldest-torch.txt"), re.MULTILINE)
+    assert tested is not None
+    assert tested[1] == f"{declared}.0"
+    assert "make test-oldest-torch" in read(".github/workflows/ci.yml")
+
+
 # --- names --------------------------------------------------------------------------------------
 
 

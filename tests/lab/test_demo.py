@@ -108,8 +108,8 @@ def test_the_short_demo_is_a_part_of_the_full_one():
     assert SHORT.attacked == (0,)  # attacks take most of the time
     short, full = linear_entries(COMMON), entries(COMMON)
     assert {entry.key for entry in short} < {entry.key for entry in full}
-    same = {"method": COMMON.method, "clip": COMMON.clip, "lr": COMMON.lr}
-    assert all(attrs.evolve(entry.experiment, **same) == COMMON for entry in short)
+    same = {"method": COMMON.rule.method, "clip": COMMON.rule.clip, "lr": COMMON.optimizer.lr}
+    assert all(entry.experiment.changed(**same) == COMMON for entry in short)
     assert all(entry.model == "linear" for entry in short)
 
 

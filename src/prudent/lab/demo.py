@@ -255,7 +255,7 @@ def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") 
             markersize=4,
             label=label,
         )
-    axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
+    axes.set_xlabel(f"ε spent (δ = {common.privacy.delta:g})")
     axes.set_ylabel("accuracy on clean test data, %")
     kind, _, ratio = str(common.corrupt).partition(":")
     fault = f"{float(ratio):.0%} of the records bad ({kind})" if ratio else "no bad records"

@@ -85,7 +85,7 @@ class Setup:
 
 
 @attrs.frozen
-class Result:
+class ExperimentResult:
     """The result of an experiment.
 
     Attributes:
@@ -124,7 +124,7 @@ def run(
     secret_noise: bool = False,
     evaluations: int = 10,
     reporting: Reporting | None = None,
-) -> Result:
+) -> ExperimentResult:
     """Run an experiment.
 
     Args:
@@ -176,7 +176,7 @@ def run(
         privacy = experiment.privacy
         spent = fitted.plan.epsilon(privacy.delta, accountant=privacy.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
-    return Result(experiment, fitted, final, spent)
+    return ExperimentResult(experiment, fitted, final, spent)
 
 
 def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:

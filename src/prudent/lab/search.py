@@ -38,7 +38,7 @@ _SPLIT = 0  # the seed of the public split into training and held-out records
 
 
 @attrs.frozen
-class Range:
+class SettingRange:
     """The values of one setting that a search tries.
 
     Attributes:
@@ -53,10 +53,10 @@ class Range:
 
 
 @attrs.frozen
-class Ranges:
+class SettingRanges:
     """A search space: each setting from its range or its list of values, independently."""
 
-    of: Mapping[str, Range | tuple[float, ...]]
+    of: Mapping[str, SettingRange | tuple[float, ...]]
 
     def __attrs_post_init__(self) -> None:
         unknown = sorted(set(self.of) - set(TUNABLE))
@@ -71,7 +71,7 @@ class Ranges:
     def __call__(self, trial: Trial) -> None:
         """Draw one setting."""
         for name, values in self.of.items():
-            if isinstance(values, Range):
+            if isinstance(values, SettingRange):
                 trial.float(name, values.low, values.high, log=values.log)
             else:
                 trial.choice(name, values)
@@ -79,14 +79,14 @@ class Ranges:
     def corners(self) -> list[dict[str, float]]:
         """Settings at the ends of all ranges, which show whether the experiment takes them."""
         ends = {
-            name: (v.low, v.high) if isinstance(v, Range) else (min(v), max(v))
+            name: (v.low, v.high) if isinstance(v, SettingRange) else (min(v), max(v))
             for name, v in self.of.items()
         }
         return [{name: end[side] for name, end in ends.items()} for side in (0, 1)]
 
 
 @attrs.frozen(kw_only=True)
-class Search:
+class SettingSearch:
     """A private search for the best settings of an experiment.
 
     Some of the training records are held out. Each candidate trains on the others with settings of
@@ -109,7 +109,7 @@ class Search:
     """
 
     experiment: Experiment
-    space: Ranges
+    space: SettingRanges
     trials: TrialCount
     held_out: float = 0.1
     score_noise: float = 10.0
@@ -224,23 +224,23 @@ class _Settings:
         return attrs.asdict(self.experiment.changed(**setting).optimizer)
 
 
-def space_of(texts: list[str]) -> Ranges:
+def space_of(texts: list[str]) -> SettingRanges:
     """The search space that texts name: lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9.
 
     Raises:
         ArgumentError: naming `search`, if a text is none of these.
     """
-    found: dict[str, Range | tuple[float, ...]] = {}
+    ranges: dict[str, SettingRange | tuple[float, ...]] = {}
     for text in texts:
         name, _, values = text.partition("=")
         name = name.strip().replace("-", "_")
-        if name in found:
+        if name in ranges:
             raise ArgumentError("search", "each setting once", got=name)
-        found[name] = _values(text, values)
-    return Ranges(found)
+        ranges[name] = _values(text, values)
+    return SettingRanges(ranges)
 
 
-def _values(text: str, values: str) -> Range | tuple[float, ...]:
+def _values(text: str, values: str) -> SettingRange | tuple[float, ...]:
     parts = values.split(":")
     log = parts[-1] == "log" and len(parts) == 3
     try:
@@ -254,7 +254,7 @@ def _values(text: str, values: str) -> Range | tuple[float, ...]:
         raise ArgumentError(
             "search", "NAME=LOW:HIGH, NAME=LOW:HIGH:log with LOW > 0, or NAME=A,B,…", got=text
         )
-    return Range(numbers[0], numbers[1], log)
+    return SettingRange(numbers[0], numbers[1], log)
 
 
 def _is_finite(number: float) -> bool:

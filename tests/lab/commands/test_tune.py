@@ -10,7 +10,7 @@ import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
 from prudent.lab.datasets import load
-from prudent.lab.search import Range, Ranges, Search, space_of
+from prudent.lab.search import SettingRange, SettingRanges, SettingSearch, space_of
 from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
 from tests.cli.conftest import Answer, prudent
@@ -64,9 +64,9 @@ def test_the_best_model_is_released_and_charged_once(archive: Path, tmp_path: Pa
 
 def test_held_out_records_are_the_same_on_neighbours_and_not_trained_on(archive: Path) -> None:
     data = load(f"npz:{archive}")
-    search = Search(
+    search = SettingSearch(
         experiment=Experiment.of(method="dpsgd", steps=2, epsilon=None, noise_multiplier=1.0),
-        space=Ranges({"lr": Range(0.1, 1.0)}),
+        space=SettingRanges({"lr": SettingRange(0.1, 1.0)}),
         trials=Geometric(2),
     )
     some, rest = search.split(600)
@@ -93,8 +93,8 @@ def test_noise_is_solved_for_the_whole_search() -> None:
 def test_search_spaces_are_read() -> None:
     space = space_of(["lr=0.05:2:log", "trim-up=0:0.1", "momentum=0,0.9"])
     assert space.of == {
-        "lr": Range(0.05, 2.0, True),
-        "trim_up": Range(0.0, 0.1),
+        "lr": SettingRange(0.05, 2.0, True),
+        "trim_up": SettingRange(0.0, 0.1),
         "momentum": (0.0, 0.9),
     }
 

@@ -59,6 +59,7 @@ RELEASES = {
     "median-selected": "The median without a proposal, with its interval.",
     "quantiles": "Three quantiles without a proposal.",
     "iqr-selected": "The interquartile range without a proposal.",
+    "private-interval": "The choice of an interval that holds nearly all records.",
     "sum-private-bounds": "The sum of values within a private bound.",
     "mean-private-bounds": "The mean of values within private bounds.",
     "variance-private-bounds": "The variance of values within private bounds.",

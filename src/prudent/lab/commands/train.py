@@ -14,7 +14,7 @@ from prudent.cli.progress import only_elapsed
 from prudent.lab.commands.experiment_flags import experiment_of, given, seed_is_drawn, with_flags
 
 if TYPE_CHECKING:
-    from prudent.lab.experiment import Result
+    from prudent.lab.experiment import ExperimentResult
     from prudent.lab.recipes import Recipe
 
 
@@ -159,7 +159,7 @@ def device_named(name: str) -> str:
     return str(local_device(device))
 
 
-def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
+def _show(result: "ExperimentResult", out: Path | None, *, seed_is_drawn: bool) -> None:
     from rich.console import Console
 
     plain = result.plain()

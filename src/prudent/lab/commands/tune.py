@@ -15,7 +15,7 @@ from prudent.lab.commands.experiment_flags import experiment_of, given, with_fla
 
 if TYPE_CHECKING:
     from prudent.accounting import TrialCount
-    from prudent.lab.search import Search
+    from prudent.lab.search import SettingSearch
     from prudent.training import Plan
 
 NEEDS = {"tune": (needs.TRAIN,)}
@@ -162,8 +162,8 @@ def _search(
     held_out: float,
     score_noise: float,
     chosen: dict[str, Any],
-) -> "Search":
-    from prudent.lab.search import Search, space_of
+) -> "SettingSearch":
+    from prudent.lab.search import SettingSearch, space_of
 
     if chosen.setdefault("method", _METHODS[0]) not in _METHODS:
         raise ArgumentError("method", f"one of {', '.join(_METHODS)}", got=chosen["method"])
@@ -171,7 +171,7 @@ def _search(
         raise ArgumentError(
             "noise_multiplier", "to be left out with --epsilon", got=chosen["noise_multiplier"]
         )
-    return Search(
+    return SettingSearch(
         experiment=experiment_of(chosen | {"seed": 0}),  # of untrained models, not of the noise
         space=space_of(texts),
         trials=trials,
@@ -180,7 +180,9 @@ def _search(
     )
 
 
-def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str, Any]) -> Any:
+def _tuned(
+    candidate: Any, whole: "SettingSearch", ledger: str | None, given: dict[str, Any]
+) -> Any:
     from prudent.budget.ledger import Ledger, OverBudgetError
     from prudent.cli.errors import Fault, tell
     from prudent.tune import tune as run
@@ -201,7 +203,7 @@ def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str,
         raise typer.Exit(OVER_BUDGET) from None
 
 
-def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
+def _price(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
     """The price of the search and of one candidate, and dp_accounting's where it has one."""
     from prudent.accounting import epsilon_of
     from prudent.lab.search import noise_of
@@ -220,7 +222,7 @@ def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
     }
 
 
-def _peer(whole: "Search", plan: "Plan") -> float | None:
+def _peer(whole: "SettingSearch", plan: "Plan") -> float | None:
     """The ε of dp_accounting's Rényi accountant, of training alone; None if it has no price."""
     from dp_accounting.rdp import RdpAccountant
 
@@ -230,7 +232,7 @@ def _peer(whole: "Search", plan: "Plan") -> float | None:
     return float(accountant.compose(event).get_epsilon(whole.experiment.privacy.delta))
 
 
-def _show_price(whole: "Search", plan: "Plan", *, as_json: bool) -> None:
+def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
     price = _price(whole, plan)
     if as_json:
         echo_json(price)
@@ -252,7 +254,9 @@ def _echo_price(price: dict[str, Any], plan: "Plan") -> None:
     )
 
 
-def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_json: bool) -> None:
+def _show(
+    best: Any, right: float | None, whole: "SettingSearch", plan: "Plan", *, as_json: bool
+) -> None:
     from prudent.lab.search import noise_of
 
     price = {
@@ -267,8 +271,13 @@ def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_j
     folder = None if best.folder is None else str(best.folder)
     if as_json:
         setting = None if best.setting is None else dict(best.setting)
-        found = {"setting": setting, "score": best.score, "accuracy": right, "failed": best.failed}
-        echo_json(found | price | {"folder": folder})
+        outcome = {
+            "setting": setting,
+            "score": best.score,
+            "accuracy": right,
+            "failed": best.failed,
+        }
+        echo_json(outcome | price | {"folder": folder})
         return
     if right is None:
         echo("best          none: every candidate failed, or their number was 0")

@@ -61,10 +61,10 @@ def views(rows: Rows, copies: int) -> Prepare:
 
     def prepare(data: Dataset, device: torch.device) -> Dataset:
         train, test = data.train_features.to(device), data.test_features.to(device)
-        found = [rows(shifted(train, shift)) for shift in shifts(copies)]
+        copied = [rows(shifted(train, shift)) for shift in shifts(copies)]
         return attrs.evolve(
             data,
-            train_features=stacked(found) if copies > 1 else found[0],
+            train_features=stacked(copied) if copies > 1 else copied[0],
             train_labels=data.train_labels.to(device),
             test_features=rows(test),
             test_labels=data.test_labels.to(device),

@@ -268,11 +268,7 @@ class Capture(Watch):
             self._around._rests = False
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call `func`; capture it unless an inner capture is active for a checkpointed part."""
         if self._rests:

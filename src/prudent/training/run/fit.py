@@ -34,7 +34,7 @@ class Fitted:
         predictable_noise: Whether the run was seeded. The guarantee is void against anyone who
             knows the seed, because they can subtract the noise.
         lost: Number of steps of the plan that are paid for but not in the model, because a resumed
-            run could not prove that it would repeat them (see `prudent.training.run.checkpoint`).
+            run could not prove that it would repeat them (see `prudent.training.run.resuming`).
     """
 
     model: nn.Module
@@ -134,7 +134,8 @@ def fit(
     )
     with OpenedRun.of(run, RunCharge(ledger, plan, delta), reporting) as opened:
         history = list(opened)
-    return Fitted(model, plan, history, run.pass_rate, run.key.predictable, run.lost)
+    key, lost = run.continuity.key, run.continuity.lost
+    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost)
 
 
 def _check_covered(

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Self
 
 import attrs
@@ -12,16 +11,11 @@ import torch
 from prudent._files import held
 from prudent._validate import ArgumentError
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.checkpoint import (
-    PORTIONS,
-    charged,
-    load_checkpoint,
-    record_paid,
-    save_checkpoint,
-)
+from prudent.training.run.checkpoint import load_checkpoint, save_checkpoint
 from prudent.training.run.metrics import Metrics, Recorder
 from prudent.training.run.pass_watch import EARLY_LOOKS, PassWatch
 from prudent.training.run.reporting import Reporting
+from prudent.training.run.resuming import PaidSteps
 from prudent.training.run.training_run import TrainingRun
 
 
@@ -33,27 +27,26 @@ class OpenedRun:
         run: The run.
         charge: What is paid for it.
         reporting: What it evaluates, shows and writes.
+        paid: The record of the steps that are paid for, in the folder.
+        watch: Warns of a test that hardly ever passes, in the first process.
         step: Number of steps taken.
-        paid: Number of steps paid for.
     """
 
     run: TrainingRun
     charge: RunCharge
     reporting: Reporting
+    paid: PaidSteps
+    watch: PassWatch
     step: int = 0
-    paid: int = 0
-    _watch: PassWatch = attrs.field(init=False)
-
-    @_watch.default
-    def _silent_but_in_the_first_process(self) -> PassWatch:
-        run = self.run
-        return PassWatch(run.plan, run.step.expected_batch, said=run.processes.rank != 0)
 
     @classmethod
     @contextmanager
     def of(cls, run: TrainingRun, charge: RunCharge, reporting: Reporting) -> Iterator[Self]:
         """Open a run, resume it if asked to, charge its ledger, and close it at the end."""
-        opened, first, folder = cls(run, charge, reporting), run.processes.first, reporting.out
+        first, folder = run.processes.first, reporting.out
+        paid = PaidSteps(run.plan, run.processes)
+        watch = PassWatch(run.plan, run.step.expected_batch, said=run.processes.rank != 0)
+        opened = cls(run, charge, reporting, paid, watch)
         with ExitStack() as stack:
             stack.callback(run.close)
             if folder is not None:
@@ -61,7 +54,7 @@ class OpenedRun:
                 first(lambda: stack.enter_context(held(folder)))
             if reporting.resume:
                 opened._go_on()
-            elif folder is not None and first(partial(charged, folder)) is not None:
+            elif folder is not None and paid.resume(folder) is not None:
                 raise ArgumentError(
                     "out",
                     "a folder without a run",
@@ -72,8 +65,8 @@ class OpenedRun:
                 opened._save()  # a run killed before its first evaluation resumes with this noise
             if opened.step < run.plan.steps:
                 opened._rehearse()
-                opened._watch.before()
-            charge.name, charge.resumed = run.name, reporting.resume
+                opened.watch.before()
+            charge.name, charge.resumed = run.continuity.name, reporting.resume
             first(charge.pay)
             yield opened
             first(charge.note_release)
@@ -96,7 +89,7 @@ class OpenedRun:
                 for step in self._take(stop):
                     recorder.advance()
                     if step in EARLY_LOOKS or step == stop:
-                        self._watch.after(step, run.passes)
+                        self.watch.after(step, run.passes)
                 shown, private = self._evaluated(), reporting.private_diagnostics
                 metrics = run.metrics(stop, shown, self.charge.delta, private=private)
                 recorder.record(metrics)
@@ -107,16 +100,11 @@ class OpenedRun:
 
     def _take(self, stop: int) -> Iterator[int]:
         """Take the steps up to `stop`, each paid for before; yields their number after each."""
-        run, folder = self.run, self.reporting.out
-        portion = run.plan.steps if folder is None else -(-run.plan.steps // PORTIONS)
-        for first, last in pairwise(_between(self.step, stop, portion)):
-            if folder is not None and last > self.paid:
-                self.paid = last
-                pay = partial(record_paid, folder, run.plan, last, renewals=run.renewals)
-                run.processes.first(pay)
-            for number in run.steps(first, last):
-                self.step = number + 1
-                yield self.step
+        for number in range(self.step, stop):
+            self.paid.pay(number, self.run.continuity.renewals, stop)
+            self.run.take(number)
+            self.step = number + 1
+            yield self.step
 
     def _rehearse(self) -> None:
         """Try the evaluation before anything is charged; the run goes on as without it."""
@@ -160,11 +148,10 @@ class OpenedRun:
         if folder is None:
             raise ArgumentError("out", "the folder to resume from", got=None)
         state = first(partial(load_checkpoint, folder, torch.device("cpu")))
-        known = first(partial(charged, folder))
-        self.paid = 0 if known is None else known.steps
+        known, paid = self.paid.resume(folder), self.paid.steps
         if state is not None:
             self.run.check_own(state, may_be_longer=self.charge.ledger is not None)
-        if self.paid and state is None:
+        if paid and state is None:
             raise ArgumentError(
                 "out",
                 "a folder with checkpoint.pt",
@@ -174,7 +161,7 @@ class OpenedRun:
             )
         taken = 0 if state is None else int(state["step"])
         if known is not None and (
-            known.event != plan.event_after(self.paid) or not taken <= self.paid <= plan.steps
+            known.event != plan.event_after(paid) or not taken <= paid <= plan.steps
         ):
             raise ArgumentError(
                 "out",

@@ -57,7 +57,7 @@ class Reporting:
             checkpoint holds the key of the noise, so it is as secret as the data.
         resume: Continue from the checkpoint in `out`, if there is one. Steps since then are
             repeated with the same noise if everything is proved to be as it was, and otherwise
-            counted but not repeated: see `prudent.training.run.checkpoint`. A run may be resumed
+            counted but not repeated: see `prudent.training.run.resuming`. A run may be resumed
             with more steps than it was started with if a ledger is charged for them.
         progress: Show a progress bar. None: where standard error is a terminal.
         tensorboard: Also write TensorBoard files to `out`.
