@@ -44,7 +44,7 @@ from prudent.lab.paper.report.grids import (
 from prudent.lab.paper.report.tables import Grid, GridCell, Tone
 from prudent.lab.paper.results import Reading, Results
 from prudent.lab.paper.runs.jobs import Job, published, settings
-from prudent.lab.settings import Experiment
+from prudent.lab.settings import RuleSettings
 
 TABLES = {
     1: "random faults",
@@ -164,7 +164,7 @@ def _rendered(
     """The text of the page; `blocks` render tables, highlighted numbers and drawings."""
     found, attacked = summarise(results), frontiers(results)
     places = dict.fromkeys((each.dataset, each.epsilon) for each in attacked)
-    default = attrs.fields_dict(Experiment)
+    default = attrs.fields_dict(RuleSettings)
     shares = {"first": "trim", "up": "trim_up", "down": "trim_down"}
     text = _template("page.md.j2").render(
         **blocks,
