@@ -192,11 +192,11 @@ def passing_grid(results: Results) -> Grid:
     shown = [name for name in batches if any(dataset == name for dataset, _ in runs)]
 
     def passed(dataset: str, corrupt: str) -> GridCell:
-        found = runs.get((dataset, corrupt))
-        if not found:
+        passing = runs.get((dataset, corrupt))
+        if not passing:
             return GridCell("")
-        trim = fmean(run[-1].trim or 0 for run in found) / batches[dataset]
-        return GridCell(f"{fmean(map(_share_passed, found)):.0%}, {trim:.0%}")
+        trim = fmean(run[-1].trim or 0 for run in passing) / batches[dataset]
+        return GridCell(f"{fmean(map(_share_passed, passing)):.0%}, {trim:.0%}")
 
     return Grid(
         ("corruption", *map(display_names.short, shown)),
@@ -273,9 +273,10 @@ def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[GridCell
             )
 
 
-def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
+def worst_cases_grid(frontiers: Sequence[Frontier]) -> Grid:
     """The worst accuracy of each method by attacker and ratio, and the success of a backdoor."""
-    columns = list(dict.fromkeys(column for frontier in found for column in frontier.columns))
+    first = frontiers[0]
+    columns = list(dict.fromkeys(column for frontier in frontiers for column in frontier.columns))
     names: list[str] = []
     rows: list[tuple[GridCell, ...]] = []
 
@@ -284,7 +285,7 @@ def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
         names.append(name)
         rows.append((GridCell(f"{ratio:.0%}"), *(cells.get(column, missing) for column in columns)))
 
-    for frontier in found:
+    for frontier in frontiers:
         for ratio in frontier.ratios:
             best = frontier.best(ratio)
             cells = {row.column: _least(row, best) for row in frontier.at(ratio)}
@@ -300,7 +301,7 @@ def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
         ("worst accuracy", "bad", *map(display_names.method, columns)),
         tuple((name, *row) for name, row in zip(spans(names), rows, strict=True)),
         words=1,
-        title=f"{display_names.dataset(found[0].dataset)}, every run at ε = {found[0].epsilon:g}",
+        title=f"{display_names.dataset(first.dataset)}, every run at ε = {first.epsilon:g}",
         note="Lowest mean accuracy over the attacks that were run, in percent; for the backdoor, "
         "test records with the trigger that are taken for its class. The certified classifiers "
         "also meet an attack aimed at their counts, and compute no gradients.",
@@ -348,17 +349,17 @@ def _lines(results: Results, name: str) -> list[PaperLine]:
 
 def _network_grid(results: Results, names: list[str]) -> Grid:
     """A row for each network and method; columns are the cells that most networks were run for."""
-    found = {name: groups(results, _NETWORK_TABLE, [name]) for name in names}
+    by_network = {name: groups(results, _NETWORK_TABLE, [name]) for name in names}
     shown = [
         place
-        for place in range(len(found[_BASE]))
-        if 2 * sum(_any_run(each[place]) for each in found.values()) > len(found)
+        for place in range(len(by_network[_BASE]))
+        if 2 * sum(_any_run(cells[place]) for cells in by_network.values()) > len(by_network)
     ]
-    methods = [m for m in METHOD_ORDER if m in found[_BASE][0].methods]
+    methods = [m for m in METHOD_ORDER if m in by_network[_BASE][0].methods]
     rows: list[tuple[GridCell, ...]] = [
         (
             GridCell(display_names.method(method)),
-            *(_printed(found[_BASE][place].line(method)) for place in shown),
+            *(_printed(by_network[_BASE][place].line(method)) for place in shown),
             *[GridCell("")] * len(ACCOUNTANTS),
         )
         for method in methods
@@ -366,7 +367,7 @@ def _network_grid(results: Results, names: list[str]) -> Grid:
     titles = ["the paper"] * len(methods)
     for name in names:
         for method in methods:
-            lines = [found[name][place].line(method) for place in shown]
+            lines = [by_network[name][place].line(method) for place in shown]
             cells = (_network_cell(line) for line in lines)
             gaps = (GridCell(_gap(lines, accountant)) for accountant in ACCOUNTANTS)
             rows.append((GridCell(display_names.method(method)), *cells, *gaps))
@@ -374,7 +375,7 @@ def _network_grid(results: Results, names: list[str]) -> Grid:
     header = (
         "network",
         "method",
-        *(_network_header(found[_BASE][place]) for place in shown),
+        *(_network_header(by_network[_BASE][place]) for place in shown),
         *(f"off by, {accountant.upper()}" for accountant in ACCOUNTANTS),
     )
     return Grid(
@@ -464,16 +465,16 @@ def _own_cell(
     results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
 ) -> GridCell:
     method, accountant = column
-    found = results.cell(dataset, corrupt, method, epsilon, accountant)
-    if found is None:
+    estimate = results.cell(dataset, corrupt, method, epsilon, accountant)
+    if estimate is None:
         run = results.has_run(dataset, corrupt, method)
         return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
-    return GridCell(display_names.estimate(found), detail=display_names.seeds(found))
+    return GridCell(display_names.estimate(estimate), detail=display_names.seeds(estimate))
 
 
 def _own_plain(
     results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
 ) -> dict[str, Any] | None:
     method, accountant = column
-    found = results.cell(dataset, corrupt, method, epsilon, accountant)
-    return None if found is None else attrs.asdict(found)
+    estimate = results.cell(dataset, corrupt, method, epsilon, accountant)
+    return None if estimate is None else attrs.asdict(estimate)
